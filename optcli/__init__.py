@@ -1,0 +1,30 @@
+"""optcli: build, measure and judge optimized variants of a vision model.
+
+>>> import optcli
+>>> report = optcli.build("recipe.yaml")
+>>> report.recommended
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optcli.build import build as build
+    from optcli.results import Report as Report
+
+__all__ = ["Report", "__version__", "build"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names on first use, so that ``import optcli`` stays instant."""
+    if name == "build":
+        from optcli.build import build
+
+        return build
+    if name == "Report":
+        from optcli.results import Report
+
+        return Report
+    raise AttributeError(f"module 'optcli' has no attribute {name!r}")

@@ -1,0 +1,49 @@
+"""A model on disk: its format, where it lies and what made it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+
+class Format(StrEnum):
+    """How a model is written. Each has one module of the same name in `optcli/formats/`."""
+
+    TORCH = "torch"
+    EXPORTED = "exported"
+    TORCHSCRIPT = "torchscript"
+    AOTI = "aoti"
+    ONNX = "onnx"
+    ORT = "ort"
+    OPENVINO = "openvino"
+    TENSORRT = "tensorrt"
+    TENSORRT_RTX = "tensorrt_rtx"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A model on disk.
+
+    `path` is a folder whose file names are fixed by the format (`formats/<format>.py`). `key` is the
+    hash of everything that made it, `digest` the hash of what was written. `facts` is plain JSON
+    data: what made it, its parent's key, the names of its outputs, what a reader must import.
+    """
+
+    key: str
+    format: Format
+    path: Path
+    precision: str
+    size_bytes: int
+    digest: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain JSON data; `from_record` reads it back."""
+        return {**asdict(self), "format": self.format.value, "path": str(self.path)}
+
+    @staticmethod
+    def from_record(record: dict[str, Any]) -> Artifact:
+        """The artifact that `to_record` wrote."""
+        return Artifact(**{**record, "format": Format(record["format"]), "path": Path(record["path"])})

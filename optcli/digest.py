@@ -1,0 +1,86 @@
+"""Digests of values and files: the one way in which optcli says "the same".
+
+Every digest is SHA-256 in hexadecimal. Reading large files again and again would make a cached
+build slow, so `FileDigests` remembers a file's digest by path, size, modification time and inode.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def of_value(value: Any) -> str:
+    """Digest of plain JSON data, whatever the order of keys. Raises TypeError for other values."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return of_bytes(text.encode())
+
+
+def of_bytes(data: bytes | memoryview) -> str:
+    """Digest of raw bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def of_file(path: Path) -> str:
+    """Digest of a file's content, read in pieces. Raises OSError."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Every file below a folder, sorted by its relative path; caches of Python are left out."""
+    found = (Path(root, name) for root, _, names in os.walk(folder) for name in names)
+    return sorted(path for path in found if "__pycache__" not in path.parts)
+
+
+class FileDigests:
+    """File digests, remembered in a JSON file between runs.
+
+    A memory that is missing or damaged is simply begun again; it is never trusted for a file whose
+    size, modification time (ns) or inode changed.
+    """
+
+    def __init__(self, memory: Path | None = None) -> None:
+        self._memory = memory
+        self._known: dict[str, tuple[int, int, int, str]] = {}
+        self._changed = False
+        if memory is not None:
+            with suppress(OSError, ValueError):
+                self._known = {k: tuple(v) for k, v in json.loads(memory.read_bytes()).items()}
+
+    def of(self, path: Path) -> str:
+        """Digest of a file's content. Raises OSError."""
+        place = os.path.realpath(path)
+        stat = os.stat(place)
+        mark = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        known = self._known.get(place)
+        if known is not None and tuple(known[:3]) == mark:
+            return known[3]
+        digest = of_file(Path(place))
+        self._known[place] = (*mark, digest)
+        self._changed = True
+        return digest
+
+    def of_folder(self, folder: Path) -> str:
+        """Digest over relative names and contents of all files below a folder. Raises OSError."""
+        return self.of_files(folder, files_below(folder))
+
+    def of_files(self, root: Path, files: Iterable[Path]) -> str:
+        """Digest over the given files' contents and their names relative to `root`."""
+        return of_value([[path.relative_to(root).as_posix(), self.of(path)] for path in files])
+
+    def save(self) -> None:
+        """Write the memory, if there is one and anything new was learned; failing to is no error."""
+        if self._memory is None or not self._changed:
+            return
+        with suppress(OSError):
+            self._memory.parent.mkdir(parents=True, exist_ok=True)
+            fresh = self._memory.with_suffix(f".{os.getpid()}")
+            fresh.write_text(json.dumps(self._known))
+            os.replace(fresh, self._memory)
+            self._changed = False

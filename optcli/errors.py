@@ -1,0 +1,168 @@
+"""Every failure a user can meet: what happened, where, what to do, and the exit code.
+
+An error can cross a process boundary: `to_record` and `from_record` turn it into plain JSON data
+and back, so that a failure inside a worker reaches the person with its place and hint intact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar
+
+
+class ExitCode(IntEnum):
+    """What the process returns. Documented in the README; people's CI relies on it."""
+
+    DONE = 0
+    REJECTED = 1
+    WRONG_RECIPE = 2
+    MISSING = 3
+    FAILED = 4
+    INCONCLUSIVE = 5
+    BUG = 70
+    INTERRUPTED = 130
+
+    @staticmethod
+    def first_of(codes: Sequence[ExitCode]) -> ExitCode:
+        """The one code to return when several apply: the most severe first."""
+        order = (
+            ExitCode.INTERRUPTED,
+            ExitCode.BUG,
+            ExitCode.WRONG_RECIPE,
+            ExitCode.MISSING,
+            ExitCode.FAILED,
+            ExitCode.REJECTED,
+            ExitCode.INCONCLUSIVE,
+        )
+        return next((code for code in order if code in codes), ExitCode.DONE)
+
+
+class OptcliError(Exception):
+    """A failure that the user can act on.
+
+    `message` says what was found and what was wanted, `place` where (a file with line and column,
+    a variant and pass), `hint` one action that mends it.
+    """
+
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
+
+    def __init__(self, message: str, *, place: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = place
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = f"{self.place}: " if self.place else ""
+        return f"{where}{self.message}" + (f"\n  hint: {self.hint}" if self.hint else "")
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain data that `from_record` turns back into the same error."""
+        return {
+            "error": type(self).__name__,
+            "message": self.message,
+            "place": self.place,
+            "hint": self.hint,
+        }
+
+
+class UsageError(OptcliError):
+    """The command line asks for something that does not exist or contradicts itself."""
+
+    exit_code = ExitCode.WRONG_RECIPE
+
+
+class InputError(OptcliError):
+    """A model, weights or data file that the recipe names cannot be used as it is."""
+
+    exit_code = ExitCode.WRONG_RECIPE
+
+
+class TrustError(InputError):
+    """A file that could run code on loading was refused."""
+
+
+class MissingError(OptcliError):
+    """A library, GPU or driver that is required is not there."""
+
+    exit_code = ExitCode.MISSING
+
+
+class StepError(OptcliError):
+    """A pass failed: it raised, crashed, ran out of memory or time, or wrote something wrong."""
+
+
+class RunnerError(OptcliError):
+    """A runtime could not load or run an artifact, or fell back without being asked."""
+
+
+class StoreError(OptcliError):
+    """The store cannot be read or written: disk full, read-only, damaged."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong in a recipe. `line` and `column` count from 1."""
+
+    file: str
+    line: int
+    column: int
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.file}:{self.line}:{self.column}: {self.message}"
+        return text + (f"\n  hint: {self.hint}" if self.hint else "")
+
+
+class RecipeError(OptcliError):
+    """A recipe is wrong; `problems` holds everything that was found, in file order."""
+
+    exit_code = ExitCode.WRONG_RECIPE
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        super().__init__(f"{count} problem{'s' if count != 1 else ''} in the recipe")
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain data that `from_record` turns back into the same error."""
+        return {
+            "error": "RecipeError",
+            "problems": [vars(problem) for problem in self.problems],
+        }
+
+
+def from_record(record: dict[str, Any]) -> OptcliError:
+    """The error that `to_record` wrote; an unknown kind becomes a `StepError`."""
+    if record.get("error") == "RecipeError":
+        return RecipeError([Problem(**problem) for problem in record["problems"]])
+    kinds = {kind.__name__: kind for kind in _subclasses(OptcliError)}
+    kind = kinds.get(str(record.get("error")), StepError)
+    return kind(
+        str(record.get("message", "")),
+        place=str(record.get("place", "")),
+        hint=str(record.get("hint", "")),
+    )
+
+
+def _subclasses(kind: type[OptcliError]) -> list[type[OptcliError]]:
+    found = [kind]
+    for child in kind.__subclasses__():
+        found.extend(_subclasses(child))
+    return found
+
+
+def did_you_mean(name: str, choices: Sequence[str]) -> str:
+    """A hint that offers the nearest of `choices`, or lists them when none is near."""
+    import difflib
+
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.55)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"one of: {', '.join(sorted(choices))}" if choices else ""

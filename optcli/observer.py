@@ -1,0 +1,45 @@
+"""What the working parts say while they work. Nothing below `cli/` and `report/` prints."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Observer(Protocol):
+    """Hears of every step of a build. `step` is a readable name such as `onnx-int8 › quantize_nncf`."""
+
+    def started(self, step: str) -> None: ...
+
+    def cached(self, step: str) -> None: ...
+
+    def progress(self, step: str, fraction: float | None, message: str) -> None:
+        """`fraction` is 0..1, or None where the end is not known."""
+
+    def finished(self, step: str, seconds: float) -> None: ...
+
+    def failed(self, step: str, reason: str) -> None: ...
+
+    def warned(self, step: str, message: str) -> None:
+        """Something a person should know that stops nothing: a fall-back, a deprecation."""
+
+
+class Silent:
+    """An observer that keeps quiet: for tests and for callers from Python."""
+
+    def started(self, step: str) -> None:
+        pass
+
+    def cached(self, step: str) -> None:
+        pass
+
+    def progress(self, step: str, fraction: float | None, message: str) -> None:
+        pass
+
+    def finished(self, step: str, seconds: float) -> None:
+        pass
+
+    def failed(self, step: str, reason: str) -> None:
+        pass
+
+    def warned(self, step: str, message: str) -> None:
+        pass

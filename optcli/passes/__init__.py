@@ -1,0 +1,160 @@
+"""Passes: one file is one pass. A pass turns one artifact into another.
+
+The class is the configuration: its fields are the options in a recipe, its docstring the help, and
+both are part of the key of what it makes. Heavy libraries are imported inside `run`. Add one by
+adding a file here: docs/add-a-pass.md.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from optcli import registry
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.errors import UsageError, did_you_mean
+from optcli.observer import Observer
+from optcli.sample import SampleSet
+from optcli.settings import Settings, TensorSpec
+
+Role = Literal["calibration", "training", "validation"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a pass may use besides its source.
+
+    `out` is an empty folder to write the artifact into. `origin` is the model as it came from its
+    source. A data role is None unless the pass names it in `uses`. `device` is `cpu` or `cuda`.
+    """
+
+    out: Path
+    inputs: tuple[TensorSpec, ...]
+    origin: Artifact
+    observer: Observer
+    step: str = ""
+    calibration: SampleSet | None = None
+    training: SampleSet | None = None
+    validation: SampleSet | None = None
+    device: str = "cpu"
+    threads: int = 1
+    seed: int = 0
+
+    def progress(self, fraction: float | None, message: str) -> None:
+        """Say how far the pass is; `fraction` is 0..1 or None where the end is not known."""
+        self.observer.progress(self.step, fraction, message)
+
+    def warn(self, message: str) -> None:
+        """Say something a person should know that stops nothing."""
+        self.observer.warned(self.step, message)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a pass says about the artifact it wrote.
+
+    `precision` is what the weights and activations are computed in now; None: as in the source.
+    `facts` is plain JSON data, added to the source's facts.
+    """
+
+    precision: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Pass(Settings):
+    """Turns one artifact into another.
+
+    `accepts` lists the formats it reads. `needs` names the packages (their versions enter the key)
+    and the device it cannot run without. `uses` lists the data roles it reads. `tolerance`, for a
+    conversion that must not change the result, is the largest |difference| allowed as a fraction
+    of the largest |output|: the build then checks every artifact against its parent. `device_bound`
+    says that the result depends on the CPU or GPU it was made on.
+    """
+
+    accepts: ClassVar[tuple[Format, ...]]
+    needs: ClassVar[Needs] = Needs()
+    uses: ClassVar[tuple[Role, ...]] = ()
+    tolerance: ClassVar[float | None] = None
+    device_bound: ClassVar[bool] = False
+
+    @abstractmethod
+    def produces(self, source: Format) -> Format:
+        """The format made from one of `accepts`, decided from the options alone."""
+
+    @abstractmethod
+    def run(self, source: Artifact, job: Job) -> Made:
+        """Write the artifact into `job.out`. Whatever it raises fails this step and no other."""
+
+    def attempts(self) -> tuple[Pass, ...]:
+        """What to try in turn: the next one runs when the one before raised or was found wrong."""
+        return (self,)
+
+
+def names() -> tuple[str, ...]:
+    """The names of all passes: ours and those of installed packages (entry point `optcli.passes`)."""
+    return tuple(sorted({*registry.names(__name__), *registry.entry_points("optcli.passes")}))
+
+
+def find(name: str) -> type[Pass]:
+    """The pass class of a name in optcli itself. Raises `UsageError` for an unknown name."""
+    try:
+        return registry.find(__name__, name, Pass)  # type: ignore[type-abstract]
+    except KeyError:
+        raise UsageError(f"unknown pass {name!r}", hint=did_you_mean(name, names())) from None
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What planning must know of one configured pass, as plain data.
+
+    Of a pass in a user's own file this is found out in a worker, so that planning never runs their
+    code. `code` is the digest of the pass's source; `reference` is `FILE:CLASS` or `module:CLASS`
+    where the pass is not one of optcli's own.
+    """
+
+    name: str
+    options: dict[str, Any]
+    accepts: tuple[Format, ...]
+    produces: dict[Format, Format]
+    code: str
+    needs: Needs = field(default_factory=Needs)
+    uses: tuple[Role, ...] = ()
+    tolerance: float | None = None
+    device_bound: bool = False
+    reference: str | None = None
+
+    @staticmethod
+    def of(configured: Pass, name: str, code: str, reference: str | None = None) -> Traits:
+        """The traits of a configured pass."""
+        return Traits(
+            name=name,
+            options=configured.model_dump(mode="json"),
+            accepts=configured.accepts,
+            produces={source: configured.produces(source) for source in configured.accepts},
+            code=code,
+            needs=configured.needs,
+            uses=configured.uses,
+            tolerance=configured.tolerance,
+            device_bound=configured.device_bound,
+            reference=reference,
+        )
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain JSON data; `from_record` reads it back."""
+        return asdict(self)
+
+    @staticmethod
+    def from_record(record: dict[str, Any]) -> Traits:
+        """The traits that `to_record` wrote."""
+        return Traits(
+            **{
+                **record,
+                "accepts": tuple(Format(name) for name in record["accepts"]),
+                "produces": {Format(a): Format(b) for a, b in record["produces"].items()},
+                "needs": Needs(tuple(record["needs"]["packages"]), record["needs"]["gpu"]),
+                "uses": tuple(record["uses"]),
+            }
+        )

@@ -1,0 +1,188 @@
+"""What a build found out, as plain data with a schema version.
+
+The JSON form of `Report` is public: people's CI reads it. A value that could not be measured is
+None with a flag that says why. New keys may come; a key that changes meaning changes `schema`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA = 1
+
+Outcome = Literal["accept", "reject", "inconclusive"]
+Status = Literal["built", "cached", "skipped", "failed"]
+
+
+class Result(BaseModel):
+    """Base of all results: frozen; unknown keys of a newer writer are kept out of the way."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+
+class Estimate(Result):
+    """A value with its 95 % interval; `low` and `high` are None where the samples do not give one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Verdict(Result):
+    """One answer, with its reason: an accuracy bar, a service level, advice such as "does not pay"."""
+
+    name: str
+    outcome: Outcome
+    blocking: bool
+    limit: float | None = None
+    actual: float | None = None
+    interval: tuple[float, float] | None = None
+    reason: str
+
+
+class Latency(Result):
+    """Latency of one artifact in one runner at one batch size.
+
+    `samples` counts timed calls; the raw ones lie beside the report. A percentile that the number
+    of samples cannot give is None, with a flag such as `p99 n/a (n=128, needs 368)`.
+    """
+
+    batch_size: int
+    region: Literal["host", "device"] = "host"
+    threads: int
+    samples: int
+    p50_ms: Estimate
+    p90_ms: Estimate | None = None
+    p95_ms: Estimate | None = None
+    p99_ms: Estimate | None = None
+    mean_ms: float
+    throughput_per_s: float
+    speedup: Estimate | None = None
+    load_ms: float | None = None
+    first_ms: float | None = None
+    peak_memory_bytes: int | None = None
+    measured_at: str
+    flags: tuple[str, ...] = ()
+
+
+class OutputError(Result):
+    """How far a variant's outputs lie from the baseline's on the same samples."""
+
+    sqnr_db: float | None
+    cosine: float | None
+    max_abs: float
+    mean_abs: float
+    finite: bool
+    constant: bool
+
+
+class Accuracy(Result):
+    """Accuracy of one artifact in one runner, against the baseline on the same samples.
+
+    `value`, `baseline` and `drop` are fractions (None without labels). `regressed` counts samples
+    the baseline had right and this variant has wrong, `improved` the reverse.
+    """
+
+    metric: str
+    value: float | None
+    baseline: float | None
+    samples: int
+    drop: Estimate | None = None
+    regressed: int | None = None
+    improved: int | None = None
+    output_error: OutputError | None = None
+
+
+class ArtifactSummary(Result):
+    """Where an artifact lies and how large it is. `path` is relative to the report's folder."""
+
+    key: str
+    format: str
+    path: str
+    precision: str
+    size_bytes: int
+
+
+class StepSummary(Result):
+    """One step of a variant: what ran, for how long, its log and the command that repeats it."""
+
+    name: str
+    key: str
+    status: Literal["built", "cached", "failed"]
+    seconds: float | None = None
+    log: str | None = None
+    repeat: str | None = None
+    facts: dict[str, Any] = Field(default_factory=dict)
+
+
+class VariantReport(Result):
+    """Everything about one variant."""
+
+    status: Status
+    reason: str | None = None
+    log: str | None = None
+    required: bool = False
+    steps: tuple[StepSummary, ...] = ()
+    artifact: ArtifactSummary | None = None
+    runner: dict[str, Any] | None = None
+    latency: tuple[Latency, ...] = ()
+    accuracy: Accuracy | None = None
+    verdicts: tuple[Verdict, ...] = ()
+
+
+class RecipeSummary(Result):
+    """Which recipe the report is about; `digest` is over its checked content."""
+
+    name: str
+    path: str
+    digest: str
+
+
+class Report(Result):
+    """One build of one recipe. See `VariantReport` for the parts."""
+
+    schema_version: int = Field(SCHEMA, alias="schema")
+    recipe: RecipeSummary
+    environment: dict[str, Any]
+    baseline: str
+    recommended: str | None
+    recommendation: str
+    started: str
+    finished: str
+    exit_code: int
+    protocol: dict[str, Any] = Field(default_factory=dict)
+    variants: dict[str, VariantReport]
+
+    def to_json(self) -> str:
+        """The public JSON form."""
+        return self.model_dump_json(by_alias=True, indent=2)
+
+    @staticmethod
+    def load(path: Path) -> Report:
+        """Read a report. Raises `UsageError` where it is missing, damaged or of another schema."""
+        from optcli.errors import UsageError
+
+        try:
+            report = Report.model_validate_json(path.read_bytes())
+        except FileNotFoundError as error:
+            raise UsageError(
+                "there is no report here yet",
+                place=str(path),
+                hint="run `optcli build RECIPE` first",
+            ) from error
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"this is not a readable report: {str(error).splitlines()[0]}",
+                place=str(path),
+                hint="run `optcli build RECIPE` to write it again",
+            ) from error
+        if report.schema_version != SCHEMA:
+            raise UsageError(
+                f"the report has schema {report.schema_version}, this optcli reads {SCHEMA}",
+                place=str(path),
+                hint="use the optcli that wrote it, or build again",
+            )
+        return report

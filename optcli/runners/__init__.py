@@ -1,0 +1,124 @@
+"""Runners: one file is one runtime that can run artifacts.
+
+The class is the configuration (its fields are the options under `runner:` in a recipe) and, once
+opened, the loaded model. Add one by adding a file here: docs/add-a-runner.md.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import Field, PrivateAttr
+
+from optcli import registry
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs, usable_cores
+from optcli.errors import UsageError, did_you_mean
+from optcli.settings import Settings, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# The runner used where a recipe names none. Also a table in the README.
+DEFAULTS: dict[Format, str] = {
+    Format.TORCH: "torch",
+    Format.EXPORTED: "torch",
+    Format.AOTI: "aoti",
+    Format.ONNX: "onnxruntime",
+    Format.ORT: "onnxruntime",
+    Format.OPENVINO: "openvino",
+}
+
+
+class Runner(Settings):
+    """Runs artifacts of the formats in `runs`.
+
+    A call has three steps, so that the timed region can be named: `bind` takes the inputs,
+    `execute` computes, `fetch` hands out the outputs as NumPy arrays.
+
+    >>> with OnnxruntimeRunner(threads=2).open(artifact, inputs) as model:
+    ...     logits = model.run({"image": image})["logits"]
+    """
+
+    runs: ClassVar[tuple[Format, ...]]
+    needs: ClassVar[Needs] = Needs()
+
+    threads: int | None = Field(None, ge=1, description="intra-op threads; default: the usable cores")
+
+    _inputs: tuple[TensorSpec, ...] = PrivateAttr(())
+
+    def open(self, artifact: Artifact, inputs: Sequence[TensorSpec]) -> Self:
+        """Load an artifact. Raises `RunnerError` where the runtime refuses it or falls back."""
+        self._inputs = tuple(inputs)
+        self.load(artifact)
+        return self
+
+    @abstractmethod
+    def load(self, artifact: Artifact) -> None:
+        """Load the artifact and read the effective settings back."""
+
+    @abstractmethod
+    def bind(self, feed: dict[str, np.ndarray]) -> None:
+        """Take one batch: input name to array, shaped as the input's spec with the batch first."""
+
+    @abstractmethod
+    def execute(self) -> None:
+        """Compute what was bound; returns when the result is there."""
+
+    @abstractmethod
+    def fetch(self) -> dict[str, np.ndarray]:
+        """The outputs of the last `execute`, by name, in the model's order."""
+
+    @abstractmethod
+    def effective(self) -> dict[str, Any]:
+        """Settings read back from the runtime: `precision`, `provider`, `threads`, `version`."""
+
+    def close(self) -> None:
+        """Let go of the model; the default does nothing."""
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables that must be set before the runtime is imported."""
+        count = str(self.thread_count())
+        return {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "OMP_WAIT_POLICY": "PASSIVE"}
+
+    def thread_count(self) -> int:
+        """The number of threads to use: the option, else the cores this process may use."""
+        return self.threads or usable_cores()
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs it was opened with."""
+        return self._inputs
+
+    def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """`bind`, `execute` and `fetch` in one."""
+        self.bind(feed)
+        self.execute()
+        return self.fetch()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def names() -> tuple[str, ...]:
+    """The names of all runners."""
+    return registry.names(__name__)
+
+
+def find(name: str) -> type[Runner]:
+    """The runner class of a name. Raises `UsageError` for an unknown name."""
+    try:
+        return registry.find(__name__, name, Runner)  # type: ignore[type-abstract]
+    except KeyError:
+        raise UsageError(f"unknown runner {name!r}", hint=did_you_mean(name, names())) from None

@@ -1,0 +1,65 @@
+"""Samples of a data set, as passes, runners and metrics see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One prepared sample. `inputs` maps an input's name to its array, without the batch dimension."""
+
+    id: str
+    inputs: Arrays
+    target: Any = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples stacked along a new first dimension; ids, targets and meta in the same order."""
+
+    ids: tuple[str, ...]
+    inputs: Arrays
+    targets: tuple[Any, ...]
+    meta: tuple[Mapping[str, Any], ...]
+
+
+class SampleSet(Protocol):
+    """Prepared samples by position. Nothing is kept: memory does not grow with the set."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Sample: ...
+
+
+def collate(samples: Sequence[Sample]) -> Batch:
+    """Stack samples into a batch."""
+    import numpy as np
+
+    names = samples[0].inputs.keys()
+    return Batch(
+        ids=tuple(sample.id for sample in samples),
+        inputs={name: np.stack([sample.inputs[name] for sample in samples]) for name in names},
+        targets=tuple(sample.target for sample in samples),
+        meta=tuple(sample.meta for sample in samples),
+    )
+
+
+def batches(samples: SampleSet, size: int) -> Iterator[Batch]:
+    """The set in order, `size` samples at a time; the last batch may be smaller."""
+    for start in range(0, len(samples), size):
+        stop = min(start + size, len(samples))
+        yield collate([samples[index] for index in range(start, stop)])
+
+
+def cycled(samples: SampleSet, size: int, start: int = 0) -> Batch:
+    """A batch of exactly `size` samples from position `start` on, beginning again at the end."""
+    return collate([samples[(start + index) % len(samples)] for index in range(size)])

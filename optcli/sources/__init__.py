@@ -1,0 +1,68 @@
+"""Sources: one file is one kind of place a model comes from.
+
+`torchvision:resnet50` is read by `optcli/sources/torchvision.py`. A source writes the first artifact
+of every variant: format `torch` for networks in Python, `onnx` for an ONNX file.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from optcli import registry
+from optcli.artifact import Format
+from optcli.digest import FileDigests
+from optcli.environment import Needs
+from optcli.errors import UsageError, did_you_mean
+from optcli.settings import Settings, TensorSpec
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """What a source says about the artifact it wrote: the names of its outputs, in order, and more."""
+
+    outputs: tuple[str, ...]
+    precision: str = "fp32"
+    facts: dict[str, Any] | None = None
+
+
+class Source(Settings):
+    """A model, wherever it is. Paths are absolute or relative to `folder`, the recipe's own."""
+
+    format: ClassVar[Format]
+    needs: ClassVar[Needs] = Needs()
+
+    target: str = Field(description="what stands behind the colon")
+    weights: str | None = None
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    folder: Path
+
+    @abstractmethod
+    def problems(self) -> list[tuple[str, str, str]]:
+        """What is wrong, without a heavy import: (`source` | `weights` | `arguments`, message, hint)."""
+
+    @abstractmethod
+    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
+        """Everything that decides the model, by content: never a path or a place. Plain JSON data."""
+
+    @abstractmethod
+    def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
+        """Write the artifact into an empty folder, in a worker. Raises `InputError` for a bad model."""
+
+
+def names() -> tuple[str, ...]:
+    """The kinds of source: what may stand before the colon."""
+    return registry.names(__name__)
+
+
+def find(name: str) -> type[Source]:
+    """The class of a kind of source. Raises `UsageError` for an unknown one."""
+    try:
+        return registry.find(__name__, name, Source)  # type: ignore[type-abstract]
+    except KeyError:
+        raise UsageError(f"unknown source {name!r}", hint=did_you_mean(name, names())) from None
