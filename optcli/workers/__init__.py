@@ -1,1 +1,14 @@
-"""TBD."""
+"""Worker processes: a crash, an abort, a hang or a memory kill costs one call, never the build.
+
+Two ways to get one. `spawn` starts a fresh interpreter whose environment is set before any import:
+for measuring, user code and everything on CUDA. `ForkServer.start` forks one from a process that has
+imported torch already: for passes. Both give a `Child` that talks JSON; the function named in the
+call has the signature `function(payload: dict, channel: Channel) -> JSON data`.
+"""
+
+from __future__ import annotations
+
+from optcli.workers.channel import Channel
+from optcli.workers.parent import Child, ForkServer, run, spawn
+
+__all__ = ["Channel", "Child", "ForkServer", "run", "spawn"]

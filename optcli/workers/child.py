@@ -1,0 +1,54 @@
+"""What a worker process does: load one function, call it, answer (`python -m optcli.workers.child`)."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from optcli.errors import OptcliError, StepError
+from optcli.workers.channel import Channel, receive, send
+from optcli.workers.lifetime import bind_to_parent
+
+
+def serve(connection: Connection, parent: int) -> None:
+    """Take one call from the connection, carry it out and end the process."""
+    bind_to_parent(parent)
+    faulthandler.enable()
+    call = receive(connection)
+    if call is None:
+        os._exit(0)
+    status = 0
+    try:
+        function = _function(call["function"])
+        send(connection, {"result": function(call["payload"], Channel(connection))})
+    except BaseException as error:  # whatever it is, the parent must hear of it
+        traceback.print_exc()
+        status = 1
+        send(connection, {"error": _record(error)})
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Skip the exit handlers of libraries: they can hang, and some ask the network.
+    os._exit(status)
+
+
+def _function(reference: str) -> Any:
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _record(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, OptcliError):
+        return error.to_record()
+    if isinstance(error, MemoryError):
+        return StepError("it ran out of memory", hint="use smaller batches or inputs").to_record()
+    text = str(error).strip() or "no message"
+    return StepError(f"{type(error).__name__}: {text[:2000]}").to_record()
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])), int(sys.argv[2]))

@@ -1,0 +1,268 @@
+"""The parent's side of worker processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from optcli.errors import StepError, from_record
+from optcli.workers import channel
+from optcli.workers.lifetime import kill_group
+
+_DEATHS = {
+    signal.SIGSEGV: "crashed with a segmentation fault",
+    signal.SIGABRT: "aborted",
+    signal.SIGKILL: "was killed, most likely because memory ran out",
+    signal.SIGBUS: "crashed with a bus error",
+    signal.SIGILL: "used an instruction this CPU does not have",
+    signal.SIGFPE: "crashed with an arithmetic error",
+}
+_POLL_S = 0.2
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+class Child:
+    """A worker process that carries out one call. Leaving the context kills what is still running."""
+
+    def __init__(
+        self, connection: Connection, pid: int, ended: Callable[[float], int | None], log: Path | None
+    ) -> None:
+        self._connection = connection
+        self._ended = ended
+        self.pid = pid
+        self.log = log
+
+    def send(self, record: dict[str, Any]) -> None:
+        """Ask the worker something. Raises `StepError` when it is dead."""
+        try:
+            channel.send(self._connection, record)
+        except OSError:
+            raise self._death() from None
+
+    def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """The worker's next event, or `{"result": ...}` once its function has returned.
+
+        Raises the worker's own error, or `StepError` when it died or was silent for `timeout_s`
+        seconds (it is killed then).
+        """
+        message = self._next(timeout_s)
+        if "error" in message:
+            raise from_record(message["error"])
+        event = message.get("event", message)
+        return dict(event)
+
+    def result(self, timeout_s: float | None = None, on_event: OnEvent | None = None) -> Any:
+        """Wait for the function to return and give its value; events on the way go to `on_event`.
+
+        Raises as `receive` does; `timeout_s` is for the whole call.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            message = self._next(left, timeout_s)
+            if "error" in message:
+                raise from_record(message["error"])
+            if "result" in message:
+                return message["result"]
+            if on_event is not None:
+                on_event(message["event"])
+
+    def kill(self) -> None:
+        """Kill the worker and everything it started, and wait until it is gone."""
+        kill_group(self.pid)
+        self._ended(5.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+        if kind is not None or self._ended(2.0) is None:
+            self.kill()
+
+    def _next(self, timeout_s: float | None, limit_s: float | None = None) -> dict[str, Any]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        gone = False
+        while True:
+            wait_s = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
+            if self._connection.poll(max(0.0, wait_s)):
+                message = channel.receive(self._connection)
+                if message is None:
+                    raise self._death()
+                return message
+            if gone:  # dead, and nothing of it is left to be read
+                raise self._death()
+            gone = self._ended(0.0) is not None
+            if deadline is not None and time.monotonic() >= deadline and not gone:
+                self.kill()
+                limit = limit_s if limit_s is not None else timeout_s or 0.0
+                raise StepError(
+                    f"it did not finish within {limit:g} s and was stopped",
+                    hint="raise the limit with --timeout, or look into the log",
+                )
+
+    def _death(self) -> StepError:
+        code = self._ended(5.0)
+        if code is None:
+            self.kill()
+            return StepError("it closed its channel and did not end")
+        if code < 0:
+            number = signal.Signals(-code)
+            reason = _DEATHS.get(number, f"was ended by {number.name}")
+            return StepError(f"it {reason} ({number.name})", hint="the log has its last words")
+        return StepError(f"it ended early with exit status {code}", hint="the log has its last words")
+
+
+def spawn(
+    function: str,
+    payload: Mapping[str, Any],
+    *,
+    log: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    interpreter: str = sys.executable,
+) -> Child:
+    """Start `module:function` in a fresh interpreter whose environment is set before any import.
+
+    Its standard output and error go to `log` (appended). Call from a thread that outlives the worker.
+    """
+    ours, theirs = channel.pair()
+    command = [interpreter, "-m", "optcli.workers.child", str(theirs.fileno()), str(os.getpid())]
+    with _open_log(log) as stream:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            env={**os.environ, **_import_path(), **(environment or {})},
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    theirs.close()
+
+    def ended(timeout_s: float) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout_s) if timeout_s else process.poll()
+        return None
+
+    child = Child(ours, process.pid, ended, log)
+    child.send({"function": function, "payload": dict(payload)})
+    return child
+
+
+def run(
+    function: str,
+    payload: Mapping[str, Any],
+    *,
+    log: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    on_event: OnEvent | None = None,
+) -> Any:
+    """Carry out `module:function` in a fresh interpreter and give its value; raises as `result`."""
+    with spawn(function, payload, log=log, environment=environment) as child:
+        return child.result(timeout_s, on_event)
+
+
+class ForkServer:
+    """Forks workers from a process that has the `preload` modules imported already.
+
+    It starts at once and imports in the background; the first worker waits for it.
+    """
+
+    def __init__(self, preload: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._control, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "optcli.workers.server", str(theirs.fileno())]
+        self._process = subprocess.Popen(
+            [*command, str(os.getpid()), *preload],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **_import_path(), **(environment or {})},
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+        theirs.close()
+        self._starting = threading.Lock()
+        self._news = threading.Condition()
+        self._started: list[int] = []
+        self._codes: dict[int, int] = {}
+        self._gone = False
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def start(self, function: str, payload: Mapping[str, Any], *, log: Path | None = None) -> Child:
+        """Fork a worker for `module:function`. Raises `StepError` when the server is dead."""
+        ours, theirs = channel.pair()
+        with self._starting, _open_log(log) as stream:
+            with suppress(OSError):
+                socket.send_fds(self._control, [b"fork"], [theirs.fileno(), stream.fileno()])
+            theirs.close()
+            with self._news:
+                self._news.wait_for(lambda: self._started or self._gone)
+                if not self._started:
+                    raise StepError("the process that forks workers has died")
+                pid = self._started.pop()
+        child = Child(ours, pid, lambda timeout_s: self._code(pid, timeout_s), log)
+        child.send({"function": function, "payload": dict(payload)})
+        return child
+
+    def close(self) -> None:
+        """End the server; its workers die with it."""
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
+        try:
+            self._process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            kill_group(self._process.pid)
+            self._process.wait()
+
+    def _listen(self) -> None:
+        with suppress(OSError, ValueError), self._control.makefile("rb") as lines:
+            for line in lines:
+                news = json.loads(line)
+                with self._news:
+                    if "started" in news:
+                        self._started.append(news["started"])
+                    else:
+                        self._codes[news["ended"]] = news["code"]
+                    self._news.notify_all()
+        with self._news:
+            self._gone = True
+            self._news.notify_all()
+
+    def _code(self, pid: int, timeout_s: float) -> int | None:
+        with self._news:
+            self._news.wait_for(lambda: pid in self._codes or self._gone, timeout_s)
+            return self._codes.get(pid, -int(signal.SIGKILL) if self._gone else None)
+
+
+def _open_log(log: Path | None) -> Any:
+    if log is None:
+        return open(os.devnull, "ab")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return log.open("ab")
+
+
+def _import_path() -> dict[str, str]:
+    """Let the worker import this very optcli, also where it is not installed."""
+    root = str(Path(__file__).parents[2])
+    rest = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([root, rest]) if rest else root}

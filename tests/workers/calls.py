@@ -1,0 +1,59 @@
+"""What the worker tests have worker processes do."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from optcli.errors import InputError
+from optcli.workers import Channel
+
+
+def double(payload, channel: Channel):
+    channel.send({"progress": 0.5})
+    print("words for the log")
+    return payload["number"] * 2
+
+
+def conversation(payload, channel: Channel):
+    while (message := channel.receive()) is not None:
+        channel.send({"echo": message["say"]})
+
+
+def die(payload, channel: Channel):
+    os.kill(os.getpid(), payload["signal"])
+    time.sleep(30)
+
+
+def segfault(payload, channel: Channel):
+    ctypes.string_at(0)
+
+
+def leave(payload, channel: Channel):
+    os._exit(payload["status"])
+
+
+def hang(payload, channel: Channel):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+def refuse(payload, channel: Channel):
+    raise InputError("found a cat, wanted a dog", place="zoo.yaml:3:1", hint="swap them")
+
+
+def stumble(payload, channel: Channel):
+    raise ValueError("seven")
+
+
+def modules(payload, channel: Channel):
+    return {"preloaded": payload["name"] in sys.modules, "variable": os.environ.get("OPTCLI_PROBE")}
+
+
+def start_a_grandchild(payload, channel: Channel):
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    channel.send({"pids": [os.getpid(), process.pid]})
+    if payload.get("wait"):
+        time.sleep(600)

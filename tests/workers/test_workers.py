@@ -1,0 +1,141 @@
+"""Worker processes: results, events, every way to die, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from optcli import workers
+from optcli.errors import InputError, StepError
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _calls_importable(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+
+
+@pytest.fixture(params=["spawned", "forked"])
+def start(request):
+    """Start a call in a fresh interpreter, or fork it from a server."""
+    if request.param == "spawned":
+        yield lambda name, payload=None, log=None: workers.spawn(
+            f"calls:{name}", payload or {}, log=log
+        )
+        return
+    server = workers.ForkServer(["json.tool"], {"OPTCLI_PROBE": "set"})
+    yield lambda name, payload=None, log=None: server.start(f"calls:{name}", payload or {}, log=log)
+    server.close()
+
+
+def gone(pid: int, within_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_result_events_and_log(start, tmp_path):
+    events = []
+    with start("double", {"number": 21}, tmp_path / "log") as child:
+        assert child.result(20, events.append) == 42
+    assert events == [{"progress": 0.5}]
+    assert "words for the log" in (tmp_path / "log").read_text()
+
+
+def test_conversation(start):
+    with start("conversation") as child:
+        for word in ("one", "two"):
+            child.send({"say": word})
+            assert child.receive(20) == {"echo": word}
+    assert gone(child.pid)
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "words"),
+    [
+        ("segfault", {}, "segmentation fault"),
+        ("die", {"signal": int(signal.SIGABRT)}, "aborted"),
+        ("die", {"signal": int(signal.SIGKILL)}, "memory ran out"),
+        ("die", {"signal": int(signal.SIGUSR1)}, "SIGUSR1"),
+        ("leave", {"status": 3}, "exit status 3"),
+        ("stumble", {}, "ValueError: seven"),
+    ],
+)
+def test_every_death_has_its_reason(start, name, payload, words):
+    with start(name, payload) as child, pytest.raises(StepError, match=words):
+        child.result(20)
+
+
+def test_an_error_keeps_its_kind_place_and_hint(start):
+    with start("refuse") as child, pytest.raises(InputError) as caught:
+        child.result(20)
+    assert caught.value.place == "zoo.yaml:3:1"
+    assert caught.value.hint == "swap them"
+
+
+def test_a_hang_is_stopped(start):
+    with start("hang") as child, pytest.raises(StepError, match="did not finish within 1 s"):
+        child.result(1.0)
+    assert gone(child.pid)
+
+
+def test_grandchildren_go_with_their_worker(start):
+    with start("start_a_grandchild") as child:
+        pids = child.receive(20)["pids"]
+        child.result(20)
+    assert all(gone(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("way", ["spawned", "forked"])
+def test_nothing_outlives_a_killed_parent(way):
+    """kill -9 of the parent takes the worker, its grandchild, the fork server and the guards along."""
+    code = f"""
+import sys, time
+from optcli import workers
+way = workers.spawn if {way!r} == "spawned" else workers.ForkServer([]).start
+child = way("calls:start_a_grandchild", {{"wait": True}})
+print(*child.receive(20)["pids"], flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=HERE.parents[1]
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        family = [process.pid for process in psutil.Process(parent.pid).children(recursive=True)]
+        assert len(pids) == 2
+        assert set(pids) <= set(family)
+        os.kill(parent.pid, signal.SIGKILL)
+    assert all(gone(pid) for pid in family)
+
+
+def test_the_server_preloads_and_sets_the_environment():
+    server = workers.ForkServer(["json.tool"], {"OPTCLI_PROBE": "set"})
+    try:
+        with server.start("calls:modules", {"name": "json.tool"}) as child:
+            assert child.result(20) == {"preloaded": True, "variable": "set"}
+    finally:
+        server.close()
+    with workers.spawn(
+        "calls:modules", {"name": "json.tool"}, environment={"OPTCLI_PROBE": "x"}
+    ) as child:
+        assert child.result(20) == {"preloaded": False, "variable": "x"}
+
+
+def test_many_forks_side_by_side():
+    server = workers.ForkServer([])
+    try:
+        children = [server.start("calls:double", {"number": number}) for number in range(12)]
+        assert [child.result(20) for child in children] == [number * 2 for number in range(12)]
+    finally:
+        server.close()
+    assert len({child.pid for child in children}) == 12
