@@ -1,1 +1,91 @@
-"""TBD."""
+"""Where samples come from and how they are prepared: one file is one kind of source.
+
+`npz:digits.npz` is read by `optcli/data/npz.py`. Checking and keys need no heavy library; samples
+are opened in workers, decoded one at a time, and every one is checked against the model's inputs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from optcli import registry
+from optcli.data.collection import Collection, Finding
+from optcli.data.preparation import Letterbox, Preparation
+from optcli.data.settings import DataSettings, Split
+from optcli.digest import FileDigests
+from optcli.environment import version
+from optcli.errors import InputError, did_you_mean
+from optcli.sample import SampleSet
+from optcli.settings import TensorSpec
+
+__all__ = [
+    "KINDS",
+    "DataSettings",
+    "Letterbox",
+    "Preparation",
+    "Split",
+    "ingredients",
+    "open",
+    "problems",
+]
+
+KINDS = ("imagefolder", "npz", "torchvision")
+
+
+def problems(settings: DataSettings, folder: Path) -> list[Finding]:
+    """What is wrong with a role's data, without a heavy import: (field, message, hint).
+
+    `folder` is the one that paths are relative to. Looks at what exists, not into the samples.
+    """
+    if settings.kind not in KINDS:
+        return [
+            ("source", f"unknown data source {settings.kind!r}", did_you_mean(settings.kind, KINDS))
+        ]
+    found = []
+    split = settings.split
+    if split and split.file and not (folder / Path(split.file).expanduser()).is_file():
+        found.append(("split.file", f"no such file: {split.file}", "a path relative to the recipe"))
+    return found + _collection(settings, folder).problems()
+
+
+def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> dict[str, Any]:
+    """Everything that decides the samples, by content: never a path. Plain JSON data.
+
+    Imports nothing heavy. Raises `InputError` where files are missing.
+    """
+    try:
+        content = _collection(settings, folder).ingredients(digests)
+    except OSError as error:
+        raise InputError(f"cannot read the data: {error}", place=settings.source) from error
+    libraries = ["numpy", "pillow"]
+    if settings.kind == "torchvision" or (settings.prepare and settings.prepare.preset):
+        libraries.append("torchvision")
+    return {
+        "settings": settings.without_paths(),
+        "content": content,
+        "code": digests.of_folder(Path(__file__).parent),
+        "versions": {name: version(name) for name in libraries},
+    }
+
+
+def open(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec]) -> SampleSet:
+    """The samples of a role, prepared for a model's inputs and decoded one at a time.
+
+    Raises `InputError` for data that cannot be used as declared, `TrustError` for pickled arrays.
+    A sample that does not fit the inputs raises `InputError` when it is read.
+    """
+    from optcli.data.samples import PreparedSet
+
+    return PreparedSet(settings, _collection(settings, folder).open(inputs), inputs)
+
+
+def _collection(settings: DataSettings, folder: Path) -> Collection:
+    if settings.kind not in KINDS:
+        hint = did_you_mean(settings.kind, KINDS)
+        raise InputError(f"unknown data source {settings.kind!r}", place=settings.source, hint=hint)
+    module = importlib.import_module(f"{__name__}.{settings.kind}")
+    kind = registry.only_subclass(module, Collection)  # type: ignore[type-abstract]
+    return kind(settings, folder)

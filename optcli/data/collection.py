@@ -1,0 +1,74 @@
+"""What every kind of data source gives: its problems, its ingredients and its raw items."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli.data.settings import DataSettings
+from optcli.digest import FileDigests
+from optcli.settings import TensorSpec
+
+Finding = tuple[str, str, str]
+"""A field of `DataSettings` (dotted), what is wrong with it, and a hint."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One sample before preparation.
+
+    `raw` maps an input's name to an array or to a PIL image; `place` is what an error names.
+    """
+
+    id: str
+    place: str
+    raw: Mapping[str, Any]
+    target: Any = None
+
+
+class Items(ABC):
+    """The chosen items of a source, read one at a time."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read(self, index: int) -> Item:
+        """One item. Raises `InputError` where it cannot be read."""
+
+    @abstractmethod
+    def identity(self, index: int) -> tuple[str, str]:
+        """The id of an item and the digest of its content, whatever its name and label."""
+
+
+@dataclass(frozen=True)
+class Collection(ABC):
+    """A data source as a recipe names it. Subclasses: one per file, named by `source`'s kind."""
+
+    settings: DataSettings
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """The file or folder behind the colon of `source`."""
+        return (self.folder / Path(self.settings.place).expanduser()).absolute()
+
+    @property
+    def part(self) -> str | None:
+        """The named part of the source that is read; None: all of it."""
+        return self.settings.split.part if self.settings.split else None
+
+    @abstractmethod
+    def problems(self) -> list[Finding]:
+        """What is wrong, without a heavy import."""
+
+    @abstractmethod
+    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
+        """What the chosen samples hold, by content. Plain JSON data; no heavy import."""
+
+    @abstractmethod
+    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+        """The chosen items for a model's inputs. Raises `InputError`, `TrustError`, `MissingError`."""

@@ -1,0 +1,124 @@
+"""How an image becomes an input: the declared steps, in a fixed order, whatever their order in the file.
+
+    decode > resize > crop or letterbox > channel_order > scale > mean and std > layout > dtype
+
+Decoding gives grey or RGB values as they are stored, 0..255. Nothing is scaled unless `scale` says
+so: without it a float input sees 0..255. A palette is expanded. An image keeps its channels: grey
+stays grey. Only where `channel_order` is declared is it converted, alpha is dropped (as torchvision's
+loaders do) and CMYK becomes RGB. 16-bit images are refused. EXIF orientation is left
+alone, as torchvision leaves it, unless `orient` is true; of several frames the first is taken.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from optcli.settings import Settings
+
+Interpolation = Literal["nearest", "box", "bilinear", "bicubic", "lanczos"]
+Pixels = Annotated[int, Field(ge=1)]
+
+
+def _pair(value: Any) -> Any:
+    """One number as a square, so that every size reads as (height, width)."""
+    return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _fraction(value: Any) -> Any:
+    """`1/255` as written in YAML is text."""
+    if isinstance(value, str) and "/" in value:
+        try:
+            return float(Fraction(value.replace(" ", "")))
+        except (ValueError, ZeroDivisionError):
+            raise ValueError(f"wanted a number or a fraction such as 1/255, found {value!r}") from None
+    return value
+
+
+Size = Annotated[
+    tuple[Pixels, Pixels],
+    BeforeValidator(_pair, json_schema_input_type=Pixels | tuple[Pixels, Pixels]),
+]
+PerChannel = Annotated[
+    tuple[float, ...],
+    BeforeValidator(_listed, json_schema_input_type=float | list[float]),
+    Field(min_length=1, max_length=4),
+]
+
+
+class Letterbox(Settings):
+    """Fit the whole image into `size` without distorting it and fill the rest.
+
+    `fill` is a pixel value (0..255), one or one per channel. The image lies in the middle, or at the top left
+    as YOLOX has it.
+    """
+
+    size: Size = Field(description="height and width, or one number for both")
+    fill: PerChannel = (114.0,)
+    align: Literal["centre", "top_left"] = "centre"
+    enlarge: bool = Field(True, description="images smaller than `size` are enlarged to it")
+
+
+class Preparation(Settings):
+    """The steps from an image to an input. Their order is fixed: see the module's first lines.
+
+    `prepare: torchvision:ResNet50_Weights.DEFAULT` is short for `{preset: ...}` and gives what the
+    `transforms()` of those torchvision weights give on PIL images (`torchvision:resnet50` means the
+    default weights of that model). Fields set beside `preset` take the place of its own.
+    """
+
+    preset: str | None = Field(
+        None,
+        pattern=r"^torchvision:\w+(\.\w+)?$",
+        description="the preparation of torchvision weights, torchvision:ResNet50_Weights.DEFAULT",
+    )
+    orient: bool = Field(False, description="turn a photograph as its EXIF orientation says")
+    resize: Pixels | tuple[Pixels, Pixels] | None = Field(
+        None, description="a number: the shorter side, the longer in proportion; or [height, width]"
+    )
+    interpolation: Interpolation = Field("bilinear", description="Pillow's filters: they antialias")
+    crop: Size | None = Field(None, description="from the centre; a number or [height, width]")
+    letterbox: Letterbox | None = None
+    channel_order: Literal["rgb", "bgr", "grey"] | None = Field(
+        None, description="convert to it; default: the image keeps its own channels"
+    )
+    scale: Annotated[float, BeforeValidator(_fraction, json_schema_input_type=float | str)] = Field(
+        1.0,
+        gt=0,
+        description="pixel values are multiplied by it, often 1/255; default 1: they stay 0..255",
+    )
+    mean: PerChannel = Field((0.0,), description="subtracted after scale, one or one per channel")
+    std: PerChannel = Field((1.0,), description="divided by after mean, one or one per channel")
+    layout: Literal["chw", "hwc", "hw", "nchw", "nhwc"] | None = Field(
+        None, description="default: what the input's shape says, with channels first in doubt"
+    )
+    array_layout: Literal["chw", "hwc", "hw"] | None = Field(
+        None, description="npz: how the stored arrays lie; default: told from their shape"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset_is_short(cls, value: Any) -> Any:
+        return {"preset": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.letterbox and (self.resize or self.crop):
+            raise ValueError("letterbox brings its own size: wanted no resize or crop beside it")
+        if any(value == 0 for value in self.std):
+            raise ValueError("std is divided by: wanted no 0 in it")
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string", "pattern": "^torchvision:"}, handler(schema)]}

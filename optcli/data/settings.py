@@ -1,0 +1,124 @@
+"""What a recipe says about one data role: where its samples come from, which, and how prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field, GetJsonSchemaHandler, field_validator, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from optcli.data.preparation import Preparation
+from optcli.settings import Settings
+
+
+class Split(Settings):
+    """A part of a data source: by name, by a file that lists ids, or by a seeded shuffle.
+
+    `split: train` is short for `{name: train}`. What a name means is up to the source: a value of the
+    array `split` in an npz, a subfolder of an image folder, `train` or `test` of a torchvision set.
+    `file` is a text file with one id a line, a JSON list of ids, or a JSON mapping from names to
+    such lists, of which `name` takes one. `seed` shuffles by id, so that a new sample moves few of
+    the others, and takes the part `from`..`to` of the shuffle. `of` is the named part that `file`
+    or `seed` choose from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    name: str | None = Field(None, min_length=1)
+    file: str | None = Field(None, min_length=1, description="path, relative to the recipe")
+    seed: int | None = None
+    start: float = Field(0.0, ge=0, le=1, alias="from", description="fraction of the shuffle")
+    stop: float = Field(1.0, ge=0, le=1, alias="to", description="fraction of the shuffle")
+    of: str | None = Field(None, min_length=1, description="the named part to choose from")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_is_short(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.seed is not None and (self.file or self.name):
+            raise ValueError("wanted either seed with from and to, or file, or name; found several")
+        if self.seed is None and not (self.file or self.name):
+            raise ValueError("wanted name, file or seed; found none of them")
+        if self.seed is None and {"start", "stop"} & self.model_fields_set:
+            raise ValueError("from and to are parts of a seeded shuffle: wanted a seed beside them")
+        if self.start >= self.stop:
+            raise ValueError(f"wanted from < to, found from {self.start}, to {self.stop}")
+        if self.of and not (self.file or self.seed is not None):
+            raise ValueError("of names the part that file or seed choose from: wanted one of them")
+        return self
+
+    @property
+    def part(self) -> str | None:
+        """The named part of the source itself that is read; None: all of it."""
+        return self.of if self.file or self.seed is not None else self.name
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
+
+
+class DataSettings(Settings):
+    """Where the samples of one role come from, which of them are taken and how they are prepared.
+
+    `source` is `npz:PATH`, `imagefolder:PATH` or `torchvision:DATASET`; paths are relative to the
+    recipe. `samples` takes that many, spread evenly over the split by `seed`. Nothing is downloaded
+    unless `download` says so.
+    """
+
+    source: str = Field(
+        min_length=1,
+        description="npz:PATH, imagefolder:PATH or torchvision:DATASET",
+        examples=["npz:digits.npz", "imagefolder:photos", "torchvision:CIFAR10"],
+    )
+    root: str | None = Field(None, description="torchvision data sets: the folder that holds them")
+    download: bool = Field(False, description="torchvision data sets: may be fetched when missing")
+    split: Split | None = None
+    samples: int | None = Field(None, ge=1, description="how many to take; default: all of the split")
+    seed: int = Field(0, description="of the choice that `samples` makes")
+    prepare: Preparation | None = None
+    input: str | None = Field(None, description="the input the image feeds; default: the first")
+    array: str | None = Field(None, description="npz: the array behind `input`; default: its name")
+    target: str | None = Field(None, description="npz: the label array; default: target, label or y")
+
+    @field_validator("source")
+    @classmethod
+    def _kind_and_place(cls, value: str) -> str:
+        kind, _, place = value.partition(":")
+        if not kind or not place:
+            raise ValueError(f"wanted KIND:PLACE such as npz:digits.npz, found {value!r}")
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _source_is_short(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
+
+    @property
+    def kind(self) -> str:
+        """What stands before the colon of `source`."""
+        return self.source.partition(":")[0]
+
+    @property
+    def place(self) -> str:
+        """What stands behind the colon of `source`."""
+        return self.source.partition(":")[2]
+
+    def without_paths(self) -> Mapping[str, Any]:
+        """Plain JSON data of all that decides the samples beside the content of files."""
+        record = self.model_dump(mode="json", by_alias=True, exclude={"source", "root", "download"})
+        if record["split"]:
+            record["split"].pop("file")
+        return {"kind": self.kind, **record}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
