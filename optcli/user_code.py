@@ -1,0 +1,311 @@
+"""Code from the user's own files: what it is made of, by content, and how to load it.
+
+A reference is `FILE:NAME` (`models/digits.py:DigitsNet`) or `MODULE:NAME` (`package.module:make`). Its
+closure is the file and every local module that it imports, found by reading the source, never by
+running it: only `load` runs anything, and it belongs into a worker process.
+
+A module is local if it lies below the import root: the file's own folder, or the folder above the
+top package where the file is part of one. What a file reads at run time (images, JSON) is not part
+of the closure.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli import environment
+from optcli.digest import FileDigests, of_value
+from optcli.errors import InputError, UsageError, did_you_mean
+from optcli.user_imports import defined_names, imported_modules
+
+_OWN = "optcli"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """`file_or_module` as written in the recipe, and the name inside it."""
+
+    file_or_module: str
+    name: str
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a file is named, not a module."""
+        return self.file_or_module.endswith(".py")
+
+
+@dataclass(frozen=True)
+class Closure:
+    """What a reference needs.
+
+    `module` is the dotted name under which its module is imported with `root` on `sys.path`. `files`
+    are absolute, sorted, all below `root`. `distributions` are the top names of installed packages.
+    """
+
+    root: Path
+    module: str
+    files: tuple[Path, ...]
+    distributions: tuple[str, ...]
+
+
+def parse(reference: str) -> Reference:
+    """Split a reference. Raises `UsageError` where it is not `FILE.py:NAME` or `MODULE:NAME`."""
+    place, colon, name = reference.rpartition(":")
+    wanted = "wanted FILE.py:NAME or MODULE:NAME, such as models/digits.py:DigitsNet"
+    if not colon or not place or not name:
+        raise UsageError(f"{reference!r} is not a reference to code", hint=wanted)
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UsageError(f"{name!r} in {reference!r} is not a Python name", hint=wanted)
+    if not place.endswith(".py") and not all(part.isidentifier() for part in place.split(".")):
+        raise UsageError(f"{place!r} is neither a .py file nor a module", hint=wanted)
+    return Reference(place, name)
+
+
+def problem(reference: str, folder: Path) -> tuple[str, str] | None:
+    """What can be seen to be wrong without running anything: (message, hint), or None.
+
+    The reference's form, a missing file, a syntax error, a name that the file does not define.
+    """
+    try:
+        found = parse(reference)
+        origin = closure(reference, folder)
+        file = _main_file(origin)
+    except (UsageError, InputError) as error:
+        where = f"{error.place}: " if error.place else ""
+        return f"{where}{error.message}", error.hint
+    names = defined_names(file) if file is not None else None
+    first = found.name.split(".")[0]
+    if names is None or first in names:
+        return None
+    return _missing_name(found.name, found.file_or_module, names)
+
+
+def closure(reference: str, folder: Path) -> Closure:
+    """The file or module and every local module it imports, transitively.
+
+    Raises `UsageError` for a bad reference, `InputError` for a missing file or a syntax error.
+    """
+    found = parse(reference)
+    root, module = _origin(found, folder)
+    if root is None:
+        return Closure(folder, module, (), (module.split(".")[0],))
+    files: set[Path] = set()
+    installed: set[str] = set()
+    waiting = [module]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        parents = name.split(".")[:-1]
+        if parents:
+            waiting.append(".".join(parents))
+        file = _local_file(root, name)
+        if file is None:
+            if not _is_local_name(root, name):
+                installed.add(name.split(".")[0])
+            continue
+        files.add(file)
+        waiting.extend(imported_modules(file, name))
+    packages = installed - set(sys.stdlib_module_names)
+    return Closure(root, module, tuple(sorted(files)), tuple(sorted(packages)))
+
+
+def digest(reference: str, folder: Path, digests: FileDigests) -> str:
+    """Digest over the closure's relative names and contents, and versions of what is installed.
+
+    The same wherever the folder lies. Raises as `closure` does, and OSError.
+    """
+    origin = closure(reference, folder)
+    return of_value(
+        {
+            "module": origin.module,
+            "name": parse(reference).name,
+            "files": digests.of_files(origin.root, origin.files),
+            "distributions": {name: _version(name) for name in origin.distributions},
+        }
+    )
+
+
+def copy(reference: str, folder: Path, out: Path) -> str:
+    """Copy the closure below `out`; returns the reference that loads it with `out` as the folder."""
+    found, origin = parse(reference), closure(reference, folder)
+    for file in origin.files:
+        target = out / file.relative_to(origin.root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+    main = _main_file(origin)
+    if not found.is_file or main is None:
+        return f"{origin.module}:{found.name}"
+    return f"{main.relative_to(origin.root).as_posix()}:{found.name}"
+
+
+def load(reference: str, folder: Path) -> Any:
+    """Import the code and return what the reference names.
+
+    The closure's modules are always imported afresh, so that two copies of a module with one name
+    (two artifacts with two versions of a model) can be loaded one after the other. The later one
+    then owns the name: code of the earlier that imports inside a function would find the later.
+    Raises `InputError` with file and line where the import fails or the name is missing.
+    """
+    found, origin = parse(reference), closure(reference, folder)
+    root = str(origin.root)
+    _forget(origin)
+    if root in sys.path:
+        sys.path.remove(root)
+    sys.path.insert(0, root)
+    importlib.invalidate_caches()
+    keep, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        module = importlib.import_module(origin.module)
+    except (Exception, SystemExit) as error:
+        raise import_failure(error, found, origin) from error
+    finally:
+        sys.dont_write_bytecode = keep
+    value: Any = module
+    for part in found.name.split("."):
+        if not hasattr(value, part):
+            names = [name for name in vars(module) if not name.startswith("_")]
+            message, hint = _missing_name(found.name, found.file_or_module, names)
+            raise InputError(message, place=str(_main_file(origin) or origin.module), hint=hint)
+        value = getattr(value, part)
+    return value
+
+
+def place_of(error: BaseException, files: tuple[Path, ...]) -> str:
+    """`file:line` of the last of `files` that an exception passed through, else an empty string."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    own = {str(file) for file in files}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def import_failure(error: BaseException, found: Reference, origin: Closure) -> InputError:
+    """The error to show for an import that failed."""
+    place = place_of(error, origin.files) or found.file_or_module
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        top = error.name.split(".")[0]
+        return InputError(
+            f"the code imports {error.name!r}, which is not installed and not beside it",
+            place=place,
+            hint=f"pip install {top}, or put {top}.py into {origin.root}",
+        )
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        hint = "add an __init__.py to its folder, or import without the leading dot"
+        return InputError(str(error), place=place, hint=hint)
+    if isinstance(error, SystemExit):
+        hint = 'keep what runs as a script under `if __name__ == "__main__":`'
+        return InputError("the code ends the program when it is imported", place=place, hint=hint)
+    return InputError(
+        f"importing the code fails: {type(error).__name__}: {error}",
+        place=place,
+        hint=f'try it alone: python -c "import {origin.module}" in {origin.root}',
+    )
+
+
+def _origin(found: Reference, folder: Path) -> tuple[Path | None, str]:
+    """Import root and module name; the root is None for an installed module."""
+    if not found.is_file:
+        return _module_root(found.file_or_module, folder), found.file_or_module
+    file = Path(os.path.abspath(folder / found.file_or_module))
+    if not file.is_file():
+        hint = "paths are relative to the recipe's folder"
+        raise InputError("there is no such file", place=str(file), hint=hint)
+    if "." in file.stem:
+        raise InputError(
+            "a file with a dot in its name cannot be imported", place=str(file), hint="rename it"
+        )
+    root = file.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    parts = file.relative_to(root).with_suffix("").parts
+    return root, ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _module_root(module: str, folder: Path) -> Path | None:
+    """Where a module is found: in the folder, else on `sys.path`; None where it is installed."""
+    top = module.split(".")[0]
+    for place in (folder, *map(Path, sys.path)):
+        root = Path(os.path.abspath(place))
+        if _local_file(root, module) is not None and top != _OWN:
+            return None if _is_installation(root) else root
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise InputError(
+            f"there is no module {module!r}",
+            place=str(folder),
+            hint="name a file (models/digits.py:Net), or put the module into the recipe's folder",
+        )
+    if spec.origin and top != _OWN and not _is_installation(Path(spec.origin)):
+        # An editable installation: found by a hook, its source anywhere.
+        origin = Path(spec.origin)
+        return origin.parent.parent if origin.name == "__init__.py" else origin.parent
+    return None
+
+
+def _is_installation(path: Path) -> bool:
+    places = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")]
+    return "site-packages" in path.parts or any(path == p or p in path.parents for p in places)
+
+
+def _local_file(root: Path, module: str) -> Path | None:
+    """The source file of a module below the root; None where there is none."""
+    if module.split(".")[0] == _OWN:
+        return None  # the program itself, even where the recipe lies beside it
+    base = root.joinpath(*module.split("."))
+    for file in (base / "__init__.py", base.with_name(base.name + ".py")):
+        if file.is_file():
+            return file
+    return None
+
+
+def _is_local_name(root: Path, module: str) -> bool:
+    """Whether a name without a file is ours all the same: a folder without __init__.py, a member."""
+    top = module.split(".")[0]
+    if top == _OWN:
+        return False
+    if _local_file(root, top) is not None:
+        return True
+    # Python prefers an installed package to a folder without __init__.py.
+    return (root / top).is_dir() and environment.version(top) is None
+
+
+def _main_file(origin: Closure) -> Path | None:
+    return _local_file(origin.root, origin.module) if origin.files else None
+
+
+def _forget(origin: Closure) -> None:
+    """Take the closure's modules out of `sys.modules`, with the folders that they came through."""
+    tops = {file.relative_to(origin.root).parts[0].removesuffix(".py") for file in origin.files}
+    for name in list(sys.modules):
+        if name.split(".")[0] in tops:
+            del sys.modules[name]
+
+
+def _version(name: str) -> str | None:
+    """Version of the distribution that brings a top name; None where it is not installed."""
+    known = environment.version(name)
+    if known is not None:
+        return known
+    from importlib.metadata import packages_distributions, version
+
+    found = packages_distributions().get(name)
+    return version(found[0]) if found else None
+
+
+def _missing_name(name: str, place: str, names: list[str]) -> tuple[str, str]:
+    return f"{place} defines no {name!r}", did_you_mean(name, names)

@@ -1,0 +1,108 @@
+"""What a Python file imports and defines, read from its source without running it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from optcli.errors import InputError
+
+
+def imported_modules(file: Path, module: str) -> list[str]:
+    """Dotted names of everything a file may import, at the top or inside functions.
+
+    `module` is the file's own dotted name, which relative imports start from. `from a import b` gives
+    both `a` and `a.b`: the reader keeps what exists. Raises `InputError` for
+    a file with a syntax error.
+    """
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    tree = _parse(file)
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.extend(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.extend(_from(node, package))
+        elif isinstance(node, ast.Call):
+            found.extend(_called(node))
+    if file.name == "__init__.py":
+        # `from package import *` also imports the submodules that __all__ names.
+        found.extend(f"{module}.{name}" for name in _all(tree))
+    return found
+
+
+def defined_names(file: Path) -> list[str] | None:
+    """Names a file binds at its top level; None where that is unknown (a star import, __getattr__).
+
+    Raises `InputError` for a file with a syntax error.
+    """
+    names: list[str] = []
+    for node in _bindings(_parse(file).body):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.extend((alias.asname or alias.name).split(".")[0] for alias in node.names)
+        else:
+            stored = (
+                n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            )
+            names.extend(name.id for name in stored)
+    return None if "*" in names or "__getattr__" in names else names
+
+
+def _bindings(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements of the top level, those inside `if`, `try` and `with` included."""
+    found: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While):
+            inner = [getattr(node, part, []) for part in ("body", "orelse", "finalbody")]
+            inner.extend(handler.body for handler in getattr(node, "handlers", []))
+            for statements in inner:
+                found.extend(_bindings(statements))
+        else:
+            found.append(node)
+    return found
+
+
+def _parse(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes(), filename=str(file))
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        raise InputError(
+            f"syntax error: {error.msg}", place=f"{file}:{error.lineno}", hint=f"mend the line: {line}"
+        ) from error
+    except ValueError as error:  # null bytes
+        raise InputError(f"not Python source: {error}", place=str(file)) from error
+
+
+def _from(node: ast.ImportFrom, package: str) -> list[str]:
+    base = node.module or ""
+    if node.level:
+        parts = package.split(".") if package else []
+        if node.level > len(parts):
+            return []  # beyond the top: the import itself will say so
+        base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
+    return [base, *(f"{base}.{alias.name}" for alias in node.names if alias.name != "*")]
+
+
+def _called(node: ast.Call) -> list[str]:
+    """The module in `importlib.import_module("name")` and `__import__("name")`."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if name not in ("import_module", "__import__") or not node.args:
+        return []
+    first = node.args[0]
+    text = first.value if isinstance(first, ast.Constant) else None
+    return [text] if isinstance(text, str) and text and not text.startswith(".") else []
+
+
+def _all(tree: ast.Module) -> list[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(
+            getattr(t, "id", "") == "__all__" for t in node.targets
+        ):
+            try:
+                return [str(name) for name in ast.literal_eval(node.value)]
+            except (ValueError, TypeError):
+                return []
+    return []
