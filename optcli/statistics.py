@@ -1,0 +1,225 @@
+"""Order statistics, intervals over rounds, and paired comparison.
+
+Everything here is deterministic and distribution-free where that is possible. Timed calls that
+follow each other are alike (a neighbour's burst of work slows a whole round), so an interval that
+took them for independent would be too narrow: intervals of latencies are computed over rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from optcli.results import Estimate
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+# From so many pairs on, Wilcoxon's signed-rank distribution has a two-sided 95 % interval.
+_FEWEST_FOR_RANKS = 6
+
+
+def percentile(samples: ArrayLike, q: float) -> float:
+    """The q-quantile (0 < q <= 1) as an order statistic: the smallest x with at least q·n samples <= x.
+
+    The same as `numpy.percentile(..., method="inverted_cdf")`: always a value that was measured.
+    """
+    import numpy as np
+
+    values = np.sort(np.asarray(samples).ravel())
+    return float(values[_rank(q * values.size, values.size) - 1])
+
+
+def _rank(position: float, count: int) -> int:
+    """A 1-based rank from a real position; 1e-9 forgives 0.95·20 being a hair above 19."""
+    return min(max(math.ceil(position - 1e-9), 1), count)
+
+
+def needed(q: float, confidence: float = 0.95) -> int:
+    """How many samples the two-sided interval of the q-quantile needs: 6 (p50), 36, 72, 368 (p99)."""
+    return math.ceil(math.log((1 - confidence) / 2) / math.log(max(q, 1 - q)))
+
+
+def percentile_ranks(count: int, q: float, confidence: float = 0.95) -> tuple[int, int] | None:
+    """1-based ranks (low, high) that enclose the q-quantile; None where n is too small.
+
+    The number of independent samples below the quantile is binomial(n, q); each tail holds at most
+    (1 - confidence) / 2 (David and Nagaraja, Order Statistics, section 7.1).
+    """
+    if count < needed(q, confidence):
+        return None
+    from scipy.stats import binom
+
+    tail = (1 - confidence) / 2
+    return int(binom.ppf(tail, count, q)), int(binom.ppf(1 - tail, count, q)) + 1
+
+
+def percentile_interval(
+    samples: ArrayLike, q: float, confidence: float = 0.95
+) -> tuple[float, float] | None:
+    """Distribution-free interval of the q-quantile of independent samples; None: n is too small."""
+    import numpy as np
+
+    values = np.sort(np.asarray(samples).ravel())
+    ranks = percentile_ranks(values.size, q, confidence)
+    if ranks is None:
+        return None
+    return float(values[ranks[0] - 1]), float(values[ranks[1] - 1])
+
+
+def percentile_over_rounds(
+    rounds: Sequence[ArrayLike], q: float, confidence: float = 0.95
+) -> Estimate | None:
+    """The q-quantile of all samples with an interval that holds although samples of a round are alike.
+
+    The ranks are the wider of the binomial ones and Woodruff's (1952): the share of samples at or
+    below the quantile varies between rounds; its t-interval over rounds is turned back into ranks.
+    None where there are fewer than `needed(q)` samples; no interval with fewer than two rounds.
+    """
+    import numpy as np
+    from scipy.stats import t
+
+    arrays = [np.asarray(each).ravel() for each in rounds]
+    values = np.sort(np.concatenate(arrays))
+    ranks = percentile_ranks(values.size, q, confidence)
+    if ranks is None:
+        return None
+    value = percentile(values, q)
+    if len(arrays) < 2:
+        return Estimate(value=value)
+    sizes = np.array([each.size for each in arrays])
+    below = np.array([np.count_nonzero(each <= value) for each in arrays])
+    # Cluster-robust standard error of a proportion, as a ratio estimator (Cochran, section 11.8).
+    residuals = below - sizes * (below.sum() / sizes.sum())
+    error = math.sqrt(len(arrays) / (len(arrays) - 1) * float(np.sum(residuals**2))) / values.size
+    reach = float(t.ppf((1 + confidence) / 2, len(arrays) - 1)) * error
+    low = min(ranks[0], _rank((q - reach) * values.size, values.size))
+    high = max(ranks[1], _rank((q + reach) * values.size, values.size))
+    return Estimate(value=value, low=float(values[low - 1]), high=float(values[high - 1]))
+
+
+def log_ratios(base_rounds: Sequence[ArrayLike], other_rounds: Sequence[ArrayLike]) -> list[float]:
+    """ln(median of base / median of other), round by round; unpaired rounds are left out."""
+    return [
+        math.log(percentile(base, 0.5) / percentile(other, 0.5))
+        for base, other in zip(base_rounds, other_rounds, strict=False)
+    ]
+
+
+def ratio_interval(
+    base_rounds: Sequence[ArrayLike], other_rounds: Sequence[ArrayLike], confidence: float = 0.95
+) -> Estimate | None:
+    """How many times as fast `other` is as `base`, from rounds measured side by side.
+
+    From six rounds on, the Hodges-Lehmann estimate of the rounds' log ratios with its exact
+    signed-rank interval (Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, section
+    3.3): a burst of load in one round moves it little. With two to five rounds their mean with a
+    t-interval, with one the bare ratio, with none None.
+    """
+    ratios = log_ratios(base_rounds, other_rounds)
+    if not ratios:
+        return None
+    if len(ratios) == 1:
+        return Estimate(value=math.exp(ratios[0]))
+    if len(ratios) < _FEWEST_FOR_RANKS:
+        value, low, high = _t_interval(ratios, confidence)
+    else:
+        value, low, high = hodges_lehmann(ratios, confidence)
+    return Estimate(value=math.exp(value), low=math.exp(low), high=math.exp(high))
+
+
+def hodges_lehmann(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """Median of the Walsh averages (x_i + x_j) / 2, i <= j, with its exact interval. Needs 6 values."""
+    import numpy as np
+
+    x = np.asarray(values, dtype=float)
+    first, second = np.triu_indices(x.size)
+    walsh = np.sort((x[first] + x[second]) / 2)
+    rank = _signed_rank(x.size, (1 - confidence) / 2)
+    return float(np.median(walsh)), float(walsh[rank - 1]), float(walsh[-rank])
+
+
+def _signed_rank(count: int, tail: float) -> int:
+    """The 1-based rank of the bound among the Walsh averages: the largest k with P(T < k) <= tail."""
+    import numpy as np
+
+    ways = np.ones(1)  # how many of the 2^n sign patterns give each value of the rank sum T
+    for rank in range(1, count + 1):
+        grown = np.zeros(ways.size + rank)
+        grown[: ways.size] += ways
+        grown[rank:] += ways
+        ways = grown / 2
+    cumulated = np.cumsum(ways)
+    return int(np.searchsorted(cumulated, tail, side="right"))
+
+
+def _t_interval(values: Sequence[float], confidence: float) -> tuple[float, float, float]:
+    import numpy as np
+    from scipy.stats import t
+
+    x = np.asarray(values, dtype=float)
+    mean = float(np.mean(x))
+    error = float(np.std(x, ddof=1)) / math.sqrt(x.size)
+    reach = float(t.ppf((1 + confidence) / 2, x.size - 1)) * error
+    return mean, mean - reach, mean + reach
+
+
+def spread(samples: ArrayLike) -> float:
+    """Interquartile range over the median: 0.1 is called fluctuating, 0.25 not fit for a comparison."""
+    return (percentile(samples, 0.75) - percentile(samples, 0.25)) / percentile(samples, 0.5)
+
+
+def drop_interval(
+    regressed: int, improved: int, count: int, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Score interval of the loss (regressed - improved) / count of two classifiers on the same samples.
+
+    `regressed` samples only the first had right, `improved` only the second. T. Tango, Equivalence
+    test and confidence interval for the difference in proportions for the paired-sample design,
+    Statistics in Medicine 17 (1998) 891-908. Holds for no discordant pairs at all, too.
+    """
+    if count < 1 or regressed < 0 or improved < 0 or regressed + improved > count:
+        raise ValueError(f"wanted counts within {count} samples, found {regressed} and {improved}")
+    from scipy.stats import norm
+
+    z = float(norm.ppf((1 + confidence) / 2))
+    difference = (regressed - improved) / count
+
+    def score(loss: float) -> float:
+        return _tango_score(regressed, improved, count, loss)
+
+    # The score falls as the assumed loss grows: +z at the lower bound, -z at the upper one.
+    low = -1.0 if score(-1.0) <= z else _root(lambda loss: score(loss) - z, -1.0, difference)
+    high = 1.0 if score(1.0) >= -z else _root(lambda loss: score(loss) + z, difference, 1.0)
+    return low, high
+
+
+def _tango_score(b: int, c: int, n: int, loss: float) -> float:
+    """The score statistic of an assumed loss, the share of `improved` at its restricted maximum."""
+    linear = -b - c + (2 * n - b + c) * loss
+    constant = -c * loss * (1 - loss)
+    share = (math.sqrt(max(linear * linear - 8 * n * constant, 0.0)) - linear) / (4 * n)
+    variance = n * (2 * share + loss * (1 - loss))
+    distance = b - c - n * loss
+    if variance <= 1e-15:
+        return 0.0 if abs(distance) < 1e-12 else math.copysign(math.inf, distance)
+    return distance / math.sqrt(variance)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a falling function crosses zero, by bisection."""
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) > 0 else (low, middle)
+    return (low + high) / 2
+
+
+def mcnemar(regressed: int, improved: int) -> float:
+    """McNemar's exact two-sided p value; 1 without discordant pairs."""
+    discordant = regressed + improved
+    if discordant == 0:
+        return 1.0
+    from scipy.stats import binom
+
+    return min(1.0, 2 * float(binom.cdf(min(regressed, improved), discordant, 0.5)))
