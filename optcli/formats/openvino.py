@@ -1,0 +1,86 @@
+"""OpenVINO: `model.xml` (the graph) and `model.bin` (the weights)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.errors import InputError
+
+if TYPE_CHECKING:
+    from openvino import Core, Model
+
+FILE = "model.xml"
+WEIGHTS = "model.bin"
+
+
+def check(folder: Path) -> None:
+    """Raise `InputError` where the two files are not a sound model."""
+    open(folder)
+
+
+def core() -> Core:
+    """A new OpenVINO core; every use of OpenVINO begins here, so that nothing is ever reported home."""
+    forbid_telemetry()
+    import openvino
+
+    return openvino.Core()
+
+
+def open(folder: Path) -> Model:
+    """The model, not compiled. Raises `InputError`."""
+    path = folder / FILE
+    for file in (path, folder / WEIGHTS):
+        if not file.is_file():
+            raise InputError(f"the OpenVINO file {file.name} is missing", place=str(folder))
+    try:
+        return core().read_model(os.fspath(path))
+    except RuntimeError as error:
+        raise InputError(
+            f"this is not a valid OpenVINO model: {reason(error)}",
+            place=str(path),
+            hint="convert the model again",
+        ) from error
+
+
+def save(model: Model, folder: Path) -> None:
+    """Write the model with its weights as they are (no silent halving to FP16)."""
+    import openvino
+
+    openvino.save_model(model, os.fspath(folder / FILE), compress_to_fp16=False)
+
+
+def input_names(model: Model) -> tuple[str, ...]:
+    """Names of the inputs, in order."""
+    return tuple(_name(port) for port in model.inputs)
+
+
+def output_names(model: Model) -> tuple[str, ...]:
+    """Names of the outputs, in order."""
+    return tuple(_name(port) for port in model.outputs)
+
+
+def is_quantized(model: Model) -> bool:
+    """Whether the model was quantized: NNCF leaves one FakeQuantize where integers begin."""
+    return any(node.get_type_name() == "FakeQuantize" for node in model.get_ops())
+
+
+def forbid_telemetry() -> None:
+    """Make the reporting package impossible to import: OpenVINO and NNCF then use their own stubs.
+
+    Both send an event as soon as they are imported and offer no switch for it. Call this before.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+
+
+def _name(port: Any) -> str:
+    names = port.get_names()
+    return str(port.get_any_name()) if names else str(port.get_node().get_friendly_name())
+
+
+def reason(error: Exception) -> str:
+    """What an error says: OpenVINO begins with positions in its own source, the last line matters."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,101 @@
+"""Calibration samples, fed to a quantizer one batch at a time: memory does not grow with the set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optcli.errors import StepError
+from optcli.passes import Job
+from optcli.sample import Sample, SampleSet, collate
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """What a model takes: a shape with the batch first, where None may be any size."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+class Feeds:
+    """The batches to calibrate with, as `{input name: array}`; each iteration reads them anew.
+
+    A model with a fixed batch size gets batches of that size; every other gets one sample at a time,
+    so that statistics per sample are exact. At most `samples` samples are taken, evenly spread over
+    the set, because image folders are sorted by class. Iterating raises `StepError` for a sample
+    that does not fit the model or is not finite.
+    """
+
+    def __init__(self, job: Job, inputs: Sequence[ModelInput], samples: int) -> None:
+        if job.calibration is None or len(job.calibration) == 0:
+            raise StepError(
+                "there are no calibration samples", hint="name some under `data: calibration:`"
+            )
+        self._job = job
+        self._set: SampleSet = job.calibration
+        self._inputs = tuple(inputs)
+        self.batch_size = max((model_input.shape[0] or 1 for model_input in inputs), default=1)
+        count = min(samples, len(self._set))
+        self._positions = [index * len(self._set) // count for index in range(count)]
+        self._rounds = 0
+
+    @property
+    def samples(self) -> int:
+        """How many samples are used; the last ones are used twice to fill a batch of fixed size."""
+        return len(self._positions)
+
+    def __len__(self) -> int:
+        return -(-self.samples // self.batch_size)
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        self._rounds += 1
+        for index in range(len(self)):
+            start = index * self.batch_size
+            positions = [self._positions[(start + i) % self.samples] for i in range(self.batch_size)]
+            arrays = collate([self._fitting(self._set[position]) for position in positions]).inputs
+            yield {model_input.name: arrays[model_input.name] for model_input in self._inputs}
+            self._job.progress(
+                (index + 1) / len(self),
+                f"calibration round {self._rounds}: {index + 1} of {len(self)} batches",
+            )
+
+    def _fitting(self, sample: Sample) -> Sample:
+        import numpy as np
+
+        for wanted in self._inputs:
+            array = sample.inputs.get(wanted.name)
+            if array is None:
+                raise StepError(
+                    f"calibration sample {sample.id!r} has no {wanted.name!r}, which the model takes; "
+                    f"it has {', '.join(sorted(sample.inputs))}",
+                    hint="name the recipe's inputs as the model names them",
+                )
+            if not _fits(array.shape, wanted.shape[1:]) or str(array.dtype) != wanted.dtype:
+                raise StepError(
+                    f"calibration sample {sample.id!r} does not fit the model's input {wanted.name!r}: "
+                    f"found {_text(array.shape)} {array.dtype}, "
+                    f"wanted {_text(wanted.shape[1:])} {wanted.dtype}",
+                    hint="change the preparation under `data: calibration:`",
+                )
+            if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+                raise StepError(
+                    f"calibration sample {sample.id!r} holds NaN or infinity in {wanted.name!r}",
+                    hint="take this sample out of the calibration data",
+                )
+        return sample
+
+
+def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(found) == len(wanted) and all(
+        want is None or have == want for have, want in zip(found, wanted, strict=True)
+    )
+
+
+def _text(shape: tuple[int | None, ...]) -> str:
+    return "x".join("?" if size is None else str(size) for size in shape) or "a single number"

@@ -1,0 +1,265 @@
+"""Static INT8 quantization with NNCF."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.errors import OptcliError, StepError
+from optcli.formats import onnx as onnx_format
+from optcli.formats import openvino as openvino_format
+from optcli.passes import Job, Made, Pass, Role
+from optcli.passes._calibration import Feeds, ModelInput
+
+if TYPE_CHECKING:
+    from nncf import IgnoredScope
+    from onnx import ModelProto
+    from openvino import Model
+
+# Per-channel scales of weights need DequantizeLinear's `axis`, which came with this opset.
+_PER_CHANNEL_OPSET = 13
+
+
+class QuantizeNncf(Pass):
+    """Quantizes weights and activations to INT8 after training, with NNCF.
+
+    Ranges come from the calibration samples, biases are corrected for the error that remains. Works on
+    ONNX (the result runs in ONNX Runtime and OpenVINO) and on OpenVINO models.
+    """
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.OPENVINO)
+    needs: ClassVar[Needs] = Needs(("nncf", "onnx", "onnxruntime", "openvino"))
+    uses: ClassVar[tuple[Role, ...]] = ("calibration",)
+
+    preset: Literal["performance", "mixed"] | None = Field(
+        None,
+        description="`performance`: symmetric; `mixed`: asymmetric activations, for swish, GELU and "
+        "the like; default: `mixed` for transformers, else `performance`",
+    )
+    model_type: Literal["none", "transformer"] = Field(
+        "none", description="`transformer` keeps what attention is sensitive to in floating point"
+    )
+    samples: int = Field(300, ge=1, description="the most calibration samples to use")
+    fast_bias_correction: bool = Field(
+        True, description="correct biases layer by layer; false: more exact, several times slower"
+    )
+    smooth_quant: bool | None = Field(
+        None, description="move outliers of activations into weights; default: for transformers"
+    )
+    target: Literal["any", "cpu", "cpu_spr", "gpu"] = Field(
+        "any", description="device whose rules decide which layers are quantized, and how"
+    )
+    ignored_names: tuple[str, ...] = Field((), description="nodes to keep in floating point, by name")
+    ignored_types: tuple[str, ...] = Field((), description="nodes to keep, by operator type")
+    ignored_patterns: tuple[str, ...] = Field((), description="nodes to keep, by regular expression")
+
+    @model_validator(mode="after")
+    def _smooth_quant_is_for_transformers(self) -> Self:
+        if self.smooth_quant and self.model_type != "transformer":
+            raise ValueError("`smooth_quant: true` needs `model_type: transformer`")
+        return self
+
+    def produces(self, source: Format) -> Format:
+        return source
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        if source.format == Format.OPENVINO:
+            return self._run_openvino(source, job)
+        return self._run_onnx(source, job)
+
+    def _run_onnx(self, source: Artifact, job: Job) -> Made:
+        openvino_format.forbid_telemetry()
+        model = onnx_format.outline(source.path)
+        if onnx_format.precision(model) == "int8":
+            raise _already_quantized()
+        if self.target == "cpu_spr":
+            raise StepError(
+                "NNCF knows the target cpu_spr for OpenVINO models only",
+                hint="put to_openvino before quantize_nncf, or set `target: cpu`",
+            )
+        backend: dict[str, Any] = {}
+        if _data_bytes(model) > onnx_format.ONE_FILE_BYTES:
+            # Too large for one message: NNCF reads the weights from where they lie.
+            backend["external_data_dir"] = str(source.path.resolve())
+        else:
+            model = _at_least_opset(onnx_format.open(source.path), _PER_CHANNEL_OPSET, job)
+        feeds = Feeds(job, _onnx_inputs(model), self.samples)
+        quantized = self._quantize(model, feeds, backend)
+        onnx_format.save(quantized, job.out)
+        return self._made(feeds, _count_onnx(quantized))
+
+    def _run_openvino(self, source: Artifact, job: Job) -> Made:
+        model = openvino_format.open(source.path)
+        if openvino_format.is_quantized(model):
+            raise _already_quantized()
+        feeds = Feeds(job, _openvino_inputs(model), self.samples)
+        quantized = self._quantize(model, feeds, {})
+        openvino_format.save(quantized, job.out)
+        return self._made(feeds, _count_openvino(quantized))
+
+    def _quantize(self, model: Any, feeds: Feeds, backend: dict[str, Any]) -> Any:
+        import nncf
+
+        parameters = nncf.AdvancedQuantizationParameters(
+            batchwise_statistics=feeds.batch_size > 1 and self.model_type == "none",
+            backend_params=backend,
+        )
+        if self.smooth_quant is False:
+            parameters.smooth_quant_alphas = nncf.AdvancedSmoothQuantParameters(
+                convolution=-1, matmul=-1
+            )
+        try:
+            with _quiet():
+                return nncf.quantize(
+                    model,
+                    nncf.Dataset(feeds),
+                    preset=nncf.QuantizationPreset(self._preset()),
+                    target_device=nncf.TargetDevice[self.target.upper()],
+                    # NNCF counts what the data set yields: batches.
+                    subset_size=len(feeds),
+                    fast_bias_correction=self.fast_bias_correction,
+                    model_type=nncf.ModelType.TRANSFORMER if self.model_type != "none" else None,
+                    ignored_scope=self._ignored(),
+                    advanced_parameters=parameters,
+                )
+        except OptcliError:
+            raise
+        except Exception as error:
+            raise StepError(
+                f"NNCF failed: {str(error).strip() or type(error).__name__}",
+                hint="check the names under ignored_*" if self._ignored() else "",
+            ) from error
+
+    def _preset(self) -> str:
+        return self.preset or ("mixed" if self.model_type == "transformer" else "performance")
+
+    def _ignored(self) -> IgnoredScope | None:
+        import nncf
+
+        if not (self.ignored_names or self.ignored_types or self.ignored_patterns):
+            return None
+        return nncf.IgnoredScope(
+            names=list(self.ignored_names),
+            types=list(self.ignored_types),
+            patterns=list(self.ignored_patterns),
+        )
+
+    def _made(self, feeds: Feeds, quantized: Mapping[str, int]) -> Made:
+        if not quantized:
+            raise StepError(
+                "NNCF found nothing to quantize in this model",
+                hint="take fewer nodes out with ignored_*, or drop the pass",
+            )
+        facts = {
+            "preset": self._preset(),
+            "calibration_samples": feeds.samples,
+            "calibration_batch_size": feeds.batch_size,
+            "quantized_operators": dict(sorted(quantized.items())),
+        }
+        return Made(precision="int8", facts=facts)
+
+
+def _already_quantized() -> StepError:
+    return StepError(
+        "the model is quantized already", hint="quantize the floating-point model it was made from"
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep NNCF from printing: its progress bars go to rich's global console, its log to stdout."""
+    import rich
+
+    console, log = rich.get_console(), logging.getLogger("nncf")
+    before = (console.quiet, log.level)
+    console.quiet = True
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        console.quiet = before[0]
+        log.setLevel(before[1])
+
+
+def _data_bytes(model: ModelProto) -> int:
+    """Size of the model together with the weights that lie in other files."""
+    outside = (
+        int(entry.value)
+        for tensor in model.graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "length"
+    )
+    return model.ByteSize() + sum(outside)
+
+
+def _at_least_opset(model: ModelProto, wanted: int, job: Job) -> ModelProto:
+    from onnx import version_converter
+
+    found = onnx_format.opset(model)
+    if found >= wanted:
+        return model
+    try:
+        converted = version_converter.convert_version(model, wanted)
+    except Exception as error:
+        job.warn(
+            f"opset {found} knows one scale per tensor only, and upgrading to opset {wanted} failed "
+            f"({str(error).strip().splitlines()[0]}): weights get one scale per tensor"
+        )
+        return model
+    job.warn(f"the model was upgraded from opset {found} to {wanted} for per-channel scales")
+    return converted
+
+
+def _onnx_inputs(model: ModelProto) -> list[ModelInput]:
+    import onnx
+
+    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    return [
+        ModelInput(
+            name,
+            str(onnx.helper.tensor_dtype_to_np_dtype(types[name])),
+            tuple(size if isinstance(size, int) else None for size in shape),
+        )
+        for name, shape in onnx_format.input_shapes(model).items()
+    ]
+
+
+def _openvino_inputs(model: Model) -> list[ModelInput]:
+    return [
+        ModelInput(
+            name,
+            str(port.get_element_type().to_dtype()),
+            tuple(dim.get_length() if dim.is_static else None for dim in port.get_partial_shape()),
+        )
+        for name, port in zip(openvino_format.input_names(model), model.inputs, strict=True)
+    ]
+
+
+def _count_onnx(model: ModelProto) -> Counter[str]:
+    """How many operators of each type read a quantized tensor."""
+    dequantized = {n.output[0] for n in model.graph.node if n.op_type == "DequantizeLinear"}
+    return Counter(
+        node.op_type
+        for node in model.graph.node
+        if node.op_type != "QuantizeLinear" and dequantized.intersection(node.input)
+    )
+
+
+def _count_openvino(model: Model) -> Counter[str]:
+    """How many operators of each type read a quantized tensor."""
+    return Counter(
+        node.get_type_name()
+        for node in model.get_ordered_ops()
+        if node.get_type_name() != "Result"
+        and any(
+            value.get_node().get_type_name() == "FakeQuantize"
+            for value in (port.get_source_output() for port in node.inputs())
+        )
+    )

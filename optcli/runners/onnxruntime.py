@@ -1,0 +1,141 @@
+"""ONNX Runtime."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, PrivateAttr
+
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.errors import RunnerError
+from optcli.formats import onnx as onnx_format
+from optcli.runners import Runner
+
+if TYPE_CHECKING:
+    import numpy as np
+    from onnxruntime import InferenceSession, IOBinding
+
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_LEVELS = {
+    "disabled": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+
+
+class OnnxruntimeRunner(Runner):
+    """Runs ONNX models in ONNX Runtime.
+
+    Inputs are copied when they are bound and outputs when they are fetched, both through I/O
+    binding. A provider that the session does not really use is an error, never a silent fall-back.
+    """
+
+    runs: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.ORT)
+    needs: ClassVar[Needs] = Needs(("onnx", "onnxruntime"))
+
+    provider: Literal["cpu", "cuda"] = Field("cpu", description="what computes: `cpu` or `cuda`")
+    optimization_level: Literal["disabled", "basic", "extended", "all"] = Field(
+        "all", description="how far ONNX Runtime may rewrite the graph when it loads it"
+    )
+
+    _session: InferenceSession | None = PrivateAttr(None)
+    _binding: IOBinding | None = PrivateAttr(None)
+    _artifact: Artifact | None = PrivateAttr(None)
+    _outputs: tuple[str, ...] = PrivateAttr(())
+    _buffers: dict[str, np.ndarray] = PrivateAttr(default_factory=dict)
+
+    def load(self, artifact: Artifact) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self.thread_count()
+        options.inter_op_num_threads = 1
+        options.graph_optimization_level = getattr(
+            onnxruntime.GraphOptimizationLevel, _LEVELS[self.optimization_level]
+        )
+        # Threads that spin while they wait would steal the cores of whatever is measured in turn.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        path = artifact.path / onnx_format.FILE
+        try:
+            self._session = onnxruntime.InferenceSession(
+                os.fspath(path), options, providers=[_PROVIDERS[self.provider]]
+            )
+        except Exception as error:
+            raise RunnerError(
+                f"ONNX Runtime cannot load the model: {_first_line(error)}", place=str(path)
+            ) from error
+        self._artifact = artifact
+        self._outputs = tuple(output.name for output in self._session.get_outputs())
+        self._binding = self._session.io_binding()
+        self._require_provider(self._session)
+
+    def bind(self, feed: dict[str, np.ndarray]) -> None:
+        import numpy as np
+        import onnxruntime
+
+        _, binding = self._opened()
+        for name, array in feed.items():
+            buffer = self._buffers.get(name)
+            if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
+                buffer = self._buffers[name] = np.empty(array.shape, array.dtype)
+            np.copyto(buffer, array)
+            if self.provider == "cpu":
+                binding.bind_cpu_input(name, buffer)
+            else:
+                value = onnxruntime.OrtValue.ortvalue_from_numpy(buffer, self.provider, 0)
+                binding.bind_ortvalue_input(name, value)
+        for name in self._outputs:
+            binding.bind_output(name, self.provider)
+
+    def execute(self) -> None:
+        session, binding = self._opened()
+        try:
+            session.run_with_iobinding(binding)
+            binding.synchronize_outputs()
+        except Exception as error:
+            raise RunnerError(f"ONNX Runtime failed: {_first_line(error)}") from error
+
+    def fetch(self) -> dict[str, np.ndarray]:
+        _, binding = self._opened()
+        return dict(zip(self._outputs, binding.copy_outputs_to_cpu(), strict=True))
+
+    def effective(self) -> dict[str, Any]:
+        import onnxruntime
+
+        session, _ = self._opened()
+        assert self._artifact is not None
+        return {
+            "precision": onnx_format.precision(onnx_format.outline(self._artifact.path)),
+            "provider": session.get_providers()[0],
+            "threads": session.get_session_options().intra_op_num_threads,
+            "optimization_level": self.optimization_level,
+            "version": onnxruntime.__version__,
+        }
+
+    def close(self) -> None:
+        self._binding = None
+        self._session = None
+        self._buffers.clear()
+
+    def _opened(self) -> tuple[InferenceSession, IOBinding]:
+        if self._session is None or self._binding is None:
+            raise RunnerError("the runner holds no model", hint="open it first")
+        return self._session, self._binding
+
+    def _require_provider(self, session: InferenceSession) -> None:
+        wanted, found = _PROVIDERS[self.provider], session.get_providers()[0]
+        if found != wanted:
+            self.close()
+            raise RunnerError(
+                f"ONNX Runtime fell back to {found}, wanted {wanted}",
+                hint="install the provider's libraries and driver, or set `provider: cpu`",
+            )
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
