@@ -1,0 +1,259 @@
+"""The store: results under the key of everything that made them; atomic, locked, verified.
+
+    entries/<kind>/<key>/entry.json   what made it, its facts and the digest of every file
+    entries/<kind>/<key>/files/       what was made, read-only
+    work/                             what is being made now; an entry is moved out of here whole
+    locks/                            one empty file per key that was ever made
+    digests.json                      the digests of files elsewhere, remembered
+
+A result is looked up by reading one small file. It becomes visible by one rename, after all of it is
+on the disk: a process may be killed at any moment and leaves either the whole result or none.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from optcli.digest import FileDigests
+from optcli.store import disk, entry, locks
+from optcli.store.entry import Entry, key_of
+from optcli.store.upkeep import Damage, Removed, collect, damaged
+from optcli.store.why import Difference, Why, explain
+
+__all__ = ["Damage", "Difference", "Entry", "Removed", "Store", "Why", "explain", "key_of"]
+
+_ALIVE = "alive.lock"
+_GONE = "gone-"
+# Commits last milliseconds; a minute means that something is stuck.
+_COMMIT_TIMEOUT_S = 60.0
+
+
+class Store:
+    """Results by kind ("artifact", "data", "measurement", ...) and key.
+
+    >>> with store.lock("artifact", key), store.work("artifact", key) as work:
+    ...     (work / "model.onnx").write_bytes(model)
+    ...     made = store.put("artifact", key, work, {"opset": 18}, ingredients)
+
+    Nothing is written before the first lock or work: a store that is not there is an empty one, and a
+    read-only one can be read. Every method that writes raises `StoreError`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.expanduser().absolute()
+
+    @staticmethod
+    def default_root(explicit: Path | None = None) -> Path:
+        """Where the store lies: `--store`, else OPTCLI_STORE, else `artifacts/.store` right here."""
+        named = os.environ.get("OPTCLI_STORE", "")
+        return (explicit or Path(named or "artifacts/.store")).expanduser().absolute()
+
+    @cached_property
+    def digests(self) -> FileDigests:
+        """Digests of files outside the store, remembered in it. Call their `save` when done."""
+        return FileDigests(self.root / "digests.json")
+
+    # Reading
+
+    def get(self, kind: str, key: str) -> Entry | None:
+        """A finished entry, None where there is none; one that lost a file counts as none."""
+        found = self.peek(kind, key)
+        if found is not None:
+            with suppress(OSError):  # a read-only store cannot remember when it was used
+                os.utime(found.path.parent / entry.FACTS)
+        return found
+
+    def peek(self, kind: str, key: str) -> Entry | None:
+        """As `get`, without counting as a use."""
+        found = entry.read(self.folder(kind, key), kind, key)
+        return found if found is not None and entry.is_complete(found) else None
+
+    def kinds(self) -> list[str]:
+        """The kinds of entries there are."""
+        return _names(self.root / "entries")
+
+    def keys(self, kind: str) -> list[str]:
+        """The keys of a kind, those of damaged entries among them."""
+        return _names(self.root / "entries" / kind)
+
+    def entries(self, kind: str | None = None) -> Iterator[Entry]:
+        """All finished entries, of one kind or of all."""
+        for each in self.kinds() if kind is None else [kind]:
+            for key in self.keys(each):
+                found = self.peek(each, key)
+                if found is not None:
+                    yield found
+
+    def folder(self, kind: str, key: str) -> Path:
+        """Where an entry lies or would lie."""
+        return self.root / "entries" / kind / key
+
+    # Writing
+
+    def lock(
+        self,
+        kind: str,
+        key: str,
+        timeout_s: float | None = None,
+        waiting: Callable[[], None] | None = None,
+    ) -> AbstractContextManager[None]:
+        """Be the only process, and thread, that makes this entry; look with `get` once you are.
+
+        `waiting` is called once where another has the lock. Raises `StoreError` after `timeout_s`.
+        """
+        return locks.held(self.lock_path(kind, key), timeout_s, waiting)
+
+    def lock_path(self, kind: str, key: str) -> Path:
+        """The file locked while an entry is made. It stays: removing it would split those waiting."""
+        return self.root / "locks" / f"{kind}-{key}.lock"
+
+    @contextmanager
+    def work(self, kind: str, key: str) -> Iterator[Path]:
+        """An empty folder to make an entry in; gone at the end unless `put` has kept it.
+
+        What a killed process left behind of the same entry is removed first.
+        """
+        prefix = f"{kind}-{key[:16]}-"
+        with disk.failures(self.root):
+            self._prepare()
+            self.clear_stale(prefix)
+            with self._commit():
+                bench = Path(tempfile.mkdtemp(prefix=prefix, dir=self.root / "work"))
+                alive = locks.try_acquire(bench / _ALIVE)
+        try:
+            with disk.failures(self.root):
+                files = bench / "entry" / entry.FILES
+                files.mkdir(parents=True)
+            yield files
+        finally:
+            disk.remove(bench)
+            if alive is not None:
+                alive.release()
+
+    def put(
+        self,
+        kind: str,
+        key: str,
+        work: Path,
+        record: dict[str, Any],
+        ingredients: dict[str, Any],
+        check: Callable[[Path], None] | None = None,
+    ) -> Entry:
+        """Keep what lies in a folder of `work`; an entry that appeared meanwhile stays instead.
+
+        `record` and `ingredients` are plain JSON data. Whatever `check` raises on the folder, and a
+        `StoreError` where the disk refuses, leave nothing behind.
+        """
+        if check is not None:
+            check(work)
+        final = self.folder(kind, key)
+        with disk.failures(self.root):
+            entry.write(work.parent, kind, key, record, ingredients)
+            with self._commit():
+                first = self.peek(kind, key)
+                aside = None if first else self._aside(final)
+                if first is None:
+                    final.parent.mkdir(parents=True, exist_ok=True)
+                    work.parent.rename(final)
+                    disk.sync(final.parent)
+        if aside is not None:
+            disk.remove(aside)
+        made = first or entry.read(final, kind, key)
+        assert made is not None, f"{final} was not written as it is read"
+        return made
+
+    def discard(self, kind: str, key: str) -> None:
+        """Remove an entry, damaged or not; at once for everybody who looks."""
+        with disk.failures(self.root):
+            self._prepare()
+            with self._commit():
+                aside = self._aside(self.folder(kind, key))
+        if aside is not None:
+            disk.remove(aside)
+
+    # Upkeep
+
+    def damage(self, found: Entry) -> tuple[str, ...]:
+        """What is wrong with one entry's files, all of them read anew; empty where nothing is."""
+        return entry.damage(found)
+
+    def verify(self, kinds: Collection[str] | None = None, *, repair: bool = False) -> list[Damage]:
+        """Read every file of every entry and name the damaged ones; `repair` removes those."""
+        return damaged(self, self.kinds() if kinds is None else kinds, repair=repair)
+
+    def gc(
+        self,
+        keep: Collection[str] = frozenset(),
+        older_than_s: float | None = None,
+        max_bytes: int | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> list[Removed]:
+        """Remove what is not needed; see `upkeep.collect`."""
+        return collect(self, keep, older_than_s, max_bytes, dry_run=dry_run)
+
+    def clear_stale(self, prefix: str = "", *, dry_run: bool = False) -> list[Removed]:
+        """Remove the work folders of dead processes, never those of a living one."""
+        cleared = []
+        for name in _names(self.root / "work"):
+            if not name.startswith((prefix, _GONE)):
+                continue
+            bench = self.root / "work" / name
+            with self._commit():
+                if not _is_abandoned(bench):
+                    continue
+                aside = None if dry_run else self._aside(bench)
+            size_bytes = disk.size_of(aside or bench)
+            cleared.append(Removed("work", name, size_bytes, "left by a process that died"))
+            if aside is not None:
+                disk.remove(aside)
+        return cleared
+
+    def _commit(self) -> AbstractContextManager[None]:
+        """Held for the few renames that change what can be seen, so that they never interleave."""
+        return locks.held(self.root / "locks" / "commit.lock", _COMMIT_TIMEOUT_S)
+
+    def _aside(self, folder: Path) -> Path | None:
+        """Move a folder out of sight, to be removed at leisure; None where there is none."""
+        if not folder.exists():
+            return None
+        aside = Path(tempfile.mkdtemp(prefix=_GONE, dir=self.root / "work"))
+        with suppress(FileNotFoundError):  # somebody else is removing it right now
+            folder.rename(aside / folder.name)
+        return aside
+
+    def _prepare(self) -> None:
+        """Make the root, marked for git and for backups as something that can be made again."""
+        (self.root / "work").mkdir(parents=True, exist_ok=True)
+        for name, text in (
+            (".gitignore", "*\n"),
+            ("CACHEDIR.TAG", "Signature: 8a477f597d28d172789f06886806bc55\n# Made by optcli.\n"),
+        ):
+            if not (self.root / name).exists():
+                (self.root / name).write_text(text)
+
+
+def _is_abandoned(bench: Path) -> bool:
+    """Whether no living process works in a folder."""
+    try:
+        alive = locks.try_acquire(bench / _ALIVE)
+    except FileNotFoundError:
+        return False  # it has just been removed
+    if alive is not None:
+        alive.release()
+    return alive is not None
+
+
+def _names(folder: Path) -> list[str]:
+    """The names of the folders in a folder, sorted; none where it is not there."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(item.name for item in found if item.is_dir(follow_symlinks=False))
+    except OSError:
+        return []

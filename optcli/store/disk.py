@@ -1,0 +1,141 @@
+"""Writing to a disk that may be full, read-only or pulled away, and saying so in words."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from optcli.errors import StoreError
+
+_FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file size limit is reached",
+}
+_REFUSED = {errno.EACCES, errno.EPERM}
+
+
+@contextmanager
+def failures(place: Path) -> Iterator[None]:
+    """Turn what the disk refuses into a `StoreError` that names the place and one action."""
+    try:
+        yield
+    except OSError as error:
+        raise failure(error, place) from error
+
+
+def failure(error: OSError, place: Path) -> StoreError:
+    """The `StoreError` for a refusal of the operating system at `place`."""
+    where = str(error.filename or place)
+    if error.errno in _FULL:
+        what = {
+            errno.EDQUOT: "the disk quota is used up",
+            errno.EFBIG: "the file size limit is reached",
+        }
+        return StoreError(
+            f"{what.get(error.errno, 'the disk is full')}: {_free(place)} free, more is needed",
+            place=where,
+            hint="make room with `optcli cache gc`, or choose another place with --store",
+        )
+    if error.errno == errno.EROFS:
+        message = "the store is on a read-only file system, and something new must be written"
+    elif error.errno in _REFUSED:
+        message = f"the store may not be written here: {error.strerror}"
+    else:
+        message = f"the store cannot be used ({_free(place)} free): {error.strerror or error}"
+    return StoreError(
+        message, place=where, hint="choose a place you can write to with --store or OPTCLI_STORE"
+    )
+
+
+def plain_files(folder: Path) -> dict[str, Path]:
+    """Relative POSIX name to path of every file below a folder, sorted; Python's caches left out.
+
+    Raises `StoreError` for a link or a device: what it leads to could change behind the store's back.
+    """
+    found: dict[str, Path] = {}
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in (*folders, *names):
+            path = Path(parent, name)
+            mode = path.lstat().st_mode
+            if stat.S_ISREG(mode):
+                found[path.relative_to(folder).as_posix()] = path
+            elif not stat.S_ISDIR(mode):
+                raise StoreError(
+                    "found a link or a device where the store keeps plain files only",
+                    place=str(path),
+                    hint="write a copy of the file instead",
+                )
+    return dict(sorted(found.items()))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a new file and wait until it is on the disk."""
+    with path.open("xb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def settle(folder: Path) -> None:
+    """Wait until everything below a folder is on the disk, so that no crash can lose half of it.
+
+    Files become read-only, against edits by accident. Folders stay writable: a person who deletes or
+    copies a store is not in danger of anything.
+    """
+    for parent, folders, names in os.walk(folder):
+        for name in list(folders):
+            if name == "__pycache__":
+                shutil.rmtree(Path(parent, name))
+                folders.remove(name)
+        for name in names:
+            path = Path(parent, name)
+            sync(path)
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o222)
+        sync(Path(parent))
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder that may be vanishing."""
+    size_bytes = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size_bytes += Path(parent, name).lstat().st_size
+    return size_bytes
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder and all below it, whatever its modes; what cannot be removed stays."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        for parent, folders, _ in os.walk(folder):
+            for name in folders:
+                if not Path(parent, name).is_symlink():
+                    Path(parent, name).chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free(place: Path) -> str:
+    for folder in (place, *place.parents):
+        try:
+            free = shutil.disk_usage(folder).free
+        except OSError:
+            continue
+        return f"{free / 1e9:.1f} GB" if free >= 1e9 else f"{free / 1e6:.1f} MB ({free} bytes)"
+    return "unknown"

@@ -1,0 +1,130 @@
+"""One entry of the store: a folder `files/` and, written last, `entry.json` with what made it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from optcli import digest
+from optcli.errors import StoreError
+from optcli.store import disk
+
+SCHEMA = 1
+FACTS = "entry.json"
+FILES = "files"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A finished result. `path` is the folder of its files, `record` the facts given with them.
+
+    `digest` is over the relative names and contents of the files, `contents` maps each name to its
+    size in bytes and its digest. `created` is an ISO time in UTC.
+    """
+
+    kind: str
+    key: str
+    path: Path
+    record: dict[str, Any]
+    ingredients: dict[str, Any]
+    digest: str
+    size_bytes: int
+    created: str
+    contents: dict[str, tuple[int, str]]
+
+    @property
+    def last_used(self) -> float:
+        """When it was last handed out, in seconds since 1970; 0 where it is gone."""
+        try:
+            return (self.path.parent / FACTS).stat().st_mtime
+        except OSError:
+            return 0.0
+
+
+def key_of(ingredients: dict[str, Any]) -> str:
+    """The key of what these ingredients make: their digest, 64 hexadecimal digits."""
+    return digest.of_value(ingredients)
+
+
+def write(
+    folder: Path, kind: str, key: str, record: dict[str, Any], ingredients: dict[str, Any]
+) -> None:
+    """Seal the files in `folder / FILES` with an `entry.json`, all of it safely on the disk."""
+    files = folder / FILES
+    disk.settle(files)
+    paths = disk.plain_files(files)
+    sizes = {name: path.stat().st_size for name, path in paths.items()}
+    digests = {name: digest.of_file(path) for name, path in paths.items()}
+    body = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "key": key,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "digest": digest.of_value(sorted(digests.items())),
+        "size_bytes": sum(sizes.values()),
+        "contents": {name: (sizes[name], digests[name]) for name in paths},
+        "record": record,
+        "ingredients": ingredients,
+    }
+    body = json.loads(json.dumps(body))  # as it will be read: tuples are lists, keys are strings
+    disk.write_whole(
+        folder / FACTS, json.dumps({"seal": digest.of_value(body), "entry": body}, indent=1).encode()
+    )
+    (folder / FACTS).chmod(0o444)
+    disk.sync(folder)
+
+
+def read(folder: Path, kind: str, key: str) -> Entry | None:
+    """The entry in a folder; None where it was never finished or does not agree with itself."""
+    try:
+        sealed = json.loads((folder / FACTS).read_bytes())
+        body = sealed["entry"]
+        found = (digest.of_value(body), body["schema"], body["kind"], body["key"])
+        if found != (sealed["seal"], SCHEMA, kind, key):
+            return None
+        return Entry(
+            kind=kind,
+            key=key,
+            path=folder / FILES,
+            record=body["record"],
+            ingredients=body["ingredients"],
+            digest=body["digest"],
+            size_bytes=body["size_bytes"],
+            created=body["created"],
+            contents={name: (size, content) for name, (size, content) in body["contents"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def is_complete(entry: Entry) -> bool:
+    """Whether every file is there in its full size; contents are not read."""
+    sizes = {name: size for name, (size, _) in entry.contents.items()}
+    try:
+        return all((entry.path / name).stat().st_size == size for name, size in sizes.items())
+    except OSError:
+        return False
+
+
+def damage(entry: Entry) -> tuple[str, ...]:
+    """What is wrong with an entry's files, every one of them read anew; empty where nothing is."""
+    try:
+        present = disk.plain_files(entry.path)
+    except StoreError as error:
+        return (f"{error.place}: {error.message}",)
+    problems = [f"{name}: missing" for name in entry.contents if name not in present]
+    for name, path in present.items():
+        if name not in entry.contents:
+            problems.append(f"{name}: does not belong here")
+            continue
+        try:
+            same = digest.of_file(path) == entry.contents[name][1]
+        except OSError as error:
+            problems.append(f"{name}: cannot be read ({error.strerror})")
+        else:
+            if not same:
+                problems.append(f"{name}: its content has changed")
+    return tuple(problems)

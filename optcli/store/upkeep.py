@@ -1,0 +1,121 @@
+"""Keeping a store sound and small: finding damage, removing what is not needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optcli.store import disk, entry, locks
+
+if TYPE_CHECKING:
+    from optcli.store import Store
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One damaged entry and what is wrong with it; `removed` where it was repaired by removing it."""
+
+    kind: str
+    key: str
+    problems: tuple[str, ...]
+    removed: bool = False
+
+
+@dataclass(frozen=True)
+class Removed:
+    """One thing that was removed, or would be in a dry run, and why."""
+
+    kind: str
+    key: str
+    size_bytes: int
+    reason: str
+
+
+def damaged(store: Store, kinds: Collection[str], *, repair: bool) -> list[Damage]:
+    """The damaged entries of some kinds; with `repair` they are removed, to be made again."""
+    found = []
+    for kind in kinds:
+        for key in store.keys(kind):
+            problems = _problems(store, kind, key)
+            if problems:
+                removed = repair and _discard_unless_locked(store, kind, key)
+                found.append(Damage(kind, key, problems, removed))
+    return found
+
+
+def collect(
+    store: Store,
+    keep: Collection[str],
+    older_than_s: float | None,
+    max_bytes: int | None,
+    *,
+    dry_run: bool,
+) -> list[Removed]:
+    """Remove entries unused for `older_than_s` seconds, then the least recently used above `max_bytes`.
+
+    Always removes what dead processes left and entries that cannot be read. Never removes an entry
+    whose key is in `keep`, or one that is being made right now. Raises `StoreError`.
+    """
+    with disk.failures(store.root):
+        removed = store.clear_stale(dry_run=dry_run)
+    removed += _unreadable(store, dry_run=dry_run)
+    entries = sorted(store.entries(), key=lambda item: item.last_used)
+    total = sum(item.size_bytes for item in entries)
+    now = time.time()
+    for item in entries:
+        unused_s = now - item.last_used
+        if older_than_s is not None and unused_s > older_than_s:
+            reason = f"not used for {unused_s / 86400:.1f} days"
+        elif max_bytes is not None and total > max_bytes:
+            reason = "the least recently used, to make room"
+        else:
+            continue
+        if item.key in keep:
+            continue
+        if dry_run or _discard_unless_locked(store, item.kind, item.key):
+            removed.append(Removed(item.kind, item.key, item.size_bytes, reason))
+            total -= item.size_bytes
+    return removed
+
+
+def _unreadable(store: Store, *, dry_run: bool) -> list[Removed]:
+    removed = []
+    for kind in store.kinds():
+        for key in store.keys(kind):
+            if store.peek(kind, key) is None:
+                size_bytes = disk.size_of(store.folder(kind, key))
+                if dry_run or _discard_unless_locked(store, kind, key):
+                    removed.append(Removed(kind, key, size_bytes, "damaged"))
+    return removed
+
+
+def _problems(store: Store, kind: str, key: str) -> tuple[str, ...]:
+    folder = store.folder(kind, key)
+    before = _identity(store, kind, key)
+    found = entry.read(folder, kind, key)
+    problems = entry.damage(found) if found else (f"{entry.FACTS}: missing or damaged",)
+    # An entry that was removed or made again while it was read is not damaged.
+    return problems if before is not None and _identity(store, kind, key) == before else ()
+
+
+def _identity(store: Store, kind: str, key: str) -> int | None:
+    try:
+        return store.folder(kind, key).stat().st_ino
+    except OSError:
+        return None
+
+
+def _discard_unless_locked(store: Store, kind: str, key: str) -> bool:
+    with disk.failures(store.root):
+        path = store.lock_path(kind, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = locks.try_acquire(path)
+    if lock is None:
+        return False
+    try:
+        store.discard(kind, key)
+    finally:
+        lock.release()
+    return True
