@@ -47,7 +47,10 @@ class Latency(Result):
     """Latency of one artifact in one runner at one batch size.
 
     `samples` counts timed calls; the raw ones lie beside the report. A percentile that the number
-    of samples cannot give is None, with a flag such as `p99 n/a (n=128, needs 368)`.
+    of samples cannot give is None, with a flag such as `p99 n/a (n=128, needs 368)`. `speedup` is
+    over the baseline at the same batch size. `cpu_ms` is processor time per call, of all threads;
+    `first_ms` the first call at this batch size; `peak_memory_bytes` what the process held at most,
+    above the same process without runtime and model. `measured_at` is ISO 8601 with its offset.
     """
 
     batch_size: int
@@ -61,6 +64,8 @@ class Latency(Result):
     mean_ms: float
     throughput_per_s: float
     speedup: Estimate | None = None
+    cpu_ms: float | None = None
+    import_ms: float | None = None
     load_ms: float | None = None
     first_ms: float | None = None
     peak_memory_bytes: int | None = None
@@ -69,24 +74,31 @@ class Latency(Result):
 
 
 class OutputError(Result):
-    """How far a variant's outputs lie from the baseline's on the same samples."""
+    """How far a variant's outputs lie from the baseline's on the same samples.
 
-    sqnr_db: float | None
-    cosine: float | None
-    max_abs: float
-    mean_abs: float
+    Over all values of all outputs together: signal to noise in decibel (None where they are equal),
+    cosine, largest and mean difference; each None where values are not finite or nothing can be
+    compared. `samples` counts those compared. `constant` says that outputs do not depend on the
+    input although the baseline's do, or that none does.
+    """
+
+    sqnr_db: float | None = None
+    cosine: float | None = None
+    max_abs: float | None = None
+    mean_abs: float | None = None
     finite: bool
     constant: bool
+    samples: int | None = None
 
 
 class Accuracy(Result):
     """Accuracy of one artifact in one runner, against the baseline on the same samples.
 
-    `value`, `baseline` and `drop` are fractions (None without labels). `regressed` counts samples
-    the baseline had right and this variant has wrong, `improved` the reverse.
+    `value`, `baseline` and `drop` are fractions; they and `metric` are None without labels. `regressed`
+    counts samples the baseline had right and this variant has wrong, `improved` the reverse.
     """
 
-    metric: str
+    metric: str | None
     value: float | None
     baseline: float | None
     samples: int
