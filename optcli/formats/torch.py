@@ -1,0 +1,102 @@
+"""The torch format: a network in Python that comes back without unpickling any code.
+
+    model.json            source, transforms, inputs and the names of the outputs
+    weights.safetensors   or weights.pth, read with weights_only, where safetensors cannot hold them
+    code/                 a copy of the user's code that the network needs
+
+Opening builds the network from its source, applies the transforms in order and loads the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from optcli.errors import InputError
+from optcli.formats import torch_build, torch_transforms, torch_weights
+from optcli.settings import Settings, TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+DESCRIPTION = "model.json"
+CODE = "code"
+
+
+class Description(Settings):
+    """What `model.json` holds: all of an artifact but its weights.
+
+    `source` is `{kind: torchvision, name, weights, arguments}` or `{kind: python, reference,
+    arguments}`.
+    `transforms` are records with a `name` of `torch_transforms.TABLE`, in the order they were applied.
+    """
+
+    source: dict[str, Any]
+    transforms: tuple[dict[str, Any], ...] = ()
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[str, ...] = ()
+    schema_version: int = Field(1, alias="schema")
+
+    def after(self, record: dict[str, Any]) -> Description:
+        """The description of the network after one more transform."""
+        return self.model_copy(update={"transforms": (*self.transforms, record)})
+
+
+def read(folder: Path) -> Description:
+    """Read the description. Raises `InputError` where it is missing or damaged."""
+    path = folder / DESCRIPTION
+    try:
+        return Description.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"this is not a torch artifact: {str(error).splitlines()[0]}",
+            place=str(path),
+            hint="delete the artifact and build again",
+        ) from error
+
+
+def open(folder: Path) -> torch.nn.Module:
+    """The network, in evaluation mode on the CPU. Raises `InputError` where it cannot be rebuilt."""
+    description = read(folder)
+    model = torch_build.build(description.source, folder / CODE)
+    for record in description.transforms:
+        model = torch_transforms.apply(model, record)
+    torch_weights.load_into(model, torch_weights.read_own(folder))
+    return model.eval()
+
+
+def check(folder: Path) -> None:
+    """Raise `InputError` where the folder does not hold a network that can be rebuilt."""
+    open(folder)
+
+
+def save(
+    model: torch.nn.Module, folder: Path, description: Description, code: Path | None = None
+) -> None:
+    """Write a network; `code` is the folder of user code that its source needs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if code is not None and code.is_dir() and code != folder / CODE:
+        shutil.copytree(code, folder / CODE, ignore=shutil.ignore_patterns("__pycache__"))
+    torch_weights.write(model, folder)
+    record = description.model_dump(mode="json", by_alias=True)
+    (folder / DESCRIPTION).write_text(json.dumps(record, indent=1) + "\n")
+
+
+def precision(model: torch.nn.Module) -> str:
+    """What the weights are held in: `fp32`, `fp16`, `bf16`, `fp64`, or several joined with `+`."""
+    import torch
+
+    names = {
+        torch.float32: "fp32",
+        torch.float16: "fp16",
+        torch.bfloat16: "bf16",
+        torch.float64: "fp64",
+    }
+    tensors: Sequence[torch.Tensor] = [*model.parameters()] or [*model.buffers()]
+    kinds = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    return "+".join(sorted(names.get(kind, str(kind)) for kind in kinds)) or "fp32"

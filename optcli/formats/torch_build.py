@@ -1,0 +1,138 @@
+"""Building a network from what `model.json` says of its source, with untrained weights.
+
+The same seed is set around every build, so that whatever a network draws at random and does not
+keep in its state comes out the same each time.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli import user_code
+from optcli.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+
+SEED = 0
+
+
+def build(source: dict[str, Any], code: Path) -> torch.nn.Module:
+    """The network of a source, on the CPU in evaluation mode. Raises `InputError`.
+
+    `code` is the folder that a reference of kind `python` is relative to.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        if source["kind"] == "torchvision":
+            model = _torchvision(source["name"], source.get("weights"), source["arguments"])
+        elif source["kind"] == "python":
+            model = _python(source["reference"], code, source["arguments"])
+        else:
+            raise InputError(
+                f"the artifact comes from an unknown kind of source, {source['kind']!r}",
+                hint="it was written by a newer optcli: update, or build again",
+            )
+    return model.eval()
+
+
+def _torchvision(name: str, weights: str | None, arguments: dict[str, Any]) -> torch.nn.Module:
+    """A torchvision network. `weights` names an entry whose variant of the network is wanted.
+
+    Some builders make another network for pretrained weights (frozen batch norms in detectors, input
+    scaling in Inception), so the entry is passed on while nothing is fetched.
+    """
+    from torchvision import models
+
+    builder = models.get_model_builder(name)
+    given = dict(arguments)
+    if "weights_backbone" in inspect.signature(builder).parameters:
+        given.setdefault("weights_backbone", None)
+    entry = models.get_model_weights(name)[weights.split(".")[-1]] if weights else None
+    try:
+        with _without_weights():
+            model: torch.nn.Module = builder(weights=entry, **given)
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        raise InputError(
+            f"torchvision cannot build {name} with {arguments or 'its defaults'}: {error}",
+            hint=f"see the arguments of torchvision.models.{name}, and mend model.arguments",
+        ) from error
+    return model
+
+
+@contextmanager
+def _without_weights() -> Iterator[None]:
+    """Let torchvision's builders think that they load pretrained weights, and load nothing."""
+    import torch
+    from torchvision.models import WeightsEnum
+
+    fetch, load = WeightsEnum.get_state_dict, torch.nn.Module.load_state_dict
+    WeightsEnum.get_state_dict = lambda *_, **__: {}
+    torch.nn.Module.load_state_dict = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        WeightsEnum.get_state_dict, torch.nn.Module.load_state_dict = fetch, load
+
+
+def _python(reference: str, folder: Path, arguments: dict[str, Any]) -> torch.nn.Module:
+    """What the user's callable returns, if it is a network; every other outcome is explained."""
+    import torch
+
+    made = user_code.load(reference, folder)
+    origin = user_code.closure(reference, folder)
+    if not isinstance(made, torch.nn.Module):
+        if not callable(made):
+            raise InputError(
+                f"{reference} is {_what(made)}, wanted a class or function that makes an nn.Module",
+                hint="name the class of the network, or a function that returns one",
+            )
+        _check_arguments(made, reference, arguments)
+        try:
+            made = made(**arguments)
+        except Exception as error:
+            raise InputError(
+                f"{reference} raises {type(error).__name__}: {error}",
+                place=user_code.place_of(error, origin.files) or reference,
+                hint="it runs from a copy of the code: give files through model.weights, not in it",
+            ) from error
+    if not isinstance(made, torch.nn.Module):
+        raise InputError(
+            f"{reference} returns {_what(made)}, wanted an nn.Module",
+            hint="return the network itself; weights go into model.weights",
+        )
+    if any(tensor.is_meta for tensor in (*made.parameters(), *made.buffers())):
+        raise InputError(
+            f"{reference} returns a network on the meta device, which holds no values",
+            hint="build it on the CPU",
+        )
+    return made.cpu()
+
+
+def _check_arguments(made: Any, reference: str, arguments: dict[str, Any]) -> None:
+    """Raise `InputError` where the callable does not take the recipe's arguments."""
+    try:
+        signature = inspect.signature(made)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        names = list(signature.parameters)
+        unknown = [name for name in arguments if name not in names]
+        hint = f"it takes {', '.join(names) or 'no arguments'}: mend model.arguments"
+        if unknown:
+            hint = f"{did_you_mean(unknown[0], names)} ({hint})" if names else hint
+        raise InputError(f"{reference}: {error}", hint=hint) from error
+
+
+def _what(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a dict (a state dict?)"
+    return f"a {type(value).__name__}"

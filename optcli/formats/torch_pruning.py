@@ -1,0 +1,67 @@
+"""Structured pruning that can be repeated: which channels go, found by tracing what depends on what.
+
+Torch-Pruning (https://github.com/VainF/Torch-Pruning, "DepGraph: Towards Any Structural Pruning",
+CVPR 2023) traces the network and removes coupled channels together. Its history names the root layer
+and the channels of every removal, so that a fresh network is cut to the same shape.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+def apply(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
+    """Cut a network as `record` says: `inputs`, `history` and `attributes`."""
+    import torch_pruning
+
+    specs = [TensorSpec.model_validate(spec) for spec in record["inputs"]]
+    with traceable(model):
+        graph = torch_pruning.DependencyGraph().build_dependency(model, **trace_options(model, specs))
+        graph.load_pruning_history([list(step) for step in record["history"]])
+    for name, value in record["attributes"].items():
+        setattr(model, name, value)
+    return model
+
+
+def trace_options(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """How Torch-Pruning is to call the network: two examples, and only outputs with a gradient."""
+    call = arguments(model, inputs)
+    size = min(2, inputs[0].batch_range().max) if inputs else 2
+
+    def forward(network: torch.nn.Module, feed: dict[str, torch.Tensor]) -> Any:
+        positional, keyword = call.split(feed)
+        return network(*positional, **keyword)
+
+    def outputs(found: Any) -> list[torch.Tensor]:
+        tensors = flatten_outputs(found).values()
+        return [tensor for tensor in tensors if tensor.grad_fn is not None]
+
+    return {
+        "example_inputs": example_inputs(inputs, size),
+        "forward_fn": forward,
+        "output_transform": outputs,
+    }
+
+
+@contextmanager
+def traceable(model: torch.nn.Module) -> Iterator[None]:
+    """Gradients on for every parameter, which tracing follows; Torch-Pruning's warnings kept quiet."""
+    import torch
+
+    frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
+    for value in model.parameters():
+        value.requires_grad_(True)
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    for name, value in model.named_parameters():
+        value.requires_grad_(name not in frozen)

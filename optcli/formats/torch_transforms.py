@@ -1,0 +1,31 @@
+"""What can be done to a network after it was built, so that its weights fit: name to function.
+
+A record is plain JSON data with its `name`. Applying the same record to the same network always
+gives the same network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from optcli.errors import InputError
+from optcli.formats import torch_pruning
+
+if TYPE_CHECKING:
+    import torch
+
+Transform = Callable[["torch.nn.Module", dict[str, Any]], "torch.nn.Module"]
+
+TABLE: dict[str, Transform] = {"prune": torch_pruning.apply}
+
+
+def apply(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
+    """The network after one transform. Raises `InputError` for a name that is not in the table."""
+    transform = TABLE.get(record["name"])
+    if transform is None:
+        raise InputError(
+            f"the artifact needs a transform {record['name']!r} that this optcli does not know",
+            hint="it was written by a newer optcli: update, or build again",
+        )
+    return transform(model, record)

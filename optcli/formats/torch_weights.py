@@ -1,0 +1,233 @@
+"""Weights on disk, read without ever running code that a file may hold."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.errors import InputError, TrustError
+
+if TYPE_CHECKING:
+    import torch
+
+    State = dict[str, torch.Tensor]
+
+SAFETENSORS, PICKLED = "weights.safetensors", "weights.pth"
+SUFFIXES = (".safetensors", ".pth", ".pt", ".th", ".ckpt", ".bin", ".tar")
+_ENTRIES = ("state_dict", "model_state_dict", "model")
+_PREFIXES = ("module.", "_orig_mod.")
+_SAVE = "save them with torch.save(model.state_dict(), FILE) or safetensors, and name that file"
+
+
+def write(model: torch.nn.Module, folder: Path) -> None:
+    """Write a network's state: as safetensors, or as `weights.pth` where that cannot hold it.
+
+    Tied tensors are written once; the file's metadata says under which names.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    state = model.state_dict()
+    plain = all(type(value) in (torch.Tensor, torch.nn.Parameter) for value in state.values())
+    if not plain or any(
+        value.layout != torch.strided or value.is_quantized for value in state.values()
+    ):
+        torch.save(state, folder / PICKLED)
+        return
+    stored: dict[tuple[Any, ...], str] = {}
+    tied: dict[str, str] = {}
+    kept: State = {}
+    for name, value in state.items():
+        mark = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
+        if value.numel() and mark in stored:
+            tied[name] = stored[mark]
+            continue
+        stored[mark] = name
+        kept[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+    save_file(kept, folder / SAFETENSORS, {"tied": json.dumps(tied, sort_keys=True)})
+
+
+def read_own(folder: Path) -> State:
+    """The state that `write` wrote. Raises `InputError`."""
+    from safetensors import SafetensorError, safe_open
+
+    if (folder / PICKLED).exists():
+        return _unpickled(folder / PICKLED)  # type: ignore[no-any-return]
+    path = folder / SAFETENSORS
+    try:
+        with safe_open(path, framework="pt") as file:
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tied = json.loads((file.metadata() or {}).get("tied", "{}"))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InputError(
+            f"the weights cannot be read: {error}", place=str(path), hint="build again"
+        ) from error
+    return {**state, **{name: state[first] for name, first in tied.items()}}
+
+
+def read(path: Path) -> State:
+    """A user's weights: a state dict by name.
+
+    A checkpoint's `state_dict`, `model_state_dict` or `model` entry is taken out, and the prefix that
+    data parallel or compiled networks leave is removed. Raises `TrustError` for a file that holds
+    more than tensors, `InputError` for one that is missing, damaged or no state dict.
+    """
+    if not path.is_file():
+        raise InputError("there is no such weights file", place=str(path), hint="mend model.weights")
+    found = _read_safetensors(path) if path.suffix == ".safetensors" else _unpickled(path)
+    return _state(found, path)
+
+
+def _read_safetensors(path: Path) -> Any:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InputError(
+            f"this is not a whole safetensors file: {error}", place=str(path), hint="copy it again"
+        ) from error
+
+
+def _unpickled(path: Path) -> Any:
+    """What torch reads with `weights_only`: tensors and plain containers, nothing that runs."""
+    import torch
+
+    _refuse_torchscript(path)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        text = str(error)
+        if "Unsupported global" in text or "not an allowed global" in text or "weights_only" in text:
+            raise TrustError(
+                f"the weights hold Python objects, which can run code: {_refused(text)}",
+                place=str(path),
+                hint=_SAVE,
+            ) from error
+        raise _damaged(path, text) from error
+    except (
+        RuntimeError,
+        EOFError,
+        OSError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        ImportError,
+    ) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _refused(text: str) -> str:
+    """The line of torch's long message that names what was refused."""
+    lines = [line.strip() for line in text.splitlines() if "lobal" in line]
+    return (lines[-1] if lines else text.splitlines()[0]).removeprefix("WeightsUnpickler error: ")[:200]
+
+
+def _damaged(path: Path, text: str) -> InputError:
+    size = path.stat().st_size if path.exists() else 0
+    reason = text.strip().splitlines()[0] if text.strip() else "it ends too early"
+    return InputError(
+        f"the weights ({size} bytes) are damaged or no PyTorch file: {reason}",
+        place=str(path),
+        hint="copy or download the file again",
+    )
+
+
+def _refuse_torchscript(path: Path) -> None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return
+    if any(name.split("/")[-1] == "constants.pkl" for name in names) and any(
+        "/code/" in n for n in names
+    ):
+        raise InputError(
+            "this is a TorchScript archive, wanted weights",
+            place=str(path),
+            hint="save the weights alone: torch.save(torch.jit.load(FILE).state_dict(), 'weights.pth')",
+        )
+
+
+def _state(found: Any, path: Path) -> State:
+    import torch
+
+    for entry in _ENTRIES:
+        if isinstance(found, dict) and isinstance(found.get(entry), dict):
+            found = found[entry]
+            break
+    if not isinstance(found, dict) or not found:
+        raise InputError(f"the file holds {_what(found)}, no state dict", place=str(path), hint=_SAVE)
+    others = [str(name) for name, value in found.items() if not isinstance(value, torch.Tensor)]
+    if others:
+        raise InputError(
+            f"the file is no state dict: {_first(others)} holds no tensor",
+            place=str(path),
+            hint=_SAVE,
+        )
+    state: State = {str(name): value for name, value in found.items()}
+    for prefix in _PREFIXES:
+        if all(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): value for name, value in state.items()}
+    return state
+
+
+def _what(found: Any) -> str:
+    return "an empty dict" if found == {} else f"a {type(found).__name__}"
+
+
+def load_into(model: torch.nn.Module, state: State, place: str = "", classes: str = "") -> None:
+    """Load a state strictly. Raises `InputError` that names the first tensors that do not fit.
+
+    `classes` is the argument that sets the number of classes, for the hint.
+    """
+    wanted = model.state_dict()
+    missing = [name for name in wanted if name not in state]
+    unexpected = [name for name in state if name not in wanted]
+    shapes = {
+        name: (tuple(state[name].shape), tuple(wanted[name].shape))
+        for name in wanted
+        if name in state and hasattr(wanted[name], "shape") and not _fits(state[name], wanted[name])
+    }
+    if not (missing or unexpected or shapes):
+        model.load_state_dict(state, strict=True)
+        return
+    parts = []
+    if shapes:
+        named = [f"{name} is {list(a)}, the model has {list(b)}" for name, (a, b) in shapes.items()]
+        parts.append(f"wrong shapes: {_first(named, '; ')}")
+    if missing:
+        parts.append(f"missing: {_first(missing)}")
+    if unexpected:
+        parts.append(f"not in the model: {_first(unexpected)}")
+    raise InputError(
+        f"the weights do not fit the model; {'; '.join(parts)}",
+        place=place,
+        hint=_fit_hint(shapes, missing, len(wanted), classes),
+    )
+
+
+def _fits(value: torch.Tensor, wanted: torch.Tensor) -> bool:
+    from torch.nn.parameter import is_lazy
+
+    return bool(is_lazy(wanted)) or value.shape == wanted.shape
+
+
+def _fit_hint(shapes: dict[str, Any], missing: list[str], count: int, classes: str) -> str:
+    rows = {(a[0], b[0]) for a, b in shapes.values() if a and b and a[1:] == b[1:]}
+    if len(rows) == 1 and len(shapes) <= 2 and not missing:
+        found, wanted = rows.pop()
+        setting = f"set model.arguments.{classes}: {found}" if classes else f"build it for {found}"
+        return f"the weights have {found} classes, the model {wanted}: {setting}"
+    if len(missing) == count:
+        return "no name matches: these are the weights of another network, or wrapped in another one"
+    return "these are the weights of another network or of another variant of it: mend model.arguments"
+
+
+def _first(names: list[str], separator: str = ", ", count: int = 3) -> str:
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return separator.join(names[:count]) + more

@@ -1,0 +1,112 @@
+"""What the sources of networks in Python share: weights, a first call, and writing the artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.errors import InputError, OptcliError
+from optcli.formats import torch as torch_format
+from optcli.formats import torch_weights
+from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
+from optcli.settings import TensorSpec
+from optcli.sources import SourceFacts
+
+if TYPE_CHECKING:
+    import torch
+
+
+def write(
+    model: torch.nn.Module,
+    out: Path,
+    source: dict[str, Any],
+    inputs: Sequence[TensorSpec],
+    facts: dict[str, Any],
+) -> SourceFacts:
+    """Call the network once, write it, and say what its outputs are. Raises `InputError`."""
+    import torch
+
+    _refuse_not_finite(model)
+    outputs = call_names(model, inputs)
+    description = torch_format.Description(source=source, inputs=tuple(inputs), outputs=outputs)
+    torch_format.save(model, out, description)
+    count = sum(value.numel() for value in model.parameters())
+    return SourceFacts(
+        outputs=outputs,
+        precision=torch_format.precision(model),
+        facts={**facts, "parameters": count, "torch": torch.__version__},
+    )
+
+
+def call_names(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
+    """The outputs' names, found by calling the network at its two smallest batch sizes up to 2."""
+    allowed = inputs[0].batch_range() if inputs else None
+    low, high = (allowed.min, allowed.max) if allowed else (1, 1)
+    sizes = sorted({max(low, min(size, high)) for size in (1, 2)}, reverse=True)
+    found = [tuple(_call(model, inputs, size)) for size in sizes]
+    if any(names != found[0] for names in found):
+        raise InputError(
+            f"the outputs depend on the batch size: {len(found[0])} at batch {sizes[0]}, "
+            f"{len(found[1])} at batch {sizes[1]}",
+            place=f"inputs.{inputs[0].name}",
+            hint=f"fix the batch: shape: {[1, *inputs[0].shape[1:]]}",
+        )
+    if not found[0]:
+        raise InputError(
+            "the model returns no tensor", hint="return a tensor, a dict or a tuple of tensors"
+        )
+    return found[0]
+
+
+def _call(model: torch.nn.Module, inputs: Sequence[TensorSpec], size: int) -> dict[str, torch.Tensor]:
+    import torch
+
+    feed = example_inputs(inputs, size)
+    positional, keyword = arguments(model, inputs).split(feed)
+    try:
+        with torch.no_grad():
+            return flatten_outputs(model(*positional, **keyword))
+    except OptcliError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(f"{name} {value.dtype} {list(value.shape)}" for name, value in feed.items())
+        reason = str(error).strip().splitlines() or [""]
+        raise InputError(
+            f"the model does not take the recipe's inputs ({shapes.replace('torch.', '')}): "
+            f"{type(error).__name__}: {reason[0]}",
+            place="inputs",
+            hint="mend shape and dtype under inputs; two or more go in their order, or by their names",
+        ) from error
+
+
+def _refuse_not_finite(model: torch.nn.Module) -> None:
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            count = int((~value.isfinite()).sum())
+            raise InputError(
+                f"the weights hold NaN or infinity: {name}, {count} of {value.numel()} values",
+                place="model.weights",
+                hint="the training diverged or the file is damaged: use another checkpoint",
+            )
+
+
+def weights_path(folder: Path, weights: str) -> Path:
+    """A weights file that a recipe names, relative to its folder."""
+    return (folder / weights).absolute()
+
+
+def weights_problem(folder: Path, weights: str) -> tuple[str, str, str] | None:
+    """What is wrong with a weights file as far as a look at the folder can tell."""
+    path = weights_path(folder, weights)
+    if path.is_dir():
+        return "weights", f"{path} is a folder, wanted a file", "name the file inside it"
+    if not path.is_file():
+        near = sorted(
+            file.name for file in path.parent.glob("*") if file.suffix in torch_weights.SUFFIXES
+        )
+        hint = (
+            f"there are: {', '.join(near[:5])}" if near else "paths are relative to the recipe's folder"
+        )
+        return "weights", f"there is no file {path}", hint
+    return None

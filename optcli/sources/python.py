@@ -1,0 +1,82 @@
+"""Networks of the user's own: `python:models/digits.py:DigitsNet`, `python:package.module:make`.
+
+The callable is a class or function that returns an `nn.Module`; `arguments` are passed to it by name.
+The code and every local module it imports are copied into the artifact, so that a later edit does
+not change an old artifact.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from optcli import environment, user_code
+from optcli.artifact import Format
+from optcli.digest import FileDigests
+from optcli.environment import Needs
+from optcli.formats import torch as torch_format
+from optcli.formats import torch_build, torch_weights
+from optcli.settings import TensorSpec
+from optcli.sources import Source, SourceFacts, _network
+
+
+class PythonSource(Source):
+    """A network that a Python file or module makes."""
+
+    format: ClassVar[Format] = Format.TORCH
+    needs: ClassVar[Needs] = Needs(("torch",))
+
+    def problems(self) -> list[tuple[str, str, str]]:
+        found = []
+        problem = user_code.problem(self.target, self.folder)
+        if problem is not None:
+            found.append(("source", *problem))
+        if self.weights is not None:
+            missing = _network.weights_problem(self.folder, self.weights)
+            found.extend([missing] if missing else [])
+        return found
+
+    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
+        weights: dict[str, Any] = {"random": torch_build.SEED}
+        if self.weights is not None:
+            weights = {"file": digests.of(_network.weights_path(self.folder, self.weights))}
+        return {
+            "kind": "python",
+            "code": user_code.digest(self.target, self.folder, digests),
+            "arguments": self.arguments,
+            "weights": weights,
+            "versions": environment.versions(["torch"]),
+        }
+
+    def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
+        code = out / torch_format.CODE
+        code.mkdir(parents=True)
+        source = {
+            "kind": "python",
+            "reference": user_code.copy(self.target, self.folder, code),
+            "arguments": self.arguments,
+        }
+        if self.weights is not None:
+            # Before the user's code runs: weights that cannot be trusted stop everything.
+            path = _network.weights_path(self.folder, self.weights)
+            state = torch_weights.read(path)
+        model = torch_build.build(source, code)
+        if self.weights is not None:
+            torch_weights.load_into(model, state, str(path), classes=self._classes(source, code))
+        facts = {
+            "source": f"python:{Path(user_code.parse(self.target).file_or_module).name}"
+            f":{user_code.parse(self.target).name}",
+            "weights": Path(self.weights).name if self.weights else f"random (seed {torch_build.SEED})",
+        }
+        return _network.write(model, out, source, inputs, facts)
+
+    def _classes(self, source: dict[str, Any], code: Path) -> str:
+        """The argument that sets the number of classes, if the callable has one."""
+        made = user_code.load(source["reference"], code)
+        try:
+            names = list(inspect.signature(made).parameters)
+        except (TypeError, ValueError):
+            return ""
+        return next((name for name in names if "classes" in name), "")

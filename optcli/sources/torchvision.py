@@ -1,0 +1,143 @@
+"""Networks of torchvision: `torchvision:resnet50`.
+
+`weights` is `DEFAULT`, an entry's name (`IMAGENET1K_V2` or `ResNet50_Weights.IMAGENET1K_V2`) or a local
+file; without it the network is drawn at random, from a fixed seed. `arguments` go to the builder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from optcli import environment
+from optcli.artifact import Format
+from optcli.digest import FileDigests
+from optcli.environment import Needs
+from optcli.errors import InputError, MissingError, did_you_mean
+from optcli.formats import torch_build, torch_weights
+from optcli.settings import TensorSpec
+from optcli.sources import Source, SourceFacts, _network
+
+
+class TorchvisionSource(Source):
+    """A network of `torchvision.models`, by name."""
+
+    format: ClassVar[Format] = Format.TORCH
+    needs: ClassVar[Needs] = Needs(("torch", "torchvision"))
+
+    def problems(self) -> list[tuple[str, str, str]]:
+        found = []
+        if not self.target.isidentifier():
+            hint = "wanted torchvision:NAME, such as torchvision:resnet18"
+            found.append(("source", f"{self.target!r} is not the name of a torchvision model", hint))
+        if self.weights is not None and self._is_file(self.weights):
+            problem = _network.weights_problem(self.folder, self.weights)
+            found.extend([problem] if problem else [])
+        return found
+
+    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
+        weights: dict[str, Any] = {"random": torch_build.SEED}
+        if self.weights is not None and self._is_file(self.weights):
+            path = _network.weights_path(self.folder, self.weights)
+            # A file named as in torchvision's list is built as that entry: see _entry.
+            listed = re.search(r"-[0-9a-f]{8}\.pth$", path.name)
+            weights = {"file": digests.of(path), "named": path.name if listed else None}
+        elif self.weights is not None:
+            weights = {"entry": self.weights}
+        return {
+            "kind": "torchvision",
+            "name": self.target,
+            "arguments": self.arguments,
+            "weights": weights,
+            "versions": environment.versions(["torch", "torchvision"]),
+        }
+
+    def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
+        self._check_name()
+        file = None
+        if self.weights is not None and self._is_file(self.weights):
+            file = _network.weights_path(self.folder, self.weights)
+        entry = self._entry(file)
+        source = {
+            "kind": "torchvision",
+            "name": self.target,
+            "weights": str(entry) if entry is not None else None,
+            "arguments": self.arguments,
+        }
+        model = torch_build.build(source, out)
+        if file is None and entry is not None:
+            file = _fetched(entry)
+        if file is not None:
+            state = torch_weights.read(file)
+            torch_weights.load_into(model, state, str(file), classes="num_classes")
+        named = str(entry) if self.weights and entry is not None else None
+        facts = {
+            "source": f"torchvision:{self.target}",
+            "weights": named or (file.name if file else f"random (seed {torch_build.SEED})"),
+            "imports": ["torchvision"],
+        }
+        return _network.write(model, out, source, inputs, facts)
+
+    def _is_file(self, weights: str) -> bool:
+        """Whether `weights` means a file and not an entry of torchvision's list."""
+        looks = "/" in weights or "\\" in weights or weights.endswith(torch_weights.SUFFIXES)
+        return looks or (self.folder / weights).is_file()
+
+    def _check_name(self) -> None:
+        from torchvision import models
+
+        known = models.list_models()
+        if self.target not in known or self.target.startswith("quantized_"):
+            near = did_you_mean(self.target, known)
+            raise InputError(
+                f"torchvision {environment.version('torchvision')} has no model {self.target!r}",
+                place="model.source",
+                hint=near if near.startswith("did") else "names: torchvision.models.list_models()",
+            )
+
+    def _entry(self, file: Path | None) -> Any:
+        """The entry of torchvision's list that `weights` names, or that a local file is a copy of."""
+        from torchvision import models
+
+        if self.weights is None:
+            return None
+        entries = models.get_model_weights(self.target)
+        if file is not None:
+            return next((entry for entry in entries if Path(entry.url).name == file.name), None)
+        name = self.weights.split(".")[-1]
+        if name not in entries.__members__:
+            choices = [*entries.__members__]
+            raise InputError(
+                f"torchvision's {self.target} has no weights {self.weights!r}",
+                place="model.weights",
+                hint=did_you_mean(name, choices) or "it has none: name a local file",
+            )
+        return entries[name]
+
+
+def _fetched(entry: Any) -> Path:
+    """The file of an entry in torch.hub's own cache, downloaded where it is not there yet."""
+    import socket
+
+    import torch
+
+    path = Path(torch.hub.get_dir()) / "checkpoints" / Path(entry.url).name
+    if path.is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    prefix = path.stem.rpartition("-")[2]
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(30)
+    try:
+        torch.hub.download_url_to_file(entry.url, str(path), prefix, progress=False)
+    except (OSError, RuntimeError) as error:
+        raise MissingError(
+            f"the weights {entry} are not on this machine and cannot be downloaded: {error}",
+            place="model.weights",
+            hint=f"download {entry.url} to {path}, or name a local file as model.weights",
+        ) from error
+    finally:
+        socket.setdefaulttimeout(before)
+    return path
