@@ -1,7 +1,7 @@
 """Write digits.npz anew, byte for byte, from the copy of the data set that scikit-learn carries.
 
-    python calibration_data/build_digits.py            # needs scikit-learn (pip install -e '.[dev]')
-    python calibration_data/build_digits.py --check    # compares only; exit code 1 where they differ
+python calibration_data/build_digits.py            # needs scikit-learn (pip install -e '.[dev]')
+python calibration_data/build_digits.py --check    # compares only; exit code 1 where they differ
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def samples() -> dict[str, np.ndarray]:
 
 
 def packed(arrays: dict[str, np.ndarray]) -> bytes:
-    """The arrays as an npz: stored, not deflated, and undated, so that the same arrays give the same bytes."""
+    """The arrays as an npz, stored and undated, so that the same arrays give the same bytes."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():

@@ -13,6 +13,7 @@ from typing import Any
 
 from optcli import registry
 from optcli.data.collection import Collection, Finding
+from optcli.data.identity import disjoint, identities, overlap
 from optcli.data.preparation import Letterbox, Preparation
 from optcli.data.settings import DataSettings, Split
 from optcli.digest import FileDigests
@@ -27,8 +28,11 @@ __all__ = [
     "Letterbox",
     "Preparation",
     "Split",
+    "disjoint",
+    "identities",
     "ingredients",
     "open",
+    "overlap",
     "problems",
 ]
 

@@ -1,4 +1,6 @@
-"""How an image becomes an input: the declared steps, in a fixed order, whatever their order in the file.
+"""How an image becomes an input: the declared steps, in a fixed order.
+
+Whatever their order in the recipe, the steps run as
 
     decode > resize > crop or letterbox > channel_order > scale > mean and std > layout > dtype
 
@@ -57,8 +59,8 @@ PerChannel = Annotated[
 class Letterbox(Settings):
     """Fit the whole image into `size` without distorting it and fill the rest.
 
-    `fill` is a pixel value (0..255), one or one per channel. The image lies in the middle, or at the top left
-    as YOLOX has it.
+    `fill` is a pixel value (0..255), one or one per channel. The image lies in the middle, or
+    at the top left as YOLOX has it.
     """
 
     size: Size = Field(description="height and width, or one number for both")

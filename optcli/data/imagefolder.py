@@ -1,0 +1,181 @@
+"""Image files in a folder: `imagefolder:PATH`, in class folders or flat."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.selection import choose
+from optcli.digest import FileDigests, of_value
+from optcli.errors import InputError, did_you_mean
+from optcli.settings import TensorSpec
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
+_LISTED = 1024  # up to so many files a key names each, so that a reader sees which one changed
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """One image: its id (path relative to the root, with slashes), where it lies, its class."""
+
+    id: str
+    path: Path
+    target: int | None
+
+
+class ImageFolder(Collection):
+    """Images below a folder. Each folder in it is a class; targets count the sorted names from 0.
+
+    A folder that holds images itself is flat and has no targets. A root with nothing but one folder of
+    class folders is entered. `split: NAME` reads the subfolder of that name. Ids stay relative to
+    the root. Hidden files and folders and everything that is no image by its suffix are passed over.
+    """
+
+    def problems(self) -> list[Finding]:
+        if not self.path.is_dir():
+            return [("source", f"no such folder: {self.settings.place}", _nearest(self.path))]
+        if self.part and not (self.path / self.part).is_dir():
+            folders = _folders(self.path)
+            return [("split", f"no folder {self.part!r} in the data", did_you_mean(self.part, folders))]
+        if not any(_images(self._base)):
+            hint = f"images are known by their suffix: {' '.join(SUFFIXES)}"
+            return [("source", f"no images in {self.settings.place}", hint)]
+        try:
+            _classes(self._base)
+        except InputError as error:
+            return [("source", error.message, error.hint)]
+        return []
+
+    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
+        marks = [(file.id, file.target, digests.of(file.path)) for file in self.files]
+        record: dict[str, Any] = {"count": len(marks)}
+        if len(marks) <= _LISTED:
+            record["files"] = {name: digest for name, _, digest in marks}
+        else:
+            record["files"] = of_value([[name, digest] for name, _, digest in marks])
+        record["targets"] = of_value([target for _, target, _ in marks])
+        return record
+
+    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+        names = [spec.name for spec in inputs]
+        name = self.settings.input or names[0]
+        if names != [name]:
+            raise InputError(
+                f"a folder of images feeds one input, the model has {', '.join(names)}",
+                place=self.settings.source,
+                hint="use an npz with one array per input",
+            )
+        return ImageItems(name, self.files)
+
+    @property
+    def _base(self) -> Path:
+        return self.path / self.part if self.part else self.path
+
+    @cached_property
+    def files(self) -> list[ImageFile]:
+        """The chosen files, sorted by id. Raises `InputError`."""
+        found = self.problems()
+        if found:
+            _, message, hint = found[0]
+            raise InputError(message, place=self.settings.source, hint=hint)
+        everything = self._everything()
+        chosen = choose(self.settings, self.folder, [file.id for file in everything], self.path.name)
+        return [everything[position] for position in chosen]
+
+    def _everything(self) -> list[ImageFile]:
+        base, classes = _classes(self._base)
+        targets = {name: number for number, name in enumerate(classes)}
+        files = []
+        for place in _images(base):
+            path = Path(place)
+            target = targets[path.relative_to(base).parts[0]] if classes else None
+            files.append(ImageFile(path.relative_to(self.path).as_posix(), path, target))
+        return sorted(files, key=lambda file: file.id)
+
+
+class ImageItems(Items):
+    """The chosen files, opened one at a time."""
+
+    def __init__(self, name: str, files: Sequence[ImageFile]) -> None:
+        self._name = name
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def read(self, index: int) -> Item:
+        from PIL import Image, UnidentifiedImageError
+
+        file = self._files[index]
+        try:
+            with Image.open(file.path) as image:
+                image.load()
+        except (
+            OSError,
+            SyntaxError,
+            ValueError,
+            UnidentifiedImageError,
+            Image.DecompressionBombError,
+        ) as error:
+            raise InputError(
+                f"not a readable image: {error}",
+                place=str(file.path),
+                hint="replace the file or take it out of the data",
+            ) from error
+        return Item(file.id, str(file.path), {self._name: image}, file.target)
+
+    def identity(self, index: int) -> tuple[str, str]:
+        file = self._files[index]
+        with file.path.open("rb") as stream:
+            return file.id, hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _classes(base: Path) -> tuple[Path, list[str]]:
+    """Where the class folders lie, and their sorted names; none for a flat folder."""
+    while True:
+        folders = [name for name in _folders(base) if any(_images(base / name))]
+        flat = any(_is_image(entry.name) for entry in os.scandir(base) if entry.is_file())
+        if flat and folders:
+            raise InputError(
+                f"{base.name} holds both images and folders of images ({', '.join(folders[:3])})",
+                hint="images lie either flat in the folder or all in class folders",
+            )
+        direct = [name for name in folders if any(_is_image(item) for item in os.listdir(base / name))]
+        if flat or direct:
+            return base, folders
+        if len(folders) != 1:
+            raise InputError(
+                f"found folders of folders in {base.name} ({', '.join(folders[:4])}), wanted classes",
+                hint=f"choose one of them with split: {folders[0]}",
+            )
+        base = base / folders[0]
+
+
+def _folders(base: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(base) if entry.is_dir() and _shown(entry.name))
+
+
+def _images(base: Path) -> Any:
+    """Paths of all images below a folder."""
+    for root, folders, names in os.walk(base, followlinks=True):
+        folders[:] = filter(_shown, folders)
+        yield from (os.path.join(root, name) for name in names if _is_image(name))
+
+
+def _is_image(name: str) -> bool:
+    return _shown(name) and name.lower().endswith(SUFFIXES)
+
+
+def _shown(name: str) -> bool:
+    return not name.startswith(".")
+
+
+def _nearest(path: Path) -> str:
+    parent = path.parent
+    return did_you_mean(path.name, _folders(parent)) if parent.is_dir() else f"{parent} does not exist"

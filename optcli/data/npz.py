@@ -1,0 +1,179 @@
+"""NumPy arrays in one file: `npz:PATH`, one array per input, rows are samples."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakValueDictionary
+
+from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.selection import choose, split_digest
+from optcli.digest import FileDigests
+from optcli.errors import InputError, TrustError, did_you_mean
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+TARGETS = ("target", "label", "y")
+
+
+class Npz(Collection):
+    """Arrays by input name, and beside them, as far as there: labels, `id` and `split`.
+
+    The labels are the array that `target` names, else `target`, `label` or `y`. `id` names the
+    rows (their numbers otherwise); `split: NAME` takes the rows whose `split` is that name. Pickled
+    arrays are refused: reading them could run code.
+    """
+
+    def problems(self) -> list[Finding]:
+        if not self.path.is_file():
+            return [("source", f"no such file: {self.settings.place}", "a path relative to the recipe")]
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                names = [name.removesuffix(".npy") for name in archive.namelist()]
+        except (OSError, zipfile.BadZipFile) as error:
+            return [("source", f"not an npz file: {error}", "write it with numpy.savez")]
+        found: list[Finding] = []
+        for field in ("target", "array"):
+            name = getattr(self.settings, field)
+            if name and name not in names:
+                found.append((field, f"no array {name!r} in the file", did_you_mean(name, names)))
+        if self.part and "split" not in names:
+            hint = "an array `split` gives every row the name of its part"
+            found.append(("split", f"no array 'split' in the file, it has {', '.join(names)}", hint))
+        return found
+
+    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
+        return {
+            "file": digests.of(self.path),
+            "split": split_digest(self.settings, self.folder, digests.of),
+        }
+
+    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+        for _, message, hint in self.problems():
+            raise InputError(message, place=self.settings.source, hint=hint)
+        archive = _Archive.of(self.path)
+        image = self.settings.input or inputs[0].name
+        members = {spec.name: spec.name for spec in inputs}
+        if self.settings.array:
+            members[image] = self.settings.array
+        target = self.settings.target or next((name for name in TARGETS if name in archive.names), None)
+        arrays = {name: archive.rows(member) for name, member in members.items()}
+        labels = archive.rows(target) if target else None
+        count = len(next(iter(arrays.values())))
+        extra = {name: archive.rows(name) for name in ("id", "split") if name in archive.names}
+        everything = {**arrays, **extra}
+        if target and labels is not None:
+            everything[target] = labels
+        for name, array in everything.items():
+            if len(array) != count:
+                raise InputError(
+                    f"array {name!r} has {len(array)} rows, the others {count}", place=str(self.path)
+                )
+        rows = self._part(extra.get("split"), count)
+        ids = [_text(extra["id"][row]) if "id" in extra else str(row) for row in rows]
+        chosen = choose(self.settings, self.folder, ids)
+        kept = [rows[position] for position in chosen]
+        return NpzItems(archive, arrays, labels, kept, [ids[position] for position in chosen])
+
+    def _part(self, split: np.ndarray | None, count: int) -> list[int]:
+        if self.part is None or split is None:
+            return list(range(count))
+        names = [_text(name) for name in split]
+        if self.part not in names:
+            hint = did_you_mean(self.part, sorted(set(names)))
+            raise InputError(f"no rows of split {self.part!r}", place=str(self.path), hint=hint)
+        return [row for row, name in enumerate(names) if name == self.part]
+
+
+class NpzItems(Items):
+    """The chosen rows. The arrays are views of what was read; nothing is copied."""
+
+    def __init__(
+        self,
+        archive: _Archive,
+        arrays: dict[str, np.ndarray],
+        labels: np.ndarray | None,
+        rows: list[int],
+        ids: list[str],
+    ) -> None:
+        self._archive, self._arrays, self._labels = archive, arrays, labels
+        self._rows, self._ids = rows, ids
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, index: int) -> Item:
+        row, name = self._rows[index], self._ids[index]
+        target = None if self._labels is None else self._labels[row]
+        if target is not None and target.ndim == 0:
+            target = target.item()
+        raw = {key: array[row] for key, array in self._arrays.items()}
+        return Item(name, f"{self._archive.path}, row {row} (id {name})", raw, target)
+
+    def identity(self, index: int) -> tuple[str, str]:
+        mark = hashlib.sha256()
+        for name, array in sorted(self._arrays.items()):
+            row = array[self._rows[index]]
+            mark.update(f"{name}{row.dtype}{row.shape}".encode())
+            mark.update(row.tobytes())
+        return self._ids[index], mark.hexdigest()
+
+
+class _Archive:
+    """An npz whose members are read whole, each once, and shared by the roles that name the file."""
+
+    _opened: ClassVar[WeakValueDictionary[tuple[Any, ...], _Archive]] = WeakValueDictionary()
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read: dict[str, np.ndarray] = {}
+        with zipfile.ZipFile(path) as archive:
+            self.names = [name.removesuffix(".npy") for name in archive.namelist()]
+
+    @classmethod
+    def of(cls, path: Path) -> _Archive:
+        stat = path.stat()
+        key = (str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        found = cls._opened.get(key)
+        if found is None:
+            found = cls._opened[key] = cls(path)
+        return found
+
+    def rows(self, name: str) -> np.ndarray:
+        """One array. Raises `InputError` where it is missing or damaged, `TrustError` for a pickle."""
+        if name not in self.names:
+            raise InputError(
+                f"no array {name!r} in the file, it has {', '.join(self.names)}",
+                place=str(self.path),
+                hint=did_you_mean(name, self.names) or "name the array as the model's input",
+            )
+        if name not in self._read:
+            self._read[name] = self._load(name)
+        return self._read[name]
+
+    def _load(self, name: str) -> np.ndarray:
+        import numpy as np
+
+        try:
+            with np.load(self.path, allow_pickle=False) as archive:
+                array: np.ndarray = archive[name]
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            if "allow_pickle" in str(error) or "pickle" in str(error):
+                raise TrustError(
+                    f"array {name!r} is pickled, and reading it could run code",
+                    place=str(self.path),
+                    hint="save it as a plain numeric or text array",
+                ) from error
+            raise InputError(f"array {name!r} cannot be read: {error}", place=str(self.path)) from error
+        if array.ndim == 0:
+            raise InputError(f"array {name!r} has no rows: it is one value", place=str(self.path))
+        return array
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,127 @@
+"""Prepared samples: raw items, the declared steps, and the check against the model's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from optcli.data.collection import Item, Items
+from optcli.data.preparation import Preparation
+from optcli.data.preset import resolved
+from optcli.data.settings import DataSettings
+from optcli.errors import InputError, did_you_mean
+from optcli.sample import Sample
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class PreparedSet:
+    """A `SampleSet`: every sample is read, prepared and checked when it is asked for, and not kept."""
+
+    def __init__(self, settings: DataSettings, items: Items, inputs: Sequence[TensorSpec]) -> None:
+        self._items = items
+        self._inputs = tuple(inputs)
+        names = [spec.name for spec in inputs]
+        self._image = settings.input or names[0]
+        if self._image not in names:
+            hint = did_you_mean(self._image, names)
+            raise InputError(
+                f"the model has no input {self._image!r}", place=settings.source, hint=hint
+            )
+        self._declared = settings.prepare is not None
+        self._steps = resolved(settings.prepare or Preparation())
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> Sample:
+        """One sample. Raises IndexError, and `InputError` with the sample's place in it."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        item = self._items.read(index)
+        try:
+            return self._sample(item)
+        except InputError as error:
+            raise type(error)(
+                error.message, place=error.place or item.place, hint=error.hint
+            ) from error
+
+    def identity(self, index: int) -> tuple[str, str]:
+        """The id of a sample and the digest of its content before preparation."""
+        return self._items.identity(index)
+
+    def _sample(self, item: Item) -> Sample:
+        inputs: dict[str, np.ndarray] = {}
+        meta: Mapping[str, Any] = {}
+        sizes: dict[str, int] = {}
+        for spec in self._inputs:
+            value = item.raw[spec.name]
+            if spec.name == self._image:
+                value, meta = self._prepared(value, spec)
+            inputs[spec.name] = _fitted(value, spec, sizes)
+        return Sample(item.id, inputs, item.target, meta)
+
+    def _prepared(self, value: Any, spec: TensorSpec) -> tuple[np.ndarray, Mapping[str, Any]]:
+        from optcli.data import steps
+
+        if hasattr(value, "mode"):
+            pixels = steps.decoded(value, self._steps)
+        elif self._declared:
+            pixels = steps.from_array(value, self._steps.array_layout)
+        else:
+            return value, {}
+        image = steps.transformed(pixels, self._steps)
+        layout = self._steps.layout or _layout(spec)
+        channels = {"chw": -3, "hwc": -1}.get(layout[-3:])
+        wanted = spec.shape[channels] if channels and len(spec.shape) == 4 else None
+        if isinstance(wanted, int):
+            steps.check_channels(image.pixels.shape[2], wanted)
+        return steps.laid_out(image.pixels, layout), image.meta()
+
+
+def _layout(spec: TensorSpec) -> str:
+    """The layout an input's shape speaks of; channels first in doubt."""
+    if len(spec.shape) == 3:
+        return "hw"
+    first, last = spec.shape[1:2], spec.shape[-1:]
+    return "hwc" if last[0] in (1, 3, 4) and first[0] not in (1, 3, 4) else "chw"
+
+
+def _fitted(value: np.ndarray, spec: TensorSpec, sizes: dict[str, int]) -> np.ndarray:
+    """The array in the input's element type, its shape checked; `sizes` collects what symbols are."""
+    import numpy as np
+
+    wanted = spec.shape[1:]
+    fits = len(wanted) == value.ndim and all(
+        _size_fits(size, found, spec, sizes) for size, found in zip(wanted, value.shape, strict=True)
+    )
+    if not fits:
+        raise InputError(
+            f"input {spec.name!r}: found shape {_shown(value.shape)}, wanted {_shown(wanted)}",
+            hint="prepare: with resize, crop, channel_order or layout, or correct the input's shape",
+        )
+    if value.dtype.kind not in "buif":
+        raise InputError(f"input {spec.name!r}: found {value.dtype} values, wanted {spec.dtype}")
+    cast = np.ascontiguousarray(value, dtype=spec.dtype)
+    if cast.dtype.kind == "f":
+        if not np.isfinite(cast).all():
+            raise InputError(f"input {spec.name!r} holds values that are not finite in {spec.dtype}")
+    elif not np.array_equal(cast, value):
+        raise InputError(
+            f"input {spec.name!r}: values {value.min():g}..{value.max():g} are no {spec.dtype}",
+            hint="give the input a float dtype, or prepare without scale, mean and std",
+        )
+    return cast
+
+
+def _size_fits(wanted: int | str, found: int, spec: TensorSpec, sizes: dict[str, int]) -> bool:
+    if isinstance(wanted, int):
+        return wanted == found
+    allowed = spec.ranges[wanted]
+    return allowed.min <= found <= allowed.max and sizes.setdefault(wanted, found) == found
+
+
+def _shown(shape: Sequence[int | str]) -> str:
+    return f"[{', '.join(str(size) for size in shape)}]"

@@ -1,0 +1,125 @@
+"""Which samples of a source are taken: splits by a list of ids or by seed, and an even choice.
+
+Standard library only: the choice is part of a key and must not move with a library's version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from optcli.data.settings import DataSettings, Split
+from optcli.errors import InputError, did_you_mean
+
+
+def choose(settings: DataSettings, folder: Path, ids: Sequence[str], root: str = "") -> list[int]:
+    """Positions in `ids` of the chosen samples, in the order of `ids`.
+
+    `ids` are those of the named part where the split has one; `folder` is the recipe's; `root` is
+    the name of the data's own folder, which a listed id may begin with. Raises `InputError`.
+    """
+    if not ids:
+        raise InputError("no samples were found", place=settings.source)
+    chosen = list(range(len(ids)))
+    if settings.split and settings.split.file:
+        chosen = _listed(settings.split, folder, ids, root)
+    if settings.split and settings.split.seed is not None:
+        chosen = _part_of_shuffle(settings.split, settings.split.seed, ids)
+    if not chosen:
+        raise InputError("the split holds no samples", place=settings.source)
+    return _spread(chosen, settings)
+
+
+def split_digest(settings: DataSettings, folder: Path, digest: Any) -> str | None:
+    """Digest of the file that lists ids, where there is one. `digest` takes a path."""
+    if not settings.split or not settings.split.file:
+        return None
+    return str(digest(folder / Path(settings.split.file).expanduser()))
+
+
+def _spread(chosen: list[int], settings: DataSettings) -> list[int]:
+    """`samples` of the chosen: one from each of that many equal stretches, drawn by seed.
+
+    Even across a source sorted by class, and, as each is drawn anew, across one with a period.
+    """
+    wanted, found = settings.samples, len(chosen)
+    if wanted is None or wanted == found:
+        return chosen
+    if wanted > found:
+        raise InputError(
+            f"found {found} samples, wanted {wanted}",
+            place=settings.source,
+            hint=f"set samples to {found} or less, or leave it away for all",
+        )
+    draw = random.Random(settings.seed)  # noqa: S311 - for choosing samples, not for secrets
+    edges = [found * step // wanted for step in range(wanted + 1)]
+    picks = (low + int(draw.random() * (high - low)) for low, high in pairwise(edges))
+    return [chosen[pick] for pick in picks]
+
+
+def _part_of_shuffle(split: Split, seed: int, ids: Sequence[str]) -> list[int]:
+    """The part `from`..`to` of the ids in the order of their seeded hashes."""
+    marks = [hashlib.sha256(f"{seed}:{name}".encode()).digest() for name in ids]
+    order = sorted(range(len(ids)), key=marks.__getitem__)
+    return sorted(order[round(split.start * len(ids)) : round(split.stop * len(ids))])
+
+
+def _listed(split: Split, folder: Path, ids: Sequence[str], root: str) -> list[int]:
+    """Positions of the ids that the split's file lists."""
+    place = folder / Path(str(split.file)).expanduser()
+    positions = {name: position for position, name in enumerate(ids)}
+    found: set[int] = set()
+    missing: list[str] = []
+    for name in _read_list(place, split.name):
+        inner = name.removeprefix("./").removeprefix(f"{root}/") if root else name
+        position = positions.get(name.removeprefix("./"), positions.get(inner))
+        if position is None:
+            missing.append(name)
+        else:
+            found.add(position)
+    if missing:
+        raise InputError(
+            f"{len(missing)} listed ids are not in the data, the first is {missing[0]!r}",
+            place=str(place),
+            hint=f"ids are written relative to the data's root, such as {ids[0]!r}",
+        )
+    return sorted(found)
+
+
+def _read_list(place: Path, name: str | None) -> list[str]:
+    try:
+        text = place.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the split: {error}", place=str(place)) from error
+    if place.suffix.lower() != ".json":
+        if name is not None:
+            hint = "leave name away, or write a JSON mapping from names to lists"
+            raise InputError(f"a text file has no part {name!r}", place=str(place), hint=hint)
+        return [line.strip() for line in text.splitlines() if line.strip()]
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"not JSON: {error}", place=str(place)) from error
+    if isinstance(value, dict):
+        value = _named(value, name, place)
+    elif name is not None:
+        raise InputError(f"found a list, wanted a mapping with {name!r}", place=str(place))
+    if not isinstance(value, list) or not all(isinstance(item, str | int) for item in value):
+        raise InputError("wanted a list of ids, or a mapping from names to lists", place=str(place))
+    return [str(item) for item in value]
+
+
+def _named(value: dict[str, Any], name: str | None, place: Path) -> Any:
+    if name is None:
+        hint = f"set name to one of: {', '.join(value)}"
+        raise InputError("the file lists several parts and none is named", place=str(place), hint=hint)
+    if name not in value:
+        raise InputError(
+            f"no part {name!r} in the file", place=str(place), hint=did_you_mean(name, [*value])
+        )
+    return value[name]

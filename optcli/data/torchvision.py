@@ -1,0 +1,162 @@
+"""The data sets of torchvision by name: `torchvision:CIFAR10` with `root` and `split`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.selection import choose, split_digest
+from optcli.digest import FileDigests
+from optcli.errors import InputError, MissingError, did_you_mean
+from optcli.settings import TensorSpec
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Where a data set lies below its root, its splits, and whether it takes `train=True`."""
+
+    folder: str
+    splits: tuple[str, ...] = ("train", "test")
+    train_flag: bool = False
+
+
+_TRAIN_TEST = ("train", "test")
+_WITH_VAL = ("train", "val", "test")
+
+# Written down here because a check must not import torchvision to know them. Only data sets of one
+# image and one class; none runs code on loading (CIFAR's pickles are read after their MD5 is checked).
+DATASETS = {
+    "MNIST": _Known("MNIST/raw", _TRAIN_TEST, True),
+    "FashionMNIST": _Known("FashionMNIST/raw", _TRAIN_TEST, True),
+    "KMNIST": _Known("KMNIST/raw", _TRAIN_TEST, True),
+    "CIFAR10": _Known("cifar-10-batches-py", _TRAIN_TEST, True),
+    "CIFAR100": _Known("cifar-100-python", _TRAIN_TEST, True),
+    "STL10": _Known("stl10_binary"),
+    "GTSRB": _Known("gtsrb"),
+    "Flowers102": _Known("flowers-102", _WITH_VAL),
+    "OxfordIIITPet": _Known("oxford-iiit-pet", ("trainval", "test")),
+    "Food101": _Known("food-101"),
+    "DTD": _Known("dtd", _WITH_VAL),
+    "EuroSAT": _Known("eurosat", ()),
+    "Imagenette": _Known("imagenette2", ("train", "val")),
+    "FGVCAircraft": _Known("fgvc-aircraft-2013b", ("train", "val", "trainval", "test")),
+    "Country211": _Known("country211", ("train", "valid", "test")),
+    "RenderedSST2": _Known("rendered-sst2", _WITH_VAL),
+}
+
+
+class TorchvisionDataset(Collection):
+    """A data set that torchvision can load from `root`; ids are positions in the split.
+
+    Nothing is fetched unless `download: true`.
+    """
+
+    def problems(self) -> list[Finding]:
+        known = DATASETS.get(self.settings.place)
+        if known is None:
+            message = f"unknown torchvision data set {self.settings.place!r}"
+            return [("source", message, did_you_mean(self.settings.place, [*DATASETS]))]
+        found: list[Finding] = []
+        if known.splits and self.part is None:
+            field = "split.of" if self.settings.split else "split"
+            found.append((field, "the split is missing", f"one of: {', '.join(known.splits)}"))
+        elif self.part is not None and self.part not in known.splits:
+            message = f"{self.settings.place} has no split {self.part!r}"
+            found.append(("split", message, did_you_mean(self.part, known.splits)))
+        if self.settings.root is None:
+            found.append(("root", "the folder that holds the data set is missing", "root: FOLDER"))
+        elif not self.settings.download and not self._files.is_dir():
+            message = f"{self.settings.place} is not in {self.settings.root}: no folder {known.folder}"
+            found.append(("root", message, "download: true fetches it"))
+        return found
+
+    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
+        if not self._files.is_dir():
+            raise InputError(
+                f"{self.settings.place} is not in {self.settings.root} yet",
+                place=self.settings.source,
+                hint="fetch it once, then build",
+            )
+        return {
+            "files": digests.of_folder(self._files),
+            "split": split_digest(self.settings, self.folder, digests.of),
+        }
+
+    def open(self, inputs: Sequence[TensorSpec]) -> Items:
+        for _, message, hint in self.problems():
+            raise InputError(message, place=self.settings.source, hint=hint)
+        name = self.settings.input or inputs[0].name
+        if [spec.name for spec in inputs] != [name]:
+            raise InputError(
+                f"a torchvision data set feeds one input, the model has {len(inputs)}",
+                place=self.settings.source,
+                hint="use an npz with one array per input",
+            )
+        dataset = self._load()
+        ids = [str(index) for index in range(len(dataset))]
+        return TorchvisionItems(
+            f"{self.settings.place} {self.part or ''}".strip(),
+            name,
+            dataset,
+            choose(self.settings, self.folder, ids),
+        )
+
+    @property
+    def _root(self) -> Path:
+        return self.folder / Path(self.settings.root or ".").expanduser()
+
+    @property
+    def _files(self) -> Path:
+        return self._root / DATASETS[self.settings.place].folder
+
+    def _load(self) -> Any:
+        try:
+            from torchvision import datasets
+        except ImportError as error:
+            hint = "pip install torchvision"
+            raise MissingError(
+                f"{self.settings.source} needs torchvision: {error}", hint=hint
+            ) from error
+        known = DATASETS[self.settings.place]
+        options: dict[str, Any] = {"root": str(self._root), "download": self.settings.download}
+        if known.train_flag:
+            options["train"] = self.part == "train"
+        elif known.splits:
+            options["split"] = self.part
+        try:
+            return getattr(datasets, self.settings.place)(**options)
+        except (RuntimeError, OSError, ValueError) as error:
+            hint = "download: true fetches it" if not self.settings.download else ""
+            raise InputError(
+                f"torchvision cannot load it: {error}", place=self.settings.source, hint=hint
+            ) from error
+
+
+class TorchvisionItems(Items):
+    """The chosen items of a torchvision data set."""
+
+    def __init__(self, place: str, name: str, dataset: Any, chosen: Sequence[int]) -> None:
+        self._place, self._name, self._dataset, self._chosen = place, name, dataset, chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def read(self, index: int) -> Item:
+        number = self._chosen[index]
+        place = f"{self._place}, item {number}"
+        try:
+            image, target = self._dataset[number]
+        except (OSError, SyntaxError, ValueError) as error:
+            raise InputError(f"not a readable image: {error}", place=place) from error
+        return Item(str(number), place, {self._name: image}, int(target))
+
+    def identity(self, index: int) -> tuple[str, str]:
+        item = self.read(index)
+        image = item.raw[self._name]
+        mark = hashlib.sha256(f"{image.mode}{image.size}".encode())
+        mark.update(image.tobytes())
+        return item.id, mark.hexdigest()
