@@ -1,1 +1,106 @@
-"""TBD."""
+"""The command line: one file per verb. Each parses, calls one workflow and prints."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from optcli import __version__
+from optcli.errors import ExitCode, OptcliError, UsageError, did_you_mean
+
+# Verb to its one-line help: shown without importing the verb, which keeps --help instant.
+_VERBS = {
+    "build": "Build, measure and judge every variant of a recipe.",
+    "compare": "Show the table of the last build.",
+    "verify-accuracy": "Show what each artifact of the last build costs in accuracy.",
+    "cache": "Look into the store: ls, verify, why, gc.",
+    "passes": "List the passes, or show the options of one.",
+    "schema": "Print the JSON Schema of recipes, for editors.",
+}
+
+
+class _Verbs(click.Group):
+    """Imports a verb's module when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _VERBS:
+            return None
+        module = importlib.import_module(f"optcli.cli.{name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(_VERBS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in _VERBS:
+            hint = did_you_mean(args[0], list(_VERBS))
+            raise UsageError(f"unknown verb {args[0]!r}", place="optcli", hint=hint)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="optcli")
+def root() -> None:
+    """Build, measure and judge optimized variants of a vision model, from one recipe.
+
+    Exit codes: 0 done, 1 a blocking verdict rejects, 2 wrong recipe or command line, 3 something
+    required is missing, 4 a pass or runner failed, 5 inconclusive, 70 a bug in optcli, 130 interrupted.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with the code that `optcli --help` documents."""
+    sys.exit(int(run(sys.argv[1:])))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; gives its exit code. Errors go to stderr, results to stdout."""
+    try:
+        code = root.main(args=arguments, prog_name="optcli", standalone_mode=False)
+        return int(code or 0)
+    except click.exceptions.Exit as stop:
+        return int(stop.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted: what was finished is kept, the next run goes on from there")
+        return ExitCode.INTERRUPTED
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "optcli"
+        _say(f"error: {error.format_message()}\n  hint: see `{where} --help`")
+        return ExitCode.WRONG_RECIPE
+    except OptcliError as error:
+        _say(f"error: {error}")
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of a pipe (head, less) went away: nothing is wrong.
+        sys.stderr.close()
+        return ExitCode.DONE
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        _say(
+            f"error: this is a bug in optcli {__version__}, not your mistake\n"
+            "  hint: please report it with the traceback above and your recipe"
+        )
+        return ExitCode.BUG
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def show(value: Any) -> None:
+    """Print a result to stdout: a rich renderable for a terminal, plain text for a pipe."""
+    from rich.console import Console
+
+    Console(soft_wrap=not sys.stdout.isatty()).print(value)

@@ -98,6 +98,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted({*registry.names(__name__), *registry.entry_points("optcli.passes")}))
 
 
+def own_names() -> tuple[str, ...]:
+    """The names of optcli's own passes."""
+    return registry.names(__name__)
+
+
 def find(name: str) -> type[Pass]:
     """The pass class of a name in optcli itself. Raises `UsageError` for an unknown name."""
     try:

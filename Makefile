@@ -1,0 +1,48 @@
+# `make demo` and `make test` set up everything they need; `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: install
+install: $(STAMP) ## Create .venv with optcli and everything it needs
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "optcli needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## Build, measure and judge the quickstart recipe
+	$(BIN)/optcli build recipes/quickstart.yaml
+
+.PHONY: test
+test: $(STAMP) lint ## Lint, type-check and run all tests
+	$(BIN)/python -m pytest
+
+.PHONY: fast
+fast: $(STAMP) ## Only the tests without heavy libraries
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+.PHONY: lint
+lint: $(STAMP) ## ruff, ruff format --check, mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: format
+format: $(STAMP) ## Let ruff format and mend what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: clean
+clean: ## Remove .venv and caches; artifacts/ stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

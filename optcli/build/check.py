@@ -1,0 +1,141 @@
+"""Is a conversion right? Runs an artifact and its parent on the same inputs, at once, in the worker.
+
+An export bug must never travel: every pass that declares a `tolerance` is held to it at batch sizes
+1, 2, opt and max, on real samples where the recipe has data and on random ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli import runners
+from optcli.artifact import Artifact
+from optcli.errors import InputError, StepError
+from optcli.runners import Runner
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Feed = dict[str, np.ndarray]
+
+
+def against_parent(
+    child: Artifact,
+    parent: Artifact,
+    inputs: Sequence[TensorSpec],
+    probe: Path | None,
+    tolerance: float,
+    threads: int,
+) -> dict[str, Any]:
+    """Compare a conversion with what it was made from. Raises `StepError` where they differ too much.
+
+    `probe` holds real samples (arrays [n, ...] by input name). Gives the largest |difference| as a
+    fraction of the largest |output|, and what was compared, for the artifact's facts.
+    """
+    worst, compared = 0.0, 0
+    with _opened(parent, inputs, threads) as wanted, _opened(child, inputs, threads) as found:
+        for kind, size, feed in feeds(inputs, probe):
+            error = _relative_error(wanted.run(feed), _run(found, feed, kind, size))
+            if not error <= tolerance:
+                raise StepError(
+                    f"the result is not what its parent computes: at batch size {size} on {kind} inputs "
+                    f"the outputs differ by {error:.2g} of the largest output, allowed are {tolerance:.0e}",
+                    hint="the conversion is wrong for this model: try another exporter, opset or format",
+                )
+            worst, compared = max(worst, error), compared + size
+    return {"largest_relative_error": worst, "samples": compared, "tolerance": tolerance}
+
+
+def usable(
+    artifact: Artifact, inputs: Sequence[TensorSpec], probe: Path | None, threads: int
+) -> list[str]:
+    """Run a model as it came from its source. Raises `InputError` where it gives NaN or infinity.
+
+    Gives what a person should be told: an output that is the same for every sample.
+    """
+    import numpy as np
+
+    with _opened(artifact, inputs, threads) as model:
+        _, _, feed = next(feeds(inputs, probe))
+        outputs = model.run(feed)
+        for name, array in outputs.items():
+            if not np.isfinite(array.astype(np.float64)).all():
+                bad = int(np.size(array) - np.isfinite(array.astype(np.float64)).sum())
+                raise InputError(
+                    f"the model's output {name!r} holds NaN or infinity ({bad} of {np.size(array)} values)",
+                    hint="look for NaN in the weights, and whether `prepare` matches the model's training",
+                )
+        return [
+            f"output {name!r} is the same for every value of the input: are the weights trained?"
+            for name, array in outputs.items()
+            if array.size > 1 and float(np.ptp(array.astype(np.float64))) == 0.0
+        ]
+
+
+def feeds(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[tuple[str, int, Feed]]:
+    """The inputs to compare on: (`real` or `random`, batch size, arrays by name)."""
+    import numpy as np
+
+    span = inputs[0].batch_range()
+    sizes = sorted({size for size in (1, 2, span.opt, span.max) if span.min <= size <= span.max})
+    generator = np.random.default_rng(0)
+    real = dict(np.load(probe)) if probe is not None else {}
+    if real:
+        count = len(next(iter(real.values())))
+        # All of the (at least 16) real samples take part, whatever the batch sizes are.
+        starts = [(size, 0) for size in sizes] + [(sizes[0], start) for start in range(1, count)]
+        for size, start in starts:
+            rows = np.arange(start, start + size) % count
+            yield "real", size, {spec.name: real[spec.name][rows] for spec in inputs}
+    for size in sizes:
+        yield "random", size, {spec.name: _random(spec, size, real, generator) for spec in inputs}
+
+
+def _random(
+    spec: TensorSpec, size: int, real: Feed, generator: np.random.Generator
+) -> np.ndarray:
+    import numpy as np
+
+    shape = spec.concrete(size)
+    if spec.dtype.startswith("float"):
+        return generator.standard_normal(shape).astype(spec.dtype)
+    # Indices and masks: stay within what the data shows, since others may be out of range.
+    known = real[spec.name] if spec.name in real else np.array([0, 1], dtype=spec.dtype)
+    return generator.choice(known.reshape(-1), shape).astype(spec.dtype)
+
+
+def _opened(artifact: Artifact, inputs: Sequence[TensorSpec], threads: int) -> Runner:
+    runner = runners.find(runners.DEFAULTS[artifact.format])
+    return runner(threads=threads).open(artifact, inputs)
+
+
+def _run(model: Runner, feed: Feed, kind: str, size: int) -> Feed:
+    try:
+        return model.run(feed)
+    except Exception as error:
+        raise StepError(
+            f"the result does not run at batch size {size} on {kind} inputs: {error}",
+            hint="was the batch made dynamic? try another exporter, or narrow `batch` under inputs",
+        ) from error
+
+
+def _relative_error(wanted: Feed, found: Feed) -> float:
+    """Largest |difference| over largest |wanted|, over all outputs by position; infinity for NaN."""
+    import numpy as np
+
+    if len(wanted) != len(found):
+        raise StepError(f"the result has {len(found)} outputs, its parent {len(wanted)}")
+    errors = [0.0]
+    for a, b in zip(wanted.values(), found.values(), strict=True):
+        if a.shape != b.shape:
+            raise StepError(f"an output has shape {b.shape}, its parent's has {a.shape}")
+        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        if not difference.size:
+            continue
+        scale = float(np.abs(a).max()) or 1.0
+        error = float(difference.max()) / scale
+        errors.append(error if np.isfinite(error) else np.inf)
+    return max(errors)

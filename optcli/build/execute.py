@@ -1,0 +1,275 @@
+"""Carry out the steps of a plan: from the store where they are done, in worker processes otherwise."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from optcli.artifact import Artifact, Format
+from optcli.build.plan import Plan, Step
+from optcli.errors import OptcliError
+from optcli.observer import Observer
+from optcli.store import Entry, Store
+from optcli.workers import Child, ForkServer, spawn
+
+# Imported by the fork server before the first step; a step imports whatever else it needs.
+_PRELOADED = ("numpy", "torch", "torchvision", "onnx", "onnxruntime", "openvino")
+_PRELOADED_IF_NEEDED = ("nncf", "torch_pruning", "onnxscript")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a build is carried out; nothing here changes what is made."""
+
+    jobs: int = 1
+    keep_going: bool = True
+    timeout_s: float = 3600.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a step. `error` is set where it failed, or a step that it needs did."""
+
+    status: Literal["built", "cached", "failed"]
+    entry: Entry | None = None
+    seconds: float | None = None
+    error: OptcliError | None = None
+
+    def artifact(self) -> Artifact:
+        """The artifact that the step made. Only for a step that did not fail."""
+        assert self.entry is not None
+        record = self.entry.record
+        return Artifact(
+            self.entry.key,
+            Format(record["format"]),
+            self.entry.path,
+            record["precision"],
+            self.entry.size_bytes,
+            self.entry.digest,
+            record["facts"],
+        )
+
+
+class Execution:
+    """Carries out the steps of one plan. Use as a context manager: leaving it ends the fork server."""
+
+    def __init__(self, plan: Plan, store: Store, observer: Observer, settings: Settings) -> None:
+        self._plan = plan
+        self._store = store
+        self._observer = observer
+        self._settings = settings
+        self._server: ForkServer | None = None
+        self._starting = threading.Lock()
+        self._running: set[Child] = set()
+        self._probe: Path | None = None
+        self._done: dict[str, Done] = {}
+
+    def __enter__(self) -> Execution:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in list(self._running):
+            child.kill()
+        if self._server is not None:
+            self._server.close()
+
+    def prepare_data(self) -> Entry | None:
+        """Check the recipe's data and keep a few samples. Raises `InputError` where they are wrong."""
+        plan = self._plan
+        if plan.data_key is None:
+            return None
+        recipe = plan.recipe
+        settings = {role: of.model_dump(mode="json", by_alias=True) for role, of in recipe.data.items()}
+        payload = {"inputs": _inputs(plan), "folder": str(recipe.folder), "data": settings}
+        call = {"function": "optcli.build.step:prepare_data", "payload": payload}
+        name = "data"
+        entry, _ = self._obtain("data", plan.data_key, name, plan.data_ingredients, call, spawned=False)
+        self._probe = entry.path / "probe.npz"
+        return entry
+
+    def run(self) -> dict[str, Done]:
+        """Carry out every step that can be done here; gives what became of each, by key."""
+        steps = self._plan.steps()
+        pool = ThreadPoolExecutor(max(1, self._settings.jobs))
+        futures: dict[Future[Done], Step] = {}
+        stopped = False
+        try:
+            while len(self._done) < len(steps):
+                busy = {step.key for step in futures.values()}
+                for step in steps.values():
+                    if step.key in self._done or step.key in busy or stopped:
+                        continue
+                    if step.parent is None or step.parent.key in self._done:
+                        futures[pool.submit(self._do, step)] = step
+                if not futures:
+                    break
+                finished, _ = wait(futures, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    step = futures.pop(future)
+                    done = self._done[step.key] = future.result()
+                    stopped = stopped or (done.status == "failed" and not self._settings.keep_going)
+        except BaseException:
+            for child in list(self._running):
+                child.kill()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return self._done
+
+    def _do(self, step: Step) -> Done:
+        label = self._label(step)
+        if step.parent is not None:
+            before = self._done[step.parent.key]
+            if before.error is not None:
+                return Done("failed", error=before.error)
+        try:
+            call = self._call(step, label)
+            spawned = step.needs.gpu or bool(step.traits and step.traits.reference)
+            entry, seconds = self._obtain(
+                "artifact", step.key, label, step.ingredients, call, spawned=spawned
+            )
+        except OptcliError as error:
+            error.place = error.place or label
+            self._observer.failed(label, error.message)
+            return Done("failed", error=error)
+        return Done("cached" if seconds is None else "built", entry, seconds)
+
+    def _label(self, step: Step) -> str:
+        if step.parent is None:
+            return step.name
+        return f"{self._plan.variants_of(step.key)[0]} › {step.name}"
+
+    def _call(self, step: Step, label: str) -> dict[str, Any]:
+        plan = self._plan
+        common: dict[str, Any] = {
+            "step": label,
+            "inputs": _inputs(plan),
+            "folder": str(plan.recipe.folder),
+            "probe": str(self._probe) if self._probe else None,
+            "threads": plan.threads,
+            "seed": plan.recipe.seed,
+        }
+        if step.parent is None or step.traits is None:
+            own = {
+                "kind": plan.recipe.model.source.partition(":")[0],
+                "source": plan.source.model_dump(mode="json"),
+            }
+            return {"function": "optcli.build.step:make_source", "payload": {**common, **own}}
+        settings = {
+            role: plan.recipe.data[role].model_dump(mode="json", by_alias=True)
+            for role in step.traits.uses
+        }
+        own = {
+            "traits": step.traits.to_record(),
+            "parent": self._done[step.parent.key].artifact().to_record(),
+            "origin": self._done[step.lineage()[0].key].artifact().to_record(),
+            "data": settings,
+        }
+        return {"function": "optcli.build.step:make_artifact", "payload": {**common, **own}}
+
+    def _obtain(
+        self,
+        kind: str,
+        key: str,
+        label: str,
+        ingredients: dict[str, Any],
+        call: dict[str, Any],
+        *,
+        spawned: bool,
+    ) -> tuple[Entry, float | None]:
+        """The entry of a key and the seconds it took to make, None where it was there."""
+        entry = self._store.get(kind, key)
+        if entry is not None:
+            self._observer.cached(label)
+            return entry, None
+        waiting = "another build is making this; waiting for it"
+        with self._store.lock(
+            kind, key, waiting=lambda: self._observer.progress(label, None, waiting)
+        ):
+            entry = self._store.get(kind, key)
+            if entry is not None:
+                self._observer.cached(label)
+                return entry, None
+            self._observer.started(label)
+            began = time.monotonic()
+            with self._store.work(kind, key) as work:
+                record = self._work(key, label, call, work, spawned)
+                entry = self._store.put(kind, key, work, record, ingredients)
+            seconds = time.monotonic() - began
+            self._observer.finished(label, seconds)
+            return entry, seconds
+
+    def _work(
+        self, key: str, label: str, call: dict[str, Any], work: Path, spawned: bool
+    ) -> dict[str, Any]:
+        log = log_of(self._store, key)
+        log.unlink(missing_ok=True)
+        payload = {**call["payload"], "out": str(work)}
+        with suppress(OSError):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.with_name("call.json").write_text(json.dumps(call, indent=1))
+        if spawned:
+            child = spawn(call["function"], payload, log=log, environment=self._environment())
+        else:
+            child = self._fork_server().start(call["function"], payload, log=log)
+        self._running.add(child)
+        try:
+            with child:
+                record = child.result(
+                    self._settings.timeout_s, lambda event: self._heard(label, event)
+                )
+        finally:
+            self._running.discard(child)
+        return dict(record)
+
+    def _heard(self, label: str, event: Mapping[str, Any]) -> None:
+        if "progress" in event:
+            self._observer.progress(label, *event["progress"])
+        elif "warned" in event:
+            self._observer.warned(label, event["warned"])
+
+    def _fork_server(self) -> ForkServer:
+        with self._starting:
+            if self._server is None:
+                needed = {
+                    package
+                    for step in self._plan.steps().values()
+                    if self._store.get("artifact", step.key) is None
+                    for package in step.needs.packages
+                }
+                extra = [name for name in _PRELOADED_IF_NEEDED if name in needed]
+                self._server = ForkServer([*_PRELOADED, *extra], self._environment())
+            return self._server
+
+    def _environment(self) -> dict[str, str]:
+        count = str(self._plan.threads)
+        return {
+            "OMP_NUM_THREADS": count,
+            "MKL_NUM_THREADS": count,
+            "OPENBLAS_NUM_THREADS": count,
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+
+def log_of(store: Store, key: str) -> Path:
+    """Where the log of a step lies; the call that repeats it lies beside."""
+    return store.root / "logs" / key / "log.txt"
+
+
+def repeat_command(store: Store, key: str) -> str:
+    """The command that carries out one recorded step again, into a folder of one's choice."""
+    call = log_of(store, key).with_name("call.json")
+    return f"{shlex.quote(sys.executable)} -m optcli.build.step {shlex.quote(str(call))} NEW_FOLDER"
+
+
+def _inputs(plan: Plan) -> list[dict[str, Any]]:
+    return [spec.model_dump(mode="json") for spec in plan.recipe.inputs]

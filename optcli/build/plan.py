@@ -1,0 +1,222 @@
+"""From variants to steps: every step with its key, so that variants which begin alike share work.
+
+A key is the digest of everything that decides the result: options, the pass's own code and that of
+the formats it reads and writes, the parent's key, versions of the libraries it declares, inputs,
+seed, data, user code, and CPU or GPU where the result depends on them. Never a path or a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import optcli
+from optcli import data, digest, environment, sources
+from optcli.artifact import Format
+from optcli.digest import FileDigests
+from optcli.passes import Traits
+from optcli.recipe import PassUse, Recipe, RunnerUse
+from optcli.runners import DEFAULTS, Runner
+from optcli.runners import find as find_runner
+from optcli.sources import Source
+from optcli.store import key_of
+
+_PACKAGE = Path(optcli.__file__).parent
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of work and the key of what it makes. `parent` is None for the source."""
+
+    name: str
+    key: str
+    format: Format
+    ingredients: dict[str, Any] = field(repr=False)
+    needs: environment.Needs
+    parent: Step | None = None
+    traits: Traits | None = None
+
+    def lineage(self) -> tuple[Step, ...]:
+        """From the source down to this step."""
+        return (*(self.parent.lineage() if self.parent else ()), self)
+
+
+@dataclass(frozen=True)
+class PlannedVariant:
+    """A variant as its steps. `missing` says why it cannot be built here, `unmeasurable` why not run."""
+
+    name: str
+    steps: tuple[Step, ...]
+    runner_name: str
+    runner: Runner
+    required: bool
+    missing: tuple[environment.Missing, ...]
+    unmeasurable: tuple[environment.Missing, ...]
+
+    @property
+    def last(self) -> Step:
+        """The step that makes the variant's artifact."""
+        return self.steps[-1]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a build will do. `data_key` names the checked data, None for a recipe without any."""
+
+    recipe: Recipe
+    source: Source
+    variants: tuple[PlannedVariant, ...]
+    baseline: str
+    threads: int
+    data_key: str | None
+    data_ingredients: dict[str, Any] = field(repr=False)
+
+    def steps(self) -> dict[str, Step]:
+        """Every step that can be done here, by key, parents first."""
+        found: dict[str, Step] = {}
+        for variant in self.variants:
+            if not variant.missing:
+                found.update({step.key: step for step in variant.steps if step.key not in found})
+        return found
+
+    def variants_of(self, key: str) -> list[str]:
+        """The names of the variants that a step is part of."""
+        return [v.name for v in self.variants if any(step.key == key for step in v.steps)]
+
+
+def plan(
+    recipe: Recipe,
+    traits: Mapping[str, Traits],
+    digests: FileDigests,
+    only: Sequence[str] = (),
+) -> Plan:
+    """Work out every step and its key, without a heavy import.
+
+    `traits` holds what a worker found out about the user's own passes, by their `PassUse.place`.
+    `only` names the variants wanted; the baseline always takes part. Raises `InputError` where a
+    file the recipe names is gone.
+    """
+    source = source_of(recipe)
+    threads = recipe.latency.threads or environment.usable_cores()
+    roles = {
+        role: data.ingredients(settings, recipe.folder, digests)
+        for role, settings in recipe.data.items()
+    }
+    context = _Context(recipe, threads, {role: digest.of_value(of) for role, of in roles.items()}, digests)
+    first = context.source_step(source)
+    baseline = recipe.baseline or next(iter(recipe.variants))
+    wanted = [name for name in recipe.variants if not only or name in only or name == baseline]
+    variants = []
+    for name in wanted:
+        variant = recipe.variants[name]
+        steps = [first]
+        for use in variant.passes:
+            steps.append(context.pass_step(steps[-1], traits_of(use, traits, digests)))
+        variants.append(_planned(name, tuple(steps), variant.runner, variant.required))
+    inputs = [spec.model_dump(mode="json") for spec in recipe.inputs]
+    checked = {"step": "data", "roles": roles, "inputs": inputs}
+    return Plan(
+        recipe,
+        source,
+        tuple(variants),
+        baseline,
+        threads,
+        key_of(checked) if roles else None,
+        checked,
+    )
+
+
+def source_of(recipe: Recipe) -> Source:
+    """The recipe's model as a source."""
+    kind, _, target = recipe.model.source.partition(":")
+    return sources.find(kind)(
+        target=target,
+        weights=recipe.model.weights,
+        arguments=recipe.model.arguments,
+        folder=recipe.folder,
+    )
+
+
+def traits_of(use: PassUse, traits: Mapping[str, Traits], digests: FileDigests) -> Traits:
+    """The traits of a pass in a variant: known at once for optcli's own, from a worker for others."""
+    if use.configured is None:
+        return traits[use.place]
+    code = digests.of(_PACKAGE / "passes" / f"{use.name}.py")
+    return Traits.of(use.configured, use.name, code)
+
+
+def _planned(
+    name: str, steps: tuple[Step, ...], use: RunnerUse | None, required: bool
+) -> PlannedVariant:
+    if use is not None:
+        runner_name, runner = use.name, use.configured
+    else:
+        runner_name = DEFAULTS[steps[-1].format]
+        runner = find_runner(runner_name)()
+    packages = tuple(dict.fromkeys(package for step in steps for package in step.needs.packages))
+    needs = environment.Needs(packages, any(step.needs.gpu for step in steps))
+    return PlannedVariant(
+        name,
+        steps,
+        runner_name,
+        runner,
+        required,
+        tuple(environment.missing(needs)),
+        tuple(environment.missing(runner.needs)),
+    )
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What all keys of one recipe have in common."""
+
+    recipe: Recipe
+    threads: int
+    data: dict[str, str]
+    digests: FileDigests
+
+    def source_step(self, source: Source) -> Step:
+        kind = self.recipe.model.source.partition(":")[0]
+        ingredients = {
+            "step": "source",
+            "kind": kind,
+            "model": source.ingredients(self.digests),
+            "inputs": self._inputs(),
+            "code": self._code(f"sources/{kind}.py", source.format),
+            "versions": environment.versions(source.needs.packages),
+        }
+        return Step(f"source {kind}", key_of(ingredients), source.format, ingredients, source.needs)
+
+    def pass_step(self, parent: Step, traits: Traits) -> Step:
+        produced = traits.produces[parent.format]
+        ingredients = {
+            "step": traits.name,
+            "options": traits.options,
+            "parent": parent.key,
+            "inputs": self._inputs(),
+            "seed": self.recipe.seed,
+            "data": {role: self.data[role] for role in traits.uses},
+            "code": {
+                "pass": traits.code,
+                **self._code("build/check.py", parent.format, produced),
+            },
+            "versions": environment.versions(traits.needs.packages),
+        }
+        if traits.device_bound:
+            ingredients["device"] = {"cpu": environment.cpu(), "threads": self.threads}
+        return Step(
+            traits.name, key_of(ingredients), produced, ingredients, traits.needs, parent, traits
+        )
+
+    def _inputs(self) -> list[dict[str, Any]]:
+        return [spec.model_dump(mode="json") for spec in self.recipe.inputs]
+
+    def _code(self, file: str, *used: Format) -> dict[str, str]:
+        """Digests of optcli's own files that write or check the artifact, by their names."""
+        files = [_PACKAGE / file]
+        for one in used:
+            files.extend(sorted((_PACKAGE / "formats").glob(f"{one.value}_*.py")))
+            files.append(_PACKAGE / "formats" / f"{one.value}.py")
+        return {path.relative_to(_PACKAGE).as_posix(): self.digests.of(path) for path in files}

@@ -1,0 +1,83 @@
+"""Passes from the user's own files and from other packages: checked in a worker, never run here."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+from optcli import user_code
+from optcli.digest import FileDigests
+from optcli.errors import OptcliError, RecipeError, UsageError
+from optcli.passes import Pass, Traits
+from optcli.recipe import PassUse, Recipe, check_formats, option_problems
+from optcli.store import Store, key_of
+from optcli.workers import Channel, run
+
+
+def traits(recipe: Recipe, store: Store, digests: FileDigests) -> dict[str, Traits]:
+    """The traits of every pass that is not optcli's own, by its place in the recipe.
+
+    Remembered in the store under the code's digest and the options, so that a cached build starts
+    no worker for it. Raises `RecipeError` with everything that is wrong with options and formats.
+    """
+    uses = [use for v in recipe.variants.values() for use in v.passes if use.reference is not None]
+    found: dict[str, Traits] = {}
+    problems = []
+    for use in uses:
+        try:
+            found[use.place] = _remembered(use, recipe.folder, store, digests)
+        except RecipeError as error:
+            problems.extend(error.problems)
+        except OptcliError as error:
+            error.place = error.place or use.place
+            raise
+    if problems:
+        raise RecipeError(problems)
+    if uses:
+        check_formats(recipe, found)
+    return found
+
+
+def describe(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
+    """In a worker: import the class, check the options, tell its traits."""
+    from pydantic import ValidationError
+
+    kind: Any = user_code.load(payload["reference"], Path(payload["folder"]))
+    if not (inspect.isclass(kind) and issubclass(kind, Pass)):
+        raise UsageError(
+            f"{payload['reference']} is not a pass: wanted a subclass of optcli.passes.Pass",
+            hint="see docs/add-a-pass.md",
+        )
+    use = PassUse(name=payload["name"], options=payload["options"], place=payload["place"])
+    try:
+        configured = kind.model_validate(use.options)
+    except ValidationError as error:
+        raise RecipeError(option_problems(use, kind, error)) from None
+    return Traits.of(configured, use.name, payload["code"], payload["reference"]).to_record()
+
+
+def _remembered(use: PassUse, folder: Path, store: Store, digests: FileDigests) -> Traits:
+    assert use.reference is not None
+    code = user_code.digest(use.reference, folder, digests)
+    ingredients = {"step": f"traits {use.name}", "code": code, "options": use.options}
+    key = key_of(ingredients)
+    known = store.get("traits", key)
+    if known is not None:
+        # The file may have moved since: its content is what counts.
+        return Traits.from_record({**known.record, "reference": use.reference})
+    payload = {
+        "name": use.name,
+        "reference": use.reference,
+        "options": use.options,
+        "place": use.place,
+        "folder": str(folder),
+        "code": code,
+    }
+    record = run("optcli.build.plugins:describe", payload, timeout_s=300)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(store.lock("traits", key))
+        work = stack.enter_context(store.work("traits", key))
+        store.put("traits", key, work, record, ingredients)
+    return Traits.from_record(record)

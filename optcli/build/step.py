@@ -1,0 +1,184 @@
+"""What a build's worker processes do: one step each. Also the command that repeats one step.
+
+    python -m optcli.build.step CALL.json FOLDER
+
+carries out the call that a build has recorded beside the step's log and leaves its files in FOLDER.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from optcli import data, formats, passes, sources, user_code
+from optcli.artifact import Artifact, Format
+from optcli.build import check
+from optcli.data import DataSettings
+from optcli.observer import Silent
+from optcli.passes import Job, Made, Pass, Traits
+from optcli.sample import SampleSet
+from optcli.settings import TensorSpec
+from optcli.workers import Channel
+
+PROBE_SAMPLES = 16
+
+
+class _Reporting(Silent):
+    """Sends what a pass says to the build."""
+
+    def __init__(self, channel: Channel | None) -> None:
+        self._channel = channel
+
+    def progress(self, step: str, fraction: float | None, message: str) -> None:
+        if self._channel is not None:
+            self._channel.send({"progress": [fraction, message]})
+
+    def warned(self, step: str, message: str) -> None:
+        if self._channel is not None:
+            self._channel.send({"warned": message})
+
+
+def make_source(payload: dict[str, Any], channel: Channel | None) -> dict[str, Any]:
+    """Write the model as it comes from its source, and see that it runs on real samples."""
+    inputs = _inputs(payload)
+    out = Path(payload["out"])
+    source = sources.find(payload["kind"]).model_validate(payload["source"])
+    written = source.write(out, inputs)
+    formats.check(source.format, out)
+    facts = {"outputs": list(written.outputs), **(written.facts or {})}
+    artifact = Artifact("", source.format, out, written.precision, 0, "", facts)
+    for message in check.usable(artifact, inputs, _probe(payload), payload["threads"]):
+        _Reporting(channel).warned("", message)
+    return {"format": source.format.value, "precision": written.precision, "facts": facts}
+
+
+def make_artifact(payload: dict[str, Any], channel: Channel | None) -> dict[str, Any]:
+    """Run a pass; check what it wrote, against its parent where the pass is a conversion."""
+    observer = _Reporting(channel)
+    traits = Traits.from_record(payload["traits"])
+    source = Artifact.from_record(payload["parent"])
+    folder = Path(payload["folder"])
+    inputs = _inputs(payload)
+    job = Job(
+        out=Path(payload["out"]),
+        inputs=inputs,
+        origin=Artifact.from_record(payload["origin"]),
+        observer=observer,
+        step=payload["step"],
+        threads=payload["threads"],
+        seed=payload["seed"],
+        **{role: _samples(payload["data"][role], folder, inputs) for role in traits.uses},
+    )
+    _seed_everything(job.seed)
+    attempts = configured_pass(traits, folder).attempts()
+    failures: list[str] = []
+    for number, attempt in enumerate(attempts, start=1):
+        try:
+            made = _attempt(attempt, source, job, _probe(payload))
+            break
+        except Exception as error:
+            if number == len(attempts):
+                raise
+            failures.append(f"{attempt!r}: {error}")
+            next_one = attempts[number]
+            observer.warned("", f"{attempt!r} did not work ({_first_line(error)}); trying {next_one!r}")
+            _empty(job.out)
+    facts = {**source.facts, **made.facts, **({"tried_before": failures} if failures else {})}
+    made_format = attempt.produces(source.format)
+    return {
+        "format": made_format.value,
+        "precision": made.precision or source.precision,
+        "facts": facts,
+    }
+
+
+def prepare_data(payload: dict[str, Any], channel: Channel | None) -> dict[str, Any]:
+    """Open every data role, see that evaluation is disjoint from the rest, keep samples for checks."""
+    import numpy as np
+
+    inputs, folder = _inputs(payload), Path(payload["folder"])
+    roles = {role: _samples(settings, folder, inputs) for role, settings in payload["data"].items()}
+    data.disjoint(roles)
+    order = ("calibration", "validation", "evaluation", "training")
+    probed = roles[next(role for role in order if role in roles)]
+    count = min(PROBE_SAMPLES, len(probed))
+    rows = [probed[index * len(probed) // count] for index in range(count)]
+    arrays = {spec.name: np.stack([row.inputs[spec.name] for row in rows]) for spec in inputs}
+    np.savez(Path(payload["out"]) / "probe.npz", **arrays)  # type: ignore[arg-type]
+    return {"samples": {role: len(samples) for role, samples in roles.items()}}
+
+
+def configured_pass(traits: Traits, folder: Path) -> Pass:
+    """The pass that the traits describe, from optcli itself or from the user's code."""
+    if traits.reference is None:
+        return passes.find(traits.name).model_validate(traits.options)
+    kind: Any = user_code.load(traits.reference, folder)
+    configured: Pass = kind.model_validate(traits.options)
+    return configured
+
+
+def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> Made:
+    made = attempt.run(source, job)
+    made_format = attempt.produces(source.format)
+    formats.check(made_format, job.out)
+    if attempt.tolerance is None:
+        return made
+    job.progress(None, "comparing with its parent")
+    child = replace(source, format=made_format, path=job.out, facts={**source.facts, **made.facts})
+    checked = check.against_parent(child, source, job.inputs, probe, attempt.tolerance, job.threads)
+    return Made(made.precision, {**made.facts, "checked_against_parent": checked})
+
+
+def _inputs(payload: dict[str, Any]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
+
+
+def _samples(
+    settings: dict[str, Any] | None, folder: Path, inputs: Sequence[TensorSpec]
+) -> SampleSet | None:
+    if settings is None:
+        return None
+    return data.open(DataSettings.model_validate(settings), folder, inputs)
+
+
+def _probe(payload: dict[str, Any]) -> Path | None:
+    return Path(payload["probe"]) if payload["probe"] else None
+
+
+def _seed_everything(seed: int) -> None:
+    import random
+
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
+
+
+def main() -> None:
+    """Repeat one recorded call in this process: `python -m optcli.build.step CALL.json FOLDER`."""
+    call = json.loads(Path(sys.argv[1]).read_text())
+    out = Path(sys.argv[2])
+    out.mkdir(parents=True)
+    made = globals()[call["function"].partition(":")[2]]({**call["payload"], "out": str(out)}, None)
+    sys.stdout.write(json.dumps(made, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

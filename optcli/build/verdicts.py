@@ -1,0 +1,128 @@
+"""From what was built and measured to one report: statuses, verdicts, recommendation, exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from optcli import accuracy, latency
+from optcli.artifact import Artifact
+from optcli.build.execute import Done, log_of, repeat_command
+from optcli.build.latency import Found, runner_options
+from optcli.build.plan import Plan, PlannedVariant
+from optcli.errors import ExitCode, OptcliError
+from optcli.results import Accuracy, ArtifactSummary, StepSummary, VariantReport, Verdict
+from optcli.store import Store
+
+
+def variant_report(
+    variant: PlannedVariant,
+    plan: Plan,
+    done: Mapping[str, Done],
+    measured: Found,
+    judged: Mapping[str, Accuracy],
+    failures: Mapping[str, OptcliError],
+    store: Store,
+) -> VariantReport:
+    """All about one variant. `failures` holds what went wrong after its artifact was made."""
+    if variant.missing:
+        reasons = "; ".join(one.what for one in variant.missing)
+        hints = "; ".join(dict.fromkeys(one.hint for one in variant.missing))
+        return VariantReport(status="skipped", reason=f"{reasons} ({hints})", required=variant.required)
+    steps = [step for step in variant.steps if step.key in done]
+    summaries = tuple(_step_summary(step.name, step.key, done[step.key], store) for step in steps)
+    failed = next((step for step in steps if done[step.key].status == "failed"), None)
+    if failed is not None:
+        error = done[failed.key].error
+        return VariantReport(
+            status="failed",
+            reason=str(error),
+            log=_log(store, failed.key),
+            required=variant.required,
+            steps=summaries,
+        )
+    if len(steps) < len(variant.steps):
+        return VariantReport(
+            status="skipped", reason="the build stopped at the first failure", steps=summaries
+        )
+    artifact = done[variant.last.key].artifact()
+    effective = measured.effective.get(variant.name, {})
+    options = runner_options(variant, plan.threads)
+    problem = failures.get(variant.name)
+    notes = [one.what for one in variant.unmeasurable]
+    cached = all(done[step.key].status == "cached" for step in steps)
+    return VariantReport(
+        status="failed" if problem else "cached" if cached else "built",
+        reason=str(problem) if problem else f"not measured here: {'; '.join(notes)}" if notes else None,
+        required=variant.required,
+        steps=summaries,
+        artifact=summary(variant.name, artifact),
+        runner={"name": variant.runner_name, "requested": options, **effective},
+        latency=measured.rows.get(variant.name, ()),
+        accuracy=judged.get(variant.name),
+        verdicts=() if problem else verdicts(variant, plan, measured, judged),
+    )
+
+
+def summary(name: str, artifact: Artifact) -> ArtifactSummary:
+    """An artifact as the report names it: its folder is beside the report, called as the variant."""
+    return ArtifactSummary(
+        key=artifact.key,
+        format=artifact.format.value,
+        path=name,
+        precision=artifact.precision,
+        size_bytes=artifact.size_bytes,
+    )
+
+
+def verdicts(
+    variant: PlannedVariant, plan: Plan, measured: Found, judged: Mapping[str, Accuracy]
+) -> tuple[Verdict, ...]:
+    """Every verdict on a variant: accuracy, outputs, speed-up, service level."""
+    is_baseline = variant.name == plan.baseline
+    found: list[Verdict] = []
+    if variant.name in judged:
+        found.extend(accuracy.verdicts(judged[variant.name], plan.recipe.accuracy, is_baseline=is_baseline))
+    found.extend(
+        latency.verdicts(
+            measured.rows.get(variant.name, ()),
+            plan.recipe.latency,
+            plan.recipe.slo,
+            plan.baseline,
+            is_baseline=is_baseline,
+            parent=measured.over_parent.get(variant.name),
+        )
+    )
+    return tuple(found)
+
+
+def exit_code(
+    plan: Plan, variants: Mapping[str, VariantReport], errors: Mapping[str, OptcliError]
+) -> ExitCode:
+    """The one code of the build; `errors` holds what failed, by variant or step."""
+    codes = [error.exit_code for error in errors.values()]
+    codes += [ExitCode.MISSING for variant in plan.variants if variant.missing and variant.required]
+    for variant in variants.values():
+        for verdict in variant.verdicts:
+            if verdict.blocking and verdict.outcome == "reject":
+                codes.append(ExitCode.REJECTED)
+            if verdict.blocking and verdict.outcome == "inconclusive":
+                codes.append(ExitCode.INCONCLUSIVE)
+    return ExitCode.first_of(codes)
+
+
+def _step_summary(name: str, key: str, done: Done, store: Store) -> StepSummary:
+    return StepSummary(
+        name=name,
+        key=key,
+        status=done.status,
+        seconds=done.seconds,
+        log=_log(store, key),
+        repeat=repeat_command(store, key) if log_of(store, key).exists() else None,
+        facts=done.entry.record["facts"] if done.entry is not None else {},
+    )
+
+
+def _log(store: Store, key: str) -> str | None:
+    log: Path = log_of(store, key)
+    return str(log) if log.exists() else None

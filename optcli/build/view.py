@@ -1,0 +1,104 @@
+"""The readable view: `artifacts/<recipe>/<variant>/` with the files a person would copy away."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from optcli.artifact import Artifact
+from optcli.errors import StoreError
+
+
+def place(folder: Path, artifact: Artifact, made_by: list[dict[str, Any]]) -> None:
+    """Put a copy of an artifact and an `artifact.json` about it into `folder`, whole or not at all.
+
+    Copies, not links: what a person edits there must not reach the store. Left alone where the same
+    artifact lies there already.
+    """
+    about = {
+        "key": artifact.key,
+        "digest": artifact.digest,
+        "format": artifact.format.value,
+        "precision": artifact.precision,
+        "size_bytes": artifact.size_bytes,
+        "made_by": made_by,
+        "facts": artifact.facts,
+    }
+    if _is_current(folder, artifact, about):
+        return
+    with _writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            shutil.copytree(artifact.path, fresh, dirs_exist_ok=True, copy_function=shutil.copyfile)
+            fresh.chmod(0o755)
+            (fresh / "artifact.json").write_text(json.dumps(about, indent=2) + "\n")
+            remove(folder)
+            fresh.rename(folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all. Raises `StoreError` where the disk is full or read-only."""
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            fresh.write_text(text)
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+
+def remove(folder: Path) -> None:
+    """Remove a variant's folder, if it is there and optcli made it."""
+    if not folder.exists():
+        return
+    if not (folder / "artifact.json").is_file():
+        raise StoreError(
+            "this folder is in the way: optcli did not write it",
+            place=str(folder),
+            hint="move it away, or choose another place with --artifacts",
+        )
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a `StoreError` that names the place."""
+    try:
+        yield
+    except OSError as error:
+        free = ""
+        with suppress(OSError):
+            free = f" ({shutil.disk_usage(path.parent).free / 1e6:.0f} MB are free there)"
+        raise StoreError(
+            f"cannot write: {error.strerror or error}{free}",
+            place=str(path),
+            hint="make room or choose another place with --artifacts; the store keeps what was made",
+        ) from error
+
+
+def _is_current(folder: Path, artifact: Artifact, about: dict[str, Any]) -> bool:
+    try:
+        known = json.loads((folder / "artifact.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    if known != json.loads(json.dumps(about)):
+        return False
+    stored = sorted(p for p in artifact.path.rglob("*") if p.is_file())
+    return all(_same_size(path, folder / path.relative_to(artifact.path)) for path in stored)
+
+
+def _same_size(a: Path, b: Path) -> bool:
+    try:
+        return a.stat().st_size == b.stat().st_size
+    except OSError:
+        return False

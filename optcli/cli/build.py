@@ -1,0 +1,83 @@
+"""`optcli build`: build, measure and judge every variant of a recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from optcli.cli import options, show
+from optcli.cli.progress import Progress
+
+
+@click.command("build")
+@options.recipe
+@options.store
+@options.artifacts
+@options.overrides
+@click.option("--only", multiple=True, metavar="VARIANT", help="Build just these, and the baseline.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Steps side by side.")
+@click.option(
+    "--keep-going/--fail-fast", default=True, show_default=True, help="After a step has failed."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3600.0,
+    show_default=True,
+    help="Seconds that one step may take.",
+)
+@click.option("--remeasure", is_flag=True, help="Measure latency and accuracy again.")
+@click.option("--dry-run", is_flag=True, help="Show the steps and what is cached; do nothing.")
+@click.option("--explain", is_flag=True, help="As --dry-run, with the reason why a step must run.")
+@options.as_json
+@options.verbose
+def command(
+    recipe: Path,
+    store: Path | None,
+    artifacts: Path | None,
+    overrides: tuple[str, ...],
+    only: tuple[str, ...],
+    jobs: int,
+    keep_going: bool,
+    timeout: float,
+    remeasure: bool,
+    dry_run: bool,
+    explain: bool,
+    as_json: bool,
+) -> int:
+    """Build, measure and judge every variant of RECIPE.
+
+    What is in the store already is not built again. The report is written to
+    artifacts/NAME/report.json, the files of each variant beside it.
+    """
+    from optcli.build import build, preview
+
+    if dry_run or explain:
+        lines, record = preview(recipe, store=store, overrides=overrides, only=only, explain=explain)
+        click.echo(json.dumps(record, indent=2) if as_json else "\n".join(lines))
+        return 0
+    progress = Progress()
+    try:
+        report = build(
+            recipe,
+            store=store,
+            artifacts=options.artifacts_root(artifacts),
+            overrides=overrides,
+            only=only,
+            jobs=jobs,
+            keep_going=keep_going,
+            timeout_s=timeout,
+            remeasure=remeasure,
+            observer=progress,
+        )
+    finally:
+        progress.close()
+    if as_json:
+        click.echo(report.to_json())
+    else:
+        from optcli.report import table
+
+        show(table(report))
+    return report.exit_code
