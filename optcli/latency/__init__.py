@@ -1,1 +1,26 @@
-"""TBD."""
+"""Latency: artifacts in their own processes, taking turns in short rounds in random order.
+
+`measure` gives raw samples, `to_results` turns them into percentiles, intervals and speed-ups,
+`verdicts` judges them. Nothing heavy is imported here: a cached build reads verdicts without NumPy.
+"""
+
+from __future__ import annotations
+
+from optcli.latency.measure import measure
+from optcli.latency.plan import Candidate
+from optcli.latency.samples import Measured, Series, load, save
+from optcli.latency.summary import protocol, speedup, to_results
+from optcli.latency.verdicts import verdicts
+
+__all__ = [
+    "Candidate",
+    "Measured",
+    "Series",
+    "load",
+    "measure",
+    "protocol",
+    "save",
+    "speedup",
+    "to_results",
+    "verdicts",
+]

@@ -1,0 +1,56 @@
+"""How much memory there is, and how much this process has held."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+_CGROUPS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
+
+
+def available_bytes() -> int:
+    """Memory that processes may still take, bounded by the container's limit."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    for limit, used in _CGROUPS:
+        with suppress(OSError, ValueError):
+            free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return max(free, 0)
+
+
+def mark_bytes() -> int:
+    """The resident memory now; the high-water mark begins anew where the system lets it."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _status_bytes("VmRSS") or high_water_bytes()
+
+
+def high_water_bytes() -> int:
+    """The most resident memory this process has held.
+
+    Not `ru_maxrss` on Linux: it survives `exec`, so that a small child of a large parent would be
+    charged with its parent's memory.
+    """
+    held = _status_bytes("VmHWM")
+    if held is not None:
+        return held
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _status_bytes(field: str) -> int | None:
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+    return None

@@ -1,0 +1,121 @@
+"""Is it fast enough: advice on whether a variant pays, and the bounds of the service level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optcli.results import Estimate, Latency, Outcome, Verdict
+from optcli.settings import LatencySettings, SloSettings
+
+SPEEDUP = "speed-up"
+
+
+def verdicts(
+    latencies: Sequence[Latency],
+    settings: LatencySettings,
+    slo: SloSettings | None,
+    baseline: str,
+    *,
+    is_baseline: bool = False,
+    parent: tuple[str, Estimate] | None = None,
+) -> tuple[Verdict, ...]:
+    """All verdicts on one variant's latency, from the bounds of its intervals.
+
+    The speed-up is judged at the first batch size. It is advice ("does not pay") and blocks only
+    where `min_speedup` is set; so is the speed-up over a `parent` (its name, the paired estimate):
+    INT8 that is slower than its own FP32. The service level blocks, but for the baseline.
+    """
+    if not latencies:
+        return ()
+    found = [] if is_baseline else [_pays(latencies[0], settings.min_speedup, baseline)]
+    if parent is not None and parent[0] != baseline:
+        found.append(_over(parent[1], 1.0, parent[0], f"{SPEEDUP} over {parent[0]}", blocking=False))
+    return (*found, *_service_level(latencies, slo, blocking=not is_baseline))
+
+
+def _pays(latency: Latency, least: float | None, baseline: str) -> Verdict:
+    blocking = least is not None
+    if latency.speedup is None:
+        return Verdict(
+            name=SPEEDUP,
+            outcome="inconclusive",
+            blocking=blocking,
+            limit=least or 1.0,
+            reason=f"it could not be measured beside {baseline}",
+        )
+    return _over(latency.speedup, least or 1.0, baseline, SPEEDUP, blocking=blocking)
+
+
+def _over(found: Estimate, least: float, other: str, name: str, *, blocking: bool) -> Verdict:
+    """Accept where the whole interval lies above `least`, reject where it lies below."""
+    low, high = found.low, found.high
+    outcome: Outcome = "inconclusive"
+    if low is not None and high is not None:
+        outcome = "accept" if low > least else "reject" if high <= least else "inconclusive"
+    figures = f"{_times(found)} as fast as {other}"
+    if outcome == "accept":
+        reason = figures
+    elif outcome == "reject":
+        wanted = f", wanted {least:g} times" if blocking else ""
+        reason = f"does not pay: {figures}{wanted}"
+    elif low is None:
+        reason = f"{figures}, from too few rounds for an interval"
+    else:
+        bar = f"{least:g} times" if blocking else f"faster than {other}"
+        reason = f"{figures}: the interval does not tell whether it is {bar}"
+    return Verdict(
+        name=name,
+        outcome=outcome,
+        blocking=blocking,
+        limit=least,
+        actual=found.value,
+        interval=None if low is None or high is None else (low, high),
+        reason=reason,
+    )
+
+
+def _service_level(
+    latencies: Sequence[Latency], slo: SloSettings | None, *, blocking: bool
+) -> list[Verdict]:
+    if slo is None:
+        return []
+    row = min(latencies, key=lambda each: each.batch_size)
+    wanted = {name: getattr(slo, name) for name in ("p50_ms", "p95_ms", "p99_ms")}
+    return [
+        _within(row, name, limit_ms, blocking)
+        for name, limit_ms in wanted.items()
+        if limit_ms is not None
+    ]
+
+
+def _within(row: Latency, name: str, limit_ms: float, blocking: bool) -> Verdict:
+    """Accept where the upper bound keeps the limit, reject where the lower one already breaks it."""
+    found: Estimate | None = getattr(row, name)
+    label, at = name.removesuffix("_ms"), f"at batch size {row.batch_size}"
+    outcome: Outcome = "inconclusive"
+    interval = None
+    if found is None:
+        reason = next((flag for flag in row.flags if flag.startswith(f"{label} n/a")), f"no {label}")
+    else:
+        low, high = found.low, found.high
+        span = ""
+        if low is not None and high is not None:
+            outcome = "accept" if high <= limit_ms else "reject" if low > limit_ms else "inconclusive"
+            interval, span = (low, high), f" [{low:.3g}, {high:.3g}]"
+        words = {"accept": "within", "reject": "over", "inconclusive": "not clearly within"}
+        reason = f"{label} {found.value:.3g} ms{span} {at}, {words[outcome]} {limit_ms:g} ms"
+    return Verdict(
+        name=f"slo {name}",
+        outcome=outcome,
+        blocking=blocking,
+        limit=limit_ms,
+        actual=None if found is None else found.value,
+        interval=interval,
+        reason=reason,
+    )
+
+
+def _times(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2f} times"
+    return f"{estimate.value:.2f} times [{estimate.low:.2f}, {estimate.high:.2f}]"

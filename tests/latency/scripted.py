@@ -1,0 +1,65 @@
+"""A measuring process that needs no process: it answers as told, on a clock of its own."""
+
+import zlib
+from typing import ClassVar
+
+from optcli.errors import StepError
+
+
+class ScriptedChild:
+    """Answers the protocol of `optcli.latency.process` for a model that takes `call_ns` nanoseconds.
+
+    `fails` is the command at which it dies: "open", "warm" or "round"; `fails_at` at which batch size.
+    """
+
+    turns: ClassVar = []  # (name, command, batch size) of all children, in order
+
+    def __init__(self, name, payload, call_ns, fails=None, fails_at=None, jitter=0.0):
+        import numpy as np
+
+        self.name, self.payload, self.call_ns = name, payload, call_ns
+        self.fails, self.fails_at, self.jitter = fails, fails_at, jitter
+        self.rng = np.random.default_rng(zlib.crc32(name.encode()))
+        self.killed = False
+        self.pending = None
+
+    def send(self, command):
+        size = command.get("batch_size")
+        ScriptedChild.turns.append((self.name, command["do"], size))
+        if command["do"] == self.fails and self.fails_at in (None, size):
+            self.pending = StepError("it crashed with a segmentation fault (SIGSEGV)")
+        else:
+            self.pending = getattr(self, f"do_{command['do']}")(command)
+
+    def receive(self, timeout_s=None):
+        if isinstance(self.pending, Exception):
+            raise self.pending
+        return self.pending
+
+    def kill(self):
+        self.killed = True
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.killed = True
+
+    def do_open(self, command):
+        effective = {"precision": "fp32", "threads": 2}
+        return {"import_ms": 100.0, "load_ms": 20.0, "effective": effective, "threads": 2}
+
+    def do_warm(self, command):
+        return {"first_ms": 9.0, "calls": command["calls"], "usual_ns": self.call_ns}
+
+    def do_round(self, command):
+        scale = command["batch_size"] ** 0.5
+        noise = 1 + self.jitter * self.rng.normal(size=command["calls"])
+        times = [int(self.call_ns * scale * each) for each in noise]
+        return {"ns": times, "cpu_ns": 2 * sum(times), "switches": 0, "steal_s": 0.0}
+
+    def do_memory(self, command):
+        return {"peak_memory_bytes": 50_000_000}
+
+    def do_end(self, command):
+        return {"result": None}

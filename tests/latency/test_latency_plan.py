@@ -1,0 +1,53 @@
+import pytest
+
+from optcli.latency.plan import groups, plan
+from optcli.settings import LatencySettings
+
+SETTINGS = LatencySettings(rounds=8, calls=16, max_seconds=10)
+
+
+@pytest.mark.parametrize(
+    ("call_ms", "wants_p99", "rounds", "calls"),
+    [
+        (0.01, False, 8, 500),  # a round of 20 ms, at most 500 calls
+        (0.1, False, 8, 200),  # a round of 20 ms
+        (5, False, 8, 46),  # p99 is cheap: 368 calls take 1.9 s of 10
+        (10, False, 8, 16),  # p99 would take 3.7 s: not asked for
+        (10, True, 8, 46),  # asked for
+        (50, True, 8, 25),  # asked for, but the time cap comes first
+        (500, False, 8, 2),
+        (2000, False, 5, 1),  # not even one call in each round
+        (60_000, False, 2, 1),
+    ],
+)
+def test_as_many_calls_as_the_cap_and_the_percentile_say(call_ms, wants_p99, rounds, calls):
+    found = plan(call_ms * 1e6, SETTINGS, wants_p99)
+    assert (found.rounds, found.calls) == (rounds, calls)
+
+
+def test_settings_can_ask_for_more_calls():
+    assert plan(5e6, LatencySettings(rounds=8, calls=100), False).calls == 100
+
+
+def names(found):
+    return [[each.name for each in group] for group in found]
+
+
+def test_all_together_where_they_fit(candidate):
+    three = [candidate("a"), candidate("eager"), candidate("b")]
+    assert names(groups(three, "eager", 8 * 2**30)) == [["eager", "a", "b"]]
+
+
+def test_every_group_has_the_baseline(candidate):
+    many = [candidate(name, size_bytes=100 * 2**20) for name in ("eager", "a", "b", "c")]
+    # Each is held to take 400 + 3 * 100 MiB.
+    assert names(groups(many, "eager", 2100 * 2**20)) == [["eager", "a", "b"], ["eager", "c"]]
+
+
+def test_what_fits_nowhere_is_tried_alone_with_the_baseline(candidate):
+    many = [candidate("eager"), candidate("huge", size_bytes=2**40), candidate("b")]
+    assert names(groups(many, "eager", 2**30)) == [["eager", "huge"], ["eager", "b"]]
+
+
+def test_the_baseline_alone_is_a_group(candidate):
+    assert names(groups([candidate("eager")], "eager", 0)) == [["eager"]]

@@ -1,0 +1,122 @@
+import gc
+
+import numpy as np
+import pytest
+
+from optcli.artifact import Artifact, Format
+from optcli.latency import feeds, memory, process
+from optcli.settings import TensorSpec
+
+IMAGE = TensorSpec(name="image", shape=("batch", 2), batch={"min": 1, "opt": 2, "max": 8})
+
+
+class Channel:
+    def __init__(self, *commands):
+        self.commands, self.answers = [*commands, {"do": "end"}], []
+
+    def receive(self):
+        return self.commands.pop(0)
+
+    def send(self, record):
+        self.answers.append(record)
+
+
+@pytest.fixture
+def payload(tmp_path, plain_runner):
+    np.savez(tmp_path / "probe.npz", image=np.arange(32, dtype=np.float64).reshape(16, 2))
+    return {
+        "artifact": Artifact("k", Format.ONNX, tmp_path, "fp32", 10, "d").to_record(),
+        "inputs": [IMAGE.model_dump(mode="json")],
+        "runner": "plain",
+        "options": {"threads": 2},
+        "feeds": str(tmp_path / "probe.npz"),
+        "batch_sizes": [1, 4],
+        "seed": 0,
+    }
+
+
+def test_serves_the_commands_of_the_protocol(payload):
+    channel = Channel(
+        {"do": "open"},
+        {"do": "warm", "batch_size": 4, "calls": 5, "seconds": 5.0},
+        {"do": "round", "batch_size": 4, "calls": 7, "lead_in": 2},
+        {"do": "memory"},
+    )
+    process.serve(payload, channel)
+    opened, warm, timed, held = channel.answers
+    assert opened["effective"] == {"precision": "fp32", "threads": 2}
+    assert warm["calls"] == 5
+    assert len(timed["ns"]) == 7
+    assert all(isinstance(each, int) and each > 0 for each in timed["ns"])
+    assert timed["steal_s"] >= 0
+    assert timed["switches"] >= 0
+    assert held["peak_memory_bytes"] >= 0
+    assert gc.isenabled()
+
+
+def test_calls_rotate_through_distinct_real_inputs(payload, plain_runner, monkeypatch):
+    opened = []
+    monkeypatch.setattr(plain_runner, "load", lambda self, artifact: opened.append(self))
+    process.serve(
+        payload, Channel({"do": "open"}, {"do": "round", "batch_size": 4, "calls": 8, "lead_in": 0})
+    )
+    seen = [feed["image"] for feed in opened[0].__dict__["seen"]]
+    assert all(each.shape == (4, 2) and each.dtype == np.float32 for each in seen)
+    assert np.array_equal(np.concatenate(seen[:4]), np.arange(32).reshape(16, 2))
+    assert np.array_equal(seen[4], seen[0])
+
+
+def test_warming_up_stops_at_its_time(payload):
+    channel = Channel({"do": "open"}, {"do": "warm", "batch_size": 1, "calls": 10**9, "seconds": 0.0})
+    process.serve(payload, channel)
+    assert channel.answers[1]["calls"] == 1
+
+
+def test_garbage_is_not_collected_while_calls_are_timed(payload, plain_runner, monkeypatch):
+    enabled = []
+    monkeypatch.setattr(plain_runner, "execute", lambda self: enabled.append(gc.isenabled()))
+    process.serve(
+        payload, Channel({"do": "open"}, {"do": "round", "batch_size": 1, "calls": 3, "lead_in": 1})
+    )
+    assert enabled == [False] * 4
+    assert gc.isenabled()
+
+
+def test_random_inputs_keep_to_their_type_and_seed():
+    specs = (
+        IMAGE,
+        TensorSpec(name="ids", dtype="int64", shape=("batch", 50)),
+        TensorSpec(name="pixels", dtype="uint8", shape=(1, 500)),
+    )
+    first, second = (feeds.make(specs, None, [2], seed=3)[2] for _ in range(2))
+    assert len(first) == feeds.DISTINCT
+    assert np.array_equal(first[5]["ids"], second[5]["ids"])
+    assert not np.array_equal(first[0]["image"], first[1]["image"])
+    assert (first[0]["ids"].dtype, set(first[0]["ids"].ravel())) == (np.int64, {0, 1})
+    assert first[0]["pixels"].shape == (1, 500)
+    assert first[0]["pixels"].max() > 128
+
+
+def test_large_batches_are_fewer():
+    wide = TensorSpec(name="x", shape=("batch", 1024, 1024))
+    assert len(feeds.make((wide,), None, [16], seed=0)[16]) == 4
+
+
+def test_a_model_of_one_batch_size_is_measured_at_it():
+    fixed = TensorSpec(name="x", shape=(4, 3))
+    assert feeds.choose_batch_sizes((fixed,), (1, 8)) == (
+        (4,),
+        {1: "the model takes 4", 8: "the model takes 4"},
+    )
+    assert feeds.choose_batch_sizes((IMAGE, fixed), (8, 1, 9)) == (
+        (1, 8),
+        {9: "the model takes 1 to 8"},
+    )
+
+
+def test_memory_is_this_process_own():
+    marked = memory.mark_bytes()
+    block = np.ones(30_000_000, dtype=np.uint8)
+    assert memory.high_water_bytes() - marked >= 25_000_000
+    assert block[-1] == 1
+    assert 0 < memory.available_bytes() < 2**60

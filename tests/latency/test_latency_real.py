@@ -1,0 +1,66 @@
+"""Real processes, a real runtime and a small real network."""
+
+import numpy as np
+import pytest
+
+from optcli import latency
+from optcli.artifact import Artifact, Format
+from optcli.latency import Candidate
+from optcli.observer import Silent
+from optcli.settings import LatencySettings, TensorSpec
+
+pytestmark = pytest.mark.slow
+
+
+def network(folder, hidden):
+    """Two matrix products over `hidden` features as an ONNX artifact."""
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    weights = {"a": (64, hidden), "b": (hidden, 10)}
+    tensors = [numpy_helper.from_array(rng.random(s, dtype=np.float32), n) for n, s in weights.items()]
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "b"], ["y"]),
+    ]
+    spec = [("x", ["batch", 64]), ("y", ["batch", 10])]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in spec]
+    graph = helper.make_graph(nodes, "net", values[:1], values[1:], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    save(model, folder / "model.onnx")
+    size = (folder / "model.onnx").stat().st_size
+    return Artifact(folder.name, Format.ONNX, folder, "fp32", size, folder.name, {"outputs": ["y"]})
+
+
+def test_artifacts_in_their_own_processes(tmp_path):
+    large, small = network(tmp_path / "large", 16384), network(tmp_path / "small", 64)
+    missing = Artifact("gone", Format.ONNX, tmp_path / "gone", "fp32", 1, "gone")
+    np.savez(tmp_path / "probe.npz", x=np.random.default_rng(0).random((16, 64), dtype=np.float32))
+    candidates = [
+        Candidate("large", large, "onnxruntime"),
+        Candidate("small", small, "onnxruntime"),
+        Candidate("gone", missing, "onnxruntime"),
+    ]
+    measured = latency.measure(
+        candidates,
+        "large",
+        (TensorSpec(name="x", shape=("batch", 64)),),
+        tmp_path / "probe.npz",
+        LatencySettings(threads=1, rounds=6, calls=10, max_seconds=2, batch_sizes=(1, 4)),
+        tmp_path / "logs",
+        0,
+        Silent(),
+    )
+    rows = latency.to_results(measured)
+    assert set(measured.failures) == {"gone"}
+    assert [row.batch_size for row in rows["small"]] == [1, 4]
+    first = rows["small"][0]
+    assert first.speedup.low > 2
+    assert first.threads == 1
+    assert first.samples >= 60
+    assert min(first.import_ms, first.load_ms, first.first_ms, first.cpu_ms) > 0
+    assert 1e6 < first.peak_memory_bytes < 1e9
+    assert measured.opened["small"].effective["provider"] == "CPUExecutionProvider"
+    assert (tmp_path / "logs" / "gone.log").exists()
