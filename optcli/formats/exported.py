@@ -1,0 +1,55 @@
+"""Exported programs: `model.pt2`, written by `torch.export.save`.
+
+The program takes one tensor per input, by position in the recipe's order, and gives a tensor or a flat
+tuple of tensors in the order of the artifact's output names.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optcli.errors import InputError
+from optcli.formats import exported_archive
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+FILE = "model.pt2"
+
+
+def check(folder: Path) -> None:
+    """Raise `InputError` where it is no sound program, `TrustError` where it could run code."""
+    open(folder)
+
+
+def open(folder: Path) -> ExportedProgram:
+    """The program, once it is known to hold nothing but tensors and arithmetic.
+
+    Raises `InputError` and `TrustError` as `check` does.
+    """
+    import torch
+
+    path = folder / FILE
+    if not path.is_file():
+        raise InputError(f"there is no {FILE}", place=str(folder))
+    exported_archive.check(path)
+    try:
+        return torch.export.load(os.fspath(path))
+    except Exception as error:
+        raise InputError(
+            f"torch cannot read this exported program: {str(error).strip().splitlines()[0]}",
+            place=str(path),
+            hint="write it again with torch.export.save of this version of torch",
+        ) from error
+
+
+def save(program: ExportedProgram, folder: Path) -> None:
+    """Write the program. Its traces are left out: they hold the paths of this machine."""
+    import torch
+
+    for module in program.graph_module.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            node.meta.pop("stack_trace", None)
+    torch.export.save(program, os.fspath(folder / FILE))

@@ -1,0 +1,173 @@
+"""What all exporters share: a network with tensors in and tensors out, examples and dynamic shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from optcli.errors import StepError
+from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
+from optcli.passes import Job
+from optcli.settings import SymbolRange, TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+
+def flat(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> torch.nn.Module:
+    """The network as a function of one tensor per input, in the recipe's order.
+
+    It returns a tensor or a tuple of tensors, in the order of the artifact's output names. A network
+    that is like that already comes back unchanged, so that its layers keep their names.
+    """
+    import torch
+
+    call = arguments(model, inputs)
+    names = tuple(spec.name for spec in inputs)
+    with torch.no_grad(), plain_attention():
+        positional, keyword = call.split(dict(zip(names, example(inputs), strict=True)))
+        outputs = model(*positional, **keyword)
+    is_flat = isinstance(outputs, torch.Tensor) or (
+        type(outputs) is tuple and all(isinstance(value, torch.Tensor) for value in outputs)
+    )
+    return model if is_flat and call.positional == names else _flat_class()(model, call, names)
+
+
+def example(inputs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:
+    """One tensor per input; each symbol has a size of its own, of 2 or more where its range allows it.
+
+    torch.export takes a size of 0 or 1 for a constant, whatever it is told, and equal sizes for one.
+    """
+    sized = _sized(inputs)
+    feed = example_inputs(sized, sized[0].batch_range().opt)
+    return tuple(feed[spec.name] for spec in sized)
+
+
+def dynamic_shapes(inputs: Sequence[TensorSpec]) -> tuple[dict[int, Any], ...]:
+    """Per input, the `torch.export.Dim` of each dimension that varies; equal symbols share one."""
+    from torch.export import Dim
+
+    dims = {
+        symbol: Dim(symbol, min=span.min, max=span.max)
+        for symbol, span in _ranges(inputs).items()
+        if span.min < span.max
+    }
+    return tuple(
+        {index: dims[size] for index, size in enumerate(spec.shape) if size in dims} for spec in inputs
+    )
+
+
+def trace(model: torch.nn.Module, job: Job, strict: bool) -> ExportedProgram:
+    """Export what `flat` gave. Raises `StepError` where a symbol of the recipe cannot vary."""
+    import torch
+    from torch._dynamo.exc import UserError
+
+    def export(shapes: tuple[Any, ...]) -> ExportedProgram:
+        with torch.no_grad(), plain_attention():
+            return torch.export.export(
+                model,
+                example(job.inputs),
+                # A network with `forward(*tensors)` has one parameter, whose shapes are one tuple.
+                dynamic_shapes=(shapes,) if isinstance(model, _flat_class()) else shapes,
+                strict=strict,
+            )
+
+    shapes = dynamic_shapes(job.inputs)
+    try:
+        return export(shapes)
+    except UserError as error:
+        if "Suggested fixes" not in str(error):
+            raise
+        return export(_refined(str(error), shapes, job))
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Without the fused attention of `nn.MultiheadAttention`, which exporters do not know."""
+    import torch
+
+    mha = torch.backends.mha
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)
+
+
+def _refined(message: str, shapes: tuple[Any, ...], job: Job) -> tuple[Any, ...]:
+    """The shapes as torch.export wants them: a multiple of something is fine, a constant is not."""
+    from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
+
+    message = message.split("\n\n")[0]
+    refined = tuple(refine_dynamic_shapes_from_suggested_fixes(message, shapes))
+    for before, after in zip(shapes, refined, strict=True):
+        for index, dim in before.items():
+            if isinstance(after[index], int):
+                raise StepError(
+                    f"the network works with {dim.__name__} = {after[index]} only, "
+                    f"wanted {dim.min} to {dim.max}",
+                    hint=f"write {after[index]} instead of {dim.__name__} under `inputs:`, "
+                    "or mend the network's forward()",
+                )
+            if str(after[index]) != str(dim):
+                job.warn(f"the network takes not every {dim.__name__}: {after[index]}")
+    return refined
+
+
+def _ranges(inputs: Sequence[TensorSpec]) -> dict[str, SymbolRange]:
+    """Every symbol and its range; the inputs that share a symbol share the range of the first."""
+    found: dict[str, SymbolRange] = {}
+    for spec in inputs:
+        for symbol in spec.symbols:
+            found.setdefault(symbol, spec.ranges[symbol])
+    return found
+
+
+def _sized(inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """The specs with every symbol that varies pinned to a size that no other dimension has."""
+    ranges = _ranges(inputs)
+    taken = {size for spec in inputs for size in spec.shape if isinstance(size, int)}
+    sizes: dict[str, int] = {}
+    for symbol, span in ranges.items():
+        wanted = [span.opt, *range(max(2, span.min), span.max + 1)]
+        free = [size for size in wanted if size >= 2 and size not in taken]
+        sizes[symbol] = free[0] if free else span.opt
+        taken.add(sizes[symbol])
+    return [
+        spec.model_copy(
+            update={"shape": tuple(sizes.get(s, s) if isinstance(s, str) else s for s in spec.shape)}
+        )
+        for spec in inputs
+    ]
+
+
+@cache
+def _flat_class() -> type[torch.nn.Module]:
+    """The class of the wrapper, made at first use: a base class cannot be imported lazily."""
+    import torch
+
+    class Flat(torch.nn.Module):
+        """One tensor per input, by position, to a tensor or a tuple of tensors."""
+
+        def __init__(self, model: torch.nn.Module, call: Arguments, names: tuple[str, ...]) -> None:
+            super().__init__()
+            self.model = model
+            self._call = call
+            self._names = names
+
+        def forward(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+            positional, keyword = self._call.split(dict(zip(self._names, tensors, strict=True)))
+            outputs = tuple(flatten_outputs(self.model(*positional, **keyword)).values())
+            return outputs[0] if len(outputs) == 1 else outputs
+
+    return Flat
+
+
+def reason(error: Exception) -> str:
+    """The line of an exporter's long message that says what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

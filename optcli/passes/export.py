@@ -1,0 +1,54 @@
+"""The program of a network: torch.export."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.errors import OptcliError, StepError
+from optcli.formats import exported as exported_format
+from optcli.formats import torch as torch_format
+from optcli.passes import Job, Made, Pass
+from optcli.passes._tracing import flat, reason, trace
+
+
+class Export(Pass):
+    """Exports a PyTorch network with torch.export: a graph that needs no Python code of yours any more.
+
+    Sizes that the recipe's `inputs` write as symbols stay dynamic within their range.
+    """
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
+    needs: ClassVar[Needs] = Needs(("torch",))
+    tolerance: ClassVar[float | None] = 1e-4
+
+    strict: bool | None = Field(
+        None,
+        description="trace Python bytecode (true) or run the code (false); default: run it, "
+        "and trace the bytecode where that fails",
+    )
+
+    def produces(self, source: Format) -> Format:
+        return Format.EXPORTED
+
+    def attempts(self) -> tuple[Pass, ...]:
+        if self.strict is not None:
+            return (self,)
+        return tuple(self.model_copy(update={"strict": strict}) for strict in (False, True))
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        model = flat(torch_format.open(source.path), job.inputs)
+        try:
+            program = trace(model, job, strict=bool(self.strict))
+        except OptcliError:
+            raise
+        except Exception as error:
+            raise StepError(
+                f"torch.export failed: {reason(error)}",
+                hint="the log shows the line of the network that it cannot follow",
+            ) from error
+        exported_format.save(program, job.out)
+        return Made(facts={"strict": bool(self.strict)})
