@@ -9,16 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+# Longer than a tick of any file system's clock (FAT: 2 s).
+_SETTLED_NS = 3_000_000_000
+
 
 def of_value(value: Any) -> str:
     """Digest of plain JSON data, whatever the order of keys. Raises TypeError for other values."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return of_bytes(text.encode())
+    return of_bytes(text.encode(errors="surrogatepass"))  # file names need not be UTF-8
 
 
 def of_bytes(data: bytes | memoryview) -> str:
@@ -42,28 +47,31 @@ class FileDigests:
     """File digests, remembered in a JSON file between runs.
 
     A memory that is missing or damaged is simply begun again; it is never trusted for a file whose
-    size, modification time (ns) or inode changed.
+    size, inode, or times of modification and change (ns) differ. A file changed within the last
+    `_SETTLED_NS` is read again next time: a second change within one tick of the clock would go unseen.
     """
 
     def __init__(self, memory: Path | None = None) -> None:
         self._memory = memory
-        self._known: dict[str, tuple[int, int, int, str]] = {}
+        self._known: dict[str, tuple[list[int], str]] = {}
         self._changed = False
         if memory is not None:
-            with suppress(OSError, ValueError):
-                self._known = {k: tuple(v) for k, v in json.loads(memory.read_bytes()).items()}
+            with suppress(OSError, ValueError, TypeError, AttributeError):
+                known = json.loads(memory.read_bytes()).items()
+                self._known = {place: (list(mark), str(digest)) for place, (mark, digest) in known}
 
     def of(self, path: Path) -> str:
         """Digest of a file's content. Raises OSError."""
         place = os.path.realpath(path)
         stat = os.stat(place)
-        mark = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        mark = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
         known = self._known.get(place)
-        if known is not None and tuple(known[:3]) == mark:
-            return known[3]
+        if known is not None and known[0] == mark:
+            return known[1]
         digest = of_file(Path(place))
-        self._known[place] = (*mark, digest)
-        self._changed = True
+        if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) > _SETTLED_NS:
+            self._known[place] = (mark, digest)
+            self._changed = True
         return digest
 
     def of_folder(self, folder: Path) -> str:
@@ -80,7 +88,7 @@ class FileDigests:
             return
         with suppress(OSError):
             self._memory.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self._memory.with_suffix(f".{os.getpid()}")
-            fresh.write_text(json.dumps(self._known))
+            fresh = self._memory.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+            fresh.write_text(json.dumps(dict(self._known)))
             os.replace(fresh, self._memory)
             self._changed = False

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import os
+import shutil
+import time
+
+import pytest
+
+from optcli.store import Store, key_of
+
+
+def make(
+    store: Store, name: str, size_bytes: int = 100, used_s_ago: float = 0, kind: str = "artifact"
+) -> str:
+    ingredients = {"step": name}
+    key = key_of(ingredients)
+    with store.work(kind, key) as work:
+        (work / "model").write_bytes(b"m" * size_bytes)
+        (work / "sub").mkdir()
+        (work / "sub" / "more").write_bytes(b"more")
+        made = store.put(kind, key, work, {}, ingredients)
+    os.utime(made.path.parent / "entry.json", (time.time() - used_s_ago,) * 2)
+    return key
+
+
+def keys(store: Store) -> set[str]:
+    return {entry.key for entry in store.entries()}
+
+
+def flip(path) -> None:
+    """Change one bit and nothing else that can be seen: size and times stay."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda files: flip(files / "model"), "model: its content has changed"),
+        (lambda files: flip(files / "sub" / "more"), "sub/more: its content has changed"),
+        (lambda files: flip(files.parent / "entry.json"), "entry.json: missing or damaged"),
+        (lambda files: (files / "sub" / "more").unlink(), "sub/more: missing"),
+        (lambda files: (files / "extra").write_bytes(b""), "extra: does not belong here"),
+        (lambda files: (files.parent / "entry.json").unlink(), "entry.json: missing or damaged"),
+        (lambda files: shutil.rmtree(files), "model: missing"),
+        (lambda files: ((files / "model").unlink(), (files / "model").symlink_to("/x")), "link"),
+    ],
+)
+def test_verify_names_the_damage_and_repair_removes_it(tmp_store, damage, problem):
+    sound, broken = make(tmp_store, "sound"), make(tmp_store, "broken")
+    assert tmp_store.verify() == []
+    damage(tmp_store.folder("artifact", broken) / "files")
+    found = tmp_store.verify()
+    assert [(each.kind, each.key, each.removed) for each in found] == [("artifact", broken, False)]
+    assert any(problem in each for each in found[0].problems)
+    assert tmp_store.verify(kinds=["measurement"]) == []
+    assert [each.removed for each in tmp_store.verify(repair=True)] == [True]
+    assert tmp_store.verify() == []
+    assert keys(tmp_store) == {sound}
+    assert make(tmp_store, "broken") == broken
+
+
+def test_verify_of_an_empty_store_is_clean(tmp_store):
+    assert tmp_store.verify(repair=True) == []
+
+
+def test_damage_of_one_entry(tmp_store):
+    entry = tmp_store.get("artifact", make(tmp_store, "one"))
+    assert tmp_store.damage(entry) == ()
+    flip(entry.path / "model")
+    assert tmp_store.damage(entry) == ("model: its content has changed",)
+
+
+def test_discard_removes_one_entry_and_is_content_with_none(tmp_store):
+    kept, dropped = make(tmp_store, "kept"), make(tmp_store, "dropped")
+    tmp_store.discard("artifact", dropped)
+    tmp_store.discard("artifact", dropped)
+    assert keys(tmp_store) == {kept}
+    assert os.listdir(tmp_store.root / "work") == []
+
+
+def test_gc_removes_the_least_recently_used_until_it_fits(tmp_store):
+    old, middle, new = (make(tmp_store, f"{age}", 1000, age) for age in (300, 200, 100))
+    assert tmp_store.gc(max_bytes=4000) == []
+    removed = tmp_store.gc(max_bytes=2100)
+    assert [(each.key, each.size_bytes) for each in removed] == [(old, 1004)]
+    assert keys(tmp_store) == {middle, new}
+
+
+def test_gc_knows_that_looking_up_is_using(tmp_store):
+    old, new = make(tmp_store, "old", 1000, 300), make(tmp_store, "new", 1000, 200)
+    tmp_store.get("artifact", old)
+    assert [each.key for each in tmp_store.gc(max_bytes=1500)] == [new]
+
+
+def test_gc_removes_what_was_not_used_for_long(tmp_store):
+    old, new = make(tmp_store, "old", used_s_ago=1000), make(tmp_store, "new", used_s_ago=10)
+    assert [each.key for each in tmp_store.gc(older_than_s=500)] == [old]
+    assert keys(tmp_store) == {new}
+
+
+def test_gc_without_limits_removes_no_entry(tmp_store):
+    make(tmp_store, "old", used_s_ago=10**8)
+    assert tmp_store.gc() == []
+
+
+def test_gc_keeps_what_it_is_told_to(tmp_store):
+    old, new = make(tmp_store, "old", used_s_ago=1000), make(tmp_store, "new", used_s_ago=900)
+    assert [each.key for each in tmp_store.gc(keep={old}, older_than_s=1, max_bytes=0)] == [new]
+
+
+def test_gc_never_removes_what_is_being_made(tmp_store):
+    key = make(tmp_store, "old", used_s_ago=1000)
+    with tmp_store.lock("artifact", key):
+        assert Store(tmp_store.root).gc(max_bytes=0) == []
+    assert [each.key for each in tmp_store.gc(max_bytes=0)] == [key]
+
+
+def test_gc_in_a_dry_run_says_the_same_and_removes_nothing(tmp_store):
+    make(tmp_store, "old", used_s_ago=1000)
+    (tmp_store.folder("artifact", make(tmp_store, "broken")) / "entry.json").unlink()
+    (tmp_store.root / "work" / "artifact-dead-x").mkdir()
+    before = sorted(path for path in tmp_store.root.rglob("*") if path.suffix != ".lock")
+    planned = tmp_store.gc(max_bytes=0, dry_run=True)
+    assert sorted(path for path in tmp_store.root.rglob("*") if path.suffix != ".lock") == before
+    assert tmp_store.gc(max_bytes=0) == planned
+    assert len(planned) == 3
+    assert keys(tmp_store) == set()
+    assert os.listdir(tmp_store.root / "work") == []
+
+
+def test_gc_spares_the_work_of_the_living(tmp_store):
+    key = key_of({})
+    with tmp_store.work("artifact", key) as work:
+        (work / "half").write_bytes(b"half")
+        other = Store(tmp_store.root)
+        assert other.gc(max_bytes=0) == []
+        with other.work("artifact", key):
+            assert (work / "half").exists()
+        tmp_store.put("artifact", key, work, {}, {})
+    assert tmp_store.get("artifact", key)
