@@ -104,7 +104,7 @@ class StoreError(OptcliError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in a recipe. `line` and `column` count from 1."""
+    """One thing wrong in a recipe. `line` and `column` count from 1; 0 outside a file (`--set`)."""
 
     file: str
     line: int
@@ -113,7 +113,8 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.file}:{self.line}:{self.column}: {self.message}"
+        where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        text = f"{where}: {self.message}"
         return text + (f"\n  hint: {self.hint}" if self.hint else "")
 
 

@@ -1,1 +1,32 @@
-"""TBD."""
+"""What the user asked for, fully checked before anything runs and without a heavy import.
+
+`load` reads a recipe and finds everything that is wrong with it at once. Two things it cannot see
+without running the user's code: the options and the formats of their own passes. Once a worker has
+found out, `option_problems` and `check_formats` check those.
+"""
+
+from __future__ import annotations
+
+from optcli.recipe.loading import check_formats, load, option_problems
+from optcli.recipe.models import (
+    MatrixEntry,
+    ModelSettings,
+    PassUse,
+    Recipe,
+    RunnerUse,
+    Variant,
+)
+from optcli.recipe.schema import schema
+
+__all__ = [
+    "MatrixEntry",
+    "ModelSettings",
+    "PassUse",
+    "Recipe",
+    "RunnerUse",
+    "Variant",
+    "check_formats",
+    "load",
+    "option_problems",
+    "schema",
+]

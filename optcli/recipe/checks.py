@@ -1,0 +1,112 @@
+"""What only the parts of a recipe together can get wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from optcli.errors import did_you_mean
+from optcli.recipe.nodes import Node, Problems
+from optcli.recipe.sections import Sections
+from optcli.settings import SymbolRange, TensorSpec
+
+
+def check_together(
+    recipe: Node, sections: Sections, variants: Collection[str], problems: Problems
+) -> None:
+    """Note what does not fit together between sections that are each sound."""
+    if sections.inputs is not None:
+        inputs = recipe.value["inputs"].elements()
+        _input_names(sections.inputs, inputs, problems)
+        _ranges(sections.inputs, inputs, problems)
+        _batch_symbols(sections.inputs, inputs, problems)
+        _batch_sizes(recipe, sections, problems)
+        _data_inputs(recipe, sections, problems)
+    evaluation = (recipe.get("data") or Node({}, recipe.place)).get("evaluation")
+    if sections.accuracy is not None and evaluation is None:
+        message = "accuracy is measured on data: evaluation, which the recipe does not give"
+        hint = "add data: {evaluation: {source: ...}}, or remove accuracy"
+        problems.add(recipe.value["accuracy"].start, message, hint)
+    baseline = recipe.get("baseline")
+    if baseline is not None and isinstance(baseline.value, str) and baseline.value not in variants:
+        message = f"baseline: there is no variant {baseline.value!r}"
+        problems.add(baseline.place, message, did_you_mean(baseline.value, list(variants)))
+
+
+def _input_names(specs: tuple[TensorSpec, ...], nodes: Collection[Node], problems: Problems) -> None:
+    seen: set[str] = set()
+    for spec, node in zip(specs, nodes, strict=True):
+        if spec.name in seen:
+            message = f"two inputs have the name {spec.name!r}"
+            problems.add(node.value["name"].place, message, "give each input its own name")
+        seen.add(spec.name)
+
+
+def _ranges(specs: tuple[TensorSpec, ...], nodes: Collection[Node], problems: Problems) -> None:
+    """One symbol means one size: wherever its range is written it is the same."""
+    known: dict[str, tuple[SymbolRange, str]] = {}
+    for spec, node in zip(specs, nodes, strict=True):
+        for symbol, size in spec.ranges.items():
+            first, owner = known.setdefault(symbol, (size, spec.name))
+            if size != first:
+                at = node.get(symbol) or node.value["shape"]
+                message = f"{symbol} is {_said(size)} here, but {_said(first)} in input {owner!r}"
+                hint = "write the same range in both, or another symbol"
+                problems.add(at.place, message, hint)
+
+
+def _said(size: SymbolRange) -> str:
+    return f"{size.min}..{size.opt}..{size.max}"
+
+
+def _batch_symbols(specs: tuple[TensorSpec, ...], nodes: Collection[Node], problems: Problems) -> None:
+    first: TensorSpec | None = None
+    for spec, node in zip(specs, nodes, strict=True):
+        if spec.batch_symbol is None:
+            continue
+        if first is not None and spec.batch_symbol != first.batch_symbol:
+            message = (
+                f"the batch is {spec.batch_symbol!r} here, but {first.batch_symbol!r} in {first.name!r}"
+            )
+            hint = f"begin both shapes with {first.batch_symbol}"
+            problems.add(node.value["shape"].elements()[0].place, message, hint)
+        first = first or spec
+
+
+def _batch_sizes(recipe: Node, sections: Sections, problems: Problems) -> None:
+    """Every batch size measured is one that the inputs take."""
+    if sections.latency is None or sections.inputs is None:
+        return
+    # Beside an input with a batch, one without is no batch of its own: anchors, a prompt.
+    batched = [spec for spec in sections.inputs if spec.batch_symbol] or list(sections.inputs)
+    written = (recipe.get("latency") or Node({}, recipe.place)).get("batch_sizes")
+    for index, size in enumerate(sections.latency.batch_sizes):
+        for spec in batched:
+            takes = spec.batch_range()
+            if takes.min <= size <= takes.max:
+                continue
+            fixed = spec.batch_symbol is None
+            wanted = str(takes.min) if fixed else f"{takes.min} to {takes.max}"
+            what = (
+                "latency measures batch size" if written else "latency measures by default batch size"
+            )
+            message = f"{what} {size}, but input {spec.name!r} takes {wanted}"
+            if written is not None:
+                at = written.elements()[index].place
+                hint = (
+                    "begin its shape with batch instead of a number"
+                    if fixed
+                    else "widen batch: {max: ...}"
+                )
+            else:
+                at = recipe.value["inputs"].place
+                hint = f"add latency: {{batch_sizes: [{takes.opt}]}}"
+            problems.add(at, message, hint)
+
+
+def _data_inputs(recipe: Node, sections: Sections, problems: Problems) -> None:
+    names = [spec.name for spec in sections.inputs or ()]
+    for role, settings in sections.data.items():
+        if settings.input is not None and settings.input not in names:
+            node = recipe.value["data"].value[role].value["input"]
+            message = f"data.{role}.input: there is no input {settings.input!r}"
+            problems.add(node.place, message, did_you_mean(settings.input, names))

@@ -1,0 +1,171 @@
+"""`extends`: a recipe on top of others. Mappings are merged, everything else is replaced."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from optcli.recipe.nodes import Node, Place, Problems
+from optcli.recipe.placeholders import substituted
+from optcli.recipe.reading import read
+from optcli.recipe.shorthand import written_out
+
+_MOST_FILES = 100
+
+
+class Extending:
+    """Reads a recipe and what it extends. Paths come out relative to the recipe's own folder."""
+
+    def __init__(self, environment: Mapping[str, str], problems: Problems) -> None:
+        self._environment, self._problems = environment, problems
+        self._files = 0
+
+    def read(
+        self, path: Path, shown: str, asked: Place | None = None, above: tuple[Path, ...] = ()
+    ) -> Node | None:
+        """The merged recipe; None where the file itself cannot be read. Problems are noted."""
+        own = read(path, shown, self._problems, asked)
+        self._files += 1
+        if own is None or not isinstance(own.value, dict):
+            if not self._problems.at(asked or Place(shown, 1, 1)):
+                self._no_mapping(own, shown)
+            return None
+        own = written_out(self._substituted(own))
+        merged: Node | None = None
+        for parent in self._parents(own, path, shown, (*above, path.resolve())):
+            merged = parent if merged is None else merge(merged, parent)
+        return own if merged is None else replace(merge(merged, own), place=own.place)
+
+    def _no_mapping(self, node: Node | None, shown: str) -> None:
+        hint = "begin with version: 1 and name: ..."
+        if node is None:
+            if not len(self._problems):
+                self._problems.add(Place(shown, 1, 1), "the recipe is empty", hint)
+        else:
+            found = "a list" if isinstance(node.value, tuple) else repr(node.value)
+            self._problems.add(node.place, f"found {found}, wanted a mapping of keys", hint)
+
+    def _substituted(self, recipe: Node) -> Node:
+        """Everything but the matrix, whose own names are known only when it is written out."""
+        new = substituted(recipe.without("matrix"), self._environment, self._problems)
+        matrix = recipe.get("matrix")
+        return new if matrix is None else new.with_items({"matrix": matrix})
+
+    def _parents(self, own: Node, path: Path, shown: str, above: tuple[Path, ...]) -> list[Node]:
+        extends = own.get("extends")
+        found = []
+        for item in [] if extends is None else extends.elements() or (extends,):
+            if not isinstance(item.value, str):
+                continue  # the check of the header says so
+            parent = path.parent / item.value
+            name = os.path.normpath(os.path.join(os.path.dirname(shown), item.value))
+            if parent.resolve() in above:
+                circle = " -> ".join(p.name for p in (*above, parent.resolve()))
+                self._problems.add(
+                    item.place, f"the recipe extends itself: {circle}", "break the circle"
+                )
+            elif self._files >= _MOST_FILES:
+                message = f"more than {_MOST_FILES} files are extended"
+                self._problems.add(item.place, message, "extend fewer")
+            else:
+                node = self.read(parent, name, item.place, above)
+                if node is not None:
+                    found.append(_rebased(node.without("extends"), parent.parent, path.parent))
+        return found
+
+
+def merge(below: Node, above: Node) -> Node:
+    """`above` on top of `below`: mappings key by key, anything else is replaced."""
+    if not isinstance(below.value, dict) or not isinstance(above.value, dict):
+        return above
+    if _other_kind(below, above):
+        return above
+    items = dict(below.value)
+    for name, node in above.value.items():
+        items[name] = merge(items[name], node) if name in items else node
+    return replace(above, value=items)
+
+
+def _other_kind(below: Node, above: Node) -> bool:
+    """Settings of one runner mean nothing to another."""
+    old, new = below.get("name"), above.get("name")
+    return (
+        old is not None and new is not None and old.value != new.value and "variants" not in above.value
+    )
+
+
+def _rebased(recipe: Node, old: Path, new: Path) -> Node:
+    """The paths of an extended recipe, relative to the folder of the recipe that extends it."""
+    if old.resolve() == new.resolve():
+        return recipe
+
+    def moved(node: Node) -> Node:
+        if not isinstance(node.value, str):
+            return node
+        return replace(node, value=rebased(node.value, old, new))
+
+    def each(node: Node) -> Node:
+        return replace(node, value=tuple(moved(item) for item in node.elements()))
+
+    changes: dict[str, Node] = {}
+    for section, fields in (("model", ("source", "weights")),):
+        node = recipe.get(section)
+        if node is not None:
+            named = {name: moved(item) for name, item in node.items() if name in fields}
+            changes[section] = node.with_items(named) if named else node
+    data = recipe.get("data")
+    if data is not None:
+        roles = {
+            role: settings.with_items({"source": moved(source)})
+            for role, settings in data.items()
+            if (source := settings.get("source")) is not None
+        }
+        changes["data"] = data.with_items(roles) if roles else data
+    plugins = recipe.get("plugins")
+    if plugins is not None:
+        named = {name: moved(item) for name, item in plugins.items()}
+        changes["plugins"] = plugins.with_items(named) if named else each(plugins)
+    for section in ("variants", "matrix"):
+        node = recipe.get(section)
+        if node is not None and isinstance(node.value, dict):
+            changes[section] = node.with_items(
+                {name: _passes_rebased(item, old, new) for name, item in node.items()}
+            )
+    return recipe.with_items(changes)
+
+
+def _passes_rebased(variant: Node, old: Path, new: Path) -> Node:
+    inner, passes = variant.get("variant"), variant.get("passes")
+    if inner is not None:
+        return variant.with_items({"variant": _passes_rebased(inner, old, new)})
+    if passes is None:
+        return variant
+    items = tuple(
+        replace(item, value={rebased(name, old, new): node for name, node in item.items()})
+        if isinstance(item.value, dict)
+        else item
+        for item in passes.elements()
+    )
+    return variant.with_items({"passes": replace(passes, value=items)})
+
+
+_SCHEME = re.compile(r"[a-z][a-z0-9_]+:")
+
+
+def rebased(text: str, old: Path, new: Path) -> str:
+    """`SCHEME:PATH:NAME`, or any part of it, with its path relative to `new` instead of `old`.
+
+    What is no path (a torchvision name, a Python module) stays as it is.
+    """
+    match = _SCHEME.match(text)
+    scheme = match[0] if match else ""
+    head, colon, name = text[len(scheme) :].partition(":")
+    path = Path(head)
+    is_path = head.startswith(("./", "../")) or head.endswith(".py") or (old / path).exists()
+    if not head or path.is_absolute() or not is_path:
+        return text
+    moved = os.path.relpath(os.path.normpath(old / path), new)
+    return f"{scheme}{Path(moved).as_posix()}{colon}{name}"

@@ -1,0 +1,156 @@
+"""From a file to a checked recipe: read, extend, override, write out the matrix, check everything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from optcli import sources
+from optcli.errors import Problem, RecipeError
+from optcli.passes import Traits
+from optcli.recipe.chains import chain_problems
+from optcli.recipe.checks import check_together
+from optcli.recipe.extending import Extending
+from optcli.recipe.matrix import expanded
+from optcli.recipe.models import MatrixEntry, PassUse, Recipe, Variant, digest_of
+from optcli.recipe.nodes import Node, Place, Problems
+from optcli.recipe.overrides import override
+from optcli.recipe.placeholders import substituted
+from optcli.recipe.sections import Sections, read_sections
+from optcli.recipe.variants import Variants
+from optcli.recipe.wording import found, note
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read and check a recipe, without a heavy import and without running the user's code.
+
+    `overrides` are `key.key=value` texts, the value in YAML. Raises `RecipeError` with everything
+    that is wrong, in file order.
+    """
+    path, problems = Path(path), Problems()
+    node = Extending(os.environ, problems).read(path, str(path))
+    recipe = None
+    if node is not None:
+        for text in overrides:
+            node = override(node, text, problems)
+        if overrides:
+            node = _environment(node, problems)
+        recipe = _checked(node, path, problems)
+    if recipe is None or len(problems):
+        raise RecipeError(problems.in_order())
+    return recipe
+
+
+def _environment(recipe: Node, problems: Problems) -> Node:
+    """The placeholders that `--set` brought in; those of files have been replaced already."""
+    matrix = recipe.get("matrix")
+    fresh = _only_outside(recipe.without("matrix"), problems)
+    return fresh if matrix is None else fresh.with_items({"matrix": matrix})
+
+
+def _only_outside(node: Node, problems: Problems) -> Node:
+    if isinstance(node.value, dict):
+        return replace(node, value={k: _only_outside(v, problems) for k, v in node.value.items()})
+    if isinstance(node.value, tuple):
+        return replace(node, value=tuple(_only_outside(item, problems) for item in node.value))
+    return node if node.place.line else substituted(node, os.environ, problems)
+
+
+def _checked(node: Node, path: Path, problems: Problems) -> Recipe | None:
+    folder = Path(os.path.abspath(path)).parent
+    sections = read_sections(node, folder, problems)
+    nodes = _variant_nodes(node, problems)
+    variants = Variants(sections.plugins, folder, problems).read(nodes)
+    for name, variant in variants.items():
+        if variant is not None:
+            roles = (node.get("data") or Node({}, node.place)).plain() or {}
+            chain_problems(sections.source_format, variant, roles, nodes[name].start, problems)
+    check_together(node, sections, list(variants), problems)
+    if len(problems):
+        return None
+    return _recipe(node, sections, {k: v for k, v in variants.items() if v is not None}, path, folder)
+
+
+def _variant_nodes(recipe: Node, problems: Problems) -> dict[str, Node]:
+    """The variants as written, then those that the matrix writes."""
+    variants, matrix = recipe.get("variants"), recipe.get("matrix")
+    nodes: dict[str, Node] = {}
+    if variants is not None and variants.value is not None:
+        if isinstance(variants.value, dict):
+            nodes.update(variants.value)
+        else:
+            message = f"variants: found {found(variants.value)}, wanted a mapping of names"
+            problems.add(variants.place, message, "write NAME: [pass, pass] for each variant")
+            return nodes
+        if not nodes and not matrix:
+            message = "variants: found an empty mapping, wanted at least one variant"
+            problems.add(variants.place, message, "write variants: {eager: []}")
+    if matrix is not None and matrix.value is not None:
+        for name, node in expanded(matrix, os.environ, problems).items():
+            if name in nodes:
+                message = f"the matrix writes a variant {name!r}, which variants has already"
+                problems.add(node.start, message, "rename one of them")
+            nodes.setdefault(name, node)
+    return nodes
+
+
+def _recipe(
+    node: Node, sections: Sections, variants: dict[str, Variant], path: Path, folder: Path
+) -> Recipe:
+    assert sections.header is not None
+    assert sections.model is not None
+    assert sections.inputs is not None
+    assert sections.latency is not None
+    matrix = node.get("matrix")
+    header = sections.header.model_dump()
+    recipe = Recipe(
+        **{**header, "baseline": sections.header.baseline or next(iter(variants))},
+        model=sections.model,
+        inputs=sections.inputs,
+        data=sections.data,
+        plugins=sections.plugins,
+        variants=variants,
+        matrix={k: MatrixEntry(**v) for k, v in (matrix.plain() if matrix else {}).items()},
+        latency=sections.latency,
+        accuracy=sections.accuracy,
+        slo=sections.slo,
+        path=path,
+        folder=folder,
+    )
+    return recipe.model_copy(update={"digest": digest_of(recipe)})
+
+
+def check_formats(recipe: Recipe, traits: Mapping[str, Traits]) -> None:
+    """Check the chains of formats again, now that the user's own passes are known.
+
+    `traits` has the traits of each of them by its `PassUse.place`. Raises `RecipeError`.
+    """
+    problems = Problems()
+    problems.reading(str(recipe.path))
+    source = sources.find(recipe.model.source.partition(":")[0]).format
+    for variant in recipe.variants.values():
+        start = Place(str(recipe.path), 1, 1)
+        chain_problems(source, variant, recipe.data, start, problems, traits)
+    if len(problems):
+        raise RecipeError(problems.in_order())
+
+
+def option_problems(use: PassUse, kind: type[BaseModel], error: ValidationError) -> list[Problem]:
+    """What is wrong with the options of a user's own pass, found where its class is known."""
+    problems, place = Problems(), Place.parse(use.place)
+    options = _placed(use.options, place)
+    note(kind, error.errors(include_url=False), options, problems, use.name, apart=True)
+    return problems.in_order()
+
+
+def _placed(value: Any, place: Place) -> Node:
+    if isinstance(value, Mapping):
+        return Node({str(key): _placed(item, place) for key, item in value.items()}, place)
+    if isinstance(value, list | tuple):
+        return Node(tuple(_placed(item, place) for item in value), place)
+    return Node(value, place)

@@ -1,0 +1,137 @@
+"""The recipe as it is after checking: frozen, every option valid, nothing heavy imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SerializeAsAny
+
+from optcli.data import DataSettings
+from optcli.digest import of_value
+from optcli.passes import Pass
+from optcli.runners import Runner
+from optcli.settings import AccuracySettings, LatencySettings, Settings, SloSettings, TensorSpec
+
+ROLES = ("calibration", "training", "validation", "evaluation")
+
+
+class Header(Settings):
+    """What stands at the top of a recipe."""
+
+    version: Literal[1] = Field(description="of the recipe's language: 1")
+    name: str = Field(description="names the folder of the results")
+    extends: str | tuple[str, ...] | None = Field(
+        None, description="recipe files that this one changes; mappings are merged, lists replaced"
+    )
+    baseline: str | None = Field(None, description="the variant to compare with; default: the first")
+    seed: int = Field(0, ge=0, description="of everything that draws at random")
+
+
+class ModelSettings(Settings):
+    """Which model: `source` says where its network is, `weights` where its parameters are."""
+
+    source: str = Field(
+        min_length=1,
+        description="KIND:WHAT, such as torchvision:resnet50, python:FILE.py:NAME, onnx:PATH",
+        examples=["torchvision:resnet50", "python:models/digits.py:DigitsNet", "onnx:model.onnx"],
+    )
+    weights: str | None = Field(None, description="a file, or a name the source knows such as DEFAULT")
+    arguments: dict[str, Any] = Field(
+        default_factory=dict, description="keyword arguments of the callable that makes the network"
+    )
+
+
+class PassUse(Settings):
+    """A pass in a variant, with its options.
+
+    `place` is where it stands (`recipe.yaml:31:7`; no two uses that differ share one). `configured`
+    is the checked pass where it is optcli's own; otherwise it is None and `reference`
+    (`FILE_OR_MODULE:CLASS`, relative to the recipe's folder) names the class, which only a worker
+    imports.
+    """
+
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    place: str
+    configured: SerializeAsAny[Pass] | None = None
+    reference: str | None = None
+
+
+class RunnerUse(Settings):
+    """The runner of a variant: its name and the checked settings."""
+
+    name: str
+    configured: SerializeAsAny[Runner]
+    place: str = ""
+
+
+class VariantSettings(Settings):
+    """What a variant says besides its passes and its runner."""
+
+    extends: str | None = Field(
+        None,
+        description="a variant: its passes come first, its settings hold where not said here",
+    )
+    required: bool = Field(False, description="an error, not skipped, where something is missing")
+    gate: bool = Field(False, description="marks the variant for the merge gate")
+
+
+class Variant(VariantSettings):
+    """Passes in their order, and the runner that runs what they make (None: the format's default)."""
+
+    passes: tuple[PassUse, ...] = ()
+    runner: RunnerUse | None = None
+
+
+class MatrixEntry(Settings):
+    """Writes one variant for every combination of the values in `over`.
+
+    `${name}` in the entry's name and in `variant` is replaced by the value.
+    """
+
+    over: dict[str, tuple[Any, ...]]
+    variant: Any
+
+
+class Recipe(Header):
+    """What the user asked for, fully checked.
+
+    `variants` holds those that the matrix writes as well, and has at least one. Paths in all
+    settings are as written, relative to `folder`. `digest` is over all that was checked, wherever
+    the file lies.
+    """
+
+    model: ModelSettings
+    inputs: tuple[TensorSpec, ...]
+    data: dict[str, DataSettings] = Field(default_factory=dict)
+    plugins: dict[str, str] = Field(default_factory=dict)
+    variants: dict[str, Variant] = Field(min_length=1)
+    matrix: dict[str, MatrixEntry] = Field(default_factory=dict)
+    baseline: str
+    latency: LatencySettings = LatencySettings()
+    accuracy: AccuracySettings | None = None
+    slo: SloSettings | None = None
+    path: Path
+    folder: Path
+    digest: str = ""
+
+
+# What a recipe file may say at the top, in the order of the documentation.
+KEYS = tuple(name for name in Recipe.model_fields if name not in ("path", "folder", "digest"))
+REQUIRED = ("version", "name", "model", "inputs", "variants")
+
+
+def digest_of(recipe: Recipe) -> str:
+    """Digest over the checked content, not over where the file lies or how it was written."""
+    content = recipe.model_dump(
+        mode="json", exclude={"path", "folder", "digest", "extends", "matrix", "plugins"}
+    )
+    for variant in content["variants"].values():
+        variant.pop("extends")
+        if variant["runner"]:
+            variant["runner"].pop("place")
+        for use in variant["passes"]:
+            use.pop("place")
+            use["options"] = use.pop("configured") or use["options"]
+    return of_value(content)

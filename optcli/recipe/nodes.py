@@ -1,0 +1,116 @@
+"""A recipe as it was written: plain values that remember where they stand.
+
+Everything that changes a recipe before it is checked (extending, overriding, substituting, writing
+variants from a matrix) works on these nodes, so that a problem found at the end still names the
+file, line and column that a person has to mend.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from optcli.errors import Problem
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something stands. `line` and `column` count from 1; both are 0 outside a file."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+    @staticmethod
+    def parse(text: str) -> Place:
+        """The place that `str` wrote; a number behind it (`PassUse.place`) is left out."""
+        match = re.fullmatch(r"(.*?)(?::(\d+):(\d+))?(?: #\d+)?", text, re.DOTALL)
+        assert match is not None
+        return Place(match[1], int(match[2] or 0), int(match[3] or 0))
+
+
+@dataclass(frozen=True)
+class Node:
+    """A scalar, a tuple of nodes or a mapping to nodes.
+
+    `place` is where the value begins, `key` where the key before it begins. `text` is what stood
+    there before a value was substituted and given its type.
+    """
+
+    value: Any
+    place: Place
+    key: Place | None = None
+    text: str | None = None
+
+    @property
+    def start(self) -> Place:
+        """Where the key begins, or the value where there is no key."""
+        return self.key or self.place
+
+    def get(self, name: str) -> Node | None:
+        """The node under a key; None where there is none or this is no mapping."""
+        return self.value.get(name) if isinstance(self.value, dict) else None
+
+    def items(self) -> Iterator[tuple[str, Node]]:
+        """Keys and nodes of a mapping; nothing for any other value."""
+        return iter(self.value.items() if isinstance(self.value, dict) else ())
+
+    def elements(self) -> Sequence[Node]:
+        """The nodes of a list; nothing for any other value."""
+        return self.value if isinstance(self.value, tuple) else ()
+
+    def plain(self) -> Any:
+        """The value without its places: dicts, lists and scalars."""
+        if isinstance(self.value, dict):
+            return {name: node.plain() for name, node in self.value.items()}
+        if isinstance(self.value, tuple):
+            return [node.plain() for node in self.value]
+        return self.value
+
+    def with_items(self, changes: dict[str, Node]) -> Node:
+        """The mapping with some keys added or replaced."""
+        return replace(self, value={**self.value, **changes})
+
+    def without(self, *names: str) -> Node:
+        """The mapping without some keys."""
+        return replace(self, value={k: v for k, v in self.items() if k not in names})
+
+
+class Problems:
+    """Everything found wrong so far.
+
+    One wrong thing gives one problem: at a place that has a problem already, later ones are what
+    follows from it and are left out, unless they are of another `kind`.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Place, str], Problem] = {}
+        self._files: dict[str, int] = {}
+
+    def reading(self, file: str) -> None:
+        """Files come in the order in which they are read."""
+        self._files.setdefault(file, len(self._files))
+
+    def add(self, place: Place, message: str, hint: str = "", *, kind: str = "") -> None:
+        """Note a problem."""
+        problem = Problem(place.file, place.line, place.column, message, hint)
+        self._found.setdefault((place, kind), problem)
+
+    def at(self, place: Place) -> bool:
+        """Whether something is wrong at a place already."""
+        return any(known == place for known, _ in self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def in_order(self) -> list[Problem]:
+        """All problems in file order; those of the command line come last."""
+        last = len(self._files)
+        return sorted(
+            self._found.values(), key=lambda p: (self._files.get(p.file, last), p.line, p.column)
+        )

@@ -1,0 +1,91 @@
+"""`${NAME}` and `${NAME:-default}` in any text of a recipe; `$$` is a plain dollar."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from optcli.errors import did_you_mean
+from optcli.recipe.nodes import Node, Problems
+from optcli.recipe.reading import scalar
+
+_ANY = re.compile(r"\$\$|\$\{(?P<name>[A-Za-z_]\w*)(?P<default>:-[^}]*)?\}|\$\{[^}]*\}?")
+
+
+def substituted(
+    node: Node,
+    environment: Mapping[str, str],
+    problems: Problems,
+    names: Mapping[str, Node] | None = None,
+) -> Node:
+    """The node with every placeholder replaced; one that has no value is noted as a problem.
+
+    `names` are values of a matrix and come before the environment. Text that is one placeholder
+    and nothing else takes the value with its type: `${THREADS}` is a number if THREADS is one.
+    """
+    if isinstance(node.value, dict):
+        items = node.value.items()
+        new = {key: substituted(item, environment, problems, names) for key, item in items}
+        return replace(node, value=new)
+    if isinstance(node.value, tuple):
+        parts = tuple(substituted(item, environment, problems, names) for item in node.value)
+        return replace(node, value=parts)
+    if not isinstance(node.value, str) or "$" not in node.value:
+        return node
+    return _Text(node, environment, problems, names or {}).replaced()
+
+
+class _Text:
+    """One text with placeholders."""
+
+    def __init__(
+        self, node: Node, environment: Mapping[str, str], problems: Problems, names: Mapping[str, Node]
+    ) -> None:
+        self._node, self._environment = node, environment
+        self._problems, self._names = problems, names
+
+    def replaced(self) -> Node:
+        text = self._node.value
+        whole = _ANY.fullmatch(text)
+        if whole and whole["name"] in self._names:
+            return replace(self._names[whole["name"]], key=self._node.key)
+        new = _ANY.sub(self._value, text)
+        if whole and text != "$$":
+            return replace(self._node, value=scalar(new), text=new)
+        return replace(self._node, value=new)
+
+    def _value(self, match: re.Match[str]) -> str:
+        name, default = match["name"], match["default"]
+        if match[0] == "$$":
+            return "$"
+        if name is None:
+            self._problem(
+                f"found {match[0]!r}, wanted ${{NAME}} or ${{NAME:-default}}", "write $$ for a $"
+            )
+            return match[0]
+        if name in self._names:
+            value = self._names[name]
+            if isinstance(value.value, dict | tuple):
+                self._problem(f"${{{name}}} is a list or mapping and cannot stand within text", "")
+            return _written(value)
+        given = self._environment.get(name)
+        if default is not None and not given:
+            return str(default[2:])
+        if given is None:
+            hint = f"set it, or give a default: ${{{name}:-value}}"
+            if self._names:
+                hint = f"{did_you_mean(name, list(self._names))} (of the matrix), or {hint}"
+            self._problem(f"the environment variable {name} is not set", hint)
+            return match[0]
+        return given
+
+    def _problem(self, message: str, hint: str) -> None:
+        self._problems.add(self._node.place, message, hint)
+
+
+def _written(node: Node) -> str:
+    """A scalar as a person would write it in YAML."""
+    if isinstance(node.value, bool):
+        return "true" if node.value else "false"
+    return "" if node.value is None else str(node.value)

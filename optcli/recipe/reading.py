@@ -1,0 +1,223 @@
+"""Reading YAML 1.2 into nodes. Nothing is constructed but text, numbers, true, false and null."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from optcli.errors import did_you_mean
+from optcli.recipe.nodes import Node, Place, Problems
+
+# Far more than any recipe needs: what lies beyond is a mistake or an attack.
+_MOST_BYTES = 256 * 1024
+_MOST_NODES = 50_000
+_MOST_DEPTH = 50
+_CORE = "tag:yaml.org,2002:"
+
+
+def read(path: Path, shown: str, problems: Problems, asked: Place | None = None) -> Node | None:
+    """A file as a node; None where it cannot be read, with the problem noted.
+
+    `shown` is the file's name in problems; `asked` is the place that names the file, if any.
+    """
+    problems.reading(shown)
+    place = asked or Place(shown, 1, 1)
+    if path.is_dir():
+        problems.add(place, f"{shown} is a folder, wanted a recipe file", _beside(path, ""))
+        return None
+    if not path.exists():
+        problems.add(place, f"there is no file {shown}", _beside(path.parent, path.name))
+        return None
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        problems.add(place, f"{shown} cannot be read: {error.strerror}", "check its permissions")
+        return None
+    text = _decoded(data, shown, problems)
+    if text is None:
+        return None
+    return parse(text, shown, problems)
+
+
+def _beside(folder: Path, name: str) -> str:
+    if not folder.is_dir():
+        return f"there is no folder {folder} either"
+    found = sorted(p.name for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))[:10]
+    return did_you_mean(name, found) if found else "name a YAML file"
+
+
+def _decoded(data: bytes, shown: str, problems: Problems) -> str | None:
+    if len(data) > _MOST_BYTES:
+        size = f"{len(data)} bytes, wanted at most {_MOST_BYTES}"
+        problems.add(Place(shown, 1, 1), f"the recipe has {size}", "name a recipe, not a data file")
+        return None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
+        message = f"byte 0x{data[error.start]:02x} is not UTF-8 text"
+        problems.add(Place(shown, line, column), message, "save the file as UTF-8")
+        return None
+
+
+def parse(text: str, shown: str, problems: Problems, fixed: Place | None = None) -> Node | None:
+    """YAML text as a node, at a `fixed` place if one is given; None where it is empty or wrong."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.reader import ReaderError
+
+    try:
+        composed = YAML(typ="safe", pure=True).compose(text)
+    except ReaderError as error:
+        place = fixed or _position(text, shown, error.position)
+        character = f"U+{ord(text[error.position]):04X}"
+        problems.add(place, f"the character {character} is not allowed in YAML", "remove it")
+        return None
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Place(shown, mark.line + 1, mark.column + 1) if mark else Place(shown, 1, 1)
+        message, hint = _syntax(error, text.splitlines()[place.line - 1 : place.line])
+        problems.add(fixed or place, message, hint)
+        return None
+    except RecursionError:
+        problems.add(fixed or Place(shown, 1, 1), "the YAML is nested too deeply", "flatten it")
+        return None
+    except YAMLError as error:
+        problems.add(fixed or Place(shown, 1, 1), f"this is not YAML: {error}", "mend the syntax")
+        return None
+    if composed is None:
+        return None
+    try:
+        return _Converter(shown, problems, fixed).node(composed, 0)
+    except _AbsurdError as absurd:
+        problems.add(absurd.place, str(absurd), "write it out without aliases")
+        return None
+
+
+def _position(text: str, shown: str, index: int) -> Place:
+    before = text[:index]
+    return Place(shown, before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1)
+
+
+def _syntax(error: Any, lines: list[str]) -> tuple[str, str]:
+    """What a YAML error says and what mends it."""
+    line = lines[0] if lines else ""
+    problem = " ".join((error.problem or error.context or "wrong syntax").split())
+    if "'\\t'" in problem or "\t" in line[: len(line) - len(line.lstrip())]:
+        return "found a tab, wanted spaces", "indent with spaces"
+    if "another document" in problem:
+        return "found a second document, wanted one", "remove the line ---"
+    if "undefined alias" in problem:
+        return problem, "define it with &NAME before, or quote the text if it begins with *"
+    if "mapping values are not allowed" in problem:
+        hint = "put the text in quotes if it contains ': ', or mend the indentation"
+        return "found a ':' where no key can stand", hint
+    if re.search(r"[\[{].*\$\{", line):
+        return f"syntax: {problem}", 'inside [ ] and { } a ${NAME} needs quotes: "${NAME}"'
+    if "%" in problem or "@" in problem or "`" in problem:
+        return f"syntax: {problem}", "put the text in quotes"
+    context = f" ({error.context})" if error.context and error.problem else ""
+    return f"syntax: {problem}{context}", "close what was opened, and line up the indentation"
+
+
+class _AbsurdError(Exception):
+    def __init__(self, message: str, place: Place) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+class _Converter:
+    """Turns composed YAML into nodes; counts, because aliases can make little text very large."""
+
+    def __init__(self, shown: str, problems: Problems, fixed: Place | None) -> None:
+        self._shown, self._problems, self._fixed = shown, problems, fixed
+        self._count = 0
+
+    def _place(self, yaml: Any) -> Place:
+        mark = yaml.start_mark
+        return self._fixed or Place(self._shown, mark.line + 1, mark.column + 1)
+
+    def node(self, yaml: Any, depth: int) -> Node:
+        place = self._place(yaml)
+        self._count += 1
+        if self._count > _MOST_NODES:
+            raise _AbsurdError(f"aliases make more than {_MOST_NODES} values of this", place)
+        if depth > _MOST_DEPTH:
+            raise _AbsurdError(f"values are nested more than {_MOST_DEPTH} deep", place)
+        tag = str(yaml.tag or "")
+        known = tag.removeprefix(_CORE)
+        if isinstance(yaml.value, str):
+            if tag.startswith(_CORE) and known in _SCALARS:
+                try:
+                    return Node(_SCALARS[known](yaml.value), place)
+                except (ValueError, KeyError):
+                    message = f"found {yaml.value!r}, wanted what its tag !!{known} says"
+                    self._problems.add(place, message, "remove the tag")
+                    return Node(yaml.value, place)
+        elif known in ("seq", "map"):
+            if known == "map":
+                return Node(self._mapping(yaml, depth), place)
+            return Node(tuple(self.node(item, depth + 1) for item in yaml.value), place)
+        shown = f"!!{known}" if tag.startswith(_CORE) else tag
+        self._problems.add(place, f"found the tag {shown}, wanted plain YAML", "remove the tag")
+        return Node(None, place)
+
+    def _mapping(self, yaml: Any, depth: int) -> dict[str, Node]:
+        own: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        for key, value in yaml.value:
+            place = self._place(key)
+            if not isinstance(key.value, str):
+                self._problems.add(place, "found a list or mapping as a key, wanted text")
+            elif str(key.tag) == f"{_CORE}merge":
+                merged = {**self._merged(value, depth), **merged}
+            elif key.value in own:
+                first = own[key.value].start
+                message = (
+                    f"the key {key.value!r} stands here a second time (first in line {first.line})"
+                )
+                self._problems.add(place, message, "remove one of the two")
+            else:
+                own[key.value] = replace(self.node(value, depth + 1), key=place)
+        return {**merged, **own}
+
+    def _merged(self, yaml: Any, depth: int) -> dict[str, Node]:
+        node = self.node(yaml, depth + 1)
+        parts = node.elements() or (node,)
+        if not all(isinstance(part.value, dict) for part in parts):
+            self._problems.add(node.place, "<< wanted an alias of a mapping", "write <<: *NAME")
+        return {name: item for part in reversed(parts) for name, item in part.items()}
+
+
+def _integer(text: str) -> int:
+    digits = text.replace("_", "")
+    return int(digits, 10 if digits.lstrip("+-").isdigit() else 0)
+
+
+def _number(text: str) -> float:
+    digits = text.replace("_", "").lower()
+    return float(digits.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_TRUTH = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
+_SCALARS: dict[str, Any] = {
+    "str": str,
+    "timestamp": str,
+    "int": _integer,
+    "float": _number,
+    "null": lambda text: None,
+    "bool": lambda text: _TRUTH[text.lower()],
+}
+
+
+def scalar(text: str) -> Any:
+    """Text as YAML would read it unquoted, where that is a number or a truth value; else the text."""
+    from ruamel.yaml.nodes import ScalarNode
+    from ruamel.yaml.resolver import VersionedResolver
+
+    tag = VersionedResolver().resolve(ScalarNode, text, (True, False)) if text else ""
+    known = str(tag).removeprefix(_CORE)
+    return _SCALARS[known](text) if known in ("int", "float", "bool") else text

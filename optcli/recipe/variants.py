@@ -1,0 +1,244 @@
+"""Variants: what each extends, its passes with their options, its runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from optcli import passes, registry, runners, user_code
+from optcli.digest import of_value
+from optcli.errors import did_you_mean
+from optcli.recipe.extending import merge
+from optcli.recipe.models import PassUse, RunnerUse, Variant, VariantSettings
+from optcli.recipe.nodes import Node, Problems
+from optcli.recipe.sections import SAFE_NAME
+from optcli.recipe.wording import allowed_keys, checked, found
+
+_KEYS = tuple(Variant.model_fields)
+
+
+class Variants:
+    """Reads variants; every pass and runner that is written once is checked, and blamed, once."""
+
+    def __init__(self, plugins: Mapping[str, str], folder: Path, problems: Problems) -> None:
+        self._plugins, self._folder, self._problems = plugins, folder, problems
+        self._uses: dict[int, tuple[Node, PassUse | None]] = {}
+        self._places: dict[str, list[str]] = {}
+
+    def read(self, nodes: Mapping[str, Node]) -> dict[str, Variant | None]:
+        """Every variant by name; None where something in it is wrong."""
+        self._names(nodes)
+        sound = {name: node for name, node in nodes.items() if self._shaped(node)}
+        return {
+            name: self._variant(_Resolving(nodes, sound, self._problems).node(name))
+            if name in sound
+            else None
+            for name in nodes
+        }
+
+    def _names(self, nodes: Mapping[str, Node]) -> None:
+        seen: dict[str, str] = {}
+        for name, node in nodes.items():
+            if not SAFE_NAME.fullmatch(name):
+                message = f"found the variant name {name!r}, wanted one that can be a folder's"
+                self._problems.add(node.start, message, "use letters, digits and _ . + -")
+            elif name.lower() in seen:
+                other = seen[name.lower()]
+                message = f"the variants {other!r} and {name!r} differ in capitals only"
+                self._problems.add(node.start, message, "some file systems mix them up: rename one")
+            seen.setdefault(name.lower(), name)
+
+    def _shaped(self, node: Node) -> bool:
+        """Whether a variant is a mapping with known keys and a list of passes; else it is noted."""
+        add = self._problems.add
+        if not isinstance(node.value, dict):
+            hint = (
+                "write [] for a variant without passes"
+                if node.value is None
+                else f"write [{node.value}]"
+            )
+            add(node.place, f"found {found(node.value)}, wanted a list of passes", hint)
+            return False
+        for key, item in node.items():
+            if key not in _KEYS:
+                add(item.start, f"unknown key {key!r} in a variant", self._belongs(key))
+        listed = node.get("passes")
+        if listed is not None and not isinstance(listed.value, tuple):
+            names = (
+                ", ".join(listed.value) if isinstance(listed.value, dict) else str(listed.value or "")
+            )
+            message = f"passes: found {found(listed.value)}, wanted a list of passes"
+            add(listed.place, message, f"write passes: [{names}]")
+            return False
+        return True
+
+    def _belongs(self, key: str) -> str:
+        if key in self._known():
+            return f"a pass stands in a list: write passes: [{key}]"
+        if key in runners.Runner.model_fields:
+            return f"did you mean runner: {{{key}: ...}}?"
+        return did_you_mean(key, _KEYS)
+
+    def _known(self) -> tuple[str, ...]:
+        return (*passes.names(), *self._plugins)
+
+    def _variant(self, node: Node) -> Variant | None:
+        plain = node.without(*(key for key in node.value if key not in VariantSettings.model_fields))
+        settings = checked(VariantSettings, plain, self._problems)
+        listed = node.get("passes")
+        uses = [self._use(item) for item in (listed.elements() if listed is not None else ())]
+        written = node.get("runner")
+        runner = None if written is None else self._runner(written)
+        if settings is None or None in uses or (written is not None and runner is None):
+            return None
+        whole = tuple(use for use in uses if use is not None)
+        return Variant(**settings.model_dump(), passes=whole, runner=runner)
+
+    def _use(self, item: Node) -> PassUse | None:
+        if id(item) not in self._uses:
+            self._uses[id(item)] = (item, self._pass(item))
+        return self._uses[id(item)][1]
+
+    def _pass(self, item: Node) -> PassUse | None:
+        add = self._problems.add
+        if not isinstance(item.value, dict) or not item.value:
+            message = f"found {found(item.value)}, wanted a pass"
+            add(item.place, message, "write a name, or {NAME: {OPTION: VALUE}}")
+            return None
+        if len(item.value) > 1:
+            name, *others = item.value
+            message = f"found {len(item.value)} keys ({', '.join(item.value)}), wanted one pass"
+            if item.value[name].value in (None, {}):
+                hint = f"indent its options further: {{{name}: {{{others[0]}: ...}}}}"
+            else:
+                hint = "begin each pass with a dash of its own"
+            add(item.value[others[0]].start, message, hint)
+            return None
+        ((name, options),) = item.value.items()
+        if not isinstance(options.value, dict):
+            message = f"{name}: found {found(options.value)}, wanted a mapping of options"
+            add(options.place, message, f"write {{{name}: {{OPTION: VALUE}}}}")
+            return None
+        return self._named(name, options, item)
+
+    def _named(self, name: str, options: Node, item: Node) -> PassUse | None:
+        place = item.place
+        use = PassUse(name=name, options=options.plain(), place=self._place(item, name, options))
+        if ":" in name:
+            wrong = user_code.problem(name, self._folder)
+            if wrong is not None:
+                self._problems.add(place, *wrong)
+                return None
+            return use.model_copy(update={"reference": name})
+        if name in self._plugins:
+            return use.model_copy(update={"reference": self._plugins[name]})
+        if name in registry.names(passes.__name__):
+            kind = passes.find(name)
+            configured = self._options(kind, name, options)
+            if configured is None:
+                return None
+            return use.model_copy(update={"configured": configured})
+        offered = registry.entry_points("optcli.passes").get(name)
+        if offered is not None:
+            return use.model_copy(update={"reference": offered})
+        self._problems.add(place, f"unknown pass {name!r}", did_you_mean(name, self._known()))
+        return None
+
+    def _place(self, item: Node, name: str, options: Node) -> str:
+        """Where the pass stands, numbered where a matrix or `--set` puts several at one place."""
+        place, content = str(item.place), of_value([name, options.plain()])
+        known = self._places.setdefault(place, [])
+        if content not in known:
+            known.append(content)
+        number = known.index(content)
+        return f"{place} #{number + 1}" if number else place
+
+    def _options(self, kind: type[passes.Pass], name: str, options: Node) -> passes.Pass | None:
+        """The configured pass; an option of another pass is called that."""
+        allowed = allowed_keys(kind)
+        foreign = [key for key in options.value if key not in allowed]
+        for key in foreign:
+            owners = [other for other in _with_option(key) if other != name]
+            if owners and "did you mean" not in did_you_mean(key, allowed):
+                message = f"unknown key {key!r} in {name}"
+                own = ", ".join(allowed) or "none"
+                hint = f"it is an option of {' and '.join(owners)}; {name} has {own}"
+                self._problems.add(options.value[key].start, message, hint)
+        return checked(kind, options, self._problems, name)
+
+    def _runner(self, node: Node) -> RunnerUse | None:
+        add = self._problems.add
+        if not isinstance(node.value, dict):
+            add(node.place, f"runner: found {found(node.value)}, wanted a name or a mapping", _A_RUNNER)
+            return None
+        name = node.get("name")
+        if name is None:
+            add(
+                node.start,
+                "missing key 'name' in runner",
+                f"add name: one of {', '.join(runners.names())}",
+            )
+            return None
+        if name.value not in runners.names():
+            hint = did_you_mean(str(name.value), runners.names())
+            add(name.place, f"unknown runner {found(name.value)}", hint)
+            return None
+        configured = checked(runners.find(name.value), node.without("name"), self._problems, "runner")
+        if configured is None:
+            return None
+        return RunnerUse(name=name.value, configured=configured, place=str(node.start))
+
+
+_A_RUNNER = "write runner: openvino, or runner: {name: openvino, threads: 2}"
+
+
+def _with_option(key: str) -> list[str]:
+    return [n for n in registry.names(passes.__name__) if key in passes.find(n).model_fields]
+
+
+@dataclass(frozen=True)
+class _Resolving:
+    """One variant merged with what it extends."""
+
+    nodes: Mapping[str, Node]
+    sound: Mapping[str, Node]
+    problems: Problems
+
+    def node(self, name: str, below: tuple[str, ...] = ()) -> Node:
+        own = self.nodes[name]
+        extends = own.get("extends")
+        if extends is None or not isinstance(extends.value, str):
+            return own
+        parent = extends.value
+        if parent not in self.nodes:
+            hint = did_you_mean(parent, [other for other in self.nodes if other != name])
+            self.problems.add(extends.place, f"extends an unknown variant {parent!r}", hint)
+            return own
+        if parent in (*below, name):
+            circle = " -> ".join((*below, name, parent))
+            if not any(self.problems.at(place) for place in self._extends((*below, name))):
+                message = f"variants extend each other in a circle: {circle}"
+                self.problems.add(extends.place, message, "break the circle")
+            return own
+        if parent not in self.sound:
+            return own
+        return _stacked(self.node(parent, (*below, name)), own)
+
+    def _extends(self, names: tuple[str, ...]) -> list[Any]:
+        found_nodes = [self.nodes[name].get("extends") for name in names]
+        return [node.place for node in found_nodes if node is not None]
+
+
+def _stacked(parent: Node, own: Node) -> Node:
+    """`own` on top of its parent: passes are appended, the runner merged, the rest replaced."""
+    merged = replace(own, value={**parent.value, **own.value})
+    changes = {}
+    before, after = parent.get("passes"), own.get("passes")
+    if before is not None and after is not None:
+        changes["passes"] = replace(after, value=(*before.elements(), *after.elements()))
+    old, new = parent.get("runner"), own.get("runner")
+    if old is not None and new is not None:
+        changes["runner"] = merge(old, new)
+    return merged.with_items(changes)

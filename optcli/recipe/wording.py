@@ -1,0 +1,249 @@
+"""What pydantic finds wrong, said plainly: what was found and wanted, where, and what mends it."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from optcli.errors import did_you_mean
+from optcli.recipe.hints import hint_for
+from optcli.recipe.nodes import Node, Problems
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_WANTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "path_type": "a path",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "set_type": "a list",
+    "frozen_set_type": "a list",
+    "dict_type": "a mapping",
+    "mapping_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "literal_error": "{expected}",
+    "enum": "{expected}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "too_short": "at least {min_length}",
+    "too_long": "at most {max_length}",
+    "string_too_short": "some text",
+    "string_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "text of the form {pattern}",
+    "none_required": "nothing",
+}
+# Silent conversions ("2" for 2, true for 1) hide mistakes: these come from strict checking.
+_SCALARS = ("int_type", "int_parsing", "float_type", "bool_type", "string_type")
+
+
+def checked(model: type[Model], node: Node, problems: Problems, where: str = "") -> Model | None:
+    """The node as an instance of a model; None where something in it is wrong, which is noted.
+
+    `where` names the section in messages.
+    """
+    data = node.plain()
+    errors = errors_in(model, data)
+    texts = [error for error in errors if error["type"] == "string_type"]
+    for error in texts:
+        at = _walk(node, error["loc"])
+        if at.node.text is not None:  # from the environment: text after all
+            _put(data, at.path, at.node.text)
+    errors = errors_in(model, data) if texts else errors
+    note(model, errors, node, problems, where)
+    return None if errors else model.model_validate(data)
+
+
+def errors_in(model: type[BaseModel], data: Any) -> list[Any]:
+    """Everything pydantic finds wrong: strict about scalars, easy about lists and tuples."""
+    errors: list[Any] = []
+    try:
+        model.model_validate(data)
+    except ValidationError as error:
+        errors.extend(error.errors(include_url=False))
+    try:
+        model.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        known = {one["loc"] for one in errors}
+        errors.extend(
+            one
+            for one in error.errors(include_url=False)
+            if one["type"] in _SCALARS
+            and one["loc"] not in known
+            and isinstance(one["input"], str | int | float)
+        )
+    return errors
+
+
+@dataclass(frozen=True)
+class _At:
+    """Where an error is: the deepest node along its location, the keys to it, and what is left."""
+
+    node: Node
+    path: tuple[Any, ...]
+    rest: tuple[Any, ...]
+
+
+def _walk(node: Node, loc: Sequence[Any]) -> _At:
+    path: list[Any] = []
+    for index, part in enumerate(loc):
+        child = _child(node, part)
+        if child is not None:
+            node = child
+            path.append(part)
+        elif not any(_child(node, later) for later in loc[index + 1 :]):
+            return _At(node, tuple(path), tuple(loc[index:]))
+        # else the part names one of several forms, or a field that a model fills itself
+    return _At(node, tuple(path), ())
+
+
+def _child(node: Node, part: Any) -> Node | None:
+    if isinstance(part, str):
+        return node.get(part)
+    return node.elements()[part] if part < len(node.elements()) else None
+
+
+def note(
+    model: type[BaseModel],
+    errors: Sequence[Any],
+    node: Node,
+    problems: Problems,
+    where: str = "",
+    *,
+    apart: bool = False,
+) -> None:
+    """Note pydantic's errors as problems, one for each thing that is wrong.
+
+    `apart` keeps all of them where the nodes have no places of their own.
+    """
+    found_at = [(error, _walk(node, error["loc"])) for error in errors]
+    groups: dict[Any, list[tuple[Any, _At]]] = {}
+    for error, at in found_at:
+        alone = error["type"] in ("missing", "extra_forbidden")
+        groups.setdefault((at.path, error["loc"] if alone else None), []).append((error, at))
+    paths = [at.path for _, at in found_at]
+    for (path, alone), group in groups.items():
+        error, at = group[0]
+        # Of several forms that a value may have, what is wrong within the one that was meant says more.
+        deeper = any(len(other) > len(path) and other[: len(path)] == path for other in paths)
+        if at.rest and deeper and alone is None:
+            continue
+        kind = str(error["loc"]) if apart or error["type"] == "missing" else ""
+        if error["type"] == "extra_forbidden":
+            _unknown(model, error, at, problems, where, kind)
+        elif error["type"] == "missing":
+            key, owner = str(error["loc"][-1]), _name(path, where)
+            message = f"missing key {key!r}" + (f" in {owner}" if owner else "")
+            problems.add(at.node.start, message, f"add {key}: ...", kind=kind)
+        else:
+            message, hint = _said([one for one, _ in group], at.node, path, where)
+            problems.add(at.node.place, message, hint, kind=kind)
+
+
+def _unknown(
+    model: type[BaseModel], error: Any, at: _At, problems: Problems, where: str, kind: str
+) -> None:
+    key = str(error["loc"][-1])
+    allowed = allowed_keys(model, error["loc"][:-1])
+    owner = _name(at.path[:-1], where)
+    message = f"unknown key {key!r}" + (f" in {owner}" if owner else "")
+    hint = did_you_mean(key, allowed) or "it has no options: remove the key"
+    problems.add(at.node.start, message, hint, kind=kind)
+
+
+def _said(group: Sequence[Any], node: Node, path: tuple[Any, ...], where: str) -> tuple[str, str]:
+    """Message and hint of the errors at one node."""
+    error = group[0]
+    name = _name(path, where)
+    label = f"{name}: " if name else ""
+    if error["type"] in ("value_error", "assertion_error"):
+        said = str(error["ctx"]["error"])
+        hint = "change one of them" if " <" in said or "beside" in said else "write it as wanted"
+        return f"{label}{said}", hint
+    wants = dict.fromkeys(
+        _WANTED.get(one["type"], one["msg"]).format(**one.get("ctx", {})) for one in group
+    )
+    wanted = " or ".join("a name" if r"[A-Za-z_]\w*$" in want else want for want in wants)
+    choices = [choice for one in group for choice in _choices(one)]
+    hint = hint_for(error["type"], node.plain(), choices, path or (where,))
+    return f"{label}found {found(node.value, wanted)}, wanted {wanted}", hint
+
+
+def _choices(error: Any) -> list[str]:
+    expected = str(error.get("ctx", {}).get("expected", ""))
+    parts = expected.replace(" or ", ", ").split(",")
+    return [part.strip("' ") for part in parts if part.strip("' ")]
+
+
+def _name(path: Sequence[Any], where: str) -> str:
+    """A readable name of what stands under a path: `latency.batch_sizes[1]`."""
+    name = where
+    for part in path:
+        name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else str(part)
+    return name
+
+
+def found(value: Any, wanted: str = "") -> str:
+    """A value as a person would call it."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "a mapping" if value else "an empty mapping"
+    if isinstance(value, list | tuple):
+        return "a list" if value else "an empty list"
+    if isinstance(value, str):
+        return f"{value!r} (text)" if "number" in wanted or "true" in wanted else repr(value)
+    return f"{value} (a number)" if wanted == "text" else str(value)
+
+
+def unknown_keys(node: Node, allowed: Sequence[str], problems: Problems, where: str = "") -> None:
+    """Note every key of a mapping that is not allowed."""
+    for key, item in node.items():
+        if key not in allowed:
+            message = f"unknown key {key!r}" + (f" in {where}" if where else "")
+            problems.add(item.start, message, did_you_mean(key, allowed))
+
+
+def _put(data: Any, path: Sequence[Any], value: Any) -> None:
+    for part in path[:-1]:
+        data = data[part]
+    data[path[-1]] = value
+
+
+def allowed_keys(model: type[BaseModel], loc: Sequence[Any] = ()) -> list[str]:
+    """The keys that may stand in the mapping at a location within a model."""
+    models = [model]
+    for part in loc:
+        fields = [field for one in models for name, field in one.model_fields.items() if name == part]
+        inner = [found for field in fields for found in _models_in(field.annotation)]
+        models = inner or models
+    return [
+        field.alias or name
+        for one in dict.fromkeys(models)
+        for name, field in one.model_fields.items()
+        if not field.exclude
+    ]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in typing.get_args(annotation) for model in _models_in(part)]
