@@ -88,6 +88,8 @@ class OutputError(Result):
     mean_abs: float | None = None
     finite: bool
     constant: bool
+    baseline_finite: bool = True
+    baseline_constant: bool = False
     samples: int | None = None
 
 

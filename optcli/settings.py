@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -95,6 +95,15 @@ class TensorSpec(Settings):
 
 
 _FIELDS = ("name", "dtype", "shape", "ranges")
+
+
+def batch_range(inputs: Sequence[TensorSpec]) -> SymbolRange:
+    """The batch sizes that all inputs take together; a model without a symbol has just its own."""
+    ranges = [spec.batch_range() for spec in inputs if spec.batch_symbol is not None]
+    if not ranges:
+        return inputs[0].batch_range()
+    low, high = max(each.min for each in ranges), min(each.max for each in ranges)
+    return SymbolRange(min=low, opt=max(low, min(ranges[0].opt, high)), max=high)
 
 
 class LatencySettings(Settings):

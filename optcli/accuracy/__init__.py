@@ -1,1 +1,14 @@
-"""TBD."""
+"""Accuracy: what an artifact loses against the baseline on the same samples, in its own runner.
+
+`evaluate` runs one artifact over the evaluation set in a process of its own, `compare` pairs it with
+the baseline sample by sample, `verdicts` judges it. Nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+from optcli.accuracy.compare import compare
+from optcli.accuracy.evaluation import Evaluation, evaluate
+from optcli.accuracy.metrics import metric_names, require_metric
+from optcli.accuracy.verdicts import verdicts
+
+__all__ = ["Evaluation", "compare", "evaluate", "metric_names", "require_metric", "verdicts"]

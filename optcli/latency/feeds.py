@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli.settings import SymbolRange, TensorSpec
+from optcli.settings import TensorSpec, batch_range
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,15 +15,6 @@ if TYPE_CHECKING:
 
 DISTINCT = 16
 _MOST_BYTES = 256 * 1024**2
-
-
-def batch_range(inputs: Sequence[TensorSpec]) -> SymbolRange:
-    """The batch sizes that all inputs take together; a model without a symbol has just its own."""
-    ranges = [spec.batch_range() for spec in inputs if spec.batch_symbol is not None]
-    if not ranges:
-        return inputs[0].batch_range()
-    low, high = max(each.min for each in ranges), min(each.max for each in ranges)
-    return SymbolRange(min=low, opt=max(low, min(ranges[0].opt, high)), max=high)
 
 
 def choose_batch_sizes(
