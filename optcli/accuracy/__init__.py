@@ -6,9 +6,9 @@ the baseline sample by sample, `verdicts` judges it. Nothing heavy is imported h
 
 from __future__ import annotations
 
-from optcli.accuracy.compare import compare
 from optcli.accuracy.evaluation import Evaluation, evaluate
 from optcli.accuracy.metrics import metric_names, require_metric
+from optcli.accuracy.pairs import compare
 from optcli.accuracy.verdicts import verdicts
 
 __all__ = ["Evaluation", "compare", "evaluate", "metric_names", "require_metric", "verdicts"]

@@ -1,0 +1,37 @@
+import pytest
+from plain_network import BAR, SPEC, Network, Samples
+
+from optcli import accuracy, data, runners, workers
+from optcli.accuracy import process
+from optcli.artifact import Artifact, Format
+from optcli.observer import Silent
+
+
+@pytest.fixture
+def evaluate(tmp_path, monkeypatch):
+    """Evaluate a function of the inputs over samples, in this process."""
+    Network.sizes.clear()
+    monkeypatch.setattr(runners, "find", lambda name: Network)
+
+    def run(function, payload, *, environment, on_event, **_):
+        assert function == "optcli.accuracy.process:evaluate"
+        assert "OMP_NUM_THREADS" in environment
+
+        class Channel:
+            send = staticmethod(on_event)
+
+        process.evaluate(payload, Channel)
+
+    monkeypatch.setattr(workers, "run", run)
+
+    def evaluated(network=lambda x: {"y": x}, samples=None, settings=BAR, spec=SPEC, observer=None):
+        Network.function = staticmethod(network)
+        monkeypatch.setattr(data, "open", lambda *_: samples if samples is not None else Samples())
+        out = tmp_path / f"evaluation-{len(list(tmp_path.iterdir()))}"
+        artifact = Artifact("k", Format.ONNX, tmp_path, "fp32", 1, "d")
+        record = {"source": "npz:x.npz"}
+        return accuracy.evaluate(
+            artifact, "network", {}, (spec,), record, tmp_path, settings, out, observer or Silent()
+        )
+
+    return evaluated

@@ -1,0 +1,35 @@
+"""A trained network on real labelled images, in a real process."""
+
+import pytest
+
+from optcli import accuracy
+from optcli.artifact import Artifact, Format
+from optcli.observer import Silent
+from optcli.settings import AccuracySettings, TensorSpec
+
+
+@pytest.mark.slow
+def test_resnet20_has_the_accuracy_that_others_measured(shared, tmp_path):
+    """81.35 % by PyTorch on the same 2,000 images (README of the models)."""
+    folder = tmp_path / "artifact"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes((shared / "models" / "resnet20_cifar10.onnx").read_bytes())
+    data = {
+        "source": f"imagefolder:{shared / 'datasets' / 'cifar10_subset' / 'test'}",
+        "prepare": {"scale": "1/255", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
+    }
+    found = accuracy.evaluate(
+        Artifact("k", Format.ONNX, folder, "fp32", 1, "d"),
+        "onnxruntime",
+        {"threads": 2},
+        (TensorSpec(name="input", shape=("batch", 3, 32, 32)),),
+        data,
+        tmp_path,
+        AccuracySettings(batch_size=64),
+        tmp_path / "out",
+        Silent(),
+        log=tmp_path / "log",
+    )
+    assert found.samples == found.stored == 2000
+    assert found.correct().sum() == 1627
+    assert accuracy.compare(found, found).regressed == 0
