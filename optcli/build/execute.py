@@ -18,12 +18,10 @@ from optcli.artifact import Artifact, Format
 from optcli.build.plan import Plan, Step
 from optcli.errors import OptcliError
 from optcli.observer import Observer
+from optcli.runners import DEFAULTS
+from optcli.runners import find as find_runner
 from optcli.store import Entry, Store
 from optcli.workers import Child, ForkServer, spawn
-
-# Imported by the fork server before the first step; a step imports whatever else it needs.
-_PRELOADED = ("numpy", "torch", "torchvision", "onnx", "onnxruntime", "openvino")
-_PRELOADED_IF_NEEDED = ("nncf", "torch_pruning", "onnxscript")
 
 
 @dataclass(frozen=True)
@@ -88,13 +86,21 @@ class Execution:
         if plan.data_key is None:
             return None
         recipe = plan.recipe
-        settings = {role: of.model_dump(mode="json", by_alias=True) for role, of in recipe.data.items()}
+        settings = {role: of.model_dump(mode="json", by_alias=True, exclude_unset=True) for role, of in recipe.data.items()}
         payload = {"inputs": _inputs(plan), "folder": str(recipe.folder), "data": settings}
         call = {"function": "optcli.build.step:prepare_data", "payload": payload}
         name = "data"
         entry, _ = self._obtain("data", plan.data_key, name, plan.data_ingredients, call, spawned=False)
+        self._remember_roles()
         self._probe = entry.path / "probe.npz"
         return entry
+
+    def _remember_roles(self) -> None:
+        """Keep which files each role is made of, so that `cache why` can name the one that changed."""
+        for key, ingredients in self._plan.data_roles.items():
+            if self._store.peek("samples", key) is None:
+                with self._store.lock("samples", key), self._store.work("samples", key) as work:
+                    self._store.put("samples", key, work, {}, ingredients)
 
     def run(self) -> dict[str, Done]:
         """Carry out every step that can be done here; gives what became of each, by key."""
@@ -165,7 +171,7 @@ class Execution:
             }
             return {"function": "optcli.build.step:make_source", "payload": {**common, **own}}
         settings = {
-            role: plan.recipe.data[role].model_dump(mode="json", by_alias=True)
+            role: plan.recipe.data[role].model_dump(mode="json", by_alias=True, exclude_unset=True)
             for role in step.traits.uses
         }
         own = {
@@ -240,15 +246,18 @@ class Execution:
     def _fork_server(self) -> ForkServer:
         with self._starting:
             if self._server is None:
-                needed = {
-                    package
-                    for step in self._plan.steps().values()
-                    if self._store.get("artifact", step.key) is None
-                    for package in step.needs.packages
-                }
-                extra = [name for name in _PRELOADED_IF_NEEDED if name in needed]
-                self._server = ForkServer([*_PRELOADED, *extra], self._environment())
+                self._server = ForkServer(self._packages(), self._environment())
             return self._server
+
+    def _packages(self) -> list[str]:
+        """What the steps to come will import, the check against their parents included."""
+        found = {"numpy": None}
+        for step in self._plan.steps().values():
+            if self._store.peek("artifact", step.key) is None:
+                runner = find_runner(DEFAULTS[step.format]) if step.format in DEFAULTS else None
+                runs = runner.needs.packages if runner else ()
+                found.update(dict.fromkeys((*step.needs.packages, *runs)))
+        return list(found)
 
     def _environment(self) -> dict[str, str]:
         count = str(self._plan.threads)

@@ -7,13 +7,14 @@ seed, data, user code, and CPU or GPU where the result depends on them. Never a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import optcli
-from optcli import data, digest, environment, sources
+from optcli import data, environment, sources
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.passes import Traits
@@ -63,7 +64,11 @@ class PlannedVariant:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a build will do. `data_key` names the checked data, None for a recipe without any."""
+    """All that a build will do.
+
+    `data_key` names the checked data, None for a recipe without any. `role_keys` names the samples of
+    each role, `data_roles` what decides them, by that key.
+    """
 
     recipe: Recipe
     source: Source
@@ -72,6 +77,8 @@ class Plan:
     threads: int
     data_key: str | None
     data_ingredients: dict[str, Any] = field(repr=False)
+    role_keys: dict[str, str]
+    data_roles: dict[str, dict[str, Any]] = field(repr=False)
 
     def steps(self) -> dict[str, Step]:
         """Every step that can be done here, by key, parents first."""
@@ -101,10 +108,11 @@ def plan(
     source = source_of(recipe)
     threads = recipe.latency.threads or environment.usable_cores()
     roles = {
-        role: data.ingredients(settings, recipe.folder, digests)
+        role: {"step": "samples", **data.ingredients(settings, recipe.folder, digests)}
         for role, settings in recipe.data.items()
     }
-    context = _Context(recipe, threads, {role: digest.of_value(of) for role, of in roles.items()}, digests)
+    role_keys: dict[str, str] = {role: key_of(of) for role, of in roles.items()}
+    context = _Context(recipe, threads, role_keys, digests)
     first = context.source_step(source)
     baseline = recipe.baseline or next(iter(recipe.variants))
     wanted = [name for name in recipe.variants if not only or name in only or name == baseline]
@@ -116,7 +124,7 @@ def plan(
             steps.append(context.pass_step(steps[-1], traits_of(use, traits, digests)))
         variants.append(_planned(name, tuple(steps), variant.runner, variant.required))
     inputs = [spec.model_dump(mode="json") for spec in recipe.inputs]
-    checked = {"step": "data", "roles": roles, "inputs": inputs}
+    checked = {"step": "data", "roles": role_keys, "inputs": inputs}
     return Plan(
         recipe,
         source,
@@ -125,6 +133,8 @@ def plan(
         threads,
         key_of(checked) if roles else None,
         checked,
+        role_keys,
+        {role_keys[role]: of for role, of in roles.items()},
     )
 
 
@@ -143,8 +153,8 @@ def traits_of(use: PassUse, traits: Mapping[str, Traits], digests: FileDigests) 
     """The traits of a pass in a variant: known at once for optcli's own, from a worker for others."""
     if use.configured is None:
         return traits[use.place]
-    code = digests.of(_PACKAGE / "passes" / f"{use.name}.py")
-    return Traits.of(use.configured, use.name, code)
+    files = _with_shared(_PACKAGE / "passes" / f"{use.name}.py")
+    return Traits.of(use.configured, use.name, digests.of_files(_PACKAGE, files))
 
 
 def _planned(
@@ -215,8 +225,14 @@ class _Context:
 
     def _code(self, file: str, *used: Format) -> dict[str, str]:
         """Digests of optcli's own files that write or check the artifact, by their names."""
-        files = [_PACKAGE / file]
+        files = _with_shared(_PACKAGE / file)
         for one in used:
             files.extend(sorted((_PACKAGE / "formats").glob(f"{one.value}_*.py")))
             files.append(_PACKAGE / "formats" / f"{one.value}.py")
         return {path.relative_to(_PACKAGE).as_posix(): self.digests.of(path) for path in files}
+
+
+def _with_shared(file: Path) -> list[Path]:
+    """A file of optcli and the private modules of its room that it imports, such as `_tracing.py`."""
+    names = re.findall(r"^\s*from optcli\.\w+(?:\.| import )(_\w+)", file.read_text(), re.MULTILINE)
+    return [file, *sorted({file.with_name(f"{name}.py") for name in names})]

@@ -9,7 +9,7 @@ from typing import Any
 
 from optcli import user_code
 from optcli.digest import FileDigests
-from optcli.errors import OptcliError, RecipeError, UsageError
+from optcli.errors import OptcliError, Problem, RecipeError, UsageError
 from optcli.passes import Pass, Traits
 from optcli.recipe import PassUse, Recipe, check_formats, option_problems
 from optcli.store import Store, key_of
@@ -24,7 +24,7 @@ def traits(recipe: Recipe, store: Store, digests: FileDigests) -> dict[str, Trai
     """
     uses = [use for v in recipe.variants.values() for use in v.passes if use.reference is not None]
     found: dict[str, Traits] = {}
-    problems = []
+    problems: list[Problem] = []
     for use in uses:
         try:
             found[use.place] = _remembered(use, recipe.folder, store, digests)

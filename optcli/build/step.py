@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,7 @@ def make_artifact(payload: dict[str, Any], channel: Channel | None) -> dict[str,
     source = Artifact.from_record(payload["parent"])
     folder = Path(payload["folder"])
     inputs = _inputs(payload)
+    roles = {role: _samples(payload["data"][role], folder, inputs) for role in traits.uses}
     job = Job(
         out=Path(payload["out"]),
         inputs=inputs,
@@ -72,7 +74,9 @@ def make_artifact(payload: dict[str, Any], channel: Channel | None) -> dict[str,
         step=payload["step"],
         threads=payload["threads"],
         seed=payload["seed"],
-        **{role: _samples(payload["data"][role], folder, inputs) for role in traits.uses},
+        calibration=roles.get("calibration"),
+        training=roles.get("training"),
+        validation=roles.get("validation"),
     )
     _seed_everything(job.seed)
     attempts = configured_pass(traits, folder).attempts()
@@ -84,6 +88,7 @@ def make_artifact(payload: dict[str, Any], channel: Channel | None) -> dict[str,
         except Exception as error:
             if number == len(attempts):
                 raise
+            traceback.print_exc()  # into the step's log
             failures.append(f"{attempt!r}: {error}")
             next_one = attempts[number]
             observer.warned("", f"{attempt!r} did not work ({_first_line(error)}); trying {next_one!r}")
@@ -139,10 +144,8 @@ def _inputs(payload: dict[str, Any]) -> tuple[TensorSpec, ...]:
 
 
 def _samples(
-    settings: dict[str, Any] | None, folder: Path, inputs: Sequence[TensorSpec]
-) -> SampleSet | None:
-    if settings is None:
-        return None
+    settings: dict[str, Any], folder: Path, inputs: Sequence[TensorSpec]
+) -> SampleSet:
     return data.open(DataSettings.model_validate(settings), folder, inputs)
 
 
@@ -154,11 +157,13 @@ def _seed_everything(seed: int) -> None:
     import random
 
     import numpy as np
-    import torch
 
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    if "torch" in sys.modules:  # loaded by the fork server, for the passes that need it
+        import torch
+
+        torch.manual_seed(seed)
 
 
 def _empty(folder: Path) -> None:
