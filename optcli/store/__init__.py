@@ -4,6 +4,7 @@
     entries/<kind>/<key>/files/       what was made, read-only
     work/                             what is being made now; an entry is moved out of here whole
     locks/                            one empty file per key that was ever made
+    logs/<key>/                       what was said while it was made, or failed to be
     digests.json                      the digests of files elsewhere, remembered
 
 A result is looked up by reading one small file. It becomes visible by one rename, after all of it is
@@ -94,6 +95,14 @@ class Store:
         """Where an entry lies or would lie."""
         return self.root / "entries" / kind / key
 
+    def log_folder(self, key: str) -> Path:
+        """Where the log of making an entry belongs; it goes when the entry is discarded."""
+        return self.root / "logs" / key
+
+    def logged(self) -> list[str]:
+        """The keys that have a log."""
+        return _names(self.root / "logs")
+
     # Writing
 
     def lock(
@@ -176,6 +185,7 @@ class Store:
                 aside = self._aside(self.folder(kind, key))
         if aside is not None:
             disk.remove(aside)
+            disk.remove(self.log_folder(key))
 
     # Upkeep
 

@@ -35,7 +35,6 @@ class Entry:
     created: str
     contents: dict[str, tuple[int, str]]
 
-    @property
     def last_used(self) -> float:
         """When it was last handed out, in seconds since 1970; 0 where it is gone."""
         try:

@@ -22,6 +22,9 @@ class Damage:
     problems: tuple[str, ...]
     removed: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key[:12]}: {'; '.join(self.problems)}"
+
 
 @dataclass(frozen=True)
 class Removed:
@@ -31,6 +34,10 @@ class Removed:
     key: str
     size_bytes: int
     reason: str
+
+    def __str__(self) -> str:
+        name = self.key if self.kind == "work" else self.key[:12]
+        return f"{self.kind} {name} ({self.size_bytes / 1e6:.2f} MB): {self.reason}"
 
 
 def damaged(store: Store, kinds: Collection[str], *, repair: bool) -> list[Damage]:
@@ -55,17 +62,18 @@ def collect(
 ) -> list[Removed]:
     """Remove entries unused for `older_than_s` seconds, then the least recently used above `max_bytes`.
 
-    Always removes what dead processes left and entries that cannot be read. Never removes an entry
-    whose key is in `keep`, or one that is being made right now. Raises `StoreError`.
+    Always removes what dead processes left and entries that cannot be read; a log goes with its
+    entry, that of a failure when it is as old. Never removes an entry whose key is in `keep`, or one
+    that is being made right now. Raises `StoreError`.
     """
     with disk.failures(store.root):
         removed = store.clear_stale(dry_run=dry_run)
     removed += _unreadable(store, dry_run=dry_run)
-    entries = sorted(store.entries(), key=lambda item: item.last_used)
+    entries = sorted(store.entries(), key=lambda item: item.last_used())
     total = sum(item.size_bytes for item in entries)
     now = time.time()
     for item in entries:
-        unused_s = now - item.last_used
+        unused_s = now - item.last_used()
         if older_than_s is not None and unused_s > older_than_s:
             reason = f"not used for {unused_s / 86400:.1f} days"
         elif max_bytes is not None and total > max_bytes:
@@ -77,6 +85,21 @@ def collect(
         if dry_run or _discard_unless_locked(store, item.kind, item.key):
             removed.append(Removed(item.kind, item.key, item.size_bytes, reason))
             total -= item.size_bytes
+    if older_than_s is not None:
+        removed += _old_logs(store, now - older_than_s, keep, dry_run=dry_run)
+    return removed
+
+
+def _old_logs(store: Store, before: float, keep: Collection[str], *, dry_run: bool) -> list[Removed]:
+    """Remove the logs of what failed, or was removed, before a time."""
+    made = {item.key for item in store.entries()}
+    removed = []
+    for key in store.logged():
+        folder = store.log_folder(key)
+        if key not in made and key not in keep and folder.stat().st_mtime < before:
+            removed.append(Removed("log", key, disk.size_of(folder), "old, and nothing came of it"))
+            if not dry_run:
+                disk.remove(folder)
     return removed
 
 

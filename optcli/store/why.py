@@ -104,9 +104,10 @@ class _Explanation:
         self._wanted = wanted
         self._distances: dict[tuple[str, str], int] = {}
 
-    def of(self, new: Ingredients, kind: str) -> Why:
+    def of(self, new: Ingredients, kind: str | None = None) -> Why:
+        """The explanation of one step, compared with entries of one kind or of all."""
         key, step = key_of(new), str(new.get("step", ""))
-        same_kind = [entry for entry in self._all if entry.kind == kind]
+        same_kind = [entry for entry in self._all if kind in (None, entry.kind)]
         present = next((entry for entry in same_kind if entry.key == key), None)
         if present is not None:
             return Why(step, key, "present", present)
@@ -114,7 +115,7 @@ class _Explanation:
         if not candidates:
             return Why(step, key, "new")
         nearest = min(
-            candidates, key=lambda entry: (self._distance(entry.ingredients, new), -entry.last_used)
+            candidates, key=lambda entry: (self._distance(entry.ingredients, new), -entry.last_used())
         )
         return self._between(nearest, new)
 
@@ -140,7 +141,8 @@ class _Explanation:
         if old is not None:
             return self._between(old, new)
         # What it was made from is no longer in the store: the nearest that is there must do.
-        return self.of(new, "artifact")
+        nearest = self.of(new)
+        return None if nearest.state == "new" else nearest
 
     def _known(self, key: Any) -> Ingredients | None:
         if not isinstance(key, str):

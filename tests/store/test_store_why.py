@@ -165,3 +165,20 @@ def test_nearest_is_the_one_with_the_fewest_differences(store):
     why = explain(quantize(export(), preset="performance", samples=200), store)
     assert why.nearest.key == key_of(near)
     assert said(why) == ["quantize_nncf: options.samples: 300 -> 200"]
+
+
+def test_data_is_followed_into_its_samples(store):
+    before, after = ({"step": "samples", "files": {"a.png": name * 32}} for name in ("aa", "bb"))
+    put(store, before, kind="samples")
+    put(store, {**quantize(export()), "data": {"calibration": key_of(before)}})
+    wanted = {**quantize(export()), "data": {"calibration": key_of(after)}}
+    assert said(explain(wanted, store, wanted=planned(after))) == [
+        "samples: files.a.png: aaaaaaaa… -> bbbbbbbb…"
+    ]
+
+
+def test_a_follow_that_leads_nowhere_is_not_taken(store):
+    unheard = {"step": "unheard"}
+    why = explain({**quantize(export()), "parent": key_of(unheard)}, store, wanted=planned(unheard))
+    assert [str(difference.name) for difference in why.differences] == ["parent"]
+    assert not any("new" in line for line in why.lines())

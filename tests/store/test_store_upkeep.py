@@ -143,3 +143,36 @@ def test_gc_spares_the_work_of_the_living(tmp_store):
             assert (work / "half").exists()
         tmp_store.put("artifact", key, work, {}, {})
     assert tmp_store.get("artifact", key)
+
+
+def log(store: Store, key: str, age_s: float = 0) -> None:
+    store.log_folder(key).mkdir(parents=True)
+    (store.log_folder(key) / "log.txt").write_text("said")
+    os.utime(store.log_folder(key), (time.time() - age_s,) * 2)
+
+
+def test_log_goes_with_its_entry(tmp_store):
+    kept, gone = make(tmp_store, "kept"), make(tmp_store, "gone", used_s_ago=1000)
+    log(tmp_store, kept)
+    log(tmp_store, gone)
+    tmp_store.gc(older_than_s=500)
+    assert tmp_store.logged() == [kept]
+
+
+def test_logs_of_failures_go_when_they_are_old(tmp_store):
+    made = make(tmp_store, "made")
+    for key, age_s in ((made, 1000), ("old", 1000), ("older", 1000), ("new", 10)):
+        log(tmp_store, key, age_s)
+    assert tmp_store.gc() == []
+    assert len(tmp_store.gc(keep={"older"}, older_than_s=500, dry_run=True)) == 1
+    assert [(each.kind, each.key) for each in tmp_store.gc(keep={"older"}, older_than_s=500)] == [
+        ("log", "old")
+    ]
+    assert sorted(tmp_store.logged()) == sorted([made, "older", "new"])
+
+
+def test_damage_and_removal_read_as_lines(tmp_store):
+    key = make(tmp_store, "one")
+    (tmp_store.folder("artifact", key) / "files" / "model").unlink()
+    assert str(tmp_store.verify()[0]) == f"artifact {key[:12]}: model: missing"
+    assert str(tmp_store.gc()[0]) == f"artifact {key[:12]} (0.00 MB): damaged"

@@ -1,0 +1,298 @@
+"""The house rules, held: who may import whom, what loads when, how long and how named files are."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "optcli"
+
+GROUND = {
+    "errors", "observer", "artifact", "digest", "sample", "registry", "environment", "settings",
+    "results", "statistics", "user_code", "user_imports", "workers",
+}  # fmt: skip
+FORMATS_UP = {"passes", "runners", "sources", "data"}
+BUILD = {*FORMATS_UP, "recipe", "formats", "store", "latency", "accuracy"}
+
+# Room: the rooms it may import, besides itself and the ground. docs/architecture.md says why.
+MAY_IMPORT: dict[str, set[str]] = {
+    **{room: set() for room in GROUND},
+    **{room: {"formats"} for room in FORMATS_UP},
+    "formats": set(),
+    "store": set(),
+    "recipe": {*FORMATS_UP, "formats"},
+    "latency": {"runners", "data"},
+    "accuracy": {"runners", "data"},
+    "gate": {"latency", "accuracy", "store"},
+    "serving": set(),
+    "report": set(),
+    "build": {*BUILD, "report"},
+    "tune": {*BUILD, "build", "gate", "report"},
+    "cli": {*BUILD, "build", "gate", "tune", "serving", "report"},
+    "__init__": {"build"},
+    "__main__": {"cli"},
+}
+HEAVY = {
+    "torch", "torchvision", "torchao", "torch_pruning", "onnx", "onnxruntime", "onnxscript", "onnxslim",
+    "openvino", "nncf", "tensorrt", "tensorrt_rtx", "timm", "ray", "scipy", "matplotlib", "numpy",
+    "PIL", "sklearn", "safetensors",
+}  # fmt: skip
+STANDARD = {"__future__", *sys.stdlib_module_names}
+GROUND_LIBRARIES = {room: {"pydantic", "numpy", "scipy", *STANDARD} for room in GROUND}
+GROUND_LIBRARIES["store"] = {"filelock", *STANDARD}
+TALKS = {"cli", "report"}
+FORBIDDEN_WORDS = {
+    word + plural
+    for word in ("manager", "handler", "helper", "util", "service", "factory")
+    for plural in ("", "s")
+} | {"utility", "utilities", "factories"}
+MOST_LINES = 300
+_BY_NAME = re.compile(r"optcli(\.\w+)+(:\w+)?")
+
+
+def violations(package: Path) -> list[str]:
+    """Every breach of the house rules below a package's folder, as `file:line: what`."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        relative = path.relative_to(package)
+        if "__pycache__" in relative.parts:
+            continue
+        text = path.read_text(encoding="utf-8")
+        room = relative.parts[0].removesuffix(".py")
+        for line, what in sorted(_Module(room, relative, ast.parse(text), text).violations()):
+            found.append(f"{package.name}/{relative.as_posix()}:{line}: {what}")
+    return found
+
+
+class _Module:
+    def __init__(self, room: str, relative: Path, tree: ast.Module, text: str) -> None:
+        self.room, self.relative, self.tree, self.text = room, relative, tree, text
+
+    def violations(self) -> Iterator[tuple[int, str]]:
+        if self.room not in MAY_IMPORT:
+            yield (
+                1,
+                f"{self.room} is no room of the house: add it to MAY_IMPORT and docs/architecture.md",
+            )
+            return
+        yield from self._size_and_docstring()
+        yield from self._names()
+        yield from self._imports()
+        yield from self._heavy(self.tree.body)
+        yield from self._talk()
+
+    def _size_and_docstring(self) -> Iterator[tuple[int, str]]:
+        lines = len(self.text.splitlines())
+        if lines > MOST_LINES:
+            yield lines, f"{lines} lines, more than {MOST_LINES}: split it"
+        name = self.relative.stem
+        if (name == "__init__" or not name.startswith("_")) and not ast.get_docstring(self.tree):
+            yield 1, "a public module without a docstring"
+
+    def _names(self) -> Iterator[tuple[int, str]]:
+        names = [(1, part.removesuffix(".py")) for part in self.relative.parts]
+        definitions = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
+        names += [
+            (node.lineno, node.name) for node in ast.walk(self.tree) if isinstance(node, definitions)
+        ]
+        for line, name in names:
+            for word in FORBIDDEN_WORDS & {part.lower() for part in _words(name)}:
+                yield line, f"{name}: the word {word!r} says nothing; use one of the field"
+
+    def _imports(self) -> Iterator[tuple[int, str]]:
+        allowed = {self.room, *GROUND, *MAY_IMPORT[self.room]}
+        libraries = GROUND_LIBRARIES.get(self.room)
+        for line, module in self._imported():
+            first, _, rest = module.partition(".")
+            target = rest.partition(".")[0]
+            if first == "optcli":
+                # `optcli` itself holds the version and two names that load what they need.
+                if target in MAY_IMPORT and target not in allowed:
+                    yield line, f"{self.room} may not import {target}"
+            elif first == "click" and self.room != "cli":
+                yield line, "click outside cli"
+            elif libraries and first not in libraries:
+                yield line, f"{self.room} is the ground, it may not import {first}"
+
+    def _imported(self) -> Iterator[tuple[int, str]]:
+        """Every module named in an import anywhere, or in a string that is loaded by name."""
+        here = ("optcli", *self.relative.parts[:-1])
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = [*here[: len(here) - node.level + 1]] if node.level else []
+                base += [node.module] if node.module else []
+                # `from optcli import passes` names a room only with what is imported.
+                yield from ((node.lineno, ".".join([*base, alias.name])) for alias in node.names)
+            elif isinstance(node, ast.Constant) and re.fullmatch(_BY_NAME, str(node.value)):
+                yield node.lineno, node.value.partition(":")[0]
+
+    def _heavy(self, body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
+        """Heavy libraries that importing the module would load; functions are not looked into."""
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_type_checking(node):
+                continue
+            modules = []
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                modules = [node.module or ""]
+            for module in modules:
+                if module.partition(".")[0] in HEAVY:
+                    yield (
+                        node.lineno,
+                        f"{module} is loaded with the module: import it inside a function",
+                    )
+            for name in ("body", "orelse", "finalbody", "handlers"):
+                inner = getattr(node, name, [])
+                yield from self._heavy([each for each in inner if isinstance(each, ast.stmt)])
+                for each in inner:
+                    if isinstance(each, ast.ExceptHandler):
+                        yield from self._heavy(each.body)
+
+    def _talk(self) -> Iterator[tuple[int, str]]:
+        for node in ast.walk(self.tree):
+            if (
+                isinstance(node, ast.Raise)
+                and node.exc is not None
+                and self.room not in {"cli", "__main__"}
+            ):
+                raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+                if ast.unparse(raised) == "SystemExit":
+                    yield node.lineno, "SystemExit outside cli"
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            if called == "print" and self.room not in TALKS:
+                yield node.lineno, f"print outside {' and '.join(sorted(TALKS))}: tell the observer"
+            if called in {"sys.exit", "exit", "quit"} and self.room not in {"cli", "__main__"}:
+                yield node.lineno, f"{called} outside cli: raise an OptcliError"
+            if called == "os._exit" and self.room not in {"cli", "workers"}:
+                yield node.lineno, "os._exit outside workers"
+
+
+def _is_type_checking(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in {
+        "TYPE_CHECKING",
+        "typing.TYPE_CHECKING",
+    }
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in either case; "service level" is a word of the field."""
+    return re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", re.sub("(?i)service_?level", "slo", name))
+
+
+def test_the_house_rules_hold():
+    found = violations(PACKAGE)
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_every_room_is_looked_at():
+    rooms = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    assert {"passes", "runners", "store", "errors", "__init__"} <= rooms
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "expected"),
+    [
+        ("passes/export.py", "from optcli.runners import Runner", "passes may not import runners"),
+        ("passes/export.py", "from optcli import runners", "passes may not import runners"),
+        ("passes/export.py", "import optcli.store.entry", "passes may not import store"),
+        ("passes/export.py", "from ..store import Store", "passes may not import store"),
+        ("passes/export.py", "from .. import store", "passes may not import store"),
+        ("passes/export.py", "def run():\n    from optcli import build", "passes may not import build"),
+        ("latency/process.py", "import optcli.accuracy", "latency may not import accuracy"),
+        ("accuracy/top1.py", "from optcli.latency import x", "accuracy may not import latency"),
+        ("formats/onnx.py", "import optcli.passes", "formats may not import passes"),
+        ("store/__init__.py", "import optcli.formats.onnx", "store may not import formats"),
+        ("digest.py", "import optcli.store", "digest may not import store"),
+        ("report/table.py", "import optcli.build", "report may not import build"),
+        ("build/steps.py", "from optcli.cli import main", "build may not import cli"),
+        ("build/steps.py", "from optcli.tune import repair", "build may not import tune"),
+        ("recipe/check.py", "CALL = 'optcli.latency.process:serve'", "recipe may not import latency"),
+        ("digest.py", "import ruamel.yaml", "digest is the ground, it may not import ruamel"),
+        (
+            "store/why.py",
+            "import pydantic_core",
+            "store is the ground, it may not import pydantic_core",
+        ),
+        ("build/steps.py", "def f():\n    import click", "click outside cli"),
+        ("passes/export.py", "import torch", "torch is loaded with the module"),
+        (
+            "passes/export.py",
+            "from torch.export import export",
+            "torch.export is loaded with the module",
+        ),
+        ("passes/export.py", "try:\n    import os\nexcept OSError:\n    import nncf", "nncf is loaded"),
+        (
+            "passes/export.py",
+            "if 1:\n    pass\nelse:\n    import numpy.random",
+            "numpy.random is loaded",
+        ),
+        ("passes/export.py", "class A:\n    import PIL", "PIL is loaded"),
+        ("passes/export.py", "x = 1\n" * 300, "302 lines, more than 300"),
+        ("passes/export.py", "def f():\n    print(1)", "print outside cli and report"),
+        ("passes/export.py", "import sys\nsys.exit(1)", "sys.exit outside cli"),
+        ("passes/export.py", "raise SystemExit(2)", "SystemExit outside cli"),
+        ("passes/export.py", "import os\nos._exit(1)", "os._exit outside workers"),
+        ("passes/export.py", "class StoreManager: ...", "'manager'"),
+        ("passes/export.py", "class A:\n    def http_handlers(self): ...", "'handlers'"),
+        ("passes/utils.py", "", "'utils'"),
+        ("build/helpers/steps.py", "", "'helpers'"),
+        ("misc/steps.py", "", "misc is no room"),
+    ],
+)
+def test_a_planted_breach_is_found(tmp_path, file, code, expected):
+    planted = tmp_path / "optcli" / file
+    planted.parent.mkdir(parents=True)
+    planted.write_text(f'"""A module."""\n\n{code}')
+    found = violations(tmp_path / "optcli")
+    assert len(found) == 1, found
+    assert re.match(rf"optcli/{re.escape(file)}:\d+: ", found[0])
+    assert expected in found[0]
+
+
+def test_a_missing_docstring_is_found(tmp_path):
+    (tmp_path / "digest.py").write_text("import os\n")
+    (tmp_path / "_private.py").write_text("")
+    assert any(
+        each.endswith("digest.py:1: a public module without a docstring")
+        for each in violations(tmp_path)
+    )
+
+
+def test_all_breaches_are_told_at_once_with_their_lines(tmp_path):
+    (tmp_path / "digest.py").write_text('"""D."""\nimport torch\n\n\ndef util():\n    print(1)\n')
+    assert [each.split(": ")[0] for each in violations(tmp_path)] == [
+        f"{tmp_path.name}/digest.py:{line}" for line in (2, 2, 5, 6)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("passes/export.py", "import typing\nif typing.TYPE_CHECKING:\n    import torch"),
+        ("passes/export.py", "def run():\n    import torch\n    from optcli.formats import onnx"),
+        ("passes/export.py", "class A:\n    def run(self):\n        import torch"),
+        ("passes/export.py", "from optcli import __version__, digest\nfrom . import Pass"),
+        ("store/entry.py", "def f():\n    import filelock"),
+        ("statistics.py", "def f():\n    import scipy"),
+        ("cli/build.py", "import click, sys\nprint(1)\nsys.exit(1)"),
+        ("report/table.py", "import rich\nprint(1)"),
+        ("workers/child.py", "import os\nos._exit(1)"),
+        ("build/steps.py", "CALL = 'optcli.latency.process:serve'"),
+        ("passes/utilise.py", "class ServiceLevel: ...\ndef service_level_ms(): ..."),
+    ],
+)
+def test_what_is_allowed_is_let_alone(tmp_path, file, code):
+    allowed = tmp_path / "optcli" / file
+    allowed.parent.mkdir(parents=True, exist_ok=True)
+    allowed.write_text(f'"""A module."""\n\n{code}')
+    assert violations(tmp_path / "optcli") == []
