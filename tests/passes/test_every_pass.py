@@ -1,0 +1,96 @@
+"""What holds for every pass; a new file in optcli/passes is picked up by itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import configured
+import pytest
+from pydantic import ValidationError
+
+from optcli import passes, registry
+from optcli.artifact import Format
+from optcli.passes import Traits
+
+NAMES = registry.names("optcli.passes")
+
+
+def test_there_are_passes_and_each_is_found_by_its_file_name():
+    assert {"export", "export_onnx", "to_openvino", "quantize_nncf", "prune", "aot_inductor"} <= set(
+        NAMES
+    )
+    assert set(NAMES) <= set(passes.names())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_and_its_options_are_described(name):
+    assert configured.undocumented(passes.find(name)) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_survive_a_round_trip(name):
+    kind = passes.find(name)
+    for options in configured.variations(kind):
+        assert kind.model_validate_json(options.model_dump_json()) == options
+        assert kind.model_validate(json.loads(json.dumps(options.model_dump(mode="json")))) == options
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_are_strict_and_frozen(name):
+    kind = passes.find(name)
+    options = next(configured.variations(kind))
+    with pytest.raises(ValidationError):
+        kind(**{**options.model_dump(), "no_such_option": 1})
+    with pytest.raises(ValidationError):
+        options.no_such_option = 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_importing_it_loads_nothing_heavy(name):
+    modules = [f"optcli.passes.{each}" for each in NAMES]
+    assert configured.loaded_by(*modules)[f"optcli.passes.{name}"] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_it_accepts_and_produces_are_formats_that_there_are(name):
+    for options in configured.variations(passes.find(name)):
+        assert options.accepts, "it accepts nothing"
+        assert len(set(options.accepts)) == len(options.accepts)
+        for source in options.accepts:
+            made = options.produces(source)
+            assert isinstance(source, Format)
+            assert isinstance(made, Format)
+            for each in (source, made):
+                assert importlib.util.find_spec(f"optcli.formats.{each.value}"), (
+                    f"no formats/{each.value}.py"
+                )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attempts_make_the_same_format(name):
+    for options in configured.variations(passes.find(name)):
+        assert options.attempts(), "it tries nothing"
+        for attempt in options.attempts():
+            for source in options.accepts:
+                assert source in attempt.accepts
+                assert attempt.produces(source) == options.produces(source)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_declarations_are_sound_and_survive_a_round_trip(name):
+    for options in configured.variations(passes.find(name)):
+        assert set(options.uses) <= {"calibration", "training", "validation"}
+        assert options.tolerance is None or 0 < options.tolerance < 1
+        traits = Traits.of(options, name, code="c0de")
+        assert Traits.from_record(json.loads(json.dumps(traits.to_record()))) == traits
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_ready_recipe_uses_it(name):
+    assert name in configured.options_in_recipes(), f"no recipe below recipes/ uses {name}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_readme_names_it(name):
+    assert f"`{name}`" in configured.readme()
