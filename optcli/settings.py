@@ -66,7 +66,8 @@ class TensorSpec(Settings):
         rest = {key: item for key, item in value.items() if key not in ranges}
         given = rest.pop("ranges", {})
         defaults = {name: SymbolRange() for name in symbols}
-        return {**rest, "ranges": {**defaults, **dict(given), **ranges}}
+        shape = tuple(value["shape"])
+        return {**rest, "shape": shape, "ranges": {**defaults, **dict(given), **ranges}}
 
     @property
     def batch_symbol(self) -> str | None:

@@ -21,8 +21,7 @@ def check_together(
         _batch_symbols(sections.inputs, inputs, problems)
         _batch_sizes(recipe, sections, problems)
         _data_inputs(recipe, sections, problems)
-    evaluation = (recipe.get("data") or Node({}, recipe.place)).get("evaluation")
-    if sections.accuracy is not None and evaluation is None:
+    if sections.accuracy is not None and "evaluation" not in sections.roles:
         message = "accuracy is measured on data: evaluation, which the recipe does not give"
         hint = "add data: {evaluation: {source: ...}}, or remove accuracy"
         problems.add(recipe.value["accuracy"].start, message, hint)
@@ -95,7 +94,7 @@ def _batch_sizes(recipe: Node, sections: Sections, problems: Problems) -> None:
                 hint = (
                     "begin its shape with batch instead of a number"
                     if fixed
-                    else "widen batch: {max: ...}"
+                    else "widen the range of its batch"
                 )
             else:
                 at = recipe.value["inputs"].place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -76,7 +77,7 @@ def _number(value: Any, kind: str) -> str:
     if isinstance(value, bool):
         return "write a number"
     if isinstance(value, float):
-        return f"write {round(value)}"
+        return f"write {round(value)}" if math.isfinite(value) else "write a number"
     if not isinstance(value, str):
         return "write one number" + (", not a list" if isinstance(value, list | tuple) else "")
     text = value.strip()

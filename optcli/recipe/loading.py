@@ -68,8 +68,7 @@ def _checked(node: Node, path: Path, problems: Problems) -> Recipe | None:
     variants = Variants(sections.plugins, folder, problems).read(nodes)
     for name, variant in variants.items():
         if variant is not None:
-            roles = (node.get("data") or Node({}, node.place)).plain() or {}
-            chain_problems(sections.source_format, variant, roles, nodes[name].start, problems)
+            chain_problems(sections.source_format, variant, sections.roles, nodes[name].start, problems)
     check_together(node, sections, list(variants), problems)
     if len(problems):
         return None

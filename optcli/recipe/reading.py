@@ -91,7 +91,7 @@ def parse(text: str, shown: str, problems: Problems, fixed: Place | None = None)
     if composed is None:
         return None
     try:
-        return _Converter(shown, problems, fixed).node(composed, 0)
+        return _Converter(text, shown, problems, fixed).node(composed, 0)
     except _AbsurdError as absurd:
         problems.add(absurd.place, str(absurd), "write it out without aliases")
         return None
@@ -132,13 +132,26 @@ class _AbsurdError(Exception):
 class _Converter:
     """Turns composed YAML into nodes; counts, because aliases can make little text very large."""
 
-    def __init__(self, shown: str, problems: Problems, fixed: Place | None) -> None:
+    def __init__(self, text: str, shown: str, problems: Problems, fixed: Place | None) -> None:
+        self._text = text
         self._shown, self._problems, self._fixed = shown, problems, fixed
         self._count = 0
 
     def _place(self, yaml: Any) -> Place:
         mark = yaml.start_mark
-        return self._fixed or Place(self._shown, mark.line + 1, mark.column + 1)
+        if self._fixed is not None:
+            return self._fixed
+        if yaml.value == "" and yaml.style is None:
+            # The mark of what is not there is at whatever follows; the : or - stands before it.
+            return self._end_before(mark.index)
+        return Place(self._shown, mark.line + 1, mark.column + 1)
+
+    def _end_before(self, index: int) -> Place:
+        """Where the text before an index ends, comments left out."""
+        lines = self._text[:index].split("\n")
+        while len(lines) > 1 and lines[-1].split("#")[0].strip() == "":
+            lines.pop()
+        return Place(self._shown, len(lines), max(1, len(re.sub(r"\s#.*", "", lines[-1]).rstrip())))
 
     def node(self, yaml: Any, depth: int) -> Node:
         place = self._place(yaml)
@@ -171,14 +184,14 @@ class _Converter:
         for key, value in yaml.value:
             place = self._place(key)
             if not isinstance(key.value, str):
-                self._problems.add(place, "found a list or mapping as a key, wanted text")
+                self._problems.add(
+                    place, "found a list or mapping as a key, wanted text", "write a name"
+                )
             elif str(key.tag) == f"{_CORE}merge":
                 merged = {**self._merged(value, depth), **merged}
             elif key.value in own:
                 first = own[key.value].start
-                message = (
-                    f"the key {key.value!r} stands here a second time (first in line {first.line})"
-                )
+                message = f"the key {key.value!r} is here again (first in line {first.line})"
                 self._problems.add(place, message, "remove one of the two")
             else:
                 own[key.value] = replace(self.node(value, depth + 1), key=place)

@@ -44,6 +44,7 @@ class Sections:
     header: Header | None
     model: ModelSettings | None
     source_format: Format | None
+    roles: tuple[str, ...]
     inputs: tuple[TensorSpec, ...] | None
     data: dict[str, DataSettings]
     plugins: dict[str, str]
@@ -69,6 +70,7 @@ def read_sections(recipe: Node, folder: Path, problems: Problems) -> Sections:
         _header(recipe, problems),
         model,
         source_format,
+        _roles(recipe),
         _inputs(recipe, problems),
         _data(recipe, folder, problems),
         read_plugins(recipe, folder, problems),
@@ -182,18 +184,28 @@ def _tensor(node: Node, index: int, problems: Problems) -> TensorSpec | None:
         else size.isidentifier()
         for size in sizes
     )
-    others = [key for key in node.value if key not in (*TensorSpec.model_fields, *symbols)]
+    others = [key for key in node.value if key not in ("name", "dtype", "shape", *symbols)]
     if not sound:  # where the shape is wrong, nobody knows which ranges belong to it
-        node = node.without(*(key for key in others if isinstance(node.value[key].value, dict)))
-    allowed = ["name", "dtype", "shape", *symbols]
-    unknown_keys(node, (*allowed, "ranges"), problems, where)
-    ranges = node.get("ranges")
-    if ranges is not None and sound:
-        unknown_keys(ranges, symbols, problems, f"{where}.ranges")
+        others = [key for key in others if not isinstance(node.value[key].value, dict)]
+        node = node.without(*symbols)
+    unknown = Node({key: node.value[key] for key in others}, node.place)
+    unknown_keys(unknown, ("name", "dtype", "shape", *symbols), problems, where)
     for symbol in symbols:
         if sound and (size := node.get(symbol)) is not None and isinstance(size.value, dict):
             unknown_keys(size, tuple(SymbolRange.model_fields), problems, symbol)
-    return checked(TensorSpec, node, problems, where)
+    known = ("name", "dtype", "shape", *symbols)
+    return checked(
+        TensorSpec, node.without(*(k for k in node.value if k not in known)), problems, where
+    )
+
+
+def _roles(recipe: Node) -> tuple[str, ...]:
+    """The roles that have data; all of them where a slip of the pen hides which."""
+    node = recipe.get("data")
+    if node is None:
+        return ()
+    known = isinstance(node.value, dict) and all(key in ROLES for key in node.value)
+    return tuple(node.value) if known else ROLES
 
 
 def _data(recipe: Node, folder: Path, problems: Problems) -> dict[str, DataSettings]:

@@ -32,7 +32,7 @@ def _variant(variant: Node) -> Node:
         passes = Node(variant.value, variant.place, variant.key)
         variant = replace(variant, value={"passes": passes})
     passes, runner = variant.get("passes"), variant.get("runner")
-    changes = {}
+    changes: dict[str, Node] = {}
     if passes is not None and isinstance(passes.value, tuple):
         changes["passes"] = replace(passes, value=tuple(_pass(item) for item in passes.value))
     if runner is not None and isinstance(runner.value, str):
