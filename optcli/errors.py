@@ -167,3 +167,9 @@ def did_you_mean(name: str, choices: Sequence[str]) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     return f"one of: {', '.join(sorted(choices))}" if choices else ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its kind where it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

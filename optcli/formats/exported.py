@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli.errors import InputError
+from optcli.errors import InputError, first_line
 from optcli.formats import exported_archive
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def open(folder: Path) -> ExportedProgram:
         return torch.export.load(os.fspath(path))
     except Exception as error:
         raise InputError(
-            f"torch cannot read this exported program: {str(error).strip().splitlines()[0]}",
+            f"torch cannot read this exported program: {first_line(error)}",
             place=str(path),
             hint="write it again with torch.export.save of this version of torch",
         ) from error

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli.errors import InputError, TrustError
+from optcli.errors import InputError, TrustError, first_line
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto
@@ -51,7 +51,7 @@ def check_file(path: Path) -> None:
         onnx.checker.check_model(os.fspath(path))
     except Exception as error:
         raise InputError(
-            f"this is not a valid ONNX model: {_first_line(error)}",
+            f"this is not a valid ONNX model: {first_line(error)}",
             place=str(path),
             hint="export the model again and check it with onnx.checker.check_model",
         ) from error
@@ -101,6 +101,12 @@ def input_shapes(model: ModelProto) -> dict[str, tuple[int | str | None, ...]]:
 def output_names(model: ModelProto) -> tuple[str, ...]:
     """Names of the outputs, in order."""
     return tuple(value.name for value in model.graph.output)
+
+
+def external_files(model: ModelProto) -> set[str]:
+    """Names of the weights files that the model refers to, relative to its folder."""
+    entries = (entry for tensor in _tensors(model) for entry in tensor.external_data)
+    return {entry.value for entry in entries if entry.key == "location"}
 
 
 def opset(model: ModelProto) -> int:
@@ -210,8 +216,3 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
                 yield from _graphs(attribute.g)
             for inner in attribute.graphs:
                 yield from _graphs(inner)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -59,11 +59,11 @@ class Feeds:
             start = index * self.batch_size
             positions = [self._positions[(start + i) % self.samples] for i in range(self.batch_size)]
             arrays = collate([self._fitting(self._set[position]) for position in positions]).inputs
-            yield {model_input.name: arrays[model_input.name] for model_input in self._inputs}
             self._job.progress(
                 (index + 1) / len(self),
                 f"calibration round {self._rounds}: {index + 1} of {len(self)} batches",
             )
+            yield {model_input.name: arrays[model_input.name] for model_input in self._inputs}
 
     def _fitting(self, sample: Sample) -> Sample:
         import numpy as np

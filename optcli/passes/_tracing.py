@@ -150,7 +150,7 @@ def _flat_class() -> type[torch.nn.Module]:
     """The class of the wrapper, made at first use: a base class cannot be imported lazily."""
     import torch
 
-    class Flat(torch.nn.Module):
+    class Flat(torch.nn.Module):  # type: ignore[misc]
         """One tensor per input, by position, to a tensor or a tuple of tensors."""
 
         def __init__(self, model: torch.nn.Module, call: Arguments, names: tuple[str, ...]) -> None:
@@ -165,9 +165,3 @@ def _flat_class() -> type[torch.nn.Module]:
             return outputs[0] if len(outputs) == 1 else outputs
 
     return Flat
-
-
-def reason(error: Exception) -> str:
-    """The line of an exporter's long message that says what is wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -8,11 +8,11 @@ from pydantic import Field
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import OptcliError, StepError
+from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import exported as exported_format
 from optcli.formats import torch as torch_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._tracing import flat, reason, trace
+from optcli.passes._tracing import flat, trace
 
 
 class Export(Pass):
@@ -47,7 +47,7 @@ class Export(Pass):
             raise
         except Exception as error:
             raise StepError(
-                f"torch.export failed: {reason(error)}",
+                f"torch.export failed: {first_line(error)}",
                 hint="the log shows the line of the network that it cannot follow",
             ) from error
         exported_format.save(program, job.out)

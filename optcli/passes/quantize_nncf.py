@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import OptcliError, StepError
+from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
 from optcli.passes import Job, Made, Pass, Role
@@ -133,7 +133,7 @@ class QuantizeNncf(Pass):
             raise
         except Exception as error:
             raise StepError(
-                f"NNCF failed: {str(error).strip() or type(error).__name__}",
+                f"NNCF failed: {first_line(error)}",
                 hint="check the names under ignored_*" if self._ignored() else "",
             ) from error
 
@@ -196,7 +196,7 @@ def _data_bytes(model: ModelProto) -> int:
         for entry in tensor.external_data
         if entry.key == "length"
     )
-    return model.ByteSize() + sum(outside)
+    return int(model.ByteSize()) + sum(outside)
 
 
 def _at_least_opset(model: ModelProto, wanted: int, job: Job) -> ModelProto:
@@ -210,7 +210,7 @@ def _at_least_opset(model: ModelProto, wanted: int, job: Job) -> ModelProto:
     except Exception as error:
         job.warn(
             f"opset {found} knows one scale per tensor only, and upgrading to opset {wanted} failed "
-            f"({str(error).strip().splitlines()[0]}): weights get one scale per tensor"
+            f"({first_line(error)}): weights get one scale per tensor"
         )
         return model
     job.warn(f"the model was upgraded from opset {found} to {wanted} for per-channel scales")

@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import RunnerError
+from optcli.errors import RunnerError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.runners import Runner
 
@@ -66,7 +66,7 @@ class OnnxruntimeRunner(Runner):
             )
         except Exception as error:
             raise RunnerError(
-                f"ONNX Runtime cannot load the model: {_first_line(error)}", place=str(path)
+                f"ONNX Runtime cannot load the model: {first_line(error)}", place=str(path)
             ) from error
         self._artifact = artifact
         self._outputs = tuple(output.name for output in self._session.get_outputs())
@@ -97,7 +97,7 @@ class OnnxruntimeRunner(Runner):
             session.run_with_iobinding(binding)
             binding.synchronize_outputs()
         except Exception as error:
-            raise RunnerError(f"ONNX Runtime failed: {_first_line(error)}") from error
+            raise RunnerError(f"ONNX Runtime failed: {first_line(error)}") from error
 
     def fetch(self) -> dict[str, np.ndarray]:
         _, binding = self._opened()
@@ -134,8 +134,3 @@ class OnnxruntimeRunner(Runner):
                 f"ONNX Runtime fell back to {found}, wanted {wanted}",
                 hint="install the provider's libraries and driver, or set `provider: cpu`",
             )
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

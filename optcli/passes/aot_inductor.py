@@ -1,0 +1,125 @@
+"""Native code of a network: AOTInductor."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.errors import MissingError, OptcliError, StepError, first_line
+from optcli.formats import aoti as aoti_format
+from optcli.formats import exported as exported_format
+from optcli.formats import torch as torch_format
+from optcli.passes import Job, Made, Pass
+from optcli.passes._tracing import flat, trace
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+
+class AotInductor(Pass):
+    """Compiles a PyTorch network ahead of time into native code, with AOTInductor.
+
+    The result needs neither Python code of yours nor a compiler when it runs. It is made for the
+    instruction set of this machine's CPU. Needs a C++ compiler.
+    """
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.EXPORTED)
+    needs: ClassVar[Needs] = Needs(("torch",))
+    tolerance: ClassVar[float | None] = 1e-4
+    device_bound: ClassVar[bool] = True
+
+    freezing: bool = Field(
+        True, description="make weights constants: folded, and packed as the kernels like them best"
+    )
+    max_autotune: bool = Field(
+        False, description="try several kernels for matrix products and keep the fastest; slow to build"
+    )
+    strict: bool | None = Field(
+        None, description="how a torch artifact is traced: as in the pass `export`"
+    )
+
+    def produces(self, source: Format) -> Format:
+        return Format.AOTI
+
+    def attempts(self) -> tuple[Pass, ...]:
+        if self.strict is not None:
+            return (self,)
+        return tuple(self.model_copy(update={"strict": strict}) for strict in (False, True))
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        _require_compiler()
+        try:
+            program = self._program(source, job)
+            job.progress(None, "compiling")
+            with _own_cache(job.out.parent):
+                self._compile(program, job)
+        except OptcliError:
+            raise
+        except Exception as error:
+            raise StepError(f"AOTInductor failed: {first_line(error)}") from error
+        return Made(facts={"freezing": self.freezing, "max_autotune": self.max_autotune})
+
+    def _program(self, source: Artifact, job: Job) -> ExportedProgram:
+        if source.format == Format.EXPORTED:
+            return exported_format.open(source.path)
+        return trace(flat(torch_format.open(source.path), job.inputs), job, strict=bool(self.strict))
+
+    def _compile(self, program: ExportedProgram, job: Job) -> None:
+        import torch
+
+        settings: dict[str, Any] = {
+            "freezing": self.freezing,
+            "max_autotune": self.max_autotune,
+            # In this process: no workers that outlive the step.
+            "compile_threads": 1,
+            # As many threads as the runner says, not as many as there were here and now.
+            "cpp.dynamic_threads": True,
+            # These headers would stay behind in the system's temporary folder.
+            "aot_inductor.precompile_headers": False,
+        }
+        with torch.no_grad():
+            torch._inductor.aoti_compile_and_package(
+                program,
+                package_path=os.fspath(job.out / aoti_format.FILE),
+                inductor_configs=settings,
+            )
+
+
+def _require_compiler() -> None:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise MissingError(
+            "AOTInductor needs a C++ compiler and found none",
+            hint="install one (for example `apt install g++`), or name it in the variable CXX",
+        ) from error
+
+
+@contextmanager
+def _own_cache(beside: Path) -> Iterator[None]:
+    """Let Inductor cache into a folder of this step alone, which goes with it."""
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    before = {name: os.environ.get(name) for name in names}
+    with tempfile.TemporaryDirectory(
+        dir=beside, prefix="inductor-", ignore_cleanup_errors=True
+    ) as cache:
+        os.environ.update({name: os.path.join(cache, name.lower()) for name in names})
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
