@@ -1,1 +1,12 @@
-"""TBD."""
+"""Reports for people: a table for the terminal, plain text for pipes, Markdown, a recommendation.
+
+The only room besides `cli/` that shapes text for the screen: fractions become percent here.
+"""
+
+from __future__ import annotations
+
+from optcli.report.markdown import markdown
+from optcli.report.recommendation import recommend
+from optcli.report.table import table, text
+
+__all__ = ["markdown", "recommend", "table", "text"]

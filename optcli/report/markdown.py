@@ -1,0 +1,69 @@
+"""The report as Markdown: for a pull request, a wiki, a README."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from optcli.report.notes import notes
+from optcli.report.rows import Row, accuracy_label, batch_sizes, rows
+from optcli.results import Report
+
+
+def markdown(report: Report) -> str:
+    """A GitHub-flavoured Markdown document: one table per batch size, then the notes."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"## {_plain(report.recipe.name)}"
+    label = accuracy_label(report)
+    for size in batch_sizes(report):
+        found = rows(report, size)
+        if not found:
+            continue
+        yield ""
+        if size is not None:
+            yield f"### Batch size {size}"
+            yield ""
+        yield from _table(found, label)
+    told = notes(report)
+    if told.recommendation:
+        yield from ("", f"**{_plain(told.recommendation)}**")
+    for title, lines in (
+        ("Failed or skipped", told.missing),
+        ("Verdicts", told.reasons),
+        ("Doubts about the measurement", told.doubts),
+    ):
+        if lines:
+            yield from ("", f"{title}:", "")
+            yield from (f"- {_plain(line)}" for line in lines)
+    for line in told.footer:
+        yield from ("", f"_{_plain(line)}_")
+
+
+def _table(found: Sequence[Row], accuracy: str | None) -> Iterator[str]:
+    columns = ["variant", "runtime", "precision", "size", "p50 ms", "p95 ms", "p99 ms", "images/s"]
+    columns += ["speed-up", *([accuracy] if accuracy else [])]
+    columns += ["change"] if accuracy and accuracy != "SQNR" else []
+    columns += ["verdict"]
+    left = ("variant", "runtime", "precision", "verdict")
+    yield _row(columns)
+    yield _row(["---" if name in left else "---:" for name in columns])
+    for row in found:
+        cells = [row.variant, row.runtime, row.precision, row.size]
+        cells += [f"{row.p50} {row.p50_interval}".strip(), row.p95, row.p99, row.rate]
+        cells += [f"{row.speedup} {row.speedup_interval}".strip()]
+        cells += [row.accuracy] if accuracy else []
+        cells += [row.change] if "change" in columns else []
+        yield _row([_plain(cell) for cell in [*cells, row.verdict]])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _plain(line: str) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    for sign in "\\|*_`<":
+        line = line.replace(sign, f"\\{sign}")
+    return " ".join(line.split())

@@ -1,0 +1,124 @@
+"""What stands below the table: reasons, what was left out, what to distrust, how it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from optcli.report import wording
+from optcli.results import Report
+
+
+@dataclass
+class Notes:
+    """Lines by kind; `missing` names failed and skipped variants with their reasons."""
+
+    reasons: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    recommendation: str = ""
+    footer: list[str] = field(default_factory=list)
+
+
+def notes(report: Report) -> Notes:
+    """All notes of a report."""
+    return Notes(
+        reasons=list(_reasons(report)),
+        missing=list(_missing(report)),
+        doubts=list(_doubts(report)),
+        recommendation=report.recommendation,
+        footer=_footer(report),
+    )
+
+
+def _reasons(report: Report) -> Iterator[str]:
+    for name, variant in report.variants.items():
+        for each in variant.verdicts:
+            if each.outcome == "accept":
+                continue
+            word = {"reject": "rejected", "inconclusive": "inconclusive"}[each.outcome]
+            label = f"{each.name} {word}" if each.blocking else each.name
+            yield f"{name}: {label}: {each.reason}"
+
+
+def _missing(report: Report) -> Iterator[str]:
+    for name, variant in report.variants.items():
+        if variant.status in ("failed", "skipped"):
+            log = f" (log: {variant.log})" if variant.log else ""
+            required = " although required" if variant.required and variant.status == "skipped" else ""
+            yield f"{name} {variant.status}{required}: {variant.reason or 'no reason given'}{log}"
+        elif variant.reason:
+            yield f"{name}: {variant.reason}"
+
+
+def _doubts(report: Report) -> Iterator[str]:
+    """Flags by kind, each with the variants it concerns, so that a noisy hour fits on few lines."""
+    kinds: dict[str, dict[str, list[str]]] = {}
+    measured = [name for name, variant in report.variants.items() if variant.latency]
+    several = len({row.batch_size for v in report.variants.values() for row in v.latency}) > 1
+    for name in measured:
+        for row in report.variants[name].latency:
+            where = f"{name} (batch {row.batch_size})" if several else name
+            for flag in row.flags:
+                kind = flag.partition(" (")[0].partition(":")[0]
+                kinds.setdefault(kind, {}).setdefault(flag, []).append(where)
+    rows = sum(len(report.variants[name].latency) for name in measured)
+    for kind, flags in kinds.items():
+        names = [name for found in flags.values() for name in found]
+        who = "all" if len(names) == rows > 1 else wording.listed(names)
+        # One wording for all of them can be said in full, several only by their kind.
+        said = next(iter(flags)) if len(flags) == 1 else kind
+        yield f"{said}: {who}"
+
+
+def _footer(report: Report) -> list[str]:
+    lines = []
+    if any(variant.latency for variant in report.variants.values()):
+        lines += [_measured(report), _meaning(report)]
+        lines += _reused(report)
+    lines += _evaluated(report)
+    return lines
+
+
+def _measured(report: Report) -> str:
+    how = report.protocol
+    calls = how.get("calls_per_round") or [0, 0]
+    count = f"{calls[0]}" if calls[0] == calls[1] else f"{calls[0]} to {calls[1]}"
+    threads = [str(each) for each in how.get("threads", [])]
+    cpu = report.environment.get("cpu", {}).get("model", "this machine")
+    launches = how.get("launches", 1)
+    groups = how.get("groups", [])
+    apart = f", in {len(groups)} groups, each with the baseline" if len(groups) > 1 else ""
+    cores = report.environment.get("cores", "?")
+    return (
+        f"Latency: {how.get('mode', 'quick')} mode, {launches} launch{'es' if launches > 1 else ''}"
+        f" of each artifact in its own process, {how.get('rounds', '?')} rounds of {count} calls"
+        f" taking turns in random order{apart}, {' or '.join(threads) or '?'} threads,"
+        f" inputs: {how.get('inputs', 'unknown')}; on {cpu}, {cores} cores."
+    )
+
+
+def _meaning(report: Report) -> str:
+    return (
+        "A call is input copy, compute and output copy. Brackets hold 95 % intervals over rounds; the"
+        f" speed-up is over {report.baseline}, paired round by round."
+    )
+
+
+def _reused(report: Report) -> list[str]:
+    times = {row.measured_at for variant in report.variants.values() for row in variant.latency}
+    ages = sorted(found for then in times if (found := wording.age(then, report.started)))
+    return [f"Latency was measured {ages[0]} before this build and reused."] if ages else []
+
+
+def _evaluated(report: Report) -> list[str]:
+    judged = [v.accuracy for v in report.variants.values() if v.accuracy is not None]
+    if not judged:
+        return []
+    count = judged[0].samples
+    metric = next((accuracy.metric for accuracy in judged if accuracy.metric), None)
+    if metric is None:
+        return [f"Outputs were compared with {report.baseline}'s on the same {count} samples."]
+    return [
+        f"Accuracy: {metric} on the same {count} samples for all, each artifact in its own runtime."
+    ]

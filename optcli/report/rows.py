@@ -1,0 +1,92 @@
+"""The table's rows as text, before any layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optcli.report import wording
+from optcli.results import Latency, Report, VariantReport
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant at one batch size; every field is ready to be shown."""
+
+    variant: str
+    runtime: str
+    precision: str
+    size: str
+    p50: str
+    p50_interval: str
+    p95: str
+    p99: str
+    rate: str
+    speedup: str
+    speedup_interval: str
+    accuracy: str
+    change: str
+    verdict: str
+    outcome: str
+
+
+def batch_sizes(report: Report) -> tuple[int | None, ...]:
+    """The batch sizes that have a section, ascending; (None,) where nothing was measured."""
+    found = {row.batch_size for variant in report.variants.values() for row in variant.latency}
+    return tuple(sorted(found)) or (None,)
+
+
+def accuracy_label(report: Report) -> str | None:
+    """What the accuracy column shows: the metric, `SQNR` without labels, None: there is no column."""
+    judged = [variant.accuracy for variant in report.variants.values() if variant.accuracy]
+    metrics = [accuracy.metric for accuracy in judged if accuracy.metric]
+    if metrics:
+        return metrics[0].replace("top", "top-")
+    return "SQNR" if any(accuracy.output_error for accuracy in judged) else None
+
+
+def rows(report: Report, batch_size: int | None) -> list[Row]:
+    """One row for each variant that has an artifact, in the recipe's order.
+
+    From the second batch size on, variants that were not measured there are left out.
+    """
+    first = batch_size == batch_sizes(report)[0]
+    labelled = accuracy_label(report) != "SQNR"
+    found = []
+    for name, variant in report.variants.items():
+        latency = next((each for each in variant.latency if each.batch_size == batch_size), None)
+        if variant.artifact is not None and (latency or (first and not variant.latency)):
+            found.append(_row(name, variant, latency, name == report.baseline, labelled))
+    return found
+
+
+def _row(
+    name: str, variant: VariantReport, latency: Latency | None, is_baseline: bool, labelled: bool
+) -> Row:
+    assert variant.artifact is not None
+    runner = variant.runner or {}
+    accuracy = variant.accuracy
+    if labelled:
+        right = wording.percent(accuracy.value if accuracy else None)
+    else:
+        error = accuracy.output_error if accuracy else None
+        right = "reference" if is_baseline else wording.difference(error)
+    short, outcome = wording.verdict(variant, is_baseline)
+    if variant.status == "failed":
+        short, outcome = "failed", "reject"
+    return Row(
+        variant=name,
+        runtime=str(runner.get("name", variant.artifact.format)),
+        precision=str(runner.get("precision") or variant.artifact.precision),
+        size=wording.megabytes(variant.artifact.size_bytes),
+        p50=wording.milliseconds(latency.p50_ms if latency else None),
+        p50_interval=wording.interval(latency.p50_ms if latency else None),
+        p95=wording.milliseconds(latency.p95_ms if latency else None),
+        p99=wording.milliseconds(latency.p99_ms if latency else None),
+        rate=wording.number(latency.throughput_per_s) if latency else wording.NONE,
+        speedup=wording.times(latency.speedup if latency else None),
+        speedup_interval="" if is_baseline else wording.interval(latency.speedup if latency else None),
+        accuracy=right,
+        change="" if is_baseline else wording.change(accuracy),
+        verdict=short,
+        outcome=outcome,
+    )

@@ -1,0 +1,115 @@
+"""Figures and verdicts as words, the same in every form of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from optcli.results import Accuracy, Estimate, OutputError, VariantReport, Verdict
+
+NONE = "n/a"
+
+
+def number(value: float) -> str:
+    """Three significant digits, never in scientific notation: 0.0512, 1.20, 34.5, 1234."""
+    if value == 0:
+        return "0"
+    digits = 2
+    scaled = abs(value)
+    while scaled >= 10 and digits > 0:
+        scaled /= 10
+        digits -= 1
+    while scaled < 1 and digits < 6:
+        scaled *= 10
+        digits += 1
+    return f"{value:.{digits}f}"
+
+
+def milliseconds(estimate: Estimate | None) -> str:
+    """The value alone."""
+    return NONE if estimate is None else number(estimate.value)
+
+
+def interval(estimate: Estimate | None) -> str:
+    """`[low, high]`, or nothing where there is none."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return ""
+    return f"[{number(estimate.low)}, {number(estimate.high)}]"
+
+
+def times(estimate: Estimate | None) -> str:
+    """How many times as fast: `2.31x`."""
+    return NONE if estimate is None else f"{number(estimate.value)}x"
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as percent with two places."""
+    return NONE if fraction is None else f"{100 * fraction:.2f} %"
+
+
+def change(accuracy: Accuracy | None) -> str:
+    """The change of accuracy in points of percent: `-0.28`."""
+    if accuracy is None or accuracy.drop is None:
+        return ""
+    points = -100 * accuracy.drop.value
+    return "0.00" if abs(points) < 0.005 else f"{points:+.2f}"
+
+
+def difference(error: OutputError | None) -> str:
+    """The distance of outputs from the baseline's: decibel, or in words where there is no figure."""
+    if error is None:
+        return NONE
+    if not error.finite:
+        return "not finite"
+    if error.max_abs == 0:
+        return "equal"
+    return NONE if error.sqnr_db is None else f"{error.sqnr_db:.1f} dB"
+
+
+def megabytes(size_bytes: int) -> str:
+    """Size in units of 1000: `820 kB`, `12.3 MB`."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= scale:
+            return f"{number(size_bytes / scale)} {unit}"
+    return f"{size_bytes} B"
+
+
+def verdict(variant: VariantReport, is_baseline: bool) -> tuple[str, str]:
+    """The verdicts of a variant in two or three words, and their outcome."""
+    for outcome in ("reject", "inconclusive"):
+        names = [each.name for each in variant.verdicts if each.blocking and each.outcome == outcome]
+        if names:
+            return f"{outcome}: {', '.join(names)}", outcome
+    advice = [each for each in variant.verdicts if not each.blocking and each.outcome != "accept"]
+    for each in sorted(advice, key=lambda each: each.outcome != "reject"):
+        return _advice(each), "inconclusive"
+    return ("baseline" if is_baseline else "accept"), "accept"
+
+
+def _advice(advice: Verdict) -> str:
+    over = advice.name.partition(" over ")[2]
+    if not advice.name.startswith("speed-up"):
+        return f"{advice.outcome}: {advice.name}"
+    if advice.outcome == "reject":
+        return f"slower than {over}" if over else "does not pay"
+    return f"no clear gain over {over}" if over else "no clear gain"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def age(then: str, now: str) -> str | None:
+    """How long before `now` something was; None where it was less than a minute, or is not known."""
+    try:
+        seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(then)).total_seconds()
+    except (ValueError, TypeError):
+        return None
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        count = int(seconds // length)
+        if count >= 1:
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return None

@@ -1,0 +1,148 @@
+from pathlib import Path
+
+import pytest
+from example import NOW, accuracy, both, latency, report, variant, verdict
+
+from optcli.report import markdown, table, text
+from optcli.results import OutputError, VariantReport
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize(("name", "width"), [("80", 80), ("100", 100), ("pipe", None)])
+def test_golden_text(name, width):
+    assert text(report(), width) == (GOLDEN / f"{name}.txt").read_text()
+
+
+def test_golden_markdown():
+    assert markdown(report()) == (GOLDEN / "report.md").read_text()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_no_line_is_wider_than_the_terminal_and_no_figure_is_broken(width):
+    long = {
+        "mobilenet-v3-large-baseline": variant(2e9, both(2012.3, 1), accuracy(), runtime="torch"),
+        "a-variant-with-a-rather-long-name": variant(
+            2e8,
+            both(1234.5, 1.63),
+            accuracy(14, 2),
+            [verdict("accuracy", "reject"), verdict("slo p99_ms", "reject")],
+            precision="int8+fp32",
+        ),
+    }
+    shown = text(report(long, baseline="mobilenet-v3-large-baseline"), width)
+    lines = shown.splitlines()
+    assert max(len(line) for line in lines) <= width
+    for figure in ("[1210, 1259]", "1481, 1852" if width < 160 else "1481", "95.56 %", "2.00 GB"):
+        assert any(figure in line for line in lines), figure
+
+
+def test_for_a_pipe_every_variant_and_note_is_one_plain_line():
+    lines = text(report()).splitlines()
+    assert "\x1b" not in text(report())
+    assert len([line for line in lines if line.startswith("onnx-int8 ")]) == 2
+    assert not any(line.endswith(" ") for line in lines)
+    assert any(line.startswith("  pruned-onnx: accuracy rejected: top1 95.56 %") for line in lines)
+
+
+def test_a_terminal_gets_colours():
+    from io import StringIO
+
+    from rich.console import Console
+
+    console = Console(file=StringIO(), force_terminal=True, width=100)
+    console.print(table(report()))
+    assert "\x1b[31mreject: accuracy" in console.file.getvalue()
+
+
+def test_names_in_brackets_are_not_markup():
+    found = report({"[red]eager": variant(1000, [latency(1, 1)])}, baseline="[red]eager")
+    assert "[red]eager" in text(found)
+    assert "a\\|b" in markdown(report({"a|b": variant(1000, [latency(1, 1)])}, baseline="a|b"))
+
+
+def test_without_labels_the_distance_of_the_outputs_is_shown():
+    def unlabelled(**figures):
+        error = OutputError(finite=True, constant=False, **figures)
+        return accuracy().model_copy(
+            update={"metric": None, "value": None, "drop": None, "output_error": error}
+        )
+
+    shown = text(
+        report(
+            {
+                "eager": variant(1000, [latency(2, 1)], unlabelled(max_abs=0.0)),
+                "same": variant(1000, [latency(1, 2)], unlabelled(max_abs=0.0)),
+                "int8": variant(500, [latency(1, 2)], unlabelled(max_abs=0.3, sqnr_db=31.25)),
+            }
+        )
+    )
+    eager, same, int8 = (
+        next(line for line in shown.splitlines() if line.startswith(name))
+        for name in ("eager", "same", "int8")
+    )
+    assert "SQNR" in shown
+    assert "top-1" not in shown
+    assert "reference" in eager
+    assert "equal" in same
+    assert "31.2 dB" in int8
+    assert "Outputs were compared with eager's on the same 360 samples." in shown
+
+
+def test_without_any_measurement_the_artifacts_are_still_listed():
+    shown = text(
+        report({"eager": variant(1000, [], reason="not measured here: no NVIDIA GPU was found")})
+    )
+    assert "eager    onnxruntime  fp32       1.00 kB" in shown
+    assert "n/a" in shown
+    assert "not measured here" in shown
+    assert "Latency:" not in shown
+    nothing = text(report({"eager": VariantReport(status="failed", reason="no weights")}))
+    assert "eager failed: no weights" in nothing
+
+
+def test_reused_latency_shows_its_age():
+    old = {"eager": variant(1000, [latency(1, 1, at="2026-02-27T11:00:00+00:00")])}
+    assert "Latency was measured 2 days before this build and reused." in text(report(old))
+    assert "reused" not in text(report({"eager": variant(1000, [latency(1, 1, at=NOW)])}))
+
+
+def test_a_variant_whose_measurement_failed_is_in_the_table_as_failed():
+    broken = variant(1000, [], status="failed", reason="measuring failed: it aborted", log="broken.log")
+    shown = text(report({"eager": variant(1000, [latency(1, 1)]), "broken": broken}))
+    assert "broken failed: measuring failed: it aborted (log: broken.log)" in shown
+    assert next(line for line in shown.splitlines() if line.startswith("broken ")).endswith("failed")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words"),
+    [
+        ([], "accept"),
+        ([("accuracy", "reject", True), ("slo p99_ms", "inconclusive", True)], "reject: accuracy"),
+        ([("slo p99_ms", "inconclusive", True)], "inconclusive: slo p99_ms"),
+        ([("speed-up", "reject", False)], "does not pay"),
+        ([("speed-up", "inconclusive", False)], "no clear gain"),
+        (
+            [("speed-up", "inconclusive", False), ("speed-up over onnx", "reject", False)],
+            "slower than onnx",
+        ),
+        ([("speed-up over onnx", "inconclusive", False)], "no clear gain over onnx"),
+    ],
+)
+def test_verdicts_in_few_words(verdicts, words):
+    judged = [verdict(*each) for each in verdicts]
+    shown = text(report({"v": variant(1000, [latency(1, 2)], None, judged)}, baseline="none"))
+    assert next(line for line in shown.splitlines() if line.startswith("v ")).endswith(f"  {words}")
+
+
+def test_doubts_are_collected_by_kind():
+    rows = {
+        name: variant(
+            1000,
+            [latency(1, 1, flags=(f"fluctuating (IQR/median {share} %)", "time cap: 2 of 8 rounds"))],
+        )
+        for name, share in (("a", 12), ("b", 15))
+    }
+    shown = text(report(rows, baseline="a"))
+    assert "  fluctuating: all" in shown
+    assert "  time cap: 2 of 8 rounds: all" in shown
