@@ -66,7 +66,7 @@ class Npz(Collection):
         labels = archive.rows(target) if target else None
         count = len(next(iter(arrays.values())))
         extra = {name: archive.rows(name) for name in ("id", "split") if name in archive.names}
-        everything = {**arrays, **extra}
+        everything: dict[str, np.ndarray] = {**arrays, **extra}
         if target and labels is not None:
             everything[target] = labels
         for name, array in everything.items():

@@ -16,7 +16,14 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -118,6 +125,11 @@ class Preparation(Settings):
         if any(value == 0 for value in self.std):
             raise ValueError("std is divided by: wanted no 0 in it")
         return self
+
+    @model_serializer(mode="wrap")
+    def _only_what_was_set(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Plain data crosses to workers, and there too a default must not take a preset's place."""
+        return {name: value for name, value in plain(self).items() if name in self.model_fields_set}
 
     @classmethod
     def __get_pydantic_json_schema__(

@@ -44,7 +44,7 @@ class Split(Settings):
             raise ValueError("wanted either seed with from and to, or file, or name; found several")
         if self.seed is None and not (self.file or self.name):
             raise ValueError("wanted name, file or seed; found none of them")
-        if self.seed is None and {"start", "stop"} & self.model_fields_set:
+        if self.seed is None and (self.start, self.stop) != (0, 1):
             raise ValueError("from and to are parts of a seeded shuffle: wanted a seed beside them")
         if self.start >= self.stop:
             raise ValueError(f"wanted from < to, found from {self.start}, to {self.stop}")

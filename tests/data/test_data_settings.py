@@ -57,6 +57,24 @@ def test_paths_of_errors_are_keys_of_the_recipe() -> None:
     assert places == [("split", "nmae"), ("prepare", "crop")]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"split": "train", "samples": 3},
+        {"split": {"seed": 1, "from": 0.2}, "prepare": "torchvision:resnet50"},
+        {"prepare": {"preset": "torchvision:resnet50", "crop": 8, "scale": 1}},
+        {"prepare": {"letterbox": {"size": 8}}},
+    ],
+)
+def test_settings_survive_the_way_to_a_worker(settings: dict[str, Any]) -> None:
+    """As plain data and back; what was not set stays unset, or it would hide a preset."""
+    before = DataSettings.model_validate({"source": "npz:a.npz", **settings})
+    after = DataSettings.model_validate(json.loads(json.dumps(before.model_dump(mode="json"))))
+    assert after == before
+    if before.prepare and after.prepare:
+        assert after.prepare.model_fields_set == before.prepare.model_fields_set
+
+
 def test_the_schema_knows_the_short_forms() -> None:
     schema = json.dumps(DataSettings.model_json_schema())
     assert '"from"' in schema
