@@ -81,20 +81,18 @@ def merge(below: Node, above: Node) -> Node:
     """`above` on top of `below`: mappings key by key, anything else is replaced."""
     if not isinstance(below.value, dict) or not isinstance(above.value, dict):
         return above
-    if _other_kind(below, above):
-        return above
     items = dict(below.value)
     for name, node in above.value.items():
-        items[name] = merge(items[name], node) if name in items else node
+        join = merge_runner if name == "runner" else merge
+        items[name] = join(items[name], node) if name in items else node
     return replace(above, value=items)
 
 
-def _other_kind(below: Node, above: Node) -> bool:
-    """Settings of one runner mean nothing to another."""
+def merge_runner(below: Node, above: Node) -> Node:
+    """Settings of one runner mean nothing to another: with another name nothing is kept."""
     old, new = below.get("name"), above.get("name")
-    return (
-        old is not None and new is not None and old.value != new.value and "variants" not in above.value
-    )
+    other = old is not None and new is not None and old.value != new.value
+    return above if other else merge(below, above)
 
 
 def _rebased(recipe: Node, old: Path, new: Path) -> Node:

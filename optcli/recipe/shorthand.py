@@ -29,8 +29,8 @@ def _entry(entry: Node) -> Node:
 
 def _variant(variant: Node) -> Node:
     if isinstance(variant.value, tuple):
-        passes = Node(variant.value, variant.place, variant.key)
-        variant = replace(variant, value={"passes": passes})
+        listed = Node(variant.value, variant.place, variant.key)
+        variant = replace(variant, value={"passes": listed})
     passes, runner = variant.get("passes"), variant.get("runner")
     changes: dict[str, Node] = {}
     if passes is not None and isinstance(passes.value, tuple):

@@ -10,7 +10,7 @@ from typing import Any
 from optcli import passes, registry, runners, user_code
 from optcli.digest import of_value
 from optcli.errors import did_you_mean
-from optcli.recipe.extending import merge
+from optcli.recipe.extending import merge_runner
 from optcli.recipe.models import PassUse, RunnerUse, Variant, VariantSettings
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.sections import SAFE_NAME
@@ -240,5 +240,5 @@ def _stacked(parent: Node, own: Node) -> Node:
         changes["passes"] = replace(after, value=(*before.elements(), *after.elements()))
     old, new = parent.get("runner"), own.get("runner")
     if old is not None and new is not None:
-        changes["runner"] = merge(old, new)
+        changes["runner"] = merge_runner(old, new)
     return merged.with_items(changes)
