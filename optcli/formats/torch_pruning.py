@@ -17,23 +17,21 @@ from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import torch
+    from torch_pruning import DependencyGraph
 
 
 def apply(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
-    """Cut a network as `record` says: `inputs`, `history` and `attributes`."""
-    import torch_pruning
-
-    specs = [TensorSpec.model_validate(spec) for spec in record["inputs"]]
+    """Cut a network as a record says, in place: its `history`, traced with its `inputs`."""
+    inputs = [TensorSpec.model_validate(spec) for spec in record["inputs"]]
     with traceable(model):
-        graph = torch_pruning.DependencyGraph().build_dependency(model, **trace_options(model, specs))
-        graph.load_pruning_history([list(step) for step in record["history"]])
-    for name, value in record["attributes"].items():
-        setattr(model, name, value)
+        trace(model, inputs).load_pruning_history([list(step) for step in record["history"]])
     return model
 
 
-def trace_options(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """How Torch-Pruning is to call the network: two examples, and only outputs with a gradient."""
+def trace(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> DependencyGraph:
+    """Which channels depend on which. To be called, and its result used, inside `traceable`."""
+    import torch_pruning
+
     call = arguments(model, inputs)
     size = min(2, inputs[0].batch_range().max) if inputs else 2
 
@@ -42,14 +40,16 @@ def trace_options(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[
         return network(*positional, **keyword)
 
     def outputs(found: Any) -> list[torch.Tensor]:
-        tensors = flatten_outputs(found).values()
-        return [tensor for tensor in tensors if tensor.grad_fn is not None]
+        # The product gives every output a node of its own, by which its layers are recognized.
+        return [value * 1 for value in flatten_outputs(found).values() if value.grad_fn is not None]
 
-    return {
-        "example_inputs": example_inputs(inputs, size),
-        "forward_fn": forward,
-        "output_transform": outputs,
-    }
+    return torch_pruning.DependencyGraph().build_dependency(
+        model,
+        example_inputs=example_inputs(inputs, size),
+        forward_fn=forward,
+        output_transform=outputs,
+        verbose=False,
+    )
 
 
 @contextmanager
@@ -57,9 +57,10 @@ def traceable(model: torch.nn.Module) -> Iterator[None]:
     """Gradients on for every parameter, which tracing follows; Torch-Pruning's warnings kept quiet."""
     import torch
 
-    frozen = [name for name, value in model.named_parameters() if not value.requires_grad]
+    frozen = {name for name, value in model.named_parameters() if not value.requires_grad}
     for value in model.parameters():
-        value.requires_grad_(True)
+        if value.is_floating_point():
+            value.requires_grad_(True)
     with torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -81,9 +81,13 @@ def _call(model: torch.nn.Module, inputs: Sequence[TensorSpec], size: int) -> di
 
 
 def _refuse_not_finite(model: torch.nn.Module) -> None:
+    """Raise `InputError` for NaN anywhere, and infinity in what was trained; a mask may be infinite."""
+    trained = {name for name, _ in model.named_parameters()}
     for name, value in (*model.named_parameters(), *model.named_buffers()):
-        if value.is_floating_point() and not bool(value.isfinite().all()):
-            count = int((~value.isfinite()).sum())
+        if not value.is_floating_point():
+            continue
+        wrong = ~value.isfinite() if name in trained else value.isnan()
+        if count := int(wrong.sum()):
             raise InputError(
                 f"the weights hold NaN or infinity: {name}, {count} of {value.numel()} values",
                 place="model.weights",

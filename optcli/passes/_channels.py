@@ -1,0 +1,188 @@
+"""Which channels to remove: the choice that `prune` makes in a traced network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from optcli.errors import StepError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+    from torch_pruning import DependencyGraph
+
+    from optcli.passes.prune import PrunePass
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`picked`: root module, pruning function and channels of every group that loses some.
+
+    `groups` counts all groups of coupled layers, `kept` those that must not be touched, `layers`
+    names the convolutions and linear layers that lose output channels.
+    """
+
+    picked: list[tuple[Any, Any, list[int]]]
+    groups: int
+    kept: int
+    layers: list[str]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Coupled layers, with the importance of each channel that may go on its own.
+
+    Where layers are divided (grouped convolutions, group norms), the same channel goes from each of
+    the `parts`, and `scores` has one value for all of them.
+    """
+
+    root: Any
+    prune: Any
+    scores: torch.Tensor
+    parts: int
+    layers: list[str]
+
+    def indices(self, count: int) -> list[int]:
+        """The channels of the root that go when `count` of each part do."""
+        import torch
+
+        picked = torch.argsort(self.scores, stable=True)[:count]
+        size = len(self.scores)
+        return sorted(int(index) + part * size for part in range(self.parts) for index in picked)
+
+
+def choose(model: torch.nn.Module, graph: DependencyGraph, wanted: PrunePass) -> Choice:
+    """The channels to remove. Raises `StepError` for a pattern in `keep` that matches nothing."""
+    import torch
+
+    kept_modules = _kept(model, wanted.keep)
+    cautious = any(_is_attention(module) for module in model.modules())
+    groups: list[_Group] = []
+    total = kept = 0
+    score = _importance(wanted.importance)
+    with torch.no_grad():
+        for group in graph.get_all_groups():
+            total += 1
+            if _must_stay(group, graph, kept_modules, cautious):
+                kept += 1
+                continue
+            scores = score(group)
+            if scores is not None:
+                groups.append(_described(group, graph, scores))
+    if not groups and wanted.importance == "batchnorm" and total > kept:
+        raise StepError(
+            "the network has no batch norm to rank its channels by", hint="importance: magnitude"
+        )
+    picked, layers = [], []
+    for group, count in zip(groups, _counts(groups, wanted), strict=True):
+        if count > 0:
+            picked.append((group.root, group.prune, group.indices(count)))
+            layers.extend(group.layers)
+    return Choice(picked, total, kept, layers)
+
+
+def _counts(groups: Sequence[_Group], wanted: PrunePass) -> list[int]:
+    """How many channels each part of each group loses."""
+    import torch
+
+    if not groups:
+        return []
+    raw = [len(group.scores) * wanted.ratio for group in groups]
+    if wanted.global_ranking:
+        ranked = torch.cat([group.scores for group in groups]).sort().values
+        threshold = ranked[max(0, round(len(ranked) * wanted.ratio) - 1)]
+        raw = [float((group.scores <= threshold).sum()) for group in groups]
+    return [_rounded(n, group, wanted) for n, group in zip(raw, groups, strict=True)]
+
+
+def _rounded(count: float, group: _Group, wanted: PrunePass) -> int:
+    """The nearest count that leaves a multiple of `round_to`, within `max_ratio`."""
+    size = len(group.scores)
+    step = wanted.round_to // math.gcd(wanted.round_to, group.parts)
+    least = max(step, math.ceil(size * (1 - wanted.max_ratio) / step) * step)
+    left = max(least, math.floor((size - count) / step + 0.5) * step)
+    return max(0, size - left)
+
+
+def _importance(name: str) -> Any:
+    from torch_pruning import importance
+
+    if name == "magnitude":
+        return importance.GroupMagnitudeImportance(p=2)
+    return importance.BNScaleImportance() if name == "batchnorm" else importance.RandomImportance()
+
+
+def _described(group: Any, graph: DependencyGraph, scores: torch.Tensor) -> _Group:
+    parts = 1
+    layers: list[str] = []
+    for dep, _ in group:
+        module, out = dep.target.module, graph.is_out_channel_pruning_fn(dep.handler)
+        parts = max(parts, _parts(module, graph, out))
+        if out and hasattr(module, "weight") and getattr(module.weight, "ndim", 0) > 1:
+            layers.append(graph._module2name[module])
+    root = group[0].dep
+    if parts > 1 and len(scores) % parts == 0:
+        scores = scores.view(parts, -1).mean(0)
+    return _Group(root.target.module, root.handler, scores, parts, sorted(set(layers)))
+
+
+def _parts(module: Any, graph: DependencyGraph, out: bool) -> int:
+    """Into how many equal parts a layer divides its channels; a depthwise convolution into none."""
+    pruner = graph.get_pruner_of_module(module)
+    if pruner is None or not hasattr(module, "named_parameters"):
+        return 1
+    if getattr(module, "groups", 1) == getattr(module, "out_channels", None):
+        return 1
+    found = pruner.get_out_channel_groups(module) if out else pruner.get_in_channel_groups(module)
+    return int(found)
+
+
+def _must_stay(group: Any, graph: DependencyGraph, kept: set[Any], cautious: bool) -> bool:
+    """Whether a group reaches an output, holds a module to keep, or carries an attention's width."""
+    from torch import nn
+    from torch_pruning import ops
+
+    for dep, _ in group:
+        module = dep.target.module
+        if dep.target.type == ops.OPTYPE.OUTPUT:
+            return True
+        if module in kept and graph.is_out_channel_pruning_fn(dep.handler):
+            return True
+        if cautious and isinstance(module, nn.LayerNorm | nn.MultiheadAttention | nn.Parameter):
+            return True
+    return False
+
+
+def _is_attention(module: Any) -> bool:
+    """An attention reads its width as heads times size, which a removed channel would shift.
+
+    The innermost module with `num_heads` is meant: the blocks around it often carry that number too.
+    """
+    from torch import nn
+
+    if isinstance(module, nn.MultiheadAttention):
+        return True
+    inner = (part for part in module.modules() if part is not module)
+    return isinstance(getattr(module, "num_heads", None), int) and not any(map(_is_attention, inner))
+
+
+def _kept(model: torch.nn.Module, patterns: Sequence[str]) -> set[Any]:
+    """The modules that `keep` names, those inside them, and the layers inside attentions."""
+    named = dict(model.named_modules())
+    found: set[Any] = set()
+    for pattern in patterns:
+        matches = [module for name, module in named.items() if name and fnmatchcase(name, pattern)]
+        if not matches:
+            raise StepError(
+                f"keep: no module is called {pattern!r}",
+                hint=did_you_mean(pattern, [name for name in named if name]),
+            )
+        for module in matches:
+            found.update(module.modules())
+    for module in named.values():
+        if _is_attention(module) and module is not model:
+            found.update(module.modules())
+    return found

@@ -1,0 +1,211 @@
+"""ONNX files: `onnx:models/detector.onnx`, with the weights files that lie beside them."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from optcli.artifact import Format
+from optcli.digest import FileDigests
+from optcli.environment import Needs
+from optcli.errors import InputError
+from optcli.formats import onnx as onnx_format
+from optcli.settings import TensorSpec
+from optcli.sources import Source, SourceFacts
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+# One entry {key: "location", value: FILE} of a tensor's external data, as protobuf writes it.
+_LOCATION = re.compile(rb"\x0a\x08location\x12([\x80-\xff][\x01-\x7f]|[\x00-\x7f])")
+
+Shape = tuple[int | str | None, ...]
+
+
+class OnnxSource(Source):
+    """A network in an ONNX file; the file is taken as it is."""
+
+    format: ClassVar[Format] = Format.ONNX
+    needs: ClassVar[Needs] = Needs(("onnx",))
+
+    @property
+    def file(self) -> Path:
+        """The file, absolute."""
+        return (self.folder / self.target).absolute()
+
+    def problems(self) -> list[tuple[str, str, str]]:
+        found = []
+        if self.file.is_dir():
+            found.append(
+                ("source", f"{self.file} is a folder, wanted a file", "name the .onnx file in it")
+            )
+        elif not self.file.is_file():
+            near = ", ".join(sorted(path.name for path in self.file.parent.glob("*.onnx"))[:5])
+            hint = f"there are: {near}" if near else "paths are relative to the recipe's folder"
+            found.append(("source", f"there is no file {self.file}", hint))
+        elif self.file.stat().st_size == 0:
+            found.append(("source", f"{self.file} is empty", "copy or export the file again"))
+        if self.weights is not None:
+            found.append(("weights", "an ONNX file brings its own weights", "remove `weights`"))
+        if self.arguments:
+            found.append(("arguments", "an ONNX file takes no arguments", "remove `arguments`"))
+        return found
+
+    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
+        data = {}
+        for name in sorted(locations(self.file)):
+            path = self.file.parent / name
+            inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
+            data[name] = digests.of(path) if inside and path.is_file() else None
+        return {"kind": "onnx", "file": digests.of(self.file), "data": data}
+
+    def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
+        import onnx
+
+        onnx_format.check_file(self.file)
+        model = onnx.load(str(self.file), load_external_data=False)
+        _check_inputs(model, inputs, self.file)
+        beside = onnx_format.external_files(model)
+        if unknown := beside - locations(self.file):
+            raise InputError(
+                f"the file names its weights file {unknown.pop()!r} in an unusual way",
+                place=str(self.file),
+                hint="load and save it once with the onnx package",
+            )
+        for name in sorted(beside):
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.file.parent / name, out / name)
+        if onnx_format.FILE in beside:
+            raise InputError(
+                f"the weights file is called {onnx_format.FILE}, which is the name of the model itself",
+                place=str(self.file),
+                hint="save the model again with its weights in a file of another name",
+            )
+        shutil.copyfile(self.file, out / onnx_format.FILE)
+        _refuse_nan(onnx_format.open(out), self.file)
+        facts = {
+            "source": f"onnx:{self.file.name}",
+            "opset": onnx_format.opset(model),
+            "ir_version": int(model.ir_version),
+            "producer": f"{model.producer_name} {model.producer_version}".strip(),
+        }
+        return SourceFacts(onnx_format.output_names(model), onnx_format.precision(model), facts)
+
+
+def locations(path: Path) -> set[str]:
+    """Names of the weights files that an ONNX file refers to, without importing onnx.
+
+    Found by the bytes of the entry, so a name too many is possible, one too few is not; `write`
+    compares with what onnx itself reads. Raises OSError.
+    """
+    found: set[str] = set()
+    if path.stat().st_size == 0:
+        return found
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for match in _LOCATION.finditer(data):
+            size = match.group(1)
+            length = size[0] if len(size) == 1 else (size[0] & 0x7F) | size[1] << 7
+            text = data[match.end() : match.end() + length]
+            try:
+                found.add(text.decode())
+            except UnicodeDecodeError:
+                continue
+    return found
+
+
+def _check_inputs(model: ModelProto, inputs: Sequence[TensorSpec], path: Path) -> None:
+    """Raise `InputError`, with the block to paste, where the recipe's inputs are not the file's."""
+    dtypes, shapes = _dtypes(model, path), onnx_format.input_shapes(model)
+    wrong: list[str] = []
+    given = {spec.name: spec for spec in inputs}
+    if missing := [name for name in shapes if name not in given]:
+        wrong.append(f"the recipe lacks the input {', '.join(missing)}")
+    if unknown := [name for name in given if name not in shapes]:
+        wrong.append(f"the file has no input {', '.join(unknown)}")
+    for name, shape in shapes.items():
+        if name in given:
+            wrong.extend(_differences(given[name], dtypes[name], shape))
+    if wrong:
+        lines = [_pasted(name, dtypes[name], shape) for name, shape in shapes.items()]
+        fixed = any("is fixed" in text for text in wrong)
+        hint = "paste this into the recipe" + (
+            ", or export the model again with a dynamic size" if fixed else ""
+        )
+        raise InputError(
+            f"the recipe's inputs are not those of the file: {'; '.join(wrong)}",
+            place=str(path),
+            hint="\n".join([f"{hint}:", "inputs:", *lines]),
+        )
+
+
+def _differences(spec: TensorSpec, dtype: str, shape: Shape) -> list[str]:
+    name = spec.name
+    found = (
+        [f"{name} is {dtype} in the file, {spec.dtype} in the recipe"] if dtype != spec.dtype else []
+    )
+    if len(shape) != len(spec.shape):
+        found.append(f"{name} has {len(shape)} dimensions in the file, {len(spec.shape)} in the recipe")
+        return found
+    for index, (size, wanted) in enumerate(zip(shape, spec.shape, strict=True)):
+        if not isinstance(size, int):
+            continue
+        what = f"dimension {index} of {name}" if index else f"the batch of {name}"
+        if isinstance(wanted, str):
+            found.append(f"{what} is fixed at {size} in the file, {wanted!r} in the recipe")
+        elif wanted != size:
+            found.append(f"{what} is {size} in the file, {wanted} in the recipe")
+    return found
+
+
+def _pasted(name: str, dtype: str, shape: Shape) -> str:
+    """The line for one input that a person can paste into the recipe."""
+    sizes: list[str] = []
+    for index, size in enumerate(shape):
+        if isinstance(size, int):
+            sizes.append(str(size))
+        elif index == 0:
+            sizes.append("batch")
+        else:
+            plain = re.sub(r"\W", "_", size or "")
+            sizes.append(plain if plain.isidentifier() and plain != "batch" else f"size_{index}")
+    return f"  - {{name: {name!r}, dtype: {dtype}, shape: [{', '.join(sizes)}]}}"
+
+
+def _dtypes(model: ModelProto, path: Path) -> dict[str, str]:
+    """Input name to element type. Raises `InputError` for an input that is no tensor."""
+    from onnx import helper
+
+    wanted = onnx_format.input_names(model)
+    found: dict[str, str] = {}
+    for value in model.graph.input:
+        if value.name not in wanted:
+            continue
+        if not value.type.HasField("tensor_type"):
+            raise InputError(
+                f"the input {value.name!r} is no tensor",
+                place=str(path),
+                hint="only models whose inputs are tensors can be run",
+            )
+        found[value.name] = str(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+    return found
+
+
+def _refuse_nan(model: ModelProto, path: Path) -> None:
+    """Infinity may be meant (a mask of attention); what is not a number never is."""
+    import numpy as np
+    from onnx import TensorProto, numpy_helper
+
+    floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+    for tensor in model.graph.initializer:
+        if tensor.data_type in floats:
+            values = numpy_helper.to_array(tensor)
+            if count := int(np.isnan(values).sum()):
+                raise InputError(
+                    f"the weights hold NaN: {tensor.name}, {count} of {values.size} values",
+                    place=str(path),
+                    hint="the training diverged or the file is damaged: use another checkpoint",
+                )
