@@ -62,7 +62,9 @@ class FileDigests:
 
     def of(self, path: Path) -> str:
         """Digest of a file's content. Raises OSError."""
-        place = os.path.realpath(path)
+        place = os.path.abspath(
+            path
+        )  # links need no resolving: the inode below tells their targets apart
         stat = os.stat(place)
         mark = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
         known = self._known.get(place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ class ImageFile:
     """One image: its id (path relative to the root, with slashes), where it lies, its class."""
 
     id: str
-    path: Path
+    path: str
     target: int | None
 
 
@@ -47,13 +47,13 @@ class ImageFolder(Collection):
             hint = f"images are known by their suffix: {' '.join(SUFFIXES)}"
             return [("source", f"no images in {self.settings.place}", hint)]
         try:
-            _classes(self._base)
+            _ = self._classes
         except InputError as error:
             return [("source", error.message, error.hint)]
         return []
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
-        marks = [(file.id, file.target, digests.of(file.path)) for file in self.files]
+        marks = [(file.id, file.target, digests.of(Path(file.path))) for file in self.files]
         record: dict[str, Any] = {"count": len(marks)}
         if len(marks) <= _LISTED:
             record["files"] = {name: digest for name, _, digest in marks}
@@ -78,6 +78,10 @@ class ImageFolder(Collection):
         return self.path / self.part if self.part else self.path
 
     @cached_property
+    def _classes(self) -> tuple[Path, list[str]]:
+        return _class_folders(self._base)
+
+    @cached_property
     def files(self) -> list[ImageFile]:
         """The chosen files, sorted by id. Raises `InputError`."""
         found = self.problems()
@@ -89,13 +93,13 @@ class ImageFolder(Collection):
         return [everything[position] for position in chosen]
 
     def _everything(self) -> list[ImageFile]:
-        base, classes = _classes(self._base)
+        base, classes = self._classes
         targets = {name: number for number, name in enumerate(classes)}
         files = []
+        root, start = len(str(self.path)) + 1, len(str(base)) + 1  # text: sets are large, Path is slow
         for place in _images(base):
-            path = Path(place)
-            target = targets[path.relative_to(base).parts[0]] if classes else None
-            files.append(ImageFile(path.relative_to(self.path).as_posix(), path, target))
+            target = targets[place[start:].partition(os.sep)[0]] if classes else None
+            files.append(ImageFile(place[root:].replace(os.sep, "/"), place, target))
         return sorted(files, key=lambda file: file.id)
 
 
@@ -125,28 +129,28 @@ class ImageItems(Items):
         ) as error:
             raise InputError(
                 f"not a readable image: {error}",
-                place=str(file.path),
+                place=file.path,
                 hint="replace the file or take it out of the data",
             ) from error
-        return Item(file.id, str(file.path), {self._name: image}, file.target)
+        return Item(file.id, file.path, {self._name: image}, file.target)
 
     def identity(self, index: int) -> tuple[str, str]:
         file = self._files[index]
-        with file.path.open("rb") as stream:
+        with open(file.path, "rb") as stream:
             return file.id, hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _classes(base: Path) -> tuple[Path, list[str]]:
+def _class_folders(base: Path) -> tuple[Path, list[str]]:
     """Where the class folders lie, and their sorted names; none for a flat folder."""
     while True:
-        folders = [name for name in _folders(base) if any(_images(base / name))]
+        direct = {name for name in _folders(base) if any(map(_is_image, os.listdir(base / name)))}
+        folders = [name for name in _folders(base) if name in direct or any(_images(base / name))]
         flat = any(_is_image(entry.name) for entry in os.scandir(base) if entry.is_file())
         if flat and folders:
             raise InputError(
                 f"{base.name} holds both images and folders of images ({', '.join(folders[:3])})",
                 hint="images lie either flat in the folder or all in class folders",
             )
-        direct = [name for name in folders if any(_is_image(item) for item in os.listdir(base / name))]
         if flat or direct:
             return base, folders
         if len(folders) != 1:
@@ -161,7 +165,7 @@ def _folders(base: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(base) if entry.is_dir() and _shown(entry.name))
 
 
-def _images(base: Path) -> Any:
+def _images(base: Path) -> Iterator[str]:
     """Paths of all images below a folder."""
     for root, folders, names in os.walk(base, followlinks=True):
         folders[:] = filter(_shown, folders)

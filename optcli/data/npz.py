@@ -65,8 +65,10 @@ class Npz(Collection):
         arrays = {name: archive.rows(member) for name, member in members.items()}
         labels = archive.rows(target) if target else None
         count = len(next(iter(arrays.values())))
-        extra = {name: archive.rows(name) for name in ("id", "split") if name in archive.names}
-        everything: dict[str, np.ndarray] = {**arrays, **extra}
+        extra: dict[str, np.ndarray] = {
+            name: archive.rows(name) for name in ("id", "split") if name in archive.names
+        }
+        everything = {**arrays, **extra}
         if target and labels is not None:
             everything[target] = labels
         for name, array in everything.items():
