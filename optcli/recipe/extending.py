@@ -17,21 +17,27 @@ _MOST_FILES = 100
 
 
 class Extending:
-    """Reads a recipe and what it extends. Paths come out relative to the recipe's own folder."""
+    """Reads a recipe and what it extends. Paths come out relative to the recipe's own folder.
+
+    `complete` is false once a file could not be read: what is missing then is not the recipe's fault.
+    """
 
     def __init__(self, environment: Mapping[str, str], problems: Problems) -> None:
         self._environment, self._problems = environment, problems
         self._files = 0
+        self.complete = True
 
     def read(
         self, path: Path, shown: str, asked: Place | None = None, above: tuple[Path, ...] = ()
     ) -> Node | None:
         """The merged recipe; None where the file itself cannot be read. Problems are noted."""
+        before = len(self._problems)
         own = read(path, shown, self._problems, asked)
         self._files += 1
         if own is None or not isinstance(own.value, dict):
-            if not self._problems.at(asked or Place(shown, 1, 1)):
+            if own is not None or len(self._problems) == before:
                 self._no_mapping(own, shown)
+            self.complete = False
             return None
         own = written_out(self._substituted(own))
         merged: Node | None = None
@@ -42,8 +48,7 @@ class Extending:
     def _no_mapping(self, node: Node | None, shown: str) -> None:
         hint = "begin with version: 1 and name: ..."
         if node is None:
-            if not len(self._problems):
-                self._problems.add(Place(shown, 1, 1), "the recipe is empty", hint)
+            self._problems.add(Place(shown, 1, 1), "the recipe is empty", hint)
         else:
             found = "a list" if isinstance(node.value, tuple) else repr(node.value)
             self._problems.add(node.place, f"found {found}, wanted a mapping of keys", hint)
@@ -78,11 +83,14 @@ class Extending:
 
 
 def merge(below: Node, above: Node) -> Node:
-    """`above` on top of `below`: mappings key by key, anything else is replaced."""
+    """`above` on top of `below`: mappings key by key, null removes, anything else is replaced."""
     if not isinstance(below.value, dict) or not isinstance(above.value, dict):
         return above
     items = dict(below.value)
     for name, node in above.value.items():
+        if name in items and node.value is None:
+            del items[name]
+            continue
         join = merge_runner if name == "runner" else merge
         items[name] = join(items[name], node) if name in items else node
     return replace(above, value=items)

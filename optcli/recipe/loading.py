@@ -33,9 +33,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     that is wrong, in file order.
     """
     path, problems = Path(path), Problems()
-    node = Extending(os.environ, problems).read(path, str(path))
+    extending = Extending(os.environ, problems)
+    node = extending.read(path, str(path))
     recipe = None
-    if node is not None:
+    if node is not None and extending.complete:
         for text in overrides:
             node = override(node, text, problems)
         if overrides:

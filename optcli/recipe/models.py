@@ -22,7 +22,7 @@ class Header(Settings):
     version: Literal[1] = Field(description="of the recipe's language: 1")
     name: str = Field(description="names the folder of the results")
     extends: str | tuple[str, ...] | None = Field(
-        None, description="recipe files that this one changes; mappings are merged, lists replaced"
+        None, description="recipe files that this one changes: mappings merge, null removes"
     )
     baseline: str | None = Field(None, description="the variant to compare with; default: the first")
     seed: int = Field(0, ge=0, description="of everything that draws at random")

@@ -28,6 +28,8 @@ def override(recipe: Node, text: str, problems: Problems) -> Node:
     value = parse(written, place.file, problems, place) if written.strip() else Node(None, place)
     if value is None:
         return recipe
+    if not isinstance(value.value, str | dict | tuple):
+        value = replace(value, text=written.strip())  # where text is wanted, it was text
     if key.split(".")[0] == "extends":
         problems.add(place, "extends cannot be set here", "write it in the recipe")
         return recipe

@@ -6,7 +6,6 @@ import inspect
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 
 from optcli import passes, registry, runners
 from optcli.data import DataSettings
@@ -20,6 +19,8 @@ _TEXT = {"type": "string"}
 
 def schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a recipe file, with the options of every pass and runner."""
+    from pydantic.json_schema import models_json_schema
+
     own = {name: passes.find(name) for name in registry.names(passes.__name__)}
     ways = {name: runners.find(name) for name in runners.names()}
     models: list[type[BaseModel]] = [

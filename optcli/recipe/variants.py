@@ -232,8 +232,13 @@ class _Resolving:
 
 
 def _stacked(parent: Node, own: Node) -> Node:
-    """`own` on top of its parent: passes are appended, the runner merged, the rest replaced."""
-    merged = replace(own, value={**parent.value, **own.value})
+    """`own` on top of its parent: passes are appended, the runner merged, the rest replaced.
+
+    null removes what the parent has.
+    """
+    removed = [key for key, node in own.items() if node.value is None and key in parent.value]
+    own = own.without(*removed)
+    merged = replace(own, value={**parent.without(*removed).value, **own.value})
     changes = {}
     before, after = parent.get("passes"), own.get("passes")
     if before is not None and after is not None:

@@ -87,6 +87,28 @@ def test_extends_that_leads_nowhere(extends: str, message: str, folder: Path) ->
     assert message in problem
 
 
+def test_a_parent_that_cannot_be_read_is_the_only_problem(folder: Path) -> None:
+    (folder / "mine.yaml").write_text("extends: [gone.yaml, empty.yaml]\nname: mine\n")
+    (folder / "empty.yaml").write_text("")
+    gone, empty = said(lambda: load(folder / "mine.yaml"))
+    assert gone.startswith(f"{folder / 'mine.yaml'}:1:11: there is no file")
+    assert empty.startswith(f"{folder / 'empty.yaml'}:1:1: the recipe is empty")
+
+
+def test_null_removes_what_is_extended(folder: Path) -> None:
+    (folder / "mine.yaml").write_text(
+        "extends: recipe.yaml\nname: mine\naccuracy: null\nmodel: {weights: null}\n"
+        "variants: {ov: null, fast: {extends: slow, runner: null},\n"
+        "  slow: {passes: [export_onnx], runner: openvino}}\n"
+    )
+    recipe = load(folder / "mine.yaml")
+    assert recipe.accuracy is None
+    assert recipe.model.weights is None
+    assert "ov" not in recipe.variants
+    assert recipe.variants["fast"].runner is None
+    assert recipe.variants["slow"].runner is not None
+
+
 # --set
 
 
@@ -108,6 +130,7 @@ def test_extends_that_leads_nowhere(extends: str, message: str, folder: Path) ->
         ("variants.new=[export]", lambda r: r.variants["new"].passes[0].name == "export"),
         ("slo.p50_ms=3", lambda r: r.slo.p50_ms == 3 and r.slo.p99_ms == 50),
         ("seed=7", lambda r: r.seed == 7),
+        ("name=1.0", lambda r: r.name == "1.0"),
         ("model.arguments.width=2", lambda r: r.model.arguments == {"width": 2}),
         ("inputs.0.batch.max=16", lambda r: r.inputs[0].batch_range().max == 16),
         ("accuracy=", None),
