@@ -1,0 +1,33 @@
+"""The recipes that come with optcli load, with the real passes, runners, sources and data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from optcli.errors import RecipeError
+from optcli.recipe import load
+
+RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_ready_recipe_loads(path: Path) -> None:
+    assert load(path).variants
+
+
+def test_the_real_passes_say_which_of_them_fits_between(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("def make():\n    pass\n")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        "version: 1\nname: x\nmodel: {source: python:net.py:make}\n"
+        "inputs: [{name: x, shape: [batch, 4]}]\n"
+        "variants:\n  a: [aot_inductor, prune]\n  b: [aot_inductr]\n"
+    )
+    with pytest.raises(RecipeError) as caught:
+        load(path)
+    first, second = caught.value.problems
+    assert first.line == 6
+    assert "prune reads torch, but aot_inductor (before it) makes aoti" in first.message
+    assert (second.line, second.hint) == (7, "did you mean 'aot_inductor'?")
