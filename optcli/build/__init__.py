@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import environment, report, results
+from optcli.accuracy import require_metric
 from optcli.artifact import Artifact
 from optcli.build import latency, plugins, verdicts, view
 from optcli.build.accuracy import judge
@@ -120,6 +121,8 @@ def preview(
 
 def _plan(path: Path, store: Store, overrides: Sequence[str], only: Sequence[str]) -> Plan:
     recipe = load(path, overrides)
+    if recipe.accuracy is not None:
+        require_metric(recipe.accuracy.metric)
     for name in only:
         if name not in recipe.variants:
             hint = did_you_mean(name, list(recipe.variants))
@@ -168,9 +171,7 @@ def _report(
 ) -> Report:
     recipe = planned.recipe
     variants = {
-        variant.name: verdicts.variant_report(
-            variant, planned, done, measured, judged, failures, store
-        )
+        variant.name: verdicts.variant_report(variant, planned, done, measured, judged, failures, store)
         for variant in planned.variants
     }
     errors = {key: one.error for key, one in done.items() if one.error is not None} | failures

@@ -90,13 +90,15 @@ class _Judging:
         except OptcliError:
             self._failed.add(variant.name)
             raise
-        result = accuracy.compare(Evaluation.load(folder), Evaluation.load(self._evaluation(base, theirs)))
+        result = accuracy.compare(
+            Evaluation.load(folder), Evaluation.load(self._evaluation(base, theirs))
+        )
         with self.store.work(_COMPARISON, key) as work:
             self.store.put(_COMPARISON, key, work, result.model_dump(mode="json"), ingredients)
         return result
 
     def _evaluation(self, variant: PlannedVariant, ingredients: dict[str, Any]) -> Path:
-        """The folder with what an artifact made of the evaluation set; computed where it is not kept."""
+        """The folder with what an artifact made of the evaluation set; computed where not kept."""
         key = key_of(ingredients)
         if self.remeasure and key not in self._fresh:
             self.store.discard(_EVALUATION, key)
@@ -112,7 +114,9 @@ class _Judging:
                 variant.runner_name,
                 runner_options(variant, self.plan.threads),
                 self.plan.recipe.inputs,
-                self.plan.recipe.data["evaluation"].model_dump(mode="json", by_alias=True, exclude_unset=True),
+                self.plan.recipe.data["evaluation"].model_dump(
+                    mode="json", by_alias=True, exclude_unset=True
+                ),
                 self.plan.recipe.folder,
                 self.plan.recipe.accuracy,
                 scratch,

@@ -41,9 +41,10 @@ def against_parent(
             error = _relative_error(wanted.run(feed), _run(found, feed, kind, size))
             if not error <= tolerance:
                 raise StepError(
-                    f"the result is not what its parent computes: at batch size {size} on {kind} inputs "
-                    f"the outputs differ by {error:.2g} of the largest output, allowed are {tolerance:.0e}",
-                    hint="the conversion is wrong for this model: try another exporter, opset or format",
+                    f"the result is not what its parent computes: at batch size {size} on {kind} "
+                    f"inputs the outputs differ by {error:.2g} of the largest output, "
+                    f"allowed are {tolerance:.0e}",
+                    hint="it is wrong for this model: try another exporter, opset or format",
                 )
             worst, compared = max(worst, error), compared + size
     return {"largest_relative_error": worst, "samples": compared, "tolerance": tolerance}
@@ -65,8 +66,9 @@ def usable(
             if not np.isfinite(array.astype(np.float64)).all():
                 bad = int(np.size(array) - np.isfinite(array.astype(np.float64)).sum())
                 raise InputError(
-                    f"the model's output {name!r} holds NaN or infinity ({bad} of {np.size(array)} values)",
-                    hint="look for NaN in the weights, and whether `prepare` matches the model's training",
+                    f"the model's output {name!r} holds NaN or infinity "
+                    f"({bad} of {np.size(array)} values)",
+                    hint="look for NaN in the weights, and at what `prepare` feeds it",
                 )
         return [
             f"output {name!r} is the same for every value of the input: are the weights trained?"
@@ -94,9 +96,7 @@ def feeds(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[tuple[st
         yield "random", size, {spec.name: _random(spec, size, real, generator) for spec in inputs}
 
 
-def _random(
-    spec: TensorSpec, size: int, real: Feed, generator: np.random.Generator
-) -> np.ndarray:
+def _random(spec: TensorSpec, size: int, real: Feed, generator: np.random.Generator) -> np.ndarray:
     import numpy as np
 
     shape = spec.concrete(size)

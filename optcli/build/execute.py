@@ -86,7 +86,10 @@ class Execution:
         if plan.data_key is None:
             return None
         recipe = plan.recipe
-        settings = {role: of.model_dump(mode="json", by_alias=True, exclude_unset=True) for role, of in recipe.data.items()}
+        settings = {
+            role: of.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            for role, of in recipe.data.items()
+        }
         payload = {"inputs": _inputs(plan), "folder": str(recipe.folder), "data": settings}
         call = {"function": "optcli.build.step:prepare_data", "payload": payload}
         name = "data"
@@ -105,7 +108,7 @@ class Execution:
     def run(self) -> dict[str, Done]:
         """Carry out every step that can be done here; gives what became of each, by key."""
         steps = self._plan.steps()
-        pool = ThreadPoolExecutor(max(1, self._settings.jobs))
+        pool = ThreadPoolExecutor(self._settings.jobs)
         futures: dict[Future[Done], Step] = {}
         stopped = False
         try:
@@ -114,6 +117,8 @@ class Execution:
                 for step in steps.values():
                     if step.key in self._done or step.key in busy or stopped:
                         continue
+                    if len(futures) >= self._settings.jobs:
+                        break
                     if step.parent is None or step.parent.key in self._done:
                         futures[pool.submit(self._do, step)] = step
                 if not futures:
@@ -198,9 +203,7 @@ class Execution:
             self._observer.cached(label)
             return entry, None
         waiting = "another build is making this; waiting for it"
-        with self._store.lock(
-            kind, key, waiting=lambda: self._observer.progress(label, None, waiting)
-        ):
+        with self._store.lock(kind, key, waiting=lambda: self._observer.progress(label, None, waiting)):
             entry = self._store.get(kind, key)
             if entry is not None:
                 self._observer.cached(label)
@@ -230,9 +233,7 @@ class Execution:
         self._running.add(child)
         try:
             with child:
-                record = child.result(
-                    self._settings.timeout_s, lambda event: self._heard(label, event)
-                )
+                record = child.result(self._settings.timeout_s, lambda event: self._heard(label, event))
         finally:
             self._running.discard(child)
         return dict(record)

@@ -42,7 +42,7 @@ def measure(
     observer: Observer,
     remeasure: bool,
 ) -> Found:
-    """Measure the variants that were built and can run here, or take the same comparison from the store.
+    """Measure the variants that were built and can run here, or take it from the store.
 
     A comparison is reused as a whole or not at all: keyed by the artifacts, their runners, the
     settings and the environment. The raw samples are left at `samples`.
@@ -82,7 +82,7 @@ def measure(
 
 
 def identity(variant: PlannedVariant, artifact: Artifact, threads: int) -> str:
-    """What is measured, whatever the variant is called: the artifact in its runner with its settings."""
+    """What is measured, whatever the variant is called: the artifact, its runner and settings."""
     return of_value([artifact.digest, variant.runner_name, runner_options(variant, threads)])
 
 
@@ -98,9 +98,9 @@ def parent_of(variant: PlannedVariant, plan: Plan) -> str | None:
     best: PlannedVariant | None = None
     for other in plan.variants:
         length = len(other.steps)
-        if length < len(keys) and [step.key for step in other.steps] == keys[:length]:
-            if best is None or length > len(best.steps):
-                best = other
+        begins_alike = [step.key for step in other.steps] == keys[:length]
+        if length < len(keys) and begins_alike and (best is None or length > len(best.steps)):
+            best = other
     return best.name if best else None
 
 

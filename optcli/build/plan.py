@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True)
 class PlannedVariant:
-    """A variant as its steps. `missing` says why it cannot be built here, `unmeasurable` why not run."""
+    """A variant as steps; `missing` says why it cannot be built here, `unmeasurable` why not run."""
 
     name: str
     steps: tuple[Step, ...]

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from optcli import data, formats, passes, sources, user_code
-from optcli.artifact import Artifact, Format
+from optcli.artifact import Artifact
 from optcli.build import check
 from optcli.data import DataSettings
+from optcli.errors import InputError, StepError
 from optcli.observer import Silent
 from optcli.passes import Job, Made, Pass, Traits
 from optcli.sample import SampleSet
@@ -130,7 +131,11 @@ def configured_pass(traits: Traits, folder: Path) -> Pass:
 def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> Made:
     made = attempt.run(source, job)
     made_format = attempt.produces(source.format)
-    formats.check(made_format, job.out)
+    try:
+        formats.check(made_format, job.out)
+    except InputError as error:  # not the user's file: the pass is to blame
+        text = f"what it wrote is no sound {made_format.value} model: {error.message}"
+        raise StepError(text, place=error.place, hint="look into the log of the step") from error
     if attempt.tolerance is None:
         return made
     job.progress(None, "comparing with its parent")
@@ -143,9 +148,7 @@ def _inputs(payload: dict[str, Any]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
 
 
-def _samples(
-    settings: dict[str, Any], folder: Path, inputs: Sequence[TensorSpec]
-) -> SampleSet:
+def _samples(settings: dict[str, Any], folder: Path, inputs: Sequence[TensorSpec]) -> SampleSet:
     return data.open(DataSettings.model_validate(settings), folder, inputs)
 
 

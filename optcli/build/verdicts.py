@@ -82,7 +82,9 @@ def verdicts(
     is_baseline = variant.name == plan.baseline
     found: list[Verdict] = []
     if variant.name in judged:
-        found.extend(accuracy.verdicts(judged[variant.name], plan.recipe.accuracy, is_baseline=is_baseline))
+        found.extend(
+            accuracy.verdicts(judged[variant.name], plan.recipe.accuracy, is_baseline=is_baseline)
+        )
     found.extend(
         latency.verdicts(
             measured.rows.get(variant.name, ()),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from optcli import __version__
 from optcli.errors import ExitCode, OptcliError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from optcli.results import Report
 
 # Verb to its one-line help: shown without importing the verb, which keeps --help instant.
 _VERBS = {
@@ -74,7 +77,9 @@ def run(arguments: list[str]) -> int:
         _say("interrupted: what was finished is kept, the next run goes on from there")
         return ExitCode.INTERRUPTED
     except click.ClickException as error:
-        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "optcli"
+        where = (
+            error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "optcli"
+        )
         _say(f"error: {error.format_message()}\n  hint: see `{where} --help`")
         return ExitCode.WRONG_RECIPE
     except OptcliError as error:
@@ -99,8 +104,13 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def show(value: Any) -> None:
-    """Print a result to stdout: a rich renderable for a terminal, plain text for a pipe."""
+def show(found: Report) -> None:
+    """Print a report's table to stdout: laid out for a terminal, one line a row for a pipe."""
+    from optcli import report
+
+    if not sys.stdout.isatty():
+        click.echo(report.text(found))
+        return
     from rich.console import Console
 
-    Console(soft_wrap=not sys.stdout.isatty()).print(value)
+    Console().print(report.table(found))

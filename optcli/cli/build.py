@@ -17,7 +17,9 @@ from optcli.cli.progress import Progress
 @options.artifacts
 @options.overrides
 @click.option("--only", multiple=True, metavar="VARIANT", help="Build just these, and the baseline.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Steps side by side.")
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Steps side by side."
+)
 @click.option(
     "--keep-going/--fail-fast", default=True, show_default=True, help="After a step has failed."
 )
@@ -77,7 +79,5 @@ def command(
     if as_json:
         click.echo(report.to_json())
     else:
-        from optcli.report import table
-
-        show(table(report))
+        show(report)
     return report.exit_code

@@ -43,7 +43,8 @@ def ls(store: Path | None, as_json: bool, kind: str | None) -> None:
     for row in rows:
         what = " ".join(str(row[name]) for name in ("format", "precision") if row[name])
         size = f"{row['size_bytes'] / 1e6:9.2f} MB"
-        click.echo(f"{row['key'][:12]}  {row['kind']:<11} {row['step']:<24} {what:<16} {size}  {row['created']}")
+        name = f"{row['key'][:12]}  {row['kind']:<11} {row['step']:<24}"
+        click.echo(f"{name} {what:<16} {size}  {row['created']}")
     total = sum(entry.size_bytes for entry in found)
     click.echo(f"{len(found)} entries, {total / 1e6:.2f} MB, in {_open(store).root}")
 
@@ -62,7 +63,10 @@ def verify(store: Path | None, as_json: bool, repair: bool) -> int:
         for damage in damaged:
             click.echo(f"damaged: {damage}")
         count = sum(1 for _ in opened.entries())
-        click.echo(f"{count} entries sound, {len(damaged)} damaged" + (" and removed" if repair and damaged else ""))
+        click.echo(
+            f"{count} entries sound, {len(damaged)} damaged"
+            + (" and removed" if repair and damaged else "")
+        )
     return ExitCode.FAILED if damaged and not repair else ExitCode.DONE
 
 
@@ -75,7 +79,7 @@ def verify(store: Path | None, as_json: bool, repair: bool) -> int:
 def why(
     recipe: Path, variant: str | None, store: Path | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
-    """Say for each step of RECIPE (or of one VARIANT) whether it is cached and, if not, what differs."""
+    """Say for each step of RECIPE (or VARIANT) whether it is cached and, if not, what differs."""
     from optcli.build import preview
 
     only = (variant,) if variant else ()

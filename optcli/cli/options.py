@@ -55,7 +55,7 @@ def artifacts_root(explicit: Path | None) -> Path:
 
 
 def find_report(where: Path | None, root: Path) -> tuple[Report, Path]:
-    """A report and its path: of a report file, a recipe, a recipe's name, or else the newest there is."""
+    """A report and its path: of a report file, a recipe, its name, or else the newest there is."""
     if where is None:
         found = sorted(root.glob("*/report.json"), key=lambda path: path.stat().st_mtime)
         if not found:

@@ -33,7 +33,9 @@ def _show(name: str, kind: type[passes.Pass]) -> None:
     click.echo(f"{name}\n\n{inspect.getdoc(kind)}\n")
     click.echo(f"reads:  {', '.join(kind.accepts)}")
     click.echo(f"uses:   {', '.join(kind.uses) or 'no data'}")
-    click.echo(f"needs:  {', '.join(kind.needs.packages)}{' and a GPU' if kind.needs.gpu else ''}\n\noptions:")
+    click.echo(
+        f"needs:  {', '.join(kind.needs.packages)}{' and a GPU' if kind.needs.gpu else ''}\n\noptions:"
+    )
     for option, field in kind.model_fields.items():
         kind_of = inspect.formatannotation(field.annotation)
         click.echo(f"  {option}: {kind_of} = {field.default!r}\n      {field.description or ''}")

@@ -36,12 +36,12 @@ def main() -> None:
         with contextlib.suppress(ImportError):  # the step that needs it says so
             importlib.import_module(name)
     while True:
-        ready, _, _ = select.select([control, wake], [], [])
+        ready, _, _ = select.select([control.fileno(), wake], [], [])
         if wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
             _report_ended(control)
-        if control in ready:
+        if control.fileno() in ready:
             data, descriptors, _, _ = socket.recv_fds(control, 64, 2)
             if not data:
                 return

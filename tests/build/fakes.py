@@ -1,0 +1,110 @@
+"""Passes of a user's own file, for the tests of the build: they copy, and misbehave on request."""
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import ClassVar
+
+from pydantic import Field
+
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.passes import Job, Made, Pass
+
+
+class Copy(Pass):
+    """Copies an ONNX model; `note` changes nothing but the key."""
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
+    note: str = Field("", description="anything")
+
+    def produces(self, source: Format) -> Format:
+        return source
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        shutil.copyfile(source.path / "model.onnx", job.out / "model.onnx")
+        return Made(facts={"note": self.note})
+
+
+class Calibrated(Copy):
+    """Copies, and reads one calibration sample."""
+
+    uses = ("calibration",)
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        assert job.calibration is not None
+        assert job.calibration[0].inputs
+        return super().run(source, job)
+
+
+class Tuned(Copy):
+    """Copies, and says that the result depends on this CPU."""
+
+    device_bound = True
+
+
+class Misbehave(Copy):
+    """Copies, after having done something else."""
+
+    way: str = Field("", description="what it does instead")
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        if self.way == "segfault":
+            ctypes.string_at(0)
+        elif self.way == "abort":
+            os.abort()
+        elif self.way == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.way == "hang":
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+            time.sleep(3600)
+        elif self.way == "raise":
+            raise ValueError("no such luck")
+        elif self.way == "empty":
+            return Made()
+        elif self.way == "slow":
+            time.sleep(0.4)
+        return super().run(source, job)
+
+
+class Convert(Pass):
+    """A conversion that must not change the result, and does where `wrong` says so."""
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
+    needs: ClassVar[Needs] = Needs(packages=("onnx",))
+    tolerance: ClassVar[float | None] = 1e-4
+    wrong: bool = Field(False, description="change a weight a little")
+    way_out: bool = Field(False, description="have a second attempt that is right")
+
+    def produces(self, source: Format) -> Format:
+        return source
+
+    def attempts(self) -> tuple[Pass, ...]:
+        if self.wrong and self.way_out:
+            return (self, Convert(wrong=False))
+        return (self,)
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        import numpy as np
+        from onnx import numpy_helper
+
+        from optcli.formats import onnx as onnx_format
+
+        model = onnx_format.open(source.path)
+        if self.wrong:
+            tensor = model.graph.initializer[0]
+            values = np.array(numpy_helper.to_array(tensor))
+            values.reshape(-1)[0] += 0.02
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+        onnx_format.save(model, job.out)
+        return Made(facts={"converted": True})
+
+
+class Unobtainable(Copy):
+    """Needs a package that nobody has."""
+
+    needs: ClassVar[Needs] = Needs(packages=("optcli_no_such_package",))

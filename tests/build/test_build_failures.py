@@ -1,0 +1,166 @@
+"""A step that fails costs its variant and nothing else."""
+
+import psutil
+import pytest
+
+from optcli.errors import ExitCode, InputError, MissingError, RecipeError, UsageError
+
+
+def descendants() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+def test_every_way_to_die_costs_one_variant(project):
+    project.recipe(
+        """\
+  plain: []
+  copied: ["./fakes.py:Copy"]
+  segfault: [{"./fakes.py:Misbehave": {way: segfault}}]
+  abort: [{"./fakes.py:Misbehave": {way: abort}}]
+  killed: [{"./fakes.py:Misbehave": {way: killed}}]
+  hang: [{"./fakes.py:Misbehave": {way: hang}}]
+  raises: [{"./fakes.py:Misbehave": {way: raise}}, "./fakes.py:Copy"]
+  empty: [{"./fakes.py:Misbehave": {way: empty}}]
+"""
+    )
+    report = project.build(timeout_s=15, jobs=4)
+    reasons = {name: variant.reason for name, variant in report.variants.items()}
+    assert report.exit_code == ExitCode.FAILED
+    assert report.variants["copied"].status == "built"
+    assert report.variants["copied"].latency
+    assert "segmentation fault" in reasons["segfault"]
+    assert "aborted" in reasons["abort"]
+    assert "memory ran out" in reasons["killed"]
+    assert "did not finish within 15 s" in reasons["hang"]
+    assert "ValueError: no such luck" in reasons["raises"]
+    assert "model.onnx" in reasons["empty"]
+    failed = {name for name, variant in report.variants.items() if variant.status == "failed"}
+    assert failed == {"segfault", "abort", "killed", "hang", "raises", "empty"}
+    assert all(report.variants[name].log for name in failed)
+    assert not descendants()
+
+
+def test_a_failed_step_is_tried_again_and_what_was_made_is_kept(project):
+    variants = '  plain: []\n  bad: [{{"./fakes.py:Misbehave": {{way: {way}}}}}]\n'
+    project.recipe(variants.format(way="raise"))
+    assert project.build().exit_code == ExitCode.FAILED
+    assert project.build().exit_code == ExitCode.FAILED
+    assert project.built == []
+    project.recipe(variants.format(way="slow"))
+    assert project.build().exit_code == ExitCode.DONE
+    assert project.built == ["bad › ./fakes.py:Misbehave"]
+
+
+def test_fail_fast_stops_at_the_first_failure(project):
+    project.recipe(
+        """\
+  plain: []
+  bad: [{"./fakes.py:Misbehave": {way: raise}}]
+  good: ["./fakes.py:Copy"]
+"""
+    )
+    report = project.build(keep_going=False)
+    assert report.exit_code == ExitCode.FAILED
+    assert report.variants["good"].status == "skipped"
+    assert "stopped" in report.variants["good"].reason
+
+
+def test_a_wrong_conversion_is_caught(project):
+    project.recipe(
+        """\
+  plain: []
+  right: [{"./fakes.py:Convert": {wrong: false}}]
+  wrong: [{"./fakes.py:Convert": {wrong: true}}]
+""",
+        data=DATA_ONLY,
+    )
+    report = project.build()
+    assert report.exit_code == ExitCode.FAILED
+    assert "not what its parent computes" in report.variants["wrong"].reason
+    checked = report.variants["right"].steps[-1].facts["checked_against_parent"]
+    assert checked["largest_relative_error"] <= 1e-4
+    assert checked["samples"] >= 16
+
+
+DATA_ONLY = """\
+data:
+  calibration: {source: "imagefolder:images", prepare: {scale: 0.004}}
+"""
+
+
+def test_the_next_attempt_runs_where_the_first_is_wrong(project):
+    project.recipe('  plain: []\n  two: [{"./fakes.py:Convert": {wrong: true, way_out: true}}]\n')
+    report = project.build()
+    assert report.exit_code == ExitCode.DONE
+    facts = report.variants["two"].steps[-1].facts
+    assert "not what its parent computes" in facts["tried_before"][0]
+
+
+def test_a_missing_package_skips_or_fails_where_required(project):
+    variant = '  plain: []\n  rare: {{passes: ["./fakes.py:Unobtainable"], required: {required}}}\n'
+    project.recipe(variant.format(required="false"))
+    report = project.build()
+    assert report.exit_code == ExitCode.DONE
+    assert report.variants["rare"].status == "skipped"
+    assert "optcli_no_such_package" in report.variants["rare"].reason
+    project.recipe(variant.format(required="true"))
+    assert project.build().exit_code == ExitCode.MISSING
+
+
+def test_a_corrupt_model_is_an_error_not_a_report(project):
+    model = project.folder / "model.onnx"
+    model.write_bytes(model.read_bytes()[:100])
+    project.recipe("  plain: []\n")
+    with pytest.raises(InputError, match=r"model\.onnx"):
+        project.build()
+
+
+def test_a_model_that_gives_nan_is_an_error(project):
+    from onnx import load, numpy_helper, save
+
+    model = load(project.folder / "model.onnx")
+    values = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    values[0] = float("nan")
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(values, "weight"))
+    save(model, project.folder / "model.onnx")
+    project.recipe("  plain: []\n")
+    with pytest.raises(InputError, match="NaN"):
+        project.build()
+
+
+def test_options_of_a_users_pass_are_checked_with_their_place(project):
+    project.recipe('  plain: []\n  bad:\n    - "./fakes.py:Copy":\n        noet: x\n')
+    with pytest.raises(RecipeError) as caught:
+        project.build()
+    (problem,) = caught.value.problems
+    assert problem.file.endswith("recipe.yaml")
+    assert "noet" in problem.message
+    assert "note" in problem.hint
+
+
+def test_an_unknown_variant_in_only(project):
+    project.recipe("  plain: []\n  other: []\n")
+    with pytest.raises(UsageError, match="no variant 'othre'") as caught:
+        project.build(only=["othre"])
+    assert "other" in caught.value.hint
+
+
+def test_evaluation_must_not_overlap_with_calibration(project):
+    data = """\
+data:
+  calibration: {source: "imagefolder:images", prepare: {scale: 0.004}}
+  evaluation: {source: "imagefolder:images", prepare: {scale: 0.004}}
+"""
+    project.recipe("  plain: []\n", data=data)
+    with pytest.raises(InputError, match="evaluation"):
+        project.build()
+
+
+def test_nothing_can_be_built_where_the_source_needs_something_missing(project, monkeypatch):
+    from optcli import environment
+
+    real = environment.version
+    monkeypatch.setattr(environment, "version", lambda name: None if name == "onnx" else real(name))
+    project.recipe("  plain: []\n")
+    with pytest.raises(MissingError, match="onnx"):
+        project.build()

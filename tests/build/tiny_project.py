@@ -1,0 +1,121 @@
+"""A tiny ONNX classifier, data for it, and a project of recipes about the two."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from optcli.build import build
+from optcli.results import Report
+
+HEAD = """\
+version: 1
+name: tiny
+model: {source: "onnx:model.onnx"}
+inputs:
+  - {name: image, dtype: float32, shape: [batch, 3, 4, 4], batch: {min: 1, opt: 2, max: 4}}
+latency: {rounds: 2, calls: 2, warmup: 1, max_seconds: 0.05, threads: 1}
+"""
+DATA = """\
+data:
+  calibration: {source: "imagefolder:images", split: {seed: 0, to: 0.5}, prepare: {scale: 0.004}}
+  evaluation: {source: "imagefolder:images", split: {seed: 0, from: 0.5}, prepare: {scale: 0.004}}
+accuracy: {metric: top1, max_drop: 0.5}
+"""
+
+
+def write_model(path: Path, seed: int = 0) -> None:
+    """A linear classifier of 3x4x4 inputs into two classes."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    weight = np.random.default_rng(seed).standard_normal((48, 2)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Flatten", ["image"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "weight"], ["logits"]),
+        ],
+        "tiny",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, 4, 4])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])],
+        [numpy_helper.from_array(weight, "weight")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, path)
+
+
+def write_images(folder: Path, count: int = 12) -> None:
+    """Noise images in two classes."""
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    for index in range(count):
+        place = folder / ("a", "b")[index % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(place / f"{index:02}.png")
+
+
+@dataclass
+class Project:
+    """A folder with a model, data and a recipe, built with a store and artifacts of its own."""
+
+    folder: Path
+    store: Path
+    artifacts: Path
+    built: list[str] = field(default_factory=list)
+
+    def recipe(self, variants: str, head: str = HEAD, data: str = "") -> Path:
+        path = self.folder / "recipe.yaml"
+        path.write_text(f"{head}{data}variants:\n{variants}")
+        return path
+
+    def build(self, **options: object) -> Report:
+        """Build the recipe; `built` then holds the steps that ran."""
+        heard = Heard()
+        report = build(
+            self.folder / "recipe.yaml",
+            store=self.store,
+            artifacts=self.artifacts,
+            observer=heard,
+            **options,  # type: ignore[arg-type]
+        )
+        self.built = [step for step in heard.built if step not in ("latency", "data")]
+        return report
+
+    def store_of_calibration(self) -> str:
+        """The path, below `images`, of one image that calibration reads."""
+        from optcli.data import DataSettings, ingredients
+        from optcli.digest import FileDigests
+
+        record = {"source": "imagefolder:images", "split": {"seed": 0, "to": 0.5}}
+        content = ingredients(DataSettings.model_validate(record), self.folder, FileDigests())[
+            "content"
+        ]
+        return next(iter(content["files"]))
+
+
+class Heard:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.built: list[str] = []
+        self.notes: list[str] = []
+
+    def started(self, step: str) -> None:
+        pass
+
+    def cached(self, step: str) -> None:
+        pass
+
+    def progress(self, step: str, fraction: float | None, message: str) -> None:
+        pass
+
+    def finished(self, step: str, seconds: float) -> None:
+        self.built.append(step)
+
+    def failed(self, step: str, reason: str) -> None:
+        pass
+
+    def warned(self, step: str, message: str) -> None:
+        self.notes.append(message)
