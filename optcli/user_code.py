@@ -12,11 +12,9 @@ of the closure.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import shutil
 import sys
-import sysconfig
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +23,13 @@ from typing import Any
 from optcli import environment
 from optcli.digest import FileDigests, of_value
 from optcli.errors import InputError, UsageError, did_you_mean
-from optcli.user_imports import defined_names, imported_modules
-
-_OWN = "optcli"
+from optcli.user_imports import (
+    defined_names,
+    imported_modules,
+    is_local_name,
+    local_file,
+    module_root,
+)
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,9 @@ def closure(reference: str, folder: Path) -> Closure:
         parents = name.split(".")[:-1]
         if parents:
             waiting.append(".".join(parents))
-        file = _local_file(root, name)
+        file = local_file(root, name)
         if file is None:
-            if not _is_local_name(root, name):
+            if not is_local_name(root, name):
                 installed.add(name.split(".")[0])
             continue
         files.add(file)
@@ -165,13 +167,16 @@ def load(reference: str, folder: Path) -> Any:
         sys.path.remove(root)
     sys.path.insert(0, root)
     importlib.invalidate_caches()
-    keep, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    # Neither write bytecode into the user's folder, nor believe what lies there: Python takes it for
+    # fresh where a file changed within a second and kept its size.
+    before = sys.dont_write_bytecode, sys.pycache_prefix
+    sys.dont_write_bytecode, sys.pycache_prefix = True, str(origin.root / "__pycache__" / "unused")
     try:
         module = importlib.import_module(origin.module)
     except (Exception, SystemExit) as error:
         raise import_failure(error, found, origin) from error
     finally:
-        sys.dont_write_bytecode = keep
+        sys.dont_write_bytecode, sys.pycache_prefix = before
     value: Any = module
     for part in found.name.split("."):
         if not hasattr(value, part):
@@ -217,7 +222,7 @@ def import_failure(error: BaseException, found: Reference, origin: Closure) -> I
 def _origin(found: Reference, folder: Path) -> tuple[Path | None, str]:
     """Import root and module name; the root is None for an installed module."""
     if not found.is_file:
-        return _module_root(found.file_or_module, folder), found.file_or_module
+        return module_root(found.file_or_module, folder), found.file_or_module
     file = Path(os.path.abspath(folder / found.file_or_module))
     if not file.is_file():
         hint = "paths are relative to the recipe's folder"
@@ -233,59 +238,8 @@ def _origin(found: Reference, folder: Path) -> tuple[Path | None, str]:
     return root, ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _module_root(module: str, folder: Path) -> Path | None:
-    """Where a module is found: in the folder, else on `sys.path`; None where it is installed."""
-    top = module.split(".")[0]
-    for place in (folder, *map(Path, sys.path)):
-        root = Path(os.path.abspath(place))
-        if _local_file(root, module) is not None and top != _OWN:
-            return None if _is_installation(root) else root
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None:
-        raise InputError(
-            f"there is no module {module!r}",
-            place=str(folder),
-            hint="name a file (models/digits.py:Net), or put the module into the recipe's folder",
-        )
-    if spec.origin and top != _OWN and not _is_installation(Path(spec.origin)):
-        # An editable installation: found by a hook, its source anywhere.
-        origin = Path(spec.origin)
-        return origin.parent.parent if origin.name == "__init__.py" else origin.parent
-    return None
-
-
-def _is_installation(path: Path) -> bool:
-    places = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")]
-    return "site-packages" in path.parts or any(path == p or p in path.parents for p in places)
-
-
-def _local_file(root: Path, module: str) -> Path | None:
-    """The source file of a module below the root; None where there is none."""
-    if module.split(".")[0] == _OWN:
-        return None  # the program itself, even where the recipe lies beside it
-    base = root.joinpath(*module.split("."))
-    for file in (base / "__init__.py", base.with_name(base.name + ".py")):
-        if file.is_file():
-            return file
-    return None
-
-
-def _is_local_name(root: Path, module: str) -> bool:
-    """Whether a name without a file is ours all the same: a folder without __init__.py, a member."""
-    top = module.split(".")[0]
-    if top == _OWN:
-        return False
-    if _local_file(root, top) is not None:
-        return True
-    # Python prefers an installed package to a folder without __init__.py.
-    return (root / top).is_dir() and environment.version(top) is None
-
-
 def _main_file(origin: Closure) -> Path | None:
-    return _local_file(origin.root, origin.module) if origin.files else None
+    return local_file(origin.root, origin.module) if origin.files else None
 
 
 def _forget(origin: Closure) -> None:

@@ -1,11 +1,18 @@
-"""What a Python file imports and defines, read from its source without running it."""
+"""What a Python file imports and defines, and where modules lie: found without running anything."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
+import os
+import sys
+import sysconfig
 from pathlib import Path
 
+from optcli import environment
 from optcli.errors import InputError
+
+_OWN = "optcli"
 
 
 def imported_modules(file: Path, module: str) -> list[str]:
@@ -48,6 +55,57 @@ def defined_names(file: Path) -> list[str] | None:
             )
             names.extend(name.id for name in stored)
     return None if "*" in names or "__getattr__" in names else names
+
+
+def module_root(module: str, folder: Path) -> Path | None:
+    """Where a module is found: in the folder, else on `sys.path`; None where it is installed."""
+    top = module.split(".")[0]
+    for place in (folder, *map(Path, sys.path)):
+        root = Path(os.path.abspath(place))
+        if local_file(root, module) is not None and top != _OWN:
+            return None if _is_installation(root) else root
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        raise InputError(
+            f"there is no module {module!r}",
+            place=str(folder),
+            hint="name a file (models/digits.py:Net), or put the module into the recipe's folder",
+        )
+    if spec.origin and top != _OWN and not _is_installation(Path(spec.origin)):
+        # An editable installation: found by a hook, its source anywhere.
+        origin = Path(spec.origin)
+        return origin.parent.parent if origin.name == "__init__.py" else origin.parent
+    return None
+
+
+def _is_installation(path: Path) -> bool:
+    places = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")]
+    return "site-packages" in path.parts or any(path == p or p in path.parents for p in places)
+
+
+def local_file(root: Path, module: str) -> Path | None:
+    """The source file of a module below the root; None where there is none."""
+    if module.split(".")[0] == _OWN:
+        return None  # the program itself, even where the recipe lies beside it
+    base = root.joinpath(*module.split("."))
+    for file in (base / "__init__.py", base.with_name(base.name + ".py")):
+        if file.is_file():
+            return file
+    return None
+
+
+def is_local_name(root: Path, module: str) -> bool:
+    """Whether a name without a file is ours all the same: a folder without __init__.py, a member."""
+    top = module.split(".")[0]
+    if top == _OWN:
+        return False
+    if local_file(root, top) is not None:
+        return True
+    # Python prefers an installed package to a folder without __init__.py.
+    return (root / top).is_dir() and environment.version(top) is None
 
 
 def _bindings(body: list[ast.stmt]) -> list[ast.stmt]:

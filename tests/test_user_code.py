@@ -1,0 +1,235 @@
+"""User code: what belongs to a reference, its digest, its copy, and what loading it says when it fails."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from optcli import user_code
+from optcli.digest import FileDigests
+from optcli.errors import InputError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch):
+    """What a test imports and puts on sys.path goes with it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text))
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A package with relative imports, an import inside a function, and files nobody imports."""
+    return write(
+        tmp_path / "project",
+        {
+            "nets/__init__.py": "from . import blocks\n",
+            "nets/digits.py": """
+                import json
+                import numpy
+                from .blocks import width
+                from .parts import conv
+                from nets.deep.tail import tail
+
+                def make():
+                    from . import late
+                    return width + conv.size + tail + late.value
+                """,
+            "nets/blocks.py": "width = 1\n",
+            "nets/parts/__init__.py": "",
+            "nets/parts/conv.py": "size = 10\n",
+            "nets/deep/tail.py": "tail = 100\n",
+            "nets/late.py": "value = 1000\n",
+            "nets/unrelated.py": "import nothing_like_it\n",
+            "blocks.py": "width = 'the wrong one'\n",
+        },
+    )
+
+
+REFERENCE = "nets/digits.py:make"
+OWN = {
+    "nets/__init__.py", "nets/blocks.py", "nets/digits.py", "nets/deep/tail.py", "nets/late.py",
+    "nets/parts/__init__.py", "nets/parts/conv.py",
+}  # fmt: skip
+
+
+def digest(folder: Path, reference: str = REFERENCE) -> str:
+    return user_code.digest(reference, folder, FileDigests())
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "name"),
+    [
+        ("models/digits.py:DigitsNet", "models/digits.py", "DigitsNet"),
+        ("package.module:make", "package.module", "make"),
+        ("./mine.py:Outer.make", "./mine.py", "Outer.make"),
+        ("C:/nets/mine.py:Net", "C:/nets/mine.py", "Net"),
+    ],
+)
+def test_a_reference_has_a_place_and_a_name(text, place, name):
+    assert user_code.parse(text) == user_code.Reference(place, name)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Net", "a.py", "a.py:", ":Net", "a.py:2x", "dir/net:Net", "a..b:Net"]
+)
+def test_what_is_no_reference_is_refused_with_an_example(text):
+    with pytest.raises(UsageError) as error:
+        user_code.parse(text)
+    assert "models/digits.py:DigitsNet" in error.value.hint
+
+
+def test_the_closure_is_every_local_module_and_no_other(project):
+    closure = user_code.closure(REFERENCE, project)
+    assert {path.relative_to(closure.root).as_posix() for path in closure.files} == OWN
+    assert closure.root == project
+    assert closure.distributions == ("numpy",)
+
+
+def test_a_module_reference_finds_the_same_files(project):
+    assert (
+        user_code.closure("nets.digits:make", project).files
+        == user_code.closure(REFERENCE, project).files
+    )
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_one_line_in_any_of_its_files_changes_the_digest(project, name):
+    before = digest(project)
+    with (project / name).open("a") as file:
+        file.write("\nchanged = True\n")
+    assert digest(project) != before
+
+
+def test_an_unrelated_file_and_another_place_do_not_change_the_digest(project, tmp_path):
+    before = digest(project)
+    (project / "nets/unrelated.py").write_text("x = 1\n")
+    (project / "blocks.py").write_text("width = 2\n")
+    assert digest(project) == before
+    shutil.move(project, tmp_path / "elsewhere")
+    assert digest(tmp_path / "elsewhere") == before
+
+
+def test_the_name_and_the_version_of_a_distribution_change_the_digest(project, monkeypatch):
+    before = digest(project)
+    assert digest(project, "nets/digits.py:tail") != before
+    monkeypatch.setattr(user_code, "_version", lambda name: "0.0.1")
+    assert digest(project) != before
+
+
+def test_optcli_beside_a_recipe_is_no_part_of_the_users_code(tmp_path):
+    write(tmp_path, {"optcli/__init__.py": "", "mine.py": "from optcli.passes import Pass\n"})
+    closure = user_code.closure("mine.py:Pass", tmp_path)
+    assert [path.name for path in closure.files] == ["mine.py"]
+    assert closure.distributions == ("optcli",)
+
+
+def test_a_copy_loads_and_no_longer_follows_the_original(project, tmp_path):
+    reference = user_code.copy(REFERENCE, project, tmp_path / "code")
+    shutil.rmtree(project)
+    assert reference == REFERENCE
+    assert user_code.load(reference, tmp_path / "code")() == 1111
+    assert not list((tmp_path / "code").rglob("__pycache__"))
+
+
+def test_two_versions_of_a_module_load_one_after_the_other(tmp_path):
+    for name, value in (("old", 1), ("new", 2)):
+        net = "from layers import width\n\ndef make():\n    return width\n"
+        write(tmp_path / name, {"net.py": net, "layers.py": f"width = {value}\n"})
+    made = [user_code.load("net.py:make", tmp_path / name) for name in ("old", "new", "old")]
+    assert [make() for make in made] == [1, 2, 1]
+
+
+def test_stale_bytecode_is_not_believed(tmp_path):
+    import os
+    import py_compile
+
+    write(tmp_path, {"net.py": "make = 1\n"})
+    file = tmp_path / "net.py"
+    py_compile.compile(str(file))
+    stat = file.stat()
+    file.write_text("make = 2\n")
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert user_code.load("net.py:make", tmp_path) == 2
+
+
+def test_an_installed_module_is_named_not_followed(tmp_path):
+    closure = user_code.closure("pydantic.main:BaseModel", tmp_path)
+    assert (closure.files, closure.distributions) == ((), ("pydantic",))
+    assert (
+        user_code.copy("pydantic.main:BaseModel", tmp_path, tmp_path / "code")
+        == "pydantic.main:BaseModel"
+    )
+    assert user_code.load("pydantic.main:BaseModel", tmp_path).__name__ == "BaseModel"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message", "hint"),
+    [
+        ("x = 1\ndef make(:\n", 2, "syntax error", "def make(:"),
+        ("x = 1\n\nimport no_such_package\n", 3, "'no_such_package'", "pip install no_such_package"),
+        ("from . import other\n", 1, "relative import", "__init__.py"),
+        ("x = 1\nraise ValueError('bad table')\n", 2, "ValueError: bad table", "import net"),
+        ("import sys\nsys.exit(3)\n", 2, "ends the program", "__main__"),
+    ],
+)
+def test_an_import_that_fails_names_the_line(tmp_path, text, line, message, hint):
+    write(tmp_path, {"net.py": text})
+    with pytest.raises(InputError) as error:
+        user_code.load("net.py:make", tmp_path)
+    assert error.value.place == f"{tmp_path / 'net.py'}:{line}"
+    assert message in error.value.message
+    assert hint in error.value.hint
+
+
+def test_the_line_is_that_of_the_imported_file(tmp_path):
+    write(tmp_path, {"net.py": "import layers\n", "layers.py": "x = 1\n\n1 / 0\n"})
+    with pytest.raises(InputError) as error:
+        user_code.load("net.py:make", tmp_path)
+    assert error.value.place == f"{tmp_path / 'layers.py'}:3"
+
+
+def test_a_missing_name_is_seen_before_anything_runs(tmp_path):
+    write(tmp_path, {"net.py": "raise SystemExit\nclass DigitsNet: ...\n"})
+    message, hint = user_code.problem("net.py:DigitNet", tmp_path)
+    assert "defines no 'DigitNet'" in message
+    assert hint == "did you mean 'DigitsNet'?"
+    assert user_code.problem("net.py:DigitsNet", tmp_path) is None
+
+
+def test_a_missing_name_is_an_error_when_loaded(tmp_path):
+    write(tmp_path, {"net.py": "def make(): ...\n"})
+    with pytest.raises(InputError, match="no 'mak'") as error:
+        user_code.load("net.py:mak", tmp_path)
+    assert error.value.hint == "did you mean 'make'?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["try:\n    make = 1\nexcept E: ...\n", "from os.path import *\n", "def __getattr__(name): ...\n"],
+)
+def test_a_name_that_may_be_there_is_not_called_missing(tmp_path, text):
+    write(tmp_path, {"net.py": text})
+    assert user_code.problem("net.py:make", tmp_path) is None
+
+
+def test_a_missing_file_or_module_says_so(tmp_path):
+    for reference in ("net.py:make", "no_such_module:make"):
+        message, hint = user_code.problem(reference, tmp_path)
+        assert "there is no" in message
+        assert hint
