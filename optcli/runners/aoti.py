@@ -99,6 +99,6 @@ def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """A copy; bfloat16, which NumPy does not know, becomes float32."""
     import torch
 
-    return tensor.to(
-        torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype, copy=True
-    ).numpy()
+    dtype = torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
+    array: np.ndarray = tensor.detach().to(dtype, copy=True).numpy()
+    return array
