@@ -12,13 +12,17 @@ of the closure.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import shutil
 import sys
 import traceback
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from typing import Any
+from types import CodeType
+from typing import Any, cast
 
 from optcli import environment
 from optcli.digest import FileDigests, of_value
@@ -167,16 +171,14 @@ def load(reference: str, folder: Path) -> Any:
         sys.path.remove(root)
     sys.path.insert(0, root)
     importlib.invalidate_caches()
-    # Neither write bytecode into the user's folder, nor believe what lies there: Python takes it for
-    # fresh where a file changed within a second and kept its size.
-    before = sys.dont_write_bytecode, sys.pycache_prefix
-    sys.dont_write_bytecode, sys.pycache_prefix = True, str(origin.root / "__pycache__" / "unused")
+    finder = _Finder(origin)
+    sys.meta_path.insert(0, finder)
     try:
         module = importlib.import_module(origin.module)
     except (Exception, SystemExit) as error:
         raise import_failure(error, found, origin) from error
     finally:
-        sys.dont_write_bytecode, sys.pycache_prefix = before
+        sys.meta_path.remove(finder)
     value: Any = module
     for part in found.name.split("."):
         if not hasattr(value, part):
@@ -185,6 +187,32 @@ def load(reference: str, folder: Path) -> Any:
             raise InputError(message, place=str(_main_file(origin) or origin.module), hint=hint)
         value = getattr(value, part)
     return value
+
+
+class _Source(SourceFileLoader):
+    """Compiles the source each time.
+
+    Bytecode is neither written into the user's folder nor believed where it lies there: Python takes
+    it for fresh where a file changed within a second and kept its size.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return cast(CodeType, self.source_to_code(self.get_data(path), path))
+
+
+class _Finder(MetaPathFinder):
+    """Finds the files of a closure."""
+
+    def __init__(self, origin: Closure) -> None:
+        self._origin = origin
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        file = local_file(self._origin.root, fullname)
+        if file not in self._origin.files:
+            return None
+        loader = _Source(fullname, str(file))
+        return importlib.util.spec_from_file_location(fullname, file, loader=loader)
 
 
 def place_of(error: BaseException, files: tuple[Path, ...]) -> str:

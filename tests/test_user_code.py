@@ -1,4 +1,4 @@
-"""User code: what belongs to a reference, its digest, its copy, and what loading it says when it fails."""
+"""User code: what belongs to a reference, its digest, its copy, and how loading it fails."""
 
 from __future__ import annotations
 
