@@ -52,7 +52,10 @@ def problems(settings: DataSettings, folder: Path) -> list[Finding]:
     split = settings.split
     if split and split.file and not (folder / Path(split.file).expanduser()).is_file():
         found.append(("split.file", f"no such file: {split.file}", "a path relative to the recipe"))
-    return found + _collection(settings, folder).problems()
+    try:
+        return found + _collection(settings, folder).problems()
+    except OSError as error:
+        return [*found, ("source", f"cannot be read: {error}", "look at its permissions")]
 
 
 def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> dict[str, Any]:
