@@ -15,7 +15,7 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
-from optcli.passes import Job, Made, Pass, Role
+from optcli.passes import Job, Made, Pass, Role, _integer_chains
 from optcli.passes._calibration import Feeds, ModelInput
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class QuantizeNncf(Pass):
             model = _at_least_opset(onnx_format.open(source.path), _PER_CHANNEL_OPSET, job)
         feeds = Feeds(job, _onnx_inputs(model), self.samples)
         quantized = self._quantize(model, feeds, backend)
+        _integer_chains.close(quantized)
         onnx_format.save(quantized, job.out)
         return self._made(feeds, _count_onnx(quantized))
 
