@@ -22,7 +22,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType
-from typing import Any, cast
+from typing import Any
 
 from optcli import environment
 from optcli.digest import FileDigests, of_value
@@ -198,7 +198,7 @@ class _Source(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        return cast(CodeType, self.source_to_code(self.get_data(path), path))
+        return self.source_to_code(self.get_data(path), path)
 
 
 class _Finder(MetaPathFinder):

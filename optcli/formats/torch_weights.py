@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,30 +102,23 @@ def _unpickled(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        text = str(error)
-        if "Unsupported global" in text or "not an allowed global" in text or "weights_only" in text:
-            raise TrustError(
-                f"the weights hold Python objects, which can run code: {_refused(text)}",
-                place=str(path),
-                hint=_SAVE,
-            ) from error
-        raise _damaged(path, text) from error
-    except (
-        RuntimeError,
-        EOFError,
-        OSError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        ImportError,
-    ) as error:
-        raise _damaged(path, str(error)) from error
+        name = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if name is None and not _is_pickle(path):
+            raise _damaged(path, "it is no file of tensors") from error
+        needs = f"it wants to call {name[1]}" if name else "it is a plain pickle"
+        raise TrustError(
+            f"the weights hold more than tensors, which can run code: {needs}",
+            place=str(path),
+            hint=_SAVE,
+        ) from error
+    except Exception as error:  # bytes that are no pickle fail in every way there is
+        raise _damaged(path, f"{type(error).__name__} {error}") from error
 
 
-def _refused(text: str) -> str:
-    """The line of torch's long message that names what was refused."""
-    lines = [line.strip() for line in text.splitlines() if "lobal" in line]
-    return (lines[-1] if lines else text.splitlines()[0]).removeprefix("WeightsUnpickler error: ")[:200]
+def _is_pickle(path: Path) -> bool:
+    """Whether a file begins as pickles of protocol 2 and later do."""
+    with path.open("rb") as stream:
+        return stream.read(1) == pickle.PROTO
 
 
 def _damaged(path: Path, text: str) -> InputError:
