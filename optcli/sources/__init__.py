@@ -44,7 +44,7 @@ class Source(Settings):
 
     @abstractmethod
     def problems(self) -> list[tuple[str, str, str]]:
-        """What is wrong, without a heavy import: (`source` | `weights` | `arguments`, message, hint)."""
+        """What is wrong, without a heavy import: (`source`, `weights` or `arguments`; message; hint)."""
 
     @abstractmethod
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:

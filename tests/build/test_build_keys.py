@@ -21,14 +21,26 @@ TWICE, TUNED = "twice › ./fakes.py:Copy", "tuned › ./fakes.py:Tuned"
 CONVERTED = "converted › ./fakes.py:Convert"
 
 
-@pytest.fixture
-def built(project):
+@pytest.fixture(scope="module")
+def built_once(template, tmp_path_factory):
+    """Everything built, and found again."""
+    place = tmp_path_factory.mktemp("built")
+    shutil.copytree(template, place / "project")
+    project = Project(place / "project", place / "store", place / "artifacts")
     project.recipe(VARIANTS, data=DATA)
     project.build()
     assert set(project.built) == {"source onnx", COPIED, TWICE, CALIBRATED, TUNED, CONVERTED}
     project.build()
     assert project.built == []
-    return project
+    return place
+
+
+@pytest.fixture
+def built(built_once, tmp_path):
+    """A copy of what was built once, elsewhere: keys hold no places."""
+    shutil.copytree(built_once, tmp_path / "copy")
+    copy = tmp_path / "copy"
+    return Project(copy / "project", copy / "store", copy / "artifacts")
 
 
 def why(project: Project) -> str:
