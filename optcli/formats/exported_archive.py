@@ -27,13 +27,12 @@ _MODEL = re.compile(r"(models/[^/]+\.json|serialized_exported_program\.json)")
 _CONFIG = re.compile(r"data/(weights|constants)/[^/]+_config\.json")
 
 _OPERATORS = re.compile(
-    r"torch\.ops\.(aten|prim|prims|higher_order|quantized|quantized_decomposed|torchvision|torchao"
-    r"|mkldnn|onednn|c10d_functional|_c10d_functional)\.(?!__)\w+(\.(?!__)\w+)?"
+    # aten.from_file reads any file that the graph names.
+    r"torch\.ops\.(?!aten\.from_file\b)(aten|prim|prims|higher_order|quantized"
+    r"|quantized_decomposed|torchvision|torchao|mkldnn|onednn|c10d_functional|_c10d_functional)\.(?!__)\w+(\.(?!__)\w+)?"
     r"|_operator\.(?!__)\w+|math\.(?!__)\w+"
     r"|torch\.(sym_\w+|_sym_\w+)"
 )
-# Reads a file that the graph names.
-_REFUSED_OPERATORS = ("torch.ops.aten.from_file",)
 _NAME = re.compile(r"[\w.]*")
 _TREE = re.compile(r"[\w\s.,:{}\[\]\"\\-]*")
 
@@ -114,7 +113,7 @@ def _check_program(program: dict[str, Any], path: Path) -> None:
     for key, value in _walk(program):
         if key == "target" and isinstance(value, str):
             # Targets of another form are names of inputs and parameters.
-            if "." in value and (not _OPERATORS.fullmatch(value) or value in _REFUSED_OPERATORS):
+            if "." in value and not _OPERATORS.fullmatch(value):
                 raise _refused(f"its graph calls {value!r}", path)
         elif key in ("expr_str", "guards_code"):
             for expression in value if isinstance(value, list) else [value]:

@@ -19,7 +19,7 @@ _MOVES_VALUES = frozenset(
 )
 
 
-def close(model: ModelProto) -> int:
+def close_integer_chains(model: ModelProto) -> int:
     """Put the missing pairs behind operators that only move values; returns how many.
 
     Exact: a value that lies on a grid is not changed by being quantized to that same grid again.

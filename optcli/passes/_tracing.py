@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +16,9 @@ from optcli.settings import SymbolRange, TensorSpec
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
+
+# How torch.export says that a size which should vary cannot.
+_FIXED = re.compile(r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)")
 
 
 def flat(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> torch.nn.Module:
@@ -78,8 +82,11 @@ def trace(model: torch.nn.Module, job: Job, strict: bool) -> ExportedProgram:
     shapes = dynamic_shapes(job.inputs)
     try:
         return export(shapes)
-    except UserError as error:
-        if "Suggested fixes" not in str(error):
+    except Exception as error:
+        found = _FIXED.search(str(error))
+        if found is not None:
+            raise _cannot_vary(found[1], int(found[2]), job) from error
+        if not isinstance(error, UserError) or "Suggested fixes" not in str(error):
             raise
         return export(_refined(str(error), shapes, job))
 
@@ -107,15 +114,18 @@ def _refined(message: str, shapes: tuple[Any, ...], job: Job) -> tuple[Any, ...]
     for before, after in zip(shapes, refined, strict=True):
         for index, dim in before.items():
             if isinstance(after[index], int):
-                raise StepError(
-                    f"the network works with {dim.__name__} = {after[index]} only, "
-                    f"wanted {dim.min} to {dim.max}",
-                    hint=f"write {after[index]} instead of {dim.__name__} under `inputs:`, "
-                    "or mend the network's forward()",
-                )
+                raise _cannot_vary(dim.__name__, after[index], job)
             if str(after[index]) != str(dim):
                 job.warn(f"the network takes not every {dim.__name__}: {after[index]}")
     return refined
+
+
+def _cannot_vary(symbol: str, size: int, job: Job) -> StepError:
+    span = _ranges(job.inputs)[symbol]
+    return StepError(
+        f"the network works with {symbol} = {size} only, wanted {span.min} to {span.max}",
+        hint=f"write {size} instead of {symbol} under `inputs:`, or mend the network's forward()",
+    )
 
 
 def _ranges(inputs: Sequence[TensorSpec]) -> dict[str, SymbolRange]:

@@ -15,8 +15,9 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
-from optcli.passes import Job, Made, Pass, Role, _integer_chains
+from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._calibration import Feeds, ModelInput
+from optcli.passes._integer_chains import close_integer_chains
 
 if TYPE_CHECKING:
     from nncf import IgnoredScope
@@ -92,7 +93,7 @@ class QuantizeNncf(Pass):
             model = _at_least_opset(onnx_format.open(source.path), _PER_CHANNEL_OPSET, job)
         feeds = Feeds(job, _onnx_inputs(model), self.samples)
         quantized = self._quantize(model, feeds, backend)
-        _integer_chains.close(quantized)
+        close_integer_chains(quantized)
         onnx_format.save(quantized, job.out)
         return self._made(feeds, _count_onnx(quantized))
 

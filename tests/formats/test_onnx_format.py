@@ -1,0 +1,122 @@
+"""The ONNX format: what is sound, what is refused, and what it says of a model."""
+
+import numpy as np
+import pytest
+
+from optcli.errors import InputError, TrustError
+from optcli.formats import onnx as onnx_format
+
+onnx = pytest.importorskip("onnx")
+pytestmark = pytest.mark.slow
+
+
+ONES = np.ones((4, 2), np.float32)
+
+
+def model(values=ONES, extra=()):
+    helper = onnx.helper
+    weight = onnx.numpy_helper.from_array(values, "weight")
+    float_type = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "weight"], ["y"]), *extra],
+        "tiny",
+        [helper.make_tensor_value_info("x", float_type, ["batch", 4])],
+        [helper.make_tensor_value_info("y", float_type, ["batch", 2])],
+        [weight],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def external(folder, location):
+    made = model(np.ones((64, 64), np.float32)[:4])
+    tensor = made.graph.initializer[0]
+    onnx.external_data_helper.set_external_data(tensor, location, offset=0, length=len(tensor.raw_data))
+    data = tensor.raw_data
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    (folder / "model.onnx").write_bytes(made.SerializeToString())
+    return data
+
+
+def test_a_saved_model_is_sound_and_comes_back(tmp_path):
+    onnx_format.save(model(), tmp_path)
+    onnx_format.check(tmp_path)
+    opened = onnx_format.open(tmp_path)
+    assert onnx_format.input_names(opened) == ("x",)
+    assert onnx_format.output_names(opened) == ("y",)
+    assert onnx_format.input_shapes(opened) == {"x": ("batch", 4)}
+    assert onnx_format.opset(opened) == 18
+    assert onnx_format.precision(opened) == "fp32"
+
+
+def test_a_large_model_has_its_weights_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_format, "ONE_FILE_BYTES", 1000)
+    onnx_format.save(model(np.ones((4, 2000), np.float32)[:, :2].copy()), tmp_path)
+    assert not (tmp_path / onnx_format.DATA).exists()
+    onnx_format.save(model(np.ones((4, 512), np.float32)), tmp_path)
+    assert (tmp_path / onnx_format.DATA).stat().st_size >= 4 * 512 * 4
+    onnx_format.check(tmp_path)
+    weight = onnx.numpy_helper.to_array(onnx_format.open(tmp_path).graph.initializer[0])
+    assert weight.shape == (4, 512)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 40, -30])
+def test_a_truncated_file_is_an_input_error(tmp_path, keep):
+    onnx_format.save(model(np.ones((4, 200), np.float32)), tmp_path)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(InputError) as failure:
+        onnx_format.check(tmp_path)
+    assert str(path) in str(failure.value)
+
+
+def test_a_missing_file_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match="no such ONNX file"):
+        onnx_format.check(tmp_path)
+
+
+def test_a_wrong_graph_is_an_input_error(tmp_path):
+    onnx_format.save(model(extra=[onnx.helper.make_node("Relu", ["nowhere"], ["z"])]), tmp_path)
+    with pytest.raises(InputError, match="not a valid ONNX model"):
+        onnx_format.check(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "location", ["../secret.bin", "/etc/hostname", "link.bin", "sub/../../secret.bin"]
+)
+def test_external_data_outside_the_folder_is_refused(tmp_path, location):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    data = external(folder, location)
+    (tmp_path / "secret.bin").write_bytes(data)
+    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
+    with pytest.raises(TrustError, match="outside"):
+        onnx_format.check(folder)
+
+
+def test_external_data_of_a_nodes_attribute_is_refused_as_well(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    constant = onnx.numpy_helper.from_array(np.ones(4, np.float32), "c")
+    constant.ClearField("raw_data")
+    constant.data_location = onnx.TensorProto.EXTERNAL
+    constant.external_data.add(key="location", value="../secret.bin")
+    node = onnx.helper.make_node("Constant", [], ["c"], value=constant)
+    (folder / "model.onnx").write_bytes(model(extra=[node]).SerializeToString())
+    with pytest.raises(TrustError):
+        onnx_format.check(folder)
+
+
+def test_external_data_inside_the_folder_must_be_whole(tmp_path):
+    data = external(tmp_path, "weights.bin")
+    with pytest.raises(InputError, match="missing"):
+        onnx_format.check(tmp_path)
+    (tmp_path / "weights.bin").write_bytes(data[:-1])
+    with pytest.raises(InputError, match="truncated"):
+        onnx_format.check(tmp_path)
+
+
+def test_precision_follows_the_operators_and_the_weights():
+    assert onnx_format.precision(model(np.ones((4, 2), np.float16))) == "fp16"
+    quantize = onnx.helper.make_node("QuantizeLinear", ["y", "s"], ["q"])
+    assert onnx_format.precision(model(extra=[quantize])) == "int8"
