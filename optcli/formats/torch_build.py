@@ -104,7 +104,7 @@ def _python(reference: str, folder: Path, arguments: dict[str, Any]) -> torch.nn
             ) from error
     if not isinstance(made, torch.nn.Module):
         raise InputError(
-            f"{reference} returns {_what(made)}, wanted an nn.Module",
+            f"{reference} returns what is {_what(made)}, wanted an nn.Module",
             hint="return the network itself; weights go into model.weights",
         )
     if any(tensor.is_meta for tensor in (*made.parameters(), *made.buffers())):
@@ -133,6 +133,4 @@ def _check_arguments(made: Any, reference: str, arguments: dict[str, Any]) -> No
 
 
 def _what(value: Any) -> str:
-    if isinstance(value, dict):
-        return "a dict (a state dict?)"
-    return f"a {type(value).__name__}"
+    return "a dict (a state dict?)" if isinstance(value, dict) else f"of type {type(value).__name__}"

@@ -6,10 +6,11 @@ import json
 import pickle
 import re
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import InputError, TrustError
+from optcli.errors import InputError, TrustError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -163,10 +164,14 @@ def _state(found: Any, path: Path) -> State:
             place=str(path),
             hint=_SAVE,
         )
-    state: State = {str(name): value for name, value in found.items()}
+    state: State = OrderedDict((str(name), value) for name, value in found.items())
+    versions = getattr(found, "_metadata", None)
     for prefix in _PREFIXES:
         if all(name.startswith(prefix) for name in state):
-            state = {name.removeprefix(prefix): value for name, value in state.items()}
+            state = OrderedDict((name.removeprefix(prefix), value) for name, value in state.items())
+            versions = None
+    if versions is not None:
+        state._metadata = versions  # type: ignore[attr-defined]
     return state
 
 
@@ -180,16 +185,24 @@ def load_into(model: torch.nn.Module, state: State, place: str = "", classes: st
     `classes` is the argument that sets the number of classes, for the hint.
     """
     wanted = model.state_dict()
-    missing = [name for name in wanted if name not in state]
+    # Modules keep a version in a state dict, by which they read older ones; safetensors have none.
+    known: Any = OrderedDict(state)
+    known._metadata = getattr(state, "_metadata", None) or wanted._metadata
+    for name, value in wanted.items():
+        if name.endswith("num_batches_tracked"):  # weights of PyTorch before 0.4.1 lack it
+            known.setdefault(name, value)
+    try:
+        model.load_state_dict(known, strict=True)
+        return
+    except (RuntimeError, ValueError) as error:
+        failed = error
+    missing = [name for name in wanted if name not in known]
     unexpected = [name for name in state if name not in wanted]
     shapes = {
         name: (tuple(state[name].shape), tuple(wanted[name].shape))
         for name in wanted
         if name in state and hasattr(wanted[name], "shape") and not _fits(state[name], wanted[name])
     }
-    if not (missing or unexpected or shapes):
-        model.load_state_dict(state, strict=True)
-        return
     parts = []
     if shapes:
         named = [f"{name} is {list(a)}, the model has {list(b)}" for name, (a, b) in shapes.items()]
@@ -199,10 +212,10 @@ def load_into(model: torch.nn.Module, state: State, place: str = "", classes: st
     if unexpected:
         parts.append(f"not in the model: {_first(unexpected)}")
     raise InputError(
-        f"the weights do not fit the model; {'; '.join(parts)}",
+        f"the weights do not fit the model; {'; '.join(parts) or first_line(failed)}",
         place=place,
-        hint=_fit_hint(shapes, missing, len(wanted), classes),
-    )
+        hint=_fit_hint(shapes, missing, any(name in wanted for name in state), classes),
+    ) from failed
 
 
 def _fits(value: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -211,13 +224,13 @@ def _fits(value: torch.Tensor, wanted: torch.Tensor) -> bool:
     return bool(is_lazy(wanted)) or value.shape == wanted.shape
 
 
-def _fit_hint(shapes: dict[str, Any], missing: list[str], count: int, classes: str) -> str:
+def _fit_hint(shapes: dict[str, Any], missing: list[str], matched: bool, classes: str) -> str:
     rows = {(a[0], b[0]) for a, b in shapes.values() if a and b and a[1:] == b[1:]}
     if len(rows) == 1 and len(shapes) <= 2 and not missing:
         found, wanted = rows.pop()
         setting = f"set model.arguments.{classes}: {found}" if classes else f"build it for {found}"
         return f"the weights have {found} classes, the model {wanted}: {setting}"
-    if len(missing) == count:
+    if not matched:
         return "no name matches: these are the weights of another network, or wrapped in another one"
     return "these are the weights of another network or of another variant of it: mend model.arguments"
 

@@ -70,7 +70,7 @@ class TorchvisionSource(Source):
         if file is None and entry is not None:
             file = _fetched(entry)
         if file is not None:
-            state = torch_weights.read(file)
+            state = _renamed(torch_weights.read(file), self.target)
             torch_weights.load_into(model, state, str(file), classes="num_classes")
         named = str(entry) if self.weights and entry is not None else None
         facts = {
@@ -115,6 +115,14 @@ class TorchvisionSource(Source):
                 hint=did_you_mean(name, choices) or "it has none: name a local file",
             )
         return entries[name]
+
+
+def _renamed(state: dict[str, Any], target: str) -> dict[str, Any]:
+    """The names that today's networks have: torchvision's files of DenseNets are older than these."""
+    if not target.startswith("densenet"):
+        return state
+    old = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)$")
+    return {old.sub(r"\1\2", name): value for name, value in state.items()}
 
 
 def _fetched(entry: Any) -> Path:
