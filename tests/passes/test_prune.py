@@ -1,0 +1,238 @@
+"""Pruning: what is removed, what is kept, and that the network comes back exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from optcli.artifact import Artifact, Format
+from optcli.errors import StepError
+from optcli.formats import torch as torch_format
+from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
+from optcli.observer import Silent
+from optcli.passes import Job
+from optcli.passes.prune import PrunePass
+from optcli.settings import TensorSpec
+from optcli.sources.python import PythonSource
+from optcli.sources.torchvision import TorchvisionSource
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch_pruning")
+pytestmark = pytest.mark.slow
+
+CODE = """
+    import torch
+    from torch import nn
+
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Conv2d(3, 32, 3, padding=1)
+            self.norm = nn.BatchNorm2d(32)
+            self.inner = nn.Conv2d(32, 48, 3, padding=1)
+            self.outer = nn.Conv2d(48, 32, 3, padding=1)
+            self.divided = nn.Conv2d(32, 32, 3, padding=1, groups=4)
+            self.head = nn.Linear(32, 5)
+            for value in self.parameters():
+                nn.init.normal_(value)
+
+        def forward(self, image):
+            x = self.norm(self.stem(image)).relu()
+            x = x + self.outer(self.inner(x).relu())
+            return self.head(self.divided(x).mean((2, 3)))
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.image = nn.Conv2d(3, 16, 3)
+            self.extra = nn.Linear(4, 16)
+            self.joined = nn.Linear(32, 32)
+            self.head = nn.Linear(32, 2)
+
+        def forward(self, image, extra):
+            both = torch.cat([self.image(image).mean((2, 3)), self.extra(extra)], 1)
+            hidden = self.joined(both).relu()
+            return {"scores": self.head(hidden), "hidden": hidden, "index": hidden.argmax(1)}
+
+    class Fixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 16, 3, padding=1)
+            self.head = nn.Conv2d(4, 2, 1)
+
+        def forward(self, image):
+            return self.head(self.conv(image).view(-1, 4, 16, 16))
+
+    class Narrow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3, padding=1)
+            self.head = nn.Conv2d(8, 2, 1)
+
+        def forward(self, image):
+            return self.head(self.conv(image))
+    """
+IMAGE = [TensorSpec(name="input", shape=["batch", 3, 8, 8])]
+
+
+def own(folder: Path, name: str) -> PythonSource:
+    (folder / "nets.py").write_text(dedent(CODE))
+    return PythonSource(target=f"nets.py:{name}", folder=folder)
+
+
+def written(source, out: Path, inputs=IMAGE) -> Artifact:
+    out.mkdir()
+    source.write(out, inputs)
+    return Artifact("key", Format.TORCH, out, "fp32", 0, "", {})
+
+
+def pruned(artifact: Artifact, out: Path, inputs=IMAGE, **options):
+    out.mkdir()
+    job = Job(out, tuple(inputs), artifact, Silent(), seed=3)
+    made = PrunePass(**options).run(artifact, job)
+    return torch_format.open(out), made.facts["pruning"]
+
+
+def outputs(model, inputs=IMAGE):
+    feed = example_inputs(inputs, 2)
+    positional, keyword = arguments(model, inputs).split(feed)
+    with torch.no_grad():
+        return flatten_outputs(model(*positional, **keyword))
+
+
+def test_coupled_layers_lose_the_same_channels(tmp_path):
+    artifact = written(own(tmp_path, "Residual"), tmp_path / "a")
+    model, facts = pruned(artifact, tmp_path / "b", ratio=0.5)
+    sizes = (model.stem.out_channels, model.inner.out_channels, model.outer.out_channels)
+    assert sizes == (16, 24, 16)
+    assert (model.divided.groups, model.divided.out_channels) == (4, 16)
+    assert model.head.out_features == 5
+    assert set(facts["layers_pruned"]) == {"stem", "inner", "outer", "divided"}
+    assert facts["macs"] < 0.5 * facts["macs_before"]
+    assert facts["parameters"] == sum(value.numel() for value in model.parameters())
+
+
+def test_the_weakest_channels_go(tmp_path):
+    source = own(tmp_path, "Residual")
+    artifact = written(source, tmp_path / "a")
+    model = torch_format.open(artifact.path)
+    with torch.no_grad():
+        weak = torch.arange(0, 48, 2)
+        model.inner.weight[weak] *= 1e-3
+        model.inner.bias[weak] *= 1e-3
+        model.outer.weight[:, weak] *= 1e-3
+    torch_format.save(model, artifact.path, torch_format.read(artifact.path))
+    keep = ("stem", "divided")
+    found, _ = pruned(artifact, tmp_path / "b", ratio=0.5, keep=keep)
+    assert torch.equal(found.inner.weight, model.inner.weight[torch.arange(1, 48, 2)])
+    assert found.stem.out_channels == 32
+    same, other = outputs(found)["output"], outputs(model)["output"]
+    assert (same - other).abs().max() < 1e-2 * other.abs().max()
+
+
+@pytest.mark.parametrize("importance", ["magnitude", "batchnorm", "random"])
+@pytest.mark.parametrize("global_ranking", [False, True])
+def test_every_choice_comes_back_exactly(tmp_path, monkeypatch, importance, global_ranking):
+    artifact = written(own(tmp_path, "Residual"), tmp_path / "a")
+    options = {"importance": importance, "global_ranking": global_ranking}
+    in_memory = []
+    save = torch_format.save
+    monkeypatch.setattr(torch_format, "save", lambda m, *rest: (in_memory.append(m), save(m, *rest)))
+    first, _ = pruned(artifact, tmp_path / "b", **options)
+    again, _ = pruned(artifact, tmp_path / "c", **options)
+    wanted = outputs(in_memory[0])["output"]
+    assert torch.equal(outputs(first)["output"], wanted)
+    assert torch.equal(outputs(again)["output"], wanted)
+
+
+def test_pruning_twice_comes_back_exactly(tmp_path):
+    artifact = written(own(tmp_path, "Residual"), tmp_path / "a")
+    pruned(artifact, tmp_path / "b", ratio=0.25)
+    once = Artifact("key", Format.TORCH, tmp_path / "b", "fp32", 0, "", {})
+    model, facts = pruned(once, tmp_path / "c", ratio=0.3)
+    assert model.stem.out_channels == 16
+    assert facts["macs_before"] > facts["macs"]
+    assert [t["name"] for t in torch_format.read(tmp_path / "c").transforms] == ["prune", "prune"]
+
+
+def test_no_layer_loses_more_than_max_ratio(tmp_path):
+    artifact = written(own(tmp_path, "Residual"), tmp_path / "a")
+    model, _ = pruned(
+        artifact, tmp_path / "b", ratio=0.9, max_ratio=0.5, round_to=1, global_ranking=True
+    )
+    assert model.inner.out_channels >= 24
+    assert model.stem.out_channels >= 16
+
+
+def test_several_inputs_and_every_output_keeps_its_shape(tmp_path):
+    inputs = [
+        TensorSpec(name="extra", shape=["batch", 4]),
+        TensorSpec(name="image", shape=["batch", 3, 8, 8]),
+    ]
+    artifact = written(own(tmp_path, "Two"), tmp_path / "a", inputs)
+    model, facts = pruned(artifact, tmp_path / "b", inputs, ratio=0.5)
+    assert {name: tuple(value.shape) for name, value in outputs(model, inputs).items()} == {
+        "scores": (2, 2),
+        "hidden": (2, 32),
+        "index": (2,),
+    }
+    assert sorted(facts["layers_pruned"]) == ["extra", "image"]
+    assert (model.image.out_channels, model.joined.in_features) == (8, 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message", "hint"),
+    [
+        ("Fixed", {"ratio": 0.5}, "Torch-Pruning cannot", "`keep`"),
+        ("Narrow", {}, "no channel can be removed", "round_to"),
+        ("Narrow", {"keep": ("cnv",)}, "no module is called 'cnv'", "did you mean 'conv'?"),
+        ("Narrow", {"importance": "batchnorm"}, "no batch norm", "magnitude"),
+    ],
+)
+def test_what_cannot_be_pruned_says_so(tmp_path, name, options, message, hint):
+    size = 16 if name == "Fixed" else 8
+    inputs = [TensorSpec(name="input", shape=["batch", 3, size, size])]
+    artifact = written(own(tmp_path, name), tmp_path / "a", inputs)
+    with pytest.raises(StepError) as error:
+        pruned(artifact, tmp_path / "b", inputs, **options)
+    assert message in error.value.message
+    assert hint in error.value.hint
+
+
+def test_of_a_vision_transformer_the_hidden_layers_are_pruned(tmp_path):
+    (tmp_path / "vit.py").write_text(
+        dedent("""
+        from torchvision.models import VisionTransformer
+
+        def make():
+            return VisionTransformer(16, 4, 2, 2, 32, 64, num_classes=3)
+        """)
+    )
+    inputs = [TensorSpec(name="input", shape=["batch", 3, 16, 16])]
+    artifact = written(PythonSource(target="vit.py:make", folder=tmp_path), tmp_path / "a", inputs)
+    model, facts = pruned(artifact, tmp_path / "b", inputs, ratio=0.5)
+    assert [block.mlp[0].out_features for block in model.encoder.layers] == [32, 32]
+    assert model.hidden_dim == 32
+    assert facts["groups_pruned"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "arguments", "size"),
+    [
+        ("squeezenet1_1", "squeezenet1_1.pth", {}, 64),
+        ("mobilenet_v3_small", "mobilenet_v3_small_fashion.safetensors", {"num_classes": 10}, 64),
+    ],
+)
+def test_real_networks_come_back_exactly(shared, tmp_path, monkeypatch, name, weights, arguments, size):
+    inputs = [TensorSpec(name="input", shape=["batch", 3, size, size])]
+    folder = shared / "models"
+    source = TorchvisionSource(target=name, weights=weights, arguments=arguments, folder=folder)
+    artifact = written(source, tmp_path / "a", inputs)
+    in_memory = []
+    save = torch_format.save
+    monkeypatch.setattr(torch_format, "save", lambda m, *rest: (in_memory.append(m), save(m, *rest)))
+    model, facts = pruned(artifact, tmp_path / "b", inputs, ratio=0.3)
+    assert facts["macs"] < 0.7 * facts["macs_before"]
+    assert torch.equal(outputs(model, inputs)["output"], outputs(in_memory[0], inputs)["output"])
