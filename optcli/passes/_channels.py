@@ -141,19 +141,25 @@ def _parts(module: Any, graph: DependencyGraph, out: bool) -> int:
 
 
 def _must_stay(group: Any, graph: DependencyGraph, kept: set[Any], cautious: bool) -> bool:
-    """Whether a group reaches an output, holds a module to keep, or carries an attention's width."""
+    """Whether a group reaches an output, holds a module to keep, or has a width that is fixed."""
     from torch import nn
     from torch_pruning import ops
 
     for dep, _ in group:
         module = dep.target.module
-        if dep.target.type == ops.OPTYPE.OUTPUT:
+        if dep.target.type == ops.OPTYPE.OUTPUT or _pads_channels(dep.target):
             return True
         if module in kept and graph.is_out_channel_pruning_fn(dep.handler):
             return True
         if cautious and isinstance(module, nn.LayerNorm | nn.MultiheadAttention | nn.Parameter):
             return True
     return False
+
+
+def _pads_channels(node: Any) -> bool:
+    """Whether zeros are added to the channels (shortcuts of CIFAR ResNets), which the tracing misses."""
+    pad = getattr(node.grad_fn, "_saved_pad", ())
+    return len(pad) >= 6 and any(size != 0 for size in pad[4:6])
 
 
 def _is_attention(module: Any) -> bool:

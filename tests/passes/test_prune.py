@@ -43,6 +43,19 @@ CODE = """
             x = x + self.outer(self.inner(x).relu())
             return self.head(self.divided(x).mean((2, 3)))
 
+    class Padded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Conv2d(3, 16, 3, padding=1)
+            self.inner = nn.Conv2d(16, 32, 3, padding=1)
+            self.outer = nn.Conv2d(32, 32, 3, padding=1)
+            self.head = nn.Linear(32, 2)
+
+        def forward(self, image):
+            x = self.stem(image)
+            shortcut = nn.functional.pad(x, (0, 0, 0, 0, 8, 8))
+            return self.head((shortcut + self.outer(self.inner(x))).mean((2, 3)))
+
     class Two(nn.Module):
         def __init__(self):
             super().__init__()
@@ -180,6 +193,13 @@ def test_several_inputs_and_every_output_keeps_its_shape(tmp_path):
     }
     assert sorted(facts["layers_pruned"]) == ["extra", "image"]
     assert (model.image.out_channels, model.joined.in_features) == (8, 16)
+
+
+def test_a_shortcut_that_pads_its_channels_keeps_its_width(tmp_path):
+    artifact = written(own(tmp_path, "Padded"), tmp_path / "a")
+    model, facts = pruned(artifact, tmp_path / "b", ratio=0.5)
+    assert facts["layers_pruned"] == ["inner"]
+    assert (model.stem.out_channels, model.inner.out_channels, model.head.in_features) == (16, 16, 32)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,161 @@
+"""The torch runner: networks and exported programs, by name, in three steps."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from optcli.artifact import Artifact, Format
+from optcli.errors import RunnerError
+from optcli.formats import exported as exported_format
+from optcli.formats import torch as torch_format
+from optcli.runners.torch import TorchRunner
+from optcli.settings import TensorSpec
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+pytestmark = pytest.mark.slow
+
+CODE = """
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 4, 3)
+
+        def forward(self, image, scale):
+            x = self.conv(image)
+            top = x.flatten(1).argmax(1)
+            return {"scaled": x.mean((2, 3)) * scale, "half": x.bfloat16(), "top": top}
+    """
+INPUTS = [
+    TensorSpec(name="scale", shape=["batch", 1]),
+    TensorSpec(name="image", shape=["batch", 3, 8, 8]),
+]
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "net.py").write_text(dedent(CODE))
+    from optcli.formats.torch_build import build
+
+    source = {"kind": "python", "reference": "net.py:Net", "arguments": {}}
+    model = build(source, code)
+    description = torch_format.Description(source=source, inputs=tuple(INPUTS))
+    torch_format.save(model, tmp_path / "a", description, code)
+    facts = {"outputs": ["scaled", "half", "top"]}
+    return Artifact("key", Format.TORCH, tmp_path / "a", "fp32", 0, "", facts)
+
+
+@pytest.fixture
+def exported(artifact, tmp_path):
+    class Flat(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, scale, image):
+            return tuple(self.model(image, scale).values())
+
+    batch = torch.export.Dim("batch", min=1, max=8)
+    program = torch.export.export(
+        Flat(torch_format.open(artifact.path)),
+        (torch.ones(2, 1), torch.ones(2, 3, 8, 8)),
+        dynamic_shapes=({0: batch}, {0: batch}),
+    )
+    (tmp_path / "e").mkdir()
+    exported_format.save(program, tmp_path / "e")
+    return Artifact("key", Format.EXPORTED, tmp_path / "e", "fp32", 0, "", artifact.facts)
+
+
+def feed(size: int = 3) -> dict:
+    draw = np.random.default_rng(0)
+    return {spec.name: draw.standard_normal(spec.concrete(size)).astype(np.float32) for spec in INPUTS}
+
+
+def wanted(artifact, inputs) -> dict:
+    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    with torch.no_grad():
+        found = torch_format.open(artifact.path)(**tensors)
+    return {name: value.float().numpy() for name, value in found.items()}
+
+
+@pytest.mark.parametrize("kind", ["artifact", "exported"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_it_gives_what_the_network_gives(request, artifact, kind, channels_last):
+    model = request.getfixturevalue(kind)
+    with TorchRunner(threads=1, channels_last=channels_last).open(model, INPUTS) as runner:
+        for size in (1, 3):
+            found = runner.run(feed(size))
+            right = wanted(artifact, feed(size))
+            assert list(found) == ["scaled", "half", "top"]
+            for name, array in found.items():
+                assert array.shape == right[name].shape
+                np.testing.assert_allclose(
+                    array, right[name], rtol=2e-2 if name == "half" else 1e-5, atol=1e-5
+                )
+
+
+def test_inputs_are_not_copied_and_outputs_stay(artifact):
+    with TorchRunner(threads=1).open(artifact, INPUTS) as runner:
+        inputs = feed()
+        runner.bind(inputs)
+        runner.execute()
+        first = runner.fetch()["scaled"]
+        kept = first.copy()
+        inputs["scale"] *= 2
+        runner.execute()
+        np.testing.assert_allclose(runner.fetch()["scaled"], 2 * kept, rtol=1e-6)
+        np.testing.assert_array_equal(first, kept)
+
+
+def test_read_only_inputs_are_taken_without_a_warning(artifact, recwarn):
+    inputs = feed()
+    for array in inputs.values():
+        array.flags.writeable = False
+    with TorchRunner(threads=1).open(artifact, INPUTS) as runner:
+        runner.run(inputs)
+    assert not [w for w in recwarn if "writable" in str(w.message)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_its_settings_are_read_back(artifact, threads):
+    with TorchRunner(threads=threads).open(artifact, INPUTS) as runner:
+        effective = runner.effective()
+    assert effective == {
+        "precision": "fp32",
+        "provider": "cpu",
+        "threads": threads,
+        "channels_last": False,
+        "version": torch.__version__,
+    }
+
+
+def test_no_gradients_are_recorded(artifact):
+    with TorchRunner(threads=1).open(artifact, INPUTS) as runner:
+        runner.run(feed())
+        assert not runner._result["scaled"].requires_grad
+
+
+def test_inputs_that_do_not_fit_say_so(artifact):
+    with TorchRunner(threads=1).open(artifact, INPUTS) as runner:
+        inputs = feed()
+        inputs["image"] = inputs["image"][:, :1]
+        with pytest.raises(RunnerError, match="3 channels"):
+            runner.run(inputs)
+
+
+def test_without_a_model_it_says_so():
+    with pytest.raises(RunnerError, match="holds no model"):
+        TorchRunner().execute()
