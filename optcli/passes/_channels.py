@@ -157,7 +157,7 @@ def _must_stay(group: Any, graph: DependencyGraph, kept: set[Any], cautious: boo
 
 
 def _pads_channels(node: Any) -> bool:
-    """Whether zeros are added to the channels (shortcuts of CIFAR ResNets), which the tracing misses."""
+    """Whether zeros are added to the channels (shortcuts of CIFAR ResNets): the tracing misses it."""
     pad = getattr(node.grad_fn, "_saved_pad", ())
     return len(pad) >= 6 and any(size != 0 for size in pad[4:6])
 
