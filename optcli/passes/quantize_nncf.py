@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 # Per-channel scales of weights need DequantizeLinear's `axis`, which came with this opset.
 _PER_CHANNEL_OPSET = 13
 
+# OpenVINO's operators that hand quantized values on as they are.
+_MOVES_VALUES = frozenset(
+    {"Concat", "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "StridedSlice", "Slice"}
+    | {"Split", "VariadicSplit", "Gather", "Relu"}
+)
+
 
 class QuantizeNncf(Pass):
     """Quantizes weights and activations to INT8 after training, with NNCF.
@@ -255,13 +261,15 @@ def _count_onnx(model: ModelProto) -> Counter[str]:
 
 
 def _count_openvino(model: Model) -> Counter[str]:
-    """How many operators of each type read a quantized tensor."""
-    return Counter(
-        node.get_type_name()
-        for node in model.get_ordered_ops()
-        if node.get_type_name() != "Result"
-        and any(
-            value.get_node().get_type_name() == "FakeQuantize"
-            for value in (port.get_source_output() for port in node.inputs())
-        )
-    )
+    """How many operators of each type read a quantized tensor, at once or past pooling and the like."""
+    quantized: set[str] = set()
+    found: Counter[str] = Counter()
+    for node in model.get_ordered_ops():
+        kind, name = node.get_type_name(), node.get_friendly_name()
+        sources = [port.get_source_output().get_node().get_friendly_name() for port in node.inputs()]
+        reads = any(source in quantized for source in sources)
+        if kind == "FakeQuantize" or (reads and kind in _MOVES_VALUES):
+            quantized.add(name)
+        elif reads and kind != "Result":
+            found[kind] += 1
+    return found

@@ -1,0 +1,68 @@
+"""AOTInductor: one package for every batch size and number of threads, and nothing left behind."""
+
+import os
+import subprocess
+import tempfile
+
+import pytest
+from tiny_networks import INPUTS, apply, job, largest_error, torch_artifact
+
+from optcli.errors import MissingError
+from optcli.passes.aot_inductor import AotInductor
+from optcli.passes.export import Export
+from optcli.runners.aoti import AotiRunner
+
+pytestmark = pytest.mark.slow
+
+
+def children() -> str:
+    command = ["ps", "-o", "args=", "--ppid", str(os.getpid())]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.replace(
+        "ps -o", ""
+    )
+
+
+def test_a_package_is_right_at_every_batch_size_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    from torch._inductor import codecache
+
+    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    home.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(codecache, "_HEADER_DIR", str(temporary / "headers"))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
+    made = apply(AotInductor(strict=False), source, tmp_path / "steps" / "made", inputs)
+    assert os.listdir(temporary) == []
+    assert os.listdir(home) == []
+    assert os.listdir(tmp_path / "steps") == ["made"]
+    assert os.listdir(made.path) == ["model.pt2"]
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    assert "inductor" not in children()
+    for threads in (1, 2):
+        runner = AotiRunner(threads=threads)
+        with runner.open(made, inputs) as model:
+            assert model.effective()["threads"] == threads
+        assert largest_error(runner, made, source, inputs, (1, 2, 4, 12)) < 1e-5
+
+
+def test_several_inputs_and_nested_outputs_through_an_exported_program(tmp_path):
+    inputs, source = INPUTS["Pair"], torch_artifact(tmp_path, "Pair")
+    program = apply(Export(strict=False), source, tmp_path / "exported", inputs)
+    made = apply(AotInductor(freezing=False), program, tmp_path / "made", inputs)
+    assert largest_error(AotiRunner(threads=1), made, source, inputs, (1, 3)) < 1e-5
+
+
+def test_without_a_compiler_it_says_what_to_install(tmp_path, monkeypatch):
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", (None, str(tmp_path / "no-such-compiler")))
+    inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
+    with pytest.raises(MissingError) as failure:
+        AotInductor(strict=False).run(source, job(source, tmp_path / "made", inputs))
+    assert "g++" in failure.value.hint
+
+
+def test_its_result_is_bound_to_the_machine():
+    assert AotInductor.device_bound

@@ -1,0 +1,75 @@
+"""Behind Concat and the like, integers stay integers, and not a bit of the result changes."""
+
+import numpy as np
+import pytest
+
+from optcli.passes._integer_chains import close_integer_chains
+
+onnx = pytest.importorskip("onnx")
+pytestmark = pytest.mark.slow
+node = onnx.helper.make_node
+
+
+def graph(right_scale=0.05, last="Conv", output="y"):
+    """Two quantized branches, joined, pooled and convolved."""
+    weights = {
+        "scale": np.float32(0.05), "right_scale": np.float32(right_scale), "zero": np.uint8(3),
+        "weight": np.ones((2, 4, 1, 1), np.float32),
+    }  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", ["x", "scale", "zero"], ["xq"]),
+        node("DequantizeLinear", ["xq", "scale", "zero"], ["left"]),
+        node("Relu", ["x"], ["positive"]),
+        node("QuantizeLinear", ["positive", "right_scale", "zero"], ["pq"]),
+        node("DequantizeLinear", ["pq", "right_scale", "zero"], ["right"]),
+        node("Concat", ["left", "right"], ["joined"], axis=1),
+        node("MaxPool", ["joined"], ["pooled"], kernel_shape=[2, 2]),
+        node("Conv", ["pooled", "weight"], ["y"]) if last == "Conv" else node(last, ["pooled"], ["y"]),
+    ]
+    value = onnx.helper.make_tensor_value_info
+    made = onnx.helper.make_graph(
+        nodes,
+        "chain",
+        [value("x", onnx.TensorProto.FLOAT, [1, 2, 4, 4])],
+        [value(output, onnx.TensorProto.FLOAT, [None] * 4)],
+        [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()],
+    )
+    return onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+
+
+def run(model):
+    import onnxruntime
+
+    onnx.checker.check_model(model)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    values = np.random.default_rng(0).standard_normal((1, 2, 4, 4)).astype(np.float32)
+    return session.run(None, {"x": values})[0]
+
+
+def test_pairs_are_put_behind_what_only_moves_values_and_change_nothing():
+    model = graph()
+    before = run(model)
+    assert close_integer_chains(model) == 2
+    operators = [each.op_type for each in model.graph.node]
+    assert operators[5:] == [
+        *("Concat", "QuantizeLinear", "DequantizeLinear"),
+        *("MaxPool", "QuantizeLinear", "DequantizeLinear"),
+        "Conv",
+    ]
+    assert np.array_equal(run(model), before)
+    assert close_integer_chains(model) == 0
+
+
+@pytest.mark.parametrize(
+    "other", [{"right_scale": 0.06}, {"last": "Sigmoid"}, {"output": "pooled"}], ids=str
+)
+def test_where_it_would_change_or_gain_nothing_it_is_left_alone(other):
+    model = graph(**other)
+    before = run(model)
+    added = close_integer_chains(model)
+    assert added == (0 if "right_scale" in other else 1)  # the Concat before the MaxPool remains
+    assert np.array_equal(run(model), before)

@@ -1,0 +1,179 @@
+"""NNCF's INT8: close to FP32 in the runtimes that serve it, on real models, quietly and with bounds."""
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from tiny_networks import (
+    INPUTS,
+    Heard,
+    Noise,
+    apply,
+    feed,
+    job,
+    onnx_file,
+    sqnr_db,
+    torch_artifact,
+)
+
+from optcli.errors import StepError
+from optcli.formats import onnx as onnx_format
+from optcli.passes.export_onnx import ExportOnnx
+from optcli.passes.quantize_nncf import QuantizeNncf
+from optcli.passes.to_openvino import ToOpenvino
+from optcli.runners.onnxruntime import OnnxruntimeRunner
+from optcli.runners.openvino import OpenvinoRunner
+from optcli.settings import TensorSpec
+
+pytestmark = pytest.mark.slow
+
+# Model, size of its square input, options, signal to noise in dB that INT8 keeps on noise images.
+REAL = [
+    ("resnet20_cifar10", 32, {}, 18),
+    ("mobilenet_v3_small_fashion", 64, {"preset": "mixed"}, 15),
+    ("vit_tiny_fashion", 32, {"model_type": "transformer"}, 20),
+    ("squeezenet1_1", 224, {}, 25),
+]
+
+
+@pytest.fixture
+def conv(tmp_path):
+    source = torch_artifact(tmp_path, "Conv")
+    return apply(ExportOnnx(exporter="dynamo"), source, tmp_path / "onnx", INPUTS["Conv"])
+
+
+def outputs(runner, artifact, inputs, values):
+    with runner.open(artifact, inputs) as model:
+        assert model.effective()["precision"] == artifact.precision
+        return next(iter(model.run(values).values()))
+
+
+@pytest.mark.parametrize(("name", "size", "options", "bound_db"), REAL)
+def test_real_onnx_models_stay_close_in_both_runtimes(tmp_path, shared, name, size, options, bound_db):
+    source = onnx_file(shared / "models" / f"{name}.onnx", tmp_path / "onnx")
+    inputs = (TensorSpec(name="input", shape=("batch", 3, size, size)),)
+    made = apply(
+        QuantizeNncf(samples=16, **options), source, tmp_path / "int8", inputs,
+        calibration=Noise(inputs, count=24),
+    )  # fmt: skip
+    assert made.precision == "int8"
+    assert made.facts["calibration_samples"] == 16
+    assert sum(made.facts["quantized_operators"].values()) > 5
+    values = feed(inputs, 4, seed=99)
+    wanted = outputs(OnnxruntimeRunner(threads=2), source, inputs, values)
+    for runner in (OnnxruntimeRunner(threads=2), OpenvinoRunner(threads=2)):
+        found = outputs(runner, made, inputs, values)
+        assert np.isfinite(found).all()
+        assert sqnr_db(wanted, found) > bound_db
+
+
+def test_a_detector_with_a_fixed_batch_and_an_old_opset(tmp_path, shared):
+    source = onnx_file(shared / "models" / "yolox_nano.onnx", tmp_path / "onnx")
+    inputs, heard = (TensorSpec(name="images", shape=(1, 3, 416, 416)),), Heard()
+    made = apply(
+        QuantizeNncf(samples=4, preset="mixed"), source, tmp_path / "int8", inputs,
+        calibration=Noise(inputs, count=4, scale=60.0), observer=heard,
+    )  # fmt: skip
+    assert any("opset 11 to 13" in warning for warning in heard.warnings)
+    assert onnx_format.opset(onnx_format.outline(made.path)) == 13
+    values = feed(inputs, 1, seed=99, scale=60.0)
+    found = outputs(OnnxruntimeRunner(threads=2), made, inputs, values)
+    assert found.shape == (1, 3549, 85)
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_openvino_models_are_quantized_as_well(tmp_path, conv, fast):
+    source = apply(ToOpenvino(), conv, tmp_path / "openvino", INPUTS["Conv"])
+    heard = Heard()
+    made = apply(
+        QuantizeNncf(fast_bias_correction=fast), source, tmp_path / "int8", INPUTS["Conv"],
+        calibration=Noise(INPUTS["Conv"], count=16), observer=heard,
+    )  # fmt: skip
+    assert made.facts["quantized_operators"]["Convolution"] == 4
+    assert heard.fractions[-1] == 1.0
+    values = feed(INPUTS["Conv"], 12, seed=99)
+    wanted = outputs(OpenvinoRunner(threads=1), source, INPUTS["Conv"], values)
+    found = outputs(OpenvinoRunner(threads=1), made, INPUTS["Conv"], values)
+    assert 20 < sqnr_db(wanted, found) < 90
+    sizes = [(each.path / "model.bin").stat().st_size for each in (source, made)]
+    assert sizes[1] < 0.4 * sizes[0]
+
+
+def test_onnx_runtime_computes_all_of_it_on_integers(tmp_path, conv):
+    """Concat and MaxPool between convolutions must not throw them back to floating point."""
+    import onnx
+    import onnxruntime
+
+    made = apply(
+        QuantizeNncf(), conv, tmp_path / "int8", INPUTS["Conv"], calibration=Noise(INPUTS["Conv"])
+    )
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "seen.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(
+        str(made.path / "model.onnx"), options, providers=["CPUExecutionProvider"]
+    )
+    seen = [node.op_type for node in onnx.load(tmp_path / "seen.onnx").graph.node]
+    assert seen.count("QLinearConv") == 4
+    assert "Conv" not in seen
+
+
+def test_weights_beside_the_model_are_quantized_where_they_lie(tmp_path, conv, monkeypatch):
+    wanted = apply(
+        QuantizeNncf(), conv, tmp_path / "a", INPUTS["Conv"], calibration=Noise(INPUTS["Conv"])
+    )
+    large = tmp_path / "large"
+    large.mkdir()
+    monkeypatch.setattr(onnx_format, "ONE_FILE_BYTES", 2000)
+    onnx_format.save(onnx_format.open(conv.path), large)
+    assert (large / onnx_format.DATA).exists()
+    from dataclasses import replace
+
+    made = apply(
+        QuantizeNncf(), replace(conv, path=large), tmp_path / "b", INPUTS["Conv"],
+        calibration=Noise(INPUTS["Conv"]),
+    )  # fmt: skip
+    values = feed(INPUTS["Conv"], 4)
+    found = [
+        outputs(OnnxruntimeRunner(threads=1), each, INPUTS["Conv"], values) for each in (wanted, made)
+    ]
+    assert np.array_equal(*found)
+
+
+def test_what_is_ignored_stays_in_floating_point(tmp_path, conv):
+    plain = apply(
+        QuantizeNncf(), conv, tmp_path / "a", INPUTS["Conv"], calibration=Noise(INPUTS["Conv"])
+    )
+    kept = apply(
+        QuantizeNncf(ignored_types=("Conv",)), conv, tmp_path / "b", INPUTS["Conv"],
+        calibration=Noise(INPUTS["Conv"]),
+    )  # fmt: skip
+    assert plain.facts["quantized_operators"]["Conv"] == 4
+    assert "Conv" not in kept.facts["quantized_operators"]
+
+
+def test_nothing_is_printed(tmp_path, conv, capfd):
+    apply(QuantizeNncf(), conv, tmp_path / "a", INPUTS["Conv"], calibration=Noise(INPUTS["Conv"]))
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "Statistics" not in printed.err
+
+
+def test_what_cannot_work_says_why(tmp_path, conv):
+    def fails(options, match, source=conv, name="a", count=4):
+        more = {"calibration": Noise(INPUTS["Conv"], count=count)}
+        with pytest.raises(StepError, match=match) as failure:
+            QuantizeNncf(**options).run(source, job(source, tmp_path / name, INPUTS["Conv"], **more))
+        return failure.value
+
+    missing = fails({"ignored_names": ("no_such_node",)}, "no_such_node", name="missing")
+    assert "ignored_" in missing.hint
+    fails({"target": "cpu_spr"}, "cpu_spr", name="spr")
+    everything = {"ignored_patterns": (".*",)}
+    fails(everything, "nothing to quantize", name="nothing")
+    again = apply(
+        QuantizeNncf(), conv, tmp_path / "int8", INPUTS["Conv"], calibration=Noise(INPUTS["Conv"])
+    )
+    fails({}, "quantized already", source=again, name="again")
+    with pytest.raises(ValidationError, match="model_type: transformer"):
+        QuantizeNncf(smooth_quant=True)
