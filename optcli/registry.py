@@ -8,9 +8,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
 from typing import TypeVar
+
+from optcli.errors import UsageError, did_you_mean
 
 T = TypeVar("T")
 
@@ -30,10 +33,15 @@ def entry_points(group: str) -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=group)}
 
 
-def find(package: str, name: str, base: type[T]) -> type[T]:
-    """The one subclass of `base` in module `name` of a package. Raises KeyError for an unknown name."""
+def find(package: str, name: str, base: type[T], known: Sequence[str] = ()) -> type[T]:
+    """The one subclass of `base` in module `name` of a package.
+
+    Raises `UsageError` for an unknown name, with the nearest of `known` (default: the package's own).
+    """
     if name not in names(package):
-        raise KeyError(name)
+        what = base.__name__.lower()
+        hint = did_you_mean(name, known or names(package))
+        raise UsageError(f"unknown {what} {name!r}", hint=hint)
     return only_subclass(importlib.import_module(f"{package}.{name}"), base)
 
 

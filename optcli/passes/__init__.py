@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 from optcli import registry
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import UsageError, did_you_mean
 from optcli.observer import Observer
 from optcli.sample import SampleSet
 from optcli.settings import Settings, TensorSpec
@@ -105,10 +104,7 @@ def own_names() -> tuple[str, ...]:
 
 def find(name: str) -> type[Pass]:
     """The pass class of a name in optcli itself. Raises `UsageError` for an unknown name."""
-    try:
-        return registry.find(__name__, name, Pass)  # type: ignore[type-abstract]
-    except KeyError:
-        raise UsageError(f"unknown pass {name!r}", hint=did_you_mean(name, names())) from None
+    return registry.find(__name__, name, Pass, names())  # type: ignore[type-abstract]
 
 
 @dataclass(frozen=True)

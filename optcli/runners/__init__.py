@@ -16,7 +16,6 @@ from pydantic import Field, PrivateAttr
 from optcli import registry
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs, usable_cores
-from optcli.errors import UsageError, did_you_mean
 from optcli.settings import Settings, TensorSpec
 
 if TYPE_CHECKING:
@@ -118,7 +117,4 @@ def names() -> tuple[str, ...]:
 
 def find(name: str) -> type[Runner]:
     """The runner class of a name. Raises `UsageError` for an unknown name."""
-    try:
-        return registry.find(__name__, name, Runner)  # type: ignore[type-abstract]
-    except KeyError:
-        raise UsageError(f"unknown runner {name!r}", hint=did_you_mean(name, names())) from None
+    return registry.find(__name__, name, Runner)  # type: ignore[type-abstract]

@@ -18,7 +18,6 @@ from optcli import registry
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
-from optcli.errors import UsageError, did_you_mean
 from optcli.settings import Settings, TensorSpec
 
 
@@ -44,7 +43,7 @@ class Source(Settings):
 
     @abstractmethod
     def problems(self) -> list[tuple[str, str, str]]:
-        """What is wrong, without a heavy import: (`source`, `weights` or `arguments`; message; hint)."""
+        """What is wrong, without a heavy import: (`source`|`weights`|`arguments`, message, hint)."""
 
     @abstractmethod
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
@@ -62,7 +61,4 @@ def names() -> tuple[str, ...]:
 
 def find(name: str) -> type[Source]:
     """The class of a kind of source. Raises `UsageError` for an unknown one."""
-    try:
-        return registry.find(__name__, name, Source)  # type: ignore[type-abstract]
-    except KeyError:
-        raise UsageError(f"unknown source {name!r}", hint=did_you_mean(name, names())) from None
+    return registry.find(__name__, name, Source)  # type: ignore[type-abstract]

@@ -1,4 +1,4 @@
-"""kill -9 at any moment, and two builds at once: nothing is lost, damaged, done twice or left behind."""
+"""kill -9 at any moment, and two builds at once: nothing is lost, damaged, done twice or left."""
 
 import os
 import random
