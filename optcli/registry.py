@@ -42,6 +42,11 @@ def find(package: str, name: str, base: type[T], known: Sequence[str] = ()) -> t
         what = base.__name__.lower()
         hint = did_you_mean(name, known or names(package))
         raise UsageError(f"unknown {what} {name!r}", hint=hint)
+    return load(package, name, base)
+
+
+def load(package: str, name: str, base: type[T]) -> type[T]:
+    """Import a module of a package for the one subclass of `base` that it defines."""
     return only_subclass(importlib.import_module(f"{package}.{name}"), base)
 
 

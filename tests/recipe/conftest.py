@@ -183,7 +183,7 @@ _CLASSES: dict[str, dict[str, type]] = {
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fakes instead of what optcli has."""
     monkeypatch.setattr(registry, "names", lambda package: tuple(_CLASSES[package]))
-    monkeypatch.setattr(registry, "find", lambda package, name, base: _CLASSES[package][name])
+    monkeypatch.setattr(registry, "load", lambda package, name, base: _CLASSES[package][name])
     monkeypatch.setattr(registry, "entry_points", lambda group: {"theirs": "their.package:Theirs"})
 
 
