@@ -11,6 +11,7 @@ from optcli.environment import Needs
 from optcli.errors import RunnerError, first_line
 from optcli.formats import aoti as aoti_format
 from optcli.runners import Runner
+from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +56,7 @@ class AotiRunner(Runner):
             source = torch.from_numpy(feed[spec.name])
             bound = self._bound.get(spec.name)
             if bound is None or bound.shape != source.shape or bound.dtype != source.dtype:
+                _require_fit(spec, tuple(source.shape))
                 self._bound[spec.name] = source.clone(memory_format=torch.contiguous_format)
             else:
                 bound.copy_(source)
@@ -93,6 +95,20 @@ class AotiRunner(Runner):
         self._model = None
         self._bound.clear()
         self._results = ()
+
+
+def _require_fit(spec: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Native code does not look at shapes: a wrong one would read memory that is not the input's."""
+    low = tuple(spec.ranges[size].min if isinstance(size, str) else size for size in spec.shape)
+    high = tuple(spec.ranges[size].max if isinstance(size, str) else size for size in spec.shape)
+    if len(shape) != len(low) or not all(
+        least <= size <= most for least, size, most in zip(low, shape, high, strict=True)
+    ):
+        raise RunnerError(
+            f"the input {spec.name!r} has shape {list(shape)}, "
+            f"the package takes {list(low)} to {list(high)}",
+            hint="widen the range under the recipe's `inputs`, and build again",
+        )
 
 
 def _to_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -69,7 +69,12 @@ class OpenvinoRunner(Runner):
             buffer = self._buffers.get(name)
             if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
                 buffer = self._buffers[name] = np.empty(array.shape, array.dtype)
-                request.set_tensor(name, openvino.Tensor(buffer, shared_memory=True))
+                try:
+                    request.set_tensor(name, openvino.Tensor(buffer, shared_memory=True))
+                except RuntimeError as error:
+                    raise RunnerError(
+                        f"OpenVINO refuses the input {name!r}: {openvino_format.reason(error)}"
+                    ) from error
             np.copyto(buffer, array)
 
     def execute(self) -> None:

@@ -4,10 +4,11 @@ import os
 import subprocess
 import tempfile
 
+import numpy as np
 import pytest
 from tiny_networks import INPUTS, apply, job, largest_error, torch_artifact
 
-from optcli.errors import MissingError
+from optcli.errors import MissingError, RunnerError
 from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.export import Export
 from optcli.runners.aoti import AotiRunner
@@ -45,6 +46,10 @@ def test_a_package_is_right_at_every_batch_size_and_leaves_nothing_behind(tmp_pa
         with runner.open(made, inputs) as model:
             assert model.effective()["threads"] == threads
         assert largest_error(runner, made, source, inputs, (1, 2, 4, 12)) < 1e-5
+    with AotiRunner(threads=1).open(made, inputs) as model:
+        for shape in [(13, 3, 16, 16), (1, 3, 16, 8), (1, 3, 16)]:
+            with pytest.raises(RunnerError, match="the package takes"):
+                model.bind({"image": np.ones(shape, np.float32)})
 
 
 def test_several_inputs_and_nested_outputs_through_an_exported_program(tmp_path):

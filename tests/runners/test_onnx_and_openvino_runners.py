@@ -1,0 +1,127 @@
+"""ONNX Runtime and OpenVINO: copies in and out, settings read back, no silent fall-back."""
+
+import numpy as np
+import pytest
+from tiny_networks import INPUTS, apply, artifact, feed, torch_artifact
+
+from optcli.artifact import Format
+from optcli.errors import RunnerError
+from optcli.passes.export_onnx import ExportOnnx
+from optcli.runners.onnxruntime import OnnxruntimeRunner
+from optcli.runners.openvino import OpenvinoRunner
+
+pytestmark = pytest.mark.slow
+RUNNERS = [OnnxruntimeRunner, OpenvinoRunner]
+IMAGE = INPUTS["Conv"]
+
+
+@pytest.fixture(scope="module")
+def onnx(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return apply(
+        ExportOnnx(exporter="torchscript"), torch_artifact(folder, "Conv"), folder / "onnx", IMAGE
+    )
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_inputs_and_outputs_are_copies(onnx, kind):
+    values = feed(IMAGE, 2)
+    with kind(threads=1).open(onnx, IMAGE) as model:
+        model.bind(values)
+        model.execute()
+        first = model.fetch()["output"]
+        kept = first.copy()
+        values["image"][:] = 0  # what was bound stays bound
+        model.execute()
+        assert np.array_equal(model.fetch()["output"], kept)
+        assert not np.array_equal(model.run(values)["output"], kept)
+        assert np.array_equal(first, kept)
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_batch_sizes_may_change_between_calls(onnx, kind):
+    with kind(threads=1).open(onnx, IMAGE) as model:
+        single = model.run(feed(IMAGE, 1))["output"]
+        for size in (4, 1, 12, 4):
+            values = feed(IMAGE, size, seed=size)
+            assert model.run(values)["output"].shape == (size, 5)
+        assert np.allclose(model.run(feed(IMAGE, 1))["output"], single, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_arrays_that_do_not_lie_in_one_piece_are_taken(onnx, kind):
+    whole = feed(IMAGE, 2)["image"]
+    turned = np.asfortranarray(whole)
+    with kind(threads=1).open(onnx, IMAGE) as model:
+        wanted = model.run({"image": whole})["output"]
+        assert np.array_equal(model.run({"image": turned})["output"], wanted)
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_a_wrong_shape_is_a_runner_error(onnx, kind):
+    with kind(threads=1).open(onnx, IMAGE) as model, pytest.raises(RunnerError):
+        model.run({"image": np.ones((1, 4, 16, 16), np.float32)})
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_a_file_that_is_no_model_is_a_runner_error(tmp_path, kind):
+    (tmp_path / "model.onnx").write_bytes(b"not a model")
+    with pytest.raises(RunnerError, match="cannot load"):
+        kind(threads=1).open(artifact(tmp_path, Format.ONNX), IMAGE)
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_a_closed_runner_says_so(onnx, kind):
+    model = kind(threads=1).open(onnx, IMAGE)
+    model.close()
+    with pytest.raises(RunnerError, match="no model"):
+        model.execute()
+
+
+def test_onnx_runtime_reads_its_settings_back(onnx):
+    with OnnxruntimeRunner(threads=2, optimization_level="basic").open(onnx, IMAGE) as model:
+        found = model.effective()
+    assert found["provider"] == "CPUExecutionProvider"
+    assert (found["precision"], found["threads"], found["optimization_level"]) == ("fp32", 2, "basic")
+    assert found["version"]
+
+
+def test_a_provider_that_is_not_there_is_an_error_not_a_fall_back(onnx):
+    import onnxruntime
+    import torch
+
+    if torch.cuda.is_available() and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this machine has the provider")
+    with pytest.raises(RunnerError) as failure:
+        OnnxruntimeRunner(provider="cuda").open(onnx, IMAGE)
+    assert "provider: cpu" in str(failure.value)
+
+
+def test_openvino_computes_in_fp32_unless_told_otherwise(onnx):
+    with OpenvinoRunner(threads=1).open(onnx, IMAGE) as model:
+        found = model.effective()
+    assert (found["precision"], found["provider"], found["hint"]) == ("fp32", "CPU", "latency")
+    assert (found["threads"], found["streams"]) == (1, 1)
+
+
+def test_openvino_in_bfloat16_is_another_computation_and_said(onnx):
+    from optcli.environment import cpu
+
+    if "avx512_bf16" not in cpu()["flags"]:
+        with pytest.raises(RunnerError, match="wanted bf16"):
+            OpenvinoRunner(precision="bf16", threads=1).open(onnx, IMAGE)
+        return
+    values = feed(IMAGE, 2)
+    with (
+        OpenvinoRunner(precision="bf16", threads=1).open(onnx, IMAGE) as model,
+        OpenvinoRunner(threads=1).open(onnx, IMAGE) as exact,
+    ):
+        assert model.effective()["precision"] == "bf16"
+        assert not np.array_equal(model.run(values)["output"], exact.run(values)["output"])
+
+
+def test_openvino_can_be_asked_for_throughput(onnx):
+    with OpenvinoRunner(hint="throughput", streams=2, threads=2).open(onnx, IMAGE) as model:
+        found = model.effective()
+        assert (found["hint"], found["streams"]) == ("throughput", 2)
+        assert model.run(feed(IMAGE, 3))["output"].shape == (3, 5)
