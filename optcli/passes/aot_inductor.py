@@ -55,11 +55,11 @@ class AotInductor(Pass):
         return tuple(self.model_copy(update={"strict": strict}) for strict in (False, True))
 
     def run(self, source: Artifact, job: Job) -> Made:
-        _require_compiler()
         try:
-            program = self._program(source, job)
-            job.progress(None, "compiling")
             with _own_cache(job.out.parent):
+                _require_compiler()
+                program = self._program(source, job)
+                job.progress(None, "compiling")
                 self._compile(program, job)
         except OptcliError:
             raise
