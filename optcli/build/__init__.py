@@ -13,8 +13,8 @@ from optcli.artifact import Artifact
 from optcli.build import latency, plugins, verdicts, view
 from optcli.build.accuracy import judge
 from optcli.build.execute import Done, Execution, Settings
-from optcli.build.plan import Plan, plan
-from optcli.errors import MissingError, OptcliError, UsageError, did_you_mean
+from optcli.build.plan import Plan, PlannedVariant, plan
+from optcli.errors import MissingError, OptcliError, RunnerError, UsageError, did_you_mean
 from optcli.observer import Observer, Silent
 from optcli.recipe import load
 from optcli.results import RecipeSummary, Report
@@ -55,25 +55,22 @@ def build(
     _raise_what_fails_all(planned, done)
     kept.digests.save()
     made = _made(planned, done)
-    for name, artifact in made.items():
-        view.place(folder / name, artifact, _made_by(planned, name))
-    logs = folder / "logs"
-    measured = latency.measure(
-        planned,
-        made,
-        kept,
-        data.path / "probe.npz" if data else None,
-        folder / "samples.npz",
-        logs,
-        observer,
-        remeasure,
-    )
-    judged, failures = judge(planned, made, kept, logs, observer, remeasure, timeout_s)
-    for name, reason in measured.failures.items():
-        failures.setdefault(name, OptcliError(reason, place=f"{name} › latency"))
-    found = _report(planned, done, measured, judged, failures, kept, began)
-    view.write(folder / "report.json", found.to_json() + "\n")
-    view.write(folder / "report.md", report.markdown(found))
+    feeds = data.path / "probe.npz" if data else None
+    with view.alone(folder, observer):
+        for variant in planned.variants:
+            if variant.name in made:
+                view.place(folder / variant.name, made[variant.name], _made_by(variant))
+            else:  # what an earlier build left there is not what the report speaks of
+                view.remove(folder / variant.name)
+        logs = folder / "logs"
+        samples = folder / "samples.npz"
+        measured = latency.measure(planned, made, kept, feeds, samples, logs, observer, remeasure)
+        judged, failures = judge(planned, made, kept, logs, observer, remeasure, timeout_s)
+        for name, reason in measured.failures.items():
+            failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
+        found = _report(planned, done, measured, judged, failures, kept, began)
+        view.write(folder / "report.json", found.to_json() + "\n")
+        view.write(folder / "report.md", report.markdown(found))
     return found
 
 
@@ -155,8 +152,7 @@ def _made(planned: Plan, done: dict[str, Done]) -> dict[str, Artifact]:
     }
 
 
-def _made_by(planned: Plan, name: str) -> list[dict[str, Any]]:
-    variant = next(variant for variant in planned.variants if variant.name == name)
+def _made_by(variant: PlannedVariant) -> list[dict[str, Any]]:
     return [{"step": step.name, "key": step.key, **step.ingredients} for step in variant.steps]
 
 

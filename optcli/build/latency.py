@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +18,11 @@ from optcli.latency import Candidate, Measured
 from optcli.observer import Observer
 from optcli.results import Estimate, Latency
 from optcli.store import Store, key_of
+from optcli.store.locks import held
 
 _KIND = "measurement"
+# Two builds that measure at the same time would measure each other.
+_ONE_AT_A_TIME = Path(tempfile.gettempdir()) / f"optcli-measuring-{getattr(os, "getuid", int)()}.lock"
 STEP = "latency"
 
 
@@ -60,17 +65,19 @@ def measure(
         observer.cached(STEP)
         shutil.copyfile(known.path / "samples.npz", samples)
         return _of_record(known.record, ids)
-    measured = latency.measure(
-        [_candidate(v, artifacts[v.name], plan.threads) for v in variants],
-        plan.baseline if plan.baseline in ids else variants[0].name,
-        plan.recipe.inputs,
-        feeds,
-        plan.recipe.latency.model_copy(update={"threads": plan.threads}),
-        logs,
-        plan.recipe.seed,
-        observer,
-        wants_p99=plan.recipe.slo is not None and plan.recipe.slo.p99_ms is not None,
-    )
+    waiting = "another build is measuring on this machine; waiting for it"
+    with held(_ONE_AT_A_TIME, waiting=lambda: observer.progress(STEP, None, waiting)):
+        measured = latency.measure(
+            [_candidate(v, artifacts[v.name], plan.threads) for v in variants],
+            plan.baseline if plan.baseline in ids else variants[0].name,
+            plan.recipe.inputs,
+            feeds,
+            plan.recipe.latency.model_copy(update={"threads": plan.threads}),
+            logs,
+            plan.recipe.seed,
+            observer,
+            wants_p99=plan.recipe.slo is not None and plan.recipe.slo.p99_ms is not None,
+        )
     record = _to_record(measured, plan, ids)
     samples.unlink(missing_ok=True)
     latency.save(measured, samples)

@@ -13,6 +13,19 @@ from typing import Any
 
 from optcli.artifact import Artifact
 from optcli.errors import StoreError
+from optcli.observer import Observer
+from optcli.store.locks import held
+
+
+@contextmanager
+def alone(folder: Path, observer: Observer) -> Iterator[None]:
+    """Be the only build that writes into `folder`; waits, and says so, while another one is."""
+    waiting = f"another build is writing {folder.name}; waiting for it"
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    lock = folder.with_name(f".{folder.name}.lock")
+    with held(lock, waiting=lambda: observer.progress("results", None, waiting)):
+        yield
 
 
 def place(folder: Path, artifact: Artifact, made_by: list[dict[str, Any]]) -> None:
