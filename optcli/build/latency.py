@@ -22,7 +22,7 @@ from optcli.store.locks import held
 
 _KIND = "measurement"
 # Two builds that measure at the same time would measure each other.
-_ONE_AT_A_TIME = Path(tempfile.gettempdir()) / f"optcli-measuring-{getattr(os, "getuid", int)()}.lock"
+_ONE_AT_A_TIME = Path(tempfile.gettempdir()) / f"optcli-measuring-{getattr(os, 'getuid', int)()}.lock"
 STEP = "latency"
 
 
