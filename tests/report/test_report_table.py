@@ -4,7 +4,7 @@ import pytest
 from example import NOW, accuracy, both, latency, report, variant, verdict
 
 from optcli.report import markdown, table, text
-from optcli.results import OutputError, VariantReport
+from optcli.results import OutputError, StepSummary, VariantReport
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -146,3 +146,14 @@ def test_doubts_are_collected_by_kind():
     shown = text(report(rows, baseline="a"))
     assert "  fluctuating: all" in shown
     assert "  time cap: 2 of 8 rounds: all" in shown
+
+
+def test_a_failed_step_names_the_command_that_repeats_it():
+    step = StepSummary(
+        name="prune", key="k", status="failed", repeat="python -m optcli.build.step call.json OUT"
+    )
+    broken = variant(1000, [], status="failed", reason="it aborted").model_copy(
+        update={"steps": (step,)}
+    )
+    shown = text(report({"eager": variant(1000, [latency(1, 1)]), "broken": broken}))
+    assert "repeat it: python -m optcli.build.step call.json OUT" in shown
