@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,7 @@ class _Judging:
             return known.path
         step = f"{variant.name} › accuracy"
         self.observer.started(step)
+        began = time.monotonic()
         with self.store.lock(_EVALUATION, key), self.store.work(_EVALUATION, key) as work:
             scratch = work / "evaluation"
             accuracy.evaluate(
@@ -130,6 +132,7 @@ class _Judging:
             scratch.rmdir()
             entry = self.store.put(_EVALUATION, key, work, {}, ingredients)
         self._fresh.add(key)
+        self.observer.finished(step, time.monotonic() - began)
         return entry.path
 
     def _of(self, variant: PlannedVariant) -> dict[str, Any]:

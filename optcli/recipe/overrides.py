@@ -17,7 +17,7 @@ _NAMED = ("variants", "matrix", "data")
 def override(recipe: Node, text: str, problems: Problems) -> Node:
     """The recipe with `text` (`key.key=value`) applied; what cannot be is noted as a problem.
 
-    The value is read as YAML. A part of the key is a key of a mapping, a position in a list (from
+    The value is read as YAML; null removes the key, as it does in a recipe that extends another. A part of the key is a key of a mapping, a position in a list (from
     0), or in a list of passes the name of one.
     """
     place = Place(f"--set {text}", 0, 0)
@@ -59,6 +59,13 @@ def _set(node: Node, path: str, above: str, value: Node) -> Node:
     if part not in node.value and rest and above in _NAMED:
         kind = {"variants": "variant", "matrix": "matrix entry", "data": "data role"}[above]
         raise _NoSuchKeyError(f"there is no {kind} {part!r}", did_you_mean(part, list(node.value)))
+    if not rest and value.text == "null":
+        if part not in node.value:
+            where = f"{above!r} has" if above else "the recipe has"
+            raise _NoSuchKeyError(
+                f"{where} no {part!r} to remove", did_you_mean(part, list(node.value))
+            )
+        return node.without(part)
     child = node.value.get(part, Node({}, value.place, value.place))
     if child.value is None and rest:
         child = replace(child, value={})

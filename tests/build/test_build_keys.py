@@ -30,8 +30,9 @@ def built_once(template, tmp_path_factory):
     project.recipe(VARIANTS, data=DATA)
     project.build()
     assert set(project.built) == {"source onnx", COPIED, TWICE, CALIBRATED, TUNED, CONVERTED}
+    assert project.judged[0] == "plain › accuracy", "the baseline's comes first, and is told"
     project.build()
-    assert project.built == []
+    assert project.built == project.judged == []
     return place
 
 

@@ -64,6 +64,7 @@ class Project:
     store: Path
     artifacts: Path
     built: list[str] = field(default_factory=list)
+    judged: list[str] = field(default_factory=list)
 
     def recipe(self, variants: str, head: str = HEAD, data: str = "") -> Path:
         path = self.folder / "recipe.yaml"
@@ -71,7 +72,7 @@ class Project:
         return path
 
     def build(self, **options: object) -> Report:
-        """Build the recipe; `built` then holds the steps that ran."""
+        """Build the recipe; `built` then holds the steps that ran, `judged` the accuracies found."""
         heard = Heard()
         report = build(
             self.folder / "recipe.yaml",
@@ -80,7 +81,9 @@ class Project:
             observer=heard,
             **options,  # type: ignore[arg-type]
         )
-        self.built = [step for step in heard.built if step not in ("latency", "data")]
+        self.judged = [step for step in heard.built if step.endswith("accuracy")]
+        done = {"latency", "data", *self.judged}
+        self.built = [step for step in heard.built if step not in done]
         return report
 
     def store_of_calibration(self) -> str:

@@ -116,6 +116,9 @@ def test_null_removes_what_is_extended(folder: Path) -> None:
     ("text", "value"),
     [
         ("latency.batch_sizes=[1,4]", lambda r: r.latency.batch_sizes == (1, 4)),
+        ("slo=null", lambda r: r.slo is None),
+        ("data.calibration.samples=null", lambda r: r.data["calibration"].samples is None),
+        ("variants.ov=null", lambda r: "ov" not in r.variants),
         ("variants.ov.runner.threads=4", lambda r: r.variants["ov"].runner.configured.threads == 4),
         ("variants.onnx.runner.threads=4", None),
         ("variants.onnx.runner=openvino", lambda r: r.variants["onnx"].runner.name == "openvino"),
@@ -158,6 +161,7 @@ def test_set_replaces_one_value(
         ("latency.threads=two", "found 'two' (text), wanted a whole number", "whole number"),
         ("latency.batch_sizes=[1,", "syntax", "close"),
         ("latency", "wanted KEY=VALUE", "--set"),
+        ("sloo=null", "no 'sloo' to remove", "slo"),
         ("extends=x.yaml", "cannot be set", "recipe"),
     ],
 )
