@@ -47,8 +47,9 @@ def _missing(report: Report) -> Iterator[str]:
             log = f" (log: {variant.log})" if variant.log else ""
             repeat = next((step.repeat for step in variant.steps if step.status == "failed"), None)
             again = f"\n  repeat it: {repeat}" if repeat else ""
-            required = " although required" if variant.required and variant.status == "skipped" else ""
-            yield f"{name} {variant.status}{required}: {variant.reason or 'no reason given'}{log}{again}"
+            needed = variant.required and variant.status == "skipped"
+            status = f"{variant.status} although required" if needed else variant.status
+            yield f"{name} {status}: {variant.reason or 'no reason given'}{log}{again}"
         elif variant.reason:
             yield f"{name}: {variant.reason}"
 
@@ -95,7 +96,8 @@ def _measured(report: Report) -> str:
     return (
         f"Latency: {how.get('mode', 'quick')} mode, {launches} launch{'es' if launches > 1 else ''}"
         f" of each artifact in its own process, {how.get('rounds', '?')} rounds of {count} calls"
-        f" taking turns in random order{apart}, {' or '.join(threads) or '?'} thread{'' if threads == ['1'] else 's'},"
+        f" taking turns in random order{apart}, {' or '.join(threads) or '?'}"
+        f" thread{'' if threads == ['1'] else 's'},"
         f" inputs: {how.get('inputs', 'unknown')}; on {cpu}, {cores} cores."
     )
 
