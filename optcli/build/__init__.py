@@ -71,6 +71,7 @@ def build(
         found = _report(planned, done, measured, judged, failures, kept, began)
         view.write(folder / "report.json", found.to_json() + "\n")
         view.write(folder / "report.md", report.markdown(found))
+    kept.digests.save()
     return found
 
 
@@ -96,7 +97,7 @@ def preview(
         lines.append(f"{variant.name}  (runs in {variant.runner_name})")
         steps = []
         for step in variant.steps:
-            cached = kept.peek("artifact", step.key) is not None
+            cached = kept.sound("artifact", step.key) is not None
             state = "cached" if cached else "to do"
             lines.append(f"  {state:<7} {step.name:<20} {step.format.value:<10} {step.key[:12]}")
             steps.append({"name": step.name, "key": step.key, "cached": cached})

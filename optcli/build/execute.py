@@ -203,11 +203,13 @@ class Execution:
             self._observer.cached(label)
             return entry, None
         waiting = "another build is making this; waiting for it"
-        with self._store.lock(kind, key, waiting=lambda: self._observer.progress(label, None, waiting)):
+        with self._store.lock(kind, key, waiting=lambda: self._observer.warned(label, waiting)):
             entry = self._store.get(kind, key)
             if entry is not None:
                 self._observer.cached(label)
                 return entry, None
+            if self._store.peek(kind, key) is not None:
+                self._observer.warned(label, "a file of it in the store was changed; making it again")
             self._observer.started(label)
             began = time.monotonic()
             with self._store.work(kind, key) as work:

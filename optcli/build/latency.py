@@ -66,7 +66,7 @@ def measure(
         shutil.copyfile(known.path / "samples.npz", samples)
         return _of_record(known.record, ids)
     waiting = "another build is measuring on this machine; waiting for it"
-    with held(_ONE_AT_A_TIME, waiting=lambda: observer.progress(STEP, None, waiting)):
+    with held(_ONE_AT_A_TIME, waiting=lambda: observer.warned(STEP, waiting)):
         measured = latency.measure(
             [_candidate(v, artifacts[v.name], plan.threads) for v in variants],
             plan.baseline if plan.baseline in ids else variants[0].name,

@@ -24,7 +24,7 @@ def alone(folder: Path, observer: Observer) -> Iterator[None]:
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     lock = folder.with_name(f".{folder.name}.lock")
-    with held(lock, waiting=lambda: observer.progress("results", None, waiting)):
+    with held(lock, waiting=lambda: observer.warned("results", waiting)):
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -12,6 +13,8 @@ from optcli import __version__
 from optcli.errors import ExitCode, OptcliError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from optcli.results import Report
 
 # Verb to its one-line help: shown without importing the verb, which keeps --help instant.
@@ -57,13 +60,34 @@ def root() -> None:
     """Build, measure and judge optimized variants of a vision model, from one recipe.
 
     Exit codes: 0 done, 1 a blocking verdict rejects, 2 wrong recipe or command line, 3 something
-    required is missing, 4 a pass or runner failed, 5 inconclusive, 70 a bug in optcli, 130 interrupted.
+    required is missing, 4 a pass or runner failed, 5 inconclusive, 70 a bug in optcli, 130 interrupted
+    (143 by SIGTERM, 129 by SIGHUP).
     """
 
 
 def main() -> NoReturn:
     """Run the command line and exit with the code that `optcli --help` documents."""
+    from optcli.cli import streams
+
+    streams.prepare()
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # Whoever has a signal ignored, as nohup does, means it.
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
     sys.exit(int(run(sys.argv[1:])))
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal that ends the program as Ctrl-C does, with everything that this cleans up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.number = number
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    raise _Ended(number)
 
 
 def run(arguments: list[str]) -> int:
@@ -73,9 +97,15 @@ def run(arguments: list[str]) -> int:
         return int(code or 0)
     except click.exceptions.Exit as stop:
         return int(stop.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        _say("interrupted: what was finished is kept, the next run goes on from there")
-        return ExitCode.INTERRUPTED
+    except (KeyboardInterrupt, click.Abort) as stop:
+        # click turns the one into the other.
+        end = stop if isinstance(stop, _Ended) else stop.__cause__
+        how = str(end) if isinstance(end, _Ended) else "interrupted"
+        _say(f"{how}: what was finished is kept, the next run goes on from there")
+        return 128 + end.number if isinstance(end, _Ended) else ExitCode.INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        _say(error.format_message())
+        return ExitCode.WRONG_RECIPE
     except click.ClickException as error:
         where = (
             error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "optcli"
@@ -85,10 +115,17 @@ def run(arguments: list[str]) -> int:
     except OptcliError as error:
         _say(f"error: {error}")
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of a pipe (head, less) went away: nothing is wrong.
-        sys.stderr.close()
-        return ExitCode.DONE
+    except OSError as error:
+        # The disk or the terminal refused something: the reader's to mend, not a bug.
+        import logging
+
+        logging.getLogger(__name__).info("the system refused", exc_info=True)
+        where = f"{error.filename}: " if error.filename else ""
+        _say(
+            f"error: {where}the system refused: {error.strerror or error}\n"
+            "  hint: look at space, permissions and limits (ulimit -a); -v shows where it happened"
+        )
+        return ExitCode.FAILED
     except Exception:
         import traceback
 

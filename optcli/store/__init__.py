@@ -63,15 +63,24 @@ class Store:
     # Reading
 
     def get(self, kind: str, key: str) -> Entry | None:
-        """A finished entry, None where there is none; one that lost a file counts as none."""
-        found = self.peek(kind, key)
+        """A finished and sound entry, to be used; None where there is none.
+
+        A file that is missing or was changed makes it none: it is made again. Contents are read where
+        a file is not as `digests` remembers it, so an untouched entry costs a look at each file.
+        """
+        found = self.sound(kind, key)
         if found is not None:
             with suppress(OSError):  # a read-only store cannot remember when it was used
                 os.utime(found.path.parent / entry.FACTS)
         return found
 
-    def peek(self, kind: str, key: str) -> Entry | None:
+    def sound(self, kind: str, key: str) -> Entry | None:
         """As `get`, without counting as a use."""
+        found = self.peek(kind, key)
+        return found if found is not None and entry.is_unchanged(found, self.digests) else None
+
+    def peek(self, kind: str, key: str) -> Entry | None:
+        """A finished entry as it was written, its files being there in full size; contents unread."""
         found = entry.read(self.folder(kind, key), kind, key)
         return found if found is not None and entry.is_complete(found) else None
 
@@ -165,7 +174,7 @@ class Store:
         with disk.failures(self.root):
             entry.write(work.parent, kind, key, record, ingredients)
             with self._commit():
-                first = self.peek(kind, key)
+                first = self.sound(kind, key)
                 aside = None if first else self._aside(final)
                 if first is None:
                     final.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import digest
+from optcli.digest import FileDigests
 from optcli.errors import StoreError
 from optcli.store import disk
 
@@ -104,6 +105,16 @@ def is_complete(entry: Entry) -> bool:
     sizes = {name: size for name, (size, _) in entry.contents.items()}
     try:
         return all((entry.path / name).stat().st_size == size for name, size in sizes.items())
+    except OSError:
+        return False
+
+
+def is_unchanged(entry: Entry, digests: FileDigests) -> bool:
+    """Whether every file still has the content that it was kept with, as far as `digests` can tell."""
+    try:
+        return all(
+            digests.of(entry.path / name) == content for name, (_, content) in entry.contents.items()
+        )
     except OSError:
         return False
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import importlib
 import os
 import sys
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from optcli.errors import OptcliError, StepError
 from optcli.workers.channel import Channel, receive, send
 from optcli.workers.lifetime import bind_to_parent
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def serve(connection: Connection, parent: int) -> None:
@@ -27,11 +31,14 @@ def serve(connection: Connection, parent: int) -> None:
         function = _function(call["function"])
         send(connection, {"result": function(call["payload"], Channel(connection))})
     except BaseException as error:  # whatever it is, the parent must hear of it
-        traceback.print_exc()
         status = 1
-        send(connection, {"error": _record(error)})
-    sys.stdout.flush()
-    sys.stderr.flush()
+        with suppress(OSError):  # the log may be what the disk has no room for
+            traceback.print_exc()
+        with suppress(OSError):  # the parent may be gone
+            send(connection, {"error": _record(error)})
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
     # Skip the exit handlers of libraries: they can hang, and some ask the network.
     os._exit(status)
 
@@ -46,6 +53,17 @@ def _record(error: BaseException) -> dict[str, Any]:
         return error.to_record()
     if isinstance(error, MemoryError):
         return StepError("it ran out of memory", hint="use smaller batches or inputs").to_record()
+    if isinstance(error, SystemExit):
+        return StepError(
+            f"the code ended its process with sys.exit({error.code!r})",
+            hint="raise an error that says what is wrong instead",
+        ).to_record()
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return StepError(
+            f"it could not write: {os.strerror(error.errno)}",
+            place=str(error.filename or ""),
+            hint="make room (`optcli cache gc`), raise the limit, or choose another place with --store",
+        ).to_record()
     text = str(error).strip() or "no message"
     return StepError(f"{type(error).__name__}: {text[:2000]}").to_record()
 

@@ -315,3 +315,33 @@ assert Store(Path(sys.argv[1])).get("artifact", sys.argv[2])
 print(sorted({"filelock", "numpy", "torch", "pydantic"} & set(sys.modules)))
 """
     assert run(program, str(tmp_store.root), KEY).strip() == "[]"
+
+
+def flip(path: Path) -> None:
+    """Change a file's content behind the store's back; its size stays."""
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[0] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_a_changed_file_makes_an_entry_none_and_it_is_made_again(tmp_store):
+    made = make(tmp_store)
+    flip(made.path / "model.onnx")
+    found = Store(tmp_store.root)
+    assert found.get("artifact", KEY) is None
+    assert found.peek("artifact", KEY) is not None, "only the content is wrong"
+    make(found)
+    assert (found.get("artifact", KEY).path / "model.onnx").read_bytes() == b"graph"
+    assert found.verify() == []
+
+
+def test_an_untouched_entry_is_read_once(tmp_store, monkeypatch):
+    from optcli import digest
+
+    make(tmp_store)
+    monkeypatch.setattr(digest, "_SETTLED_NS", -1)
+    assert tmp_store.get("artifact", KEY) is not None
+    tmp_store.digests.save()
+    monkeypatch.setattr(digest, "of_file", lambda path: pytest.fail(f"{path} is read again"))
+    assert Store(tmp_store.root).get("artifact", KEY) is not None

@@ -1,6 +1,7 @@
 """What the worker tests have worker processes do."""
 
 import ctypes
+import errno
 import os
 import signal
 import subprocess
@@ -57,3 +58,18 @@ def start_a_grandchild(payload, channel: Channel):
     channel.send({"pids": [os.getpid(), process.pid]})
     if payload.get("wait"):
         time.sleep(600)
+
+
+def stumble_and_fill_the_log(payload, channel: Channel):
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    raise ValueError("seven")
+
+
+def fill_the_disk(payload, channel: Channel):
+    raise OSError(errno.ENOSPC, "No space left on device", "/somewhere/model.onnx")
+
+
+def quit_program(payload, channel: Channel):
+    sys.exit("enough")

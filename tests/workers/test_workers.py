@@ -68,10 +68,13 @@ def test_conversation(start):
         ("die", {"signal": int(signal.SIGUSR1)}, "SIGUSR1"),
         ("leave", {"status": 3}, "exit status 3"),
         ("stumble", {}, "ValueError: seven"),
+        ("stumble_and_fill_the_log", {}, "ValueError: seven"),
+        ("fill_the_disk", {}, "could not write: No space left on device"),
+        ("quit_program", {}, "sys.exit\\('enough'\\)"),
     ],
 )
-def test_every_death_has_its_reason(start, name, payload, words):
-    with start(name, payload) as child, pytest.raises(StepError, match=words):
+def test_every_death_has_its_reason(start, name, payload, words, tmp_path):
+    with start(name, payload, tmp_path / "log") as child, pytest.raises(StepError, match=words):
         child.result(20)
 
 

@@ -1,0 +1,61 @@
+"""Standard output and error as the command line needs them: there, patient, in any encoding."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any, TextIO, cast
+
+
+def prepare() -> None:
+    """Make both streams safe to write to, whatever the caller did to them. Call before anything else.
+
+    A stream that was closed becomes the null device: its number would otherwise go to the next file
+    that is opened. A reader that goes away (`| head`) is no reason to stop, nor to exit with another
+    code than the verdicts give. A character that the encoding lacks is replaced.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    sys.stdout = patient(sys.stdout, 1)
+    sys.stderr = patient(sys.stderr, 2)
+
+
+def patient(stream: TextIO | None, number: int) -> TextIO:
+    """A text stream that goes silent where its reader has gone; `number` is its file descriptor."""
+    if stream is None:
+        stream = open(number, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace" if number == 2 else "replace")
+    return cast(TextIO, _Patient(stream))
+
+
+class _Patient:
+    """Passes everything on; once the reader is gone, to the null device."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except BrokenPipeError:
+            self._silence()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._silence()
+
+    def _silence(self) -> None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._stream.fileno())
+        os.close(null)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
