@@ -29,6 +29,10 @@ STEP = "latency"
 # Untimed calls at the start of each turn: they bring the model back into the caches.
 LEAD_IN = 2
 _MEMORY_SHARE = 0.7
+# On a busy machine calls take many times their plan: rounds end after so many times the time cap,
+# and a turn is given up only when it looks like a hang.
+_PATIENCE = 3
+_SHORTEST_WAIT_S = 120.0
 _SPAWNED = "optcli.latency.process:serve"
 
 
@@ -50,7 +54,7 @@ def measure(
 
     `feeds` is an .npz with arrays `[n, ...]` of prepared samples by input name; without it inputs are
     random. Each process writes its log to `logs/<name>.log`. `timeout_s` bounds opening and warming
-    up; a turn that takes 20 times its plan, and 30 s, is given up. `budget_bytes` is what all
+    up; a turn that takes 20 times its plan, and two minutes, is given up. `budget_bytes` is what all
     processes of a group may hold; default: 70 % of what is free. No candidate's fault is raised.
     """
     budget = budget_bytes if budget_bytes is not None else int(memory.available_bytes() * _MEMORY_SHARE)
@@ -91,6 +95,12 @@ class _Take:
     warm: dict[str, Any]
     plan: Plan
     rounds: list[dict[str, Any]] = field(default_factory=list)
+
+    def wants_more(self, cap_s: float) -> bool:
+        """Whether there is a round to come; two there are, whatever they take."""
+        spent_s = sum(sum(each["ns"]) for each in self.rounds) / 1e9
+        done = len(self.rounds)
+        return done < self.plan.rounds and (done < 2 or spent_s < _PATIENCE * cap_s)
 
 
 @dataclass
@@ -165,7 +175,7 @@ class _Session:
             fraction = at + share * number / rounds
             self.observer.progress(STEP, fraction, f"batch {size}: round {number + 1} of {rounds}")
             turns = [name for name in takes if name in self.children]
-            turns = [name for name in turns if number < takes[name].plan.rounds]
+            turns = [name for name in turns if takes[name].wants_more(self.settings.max_seconds)]
             order.shuffle(turns)
             self.orders.setdefault(f"{group}/{size}", []).append(turns)
             for name in turns:
@@ -179,7 +189,7 @@ class _Session:
         command = {"do": "round", "batch_size": size, "calls": calls, "lead_in": LEAD_IN}
         expected_s = (calls + LEAD_IN) * take.warm["usual_ns"] / 1e9
         try:
-            take.rounds.append(self._ask(name, command, max(30.0, 20 * expected_s)))
+            take.rounds.append(self._ask(name, command, max(_SHORTEST_WAIT_S, 20 * expected_s)))
         except OptcliError as error:
             self._drop(name, error, size)
 

@@ -17,8 +17,9 @@ _NAMED = ("variants", "matrix", "data")
 def override(recipe: Node, text: str, problems: Problems) -> Node:
     """The recipe with `text` (`key.key=value`) applied; what cannot be is noted as a problem.
 
-    The value is read as YAML; null removes the key, as it does in a recipe that extends another. A part of the key is a key of a mapping, a position in a list (from
-    0), or in a list of passes the name of one.
+    The value is read as YAML; null removes the key, as it does in a recipe that extends another. A
+    part of the key is a key of a mapping, a position in a list (from 0), or in a list of passes the
+    name of one.
     """
     place = Place(f"--set {text}", 0, 0)
     key, equals, written = text.partition("=")

@@ -9,16 +9,18 @@ from optcli.errors import StepError
 class ScriptedChild:
     """Answers the protocol of `optcli.latency.process` for a model that takes `call_ns` nanoseconds.
 
-    `fails` is the command at which it dies: "open", "warm" or "round"; `fails_at` at which batch size.
+    Its rounds take `busy` times as long as the warm-up promised. `fails` is the command at which it
+    dies: "open", "warm" or "round"; `fails_at` at which batch size.
     """
 
     turns: ClassVar = []  # (name, command, batch size) of all children, in order
 
-    def __init__(self, name, payload, call_ns, fails=None, fails_at=None, jitter=0.0):
+    def __init__(self, name, payload, call_ns, fails=None, fails_at=None, jitter=0.0, busy=1):
         import numpy as np
 
         self.name, self.payload, self.call_ns = name, payload, call_ns
         self.fails, self.fails_at, self.jitter = fails, fails_at, jitter
+        self.busy = busy
         self.rng = np.random.default_rng(zlib.crc32(name.encode()))
         self.killed = False
         self.pending = None
@@ -53,7 +55,7 @@ class ScriptedChild:
         return {"first_ms": 9.0, "calls": command["calls"], "usual_ns": self.call_ns}
 
     def do_round(self, command):
-        scale = command["batch_size"] ** 0.5
+        scale = self.busy * command["batch_size"] ** 0.5
         noise = 1 + self.jitter * self.rng.normal(size=command["calls"])
         times = [int(self.call_ns * scale * each) for each in noise]
         return {"ns": times, "cpu_ns": 2 * sum(times), "switches": 0, "steal_s": 0.0}

@@ -154,6 +154,16 @@ def test_noise_is_marked_and_nothing_dropped(measure):
     assert any(flag.startswith("environment not fit (IQR/median") for flag in rows[0.3].flags)
 
 
+def test_a_machine_that_becomes_busy_costs_rounds_not_hours(measure):
+    settings = LatencySettings(max_seconds=1)
+    rows = latency.to_results(
+        measure({"eager": {"call_ns": 4e6}, "slow": {"call_ns": 4e6, "busy": 8}}, settings)
+    )
+    assert (rows["eager"][0].samples, rows["slow"][0].samples) == (8 * 16, 6 * 16)
+    assert "time cap: 6 of 8 rounds" in rows["slow"][0].flags
+    assert rows["slow"][0].speedup.value == pytest.approx(1 / 8, rel=0.01)
+
+
 def test_interrupted_and_stolen_rounds_are_marked(measure, monkeypatch):
     calm = ScriptedChild.do_round
     disturbed = iter([{"switches": 9}, {"steal_s": 0.05}, {"switches": 1}] + [{}] * 5)
