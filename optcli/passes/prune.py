@@ -15,6 +15,7 @@ from optcli.formats import torch_pruning
 from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass
 from optcli.passes._channels import Choice, choose
+from optcli.passes._tracing import plain_attention
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ def _measured(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str,
 
     size = min(2, inputs[0].batch_range().max)
     positional, keyword = arguments(model, inputs).split(example_inputs(inputs, size))
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    # Fused attention would not be counted.
+    with torch.no_grad(), plain_attention(), FlopCounterMode(display=False) as counter:
         outputs = flatten_outputs(model(*positional, **keyword))
     return {
         "macs": counter.get_total_flops() // (2 * size),

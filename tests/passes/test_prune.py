@@ -235,6 +235,9 @@ def test_of_a_vision_transformer_the_hidden_layers_are_pruned(tmp_path):
     model, facts = pruned(artifact, tmp_path / "b", inputs, ratio=0.5)
     assert [block.mlp[0].out_features for block in model.encoder.layers] == [32, 32]
     assert model.hidden_dim == 32
+    # Of 17 tokens: patches; per block the projections, the products of attention, and the MLP.
+    blocks = 2 * (17 * 4 * 32 * 32 + 2 * 17 * 17 * 32 + 17 * 2 * 32 * 64)
+    assert facts["macs_before"] == 16 * 48 * 32 + blocks + 32 * 3
     assert facts["groups_pruned"] == 2
 
 
