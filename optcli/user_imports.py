@@ -131,7 +131,9 @@ def _parse(file: Path) -> ast.Module:
             f"syntax error: {error.msg}", place=f"{file}:{error.lineno}", hint=f"mend the line: {line}"
         ) from error
     except ValueError as error:  # null bytes
-        raise InputError(f"not Python source: {error}", place=str(file)) from error
+        raise InputError(
+            f"not Python source: {error}", place=str(file), hint="name a .py file of text"
+        ) from error
 
 
 def _from(node: ast.ImportFrom, package: str) -> list[str]:

@@ -46,6 +46,7 @@ STANDARD = {"__future__", *sys.stdlib_module_names}
 GROUND_LIBRARIES = {room: {"pydantic", "numpy", "scipy", *STANDARD} for room in GROUND}
 GROUND_LIBRARIES["store"] = {"filelock", *STANDARD}
 TALKS = {"cli", "report"}
+NEED_HINTS = {"UsageError", "InputError", "TrustError", "MissingError", "StoreError"}
 FORBIDDEN_WORDS = {
     word + plural
     for word in ("manager", "handler", "helper", "util", "service", "factory")
@@ -85,6 +86,7 @@ class _Module:
         yield from self._imports()
         yield from self._heavy(self.tree.body)
         yield from self._talk()
+        yield from self._hints()
 
     def _size_and_docstring(self) -> Iterator[tuple[int, str]]:
         lines = len(self.text.splitlines())
@@ -155,6 +157,13 @@ class _Module:
                 for each in inner:
                     if isinstance(each, ast.ExceptHandler):
                         yield from self._heavy(each.body)
+
+    def _hints(self) -> Iterator[tuple[int, str]]:
+        """Errors about what a user wrote or gave: each says what to do."""
+        for node in ast.walk(self.tree):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called in NEED_HINTS and not any(word.arg == "hint" for word in node.keywords):
+                yield node.lineno, f"{called} without a hint"
 
     def _talk(self) -> Iterator[tuple[int, str]]:
         for node in ast.walk(self.tree):
@@ -247,6 +256,7 @@ def test_every_room_is_looked_at():
         ("passes/utils.py", "", "'utils'"),
         ("build/helpers/steps.py", "", "'helpers'"),
         ("misc/steps.py", "", "misc is no room"),
+        ("data/npz.py", "def f():\n    raise InputError('no')", "InputError without a hint"),
     ],
 )
 def test_a_planted_breach_is_found(tmp_path, file, code, expected):

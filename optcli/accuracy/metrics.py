@@ -77,7 +77,11 @@ def _labels(targets: Sequence[Any], ids: Sequence[str], classes: int) -> np.ndar
             else target
         )
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InputError(f"the metric wants class numbers as labels, found {target!r}", place=name)
+            raise InputError(
+                f"the metric wants class numbers as labels, found {target!r}",
+                place=name,
+                hint="give the data whole numbers from 0 as labels, or leave `accuracy:` away",
+            )
         if not 0 <= value < classes:
             raise InputError(
                 f"label {value} is out of range: the model has {classes} classes, 0 to {classes - 1}",

@@ -34,7 +34,9 @@ def evaluate(payload: dict[str, Any], channel: Channel) -> None:
     settings = AccuracySettings.model_validate(payload["settings"]) if payload["settings"] else None
     samples = data.open(DataSettings.model_validate(payload["data"]), Path(payload["folder"]), inputs)
     if not len(samples):
-        raise InputError("the evaluation set is empty", place="data.evaluation")
+        raise InputError(
+            "the evaluation set is empty", place="data.evaluation", hint="look at its split and samples"
+        )
     runner = runners.find(payload["runner"]).model_validate(payload["options"])
     kept = _Kept(Path(payload["out"]), len(samples), settings)
     news = 0.0
@@ -71,7 +73,6 @@ class _Kept:
         self._out, self._total, self._settings = out, total, settings
         self._ids: list[str] = []
         self._correct: list[np.ndarray] = []
-        self._labelled: bool | None = None
         self._outputs: dict[str, _Output] = {}
         self._finite = True
         self._stored = 0
@@ -130,18 +131,20 @@ class _Kept:
             return
         targets, ids = batch.targets[:rows], batch.ids[:rows]
         without = [name for name, target in zip(ids, targets, strict=True) if target is None]
-        labelled = not without
-        if self._labelled is None:
-            self._labelled = labelled
-        if labelled != self._labelled or (without and len(without) < rows):
+        if without:
+            some = self._correct or len(without) < rows
             raise InputError(
-                "some samples of the evaluation set have a label and some have none",
-                place=without[0] if without else ids[0],
+                "some samples of the evaluation set have a label and some have none"
+                if some
+                else f"{self._settings.metric} needs labels, and the evaluation set has none",
+                place=without[0] if some else "data.evaluation",
+                hint="label all of them, or choose those with labels by split"
+                if some
+                else "label the samples, or remove `accuracy:`: then outputs alone are compared",
             )
-        if labelled:
-            metric = require_metric(self._settings.metric)
-            scores = outputs[self._scored(outputs)]
-            self._correct.append(metric(scores[:rows], targets, ids))
+        metric = require_metric(self._settings.metric)
+        scores = outputs[self._scored(outputs)]
+        self._correct.append(metric(scores[:rows], targets, ids))
 
     def _scored(self, outputs: Outputs) -> str:
         assert self._settings is not None

@@ -66,7 +66,9 @@ def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> d
     try:
         content = _collection(settings, folder).ingredients(digests)
     except OSError as error:
-        raise InputError(f"cannot read the data: {error}", place=settings.source) from error
+        raise InputError(
+            f"cannot read the data: {error}", place=settings.source, hint="look at its permissions"
+        ) from error
     libraries = ["numpy", "pillow"]
     if settings.kind == "torchvision" or (settings.prepare and settings.prepare.preset):
         libraries.append("torchvision")

@@ -182,4 +182,6 @@ def _shown(name: str) -> bool:
 
 def _nearest(path: Path) -> str:
     parent = path.parent
-    return did_you_mean(path.name, _folders(parent)) if parent.is_dir() else f"{parent} does not exist"
+    if not parent.is_dir():
+        return f"{parent} does not exist"
+    return did_you_mean(path.name, _folders(parent)) or "a path relative to the recipe"

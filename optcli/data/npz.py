@@ -36,7 +36,8 @@ class Npz(Collection):
             with zipfile.ZipFile(self.path) as archive:
                 names = [name.removesuffix(".npy") for name in archive.namelist()]
         except (OSError, zipfile.BadZipFile) as error:
-            return [("source", f"not an npz file: {error}", "write it with numpy.savez")]
+            hint = "copy it again if it was cut short; numpy.savez writes one"
+            return [("source", f"not an npz file, or a damaged one: {error}", hint)]
         found: list[Finding] = []
         for field in ("target", "array"):
             name = getattr(self.settings, field)
@@ -74,7 +75,9 @@ class Npz(Collection):
         for name, array in everything.items():
             if len(array) != count:
                 raise InputError(
-                    f"array {name!r} has {len(array)} rows, the others {count}", place=str(self.path)
+                    f"array {name!r} has {len(array)} rows, the others {count}",
+                    place=str(self.path),
+                    hint="wanted one row a sample in every array",
                 )
         rows = self._part(extra.get("split"), count)
         ids = [_text(extra["id"][row]) if "id" in extra else str(row) for row in rows]
@@ -171,9 +174,17 @@ class _Archive:
                     place=str(self.path),
                     hint="save it as a plain numeric or text array",
                 ) from error
-            raise InputError(f"array {name!r} cannot be read: {error}", place=str(self.path)) from error
+            raise InputError(
+                f"array {name!r} cannot be read: {error}",
+                place=str(self.path),
+                hint="the file is damaged: copy or write it again",
+            ) from error
         if array.ndim == 0:
-            raise InputError(f"array {name!r} has no rows: it is one value", place=str(self.path))
+            raise InputError(
+                f"array {name!r} has no rows: it is one value",
+                place=str(self.path),
+                hint="wanted the samples along the first dimension",
+            )
         return array
 
 

@@ -103,11 +103,17 @@ def _fitted(value: np.ndarray, spec: TensorSpec, sizes: dict[str, int]) -> np.nd
             hint="prepare: with resize, crop, channel_order or layout, or correct the input's shape",
         )
     if value.dtype.kind not in "buif":
-        raise InputError(f"input {spec.name!r}: found {value.dtype} values, wanted {spec.dtype}")
+        raise InputError(
+            f"input {spec.name!r}: found {value.dtype} values, wanted {spec.dtype}",
+            hint="store the array as numbers",
+        )
     cast = np.ascontiguousarray(value, dtype=spec.dtype)
     if cast.dtype.kind == "f":
         if not np.isfinite(cast).all():
-            raise InputError(f"input {spec.name!r} holds values that are not finite in {spec.dtype}")
+            raise InputError(
+                f"input {spec.name!r} holds values that are not finite in {spec.dtype}",
+                hint="remove NaN and infinity from the data, and look at scale, mean and std",
+            )
     elif not np.array_equal(cast, value):
         raise InputError(
             f"input {spec.name!r}: values {value.min():g}..{value.max():g} are no {spec.dtype}",

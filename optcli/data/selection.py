@@ -24,14 +24,20 @@ def choose(settings: DataSettings, folder: Path, ids: Sequence[str], root: str =
     the name of the data's own folder, which a listed id may begin with. Raises `InputError`.
     """
     if not ids:
-        raise InputError("no samples were found", place=settings.source)
+        raise InputError(
+            "no samples were found", place=settings.source, hint="look into the data: it is empty"
+        )
     chosen = list(range(len(ids)))
     if settings.split and settings.split.file:
         chosen = _listed(settings.split, folder, ids, root)
     if settings.split and settings.split.seed is not None:
         chosen = _part_of_shuffle(settings.split, settings.split.seed, ids)
     if not chosen:
-        raise InputError("the split holds no samples", place=settings.source)
+        raise InputError(
+            "the split holds no samples",
+            place=settings.source,
+            hint="widen from and to, or fill the list",
+        )
     return _spread(chosen, settings)
 
 
@@ -95,7 +101,9 @@ def _read_list(place: Path, name: str | None) -> list[str]:
     try:
         text = place.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the split: {error}", place=str(place)) from error
+        raise InputError(
+            f"cannot read the split: {error}", place=str(place), hint="wanted a text file in UTF-8"
+        ) from error
     if place.suffix.lower() != ".json":
         if name is not None:
             hint = "leave name away, or write a JSON mapping from names to lists"
@@ -104,13 +112,23 @@ def _read_list(place: Path, name: str | None) -> list[str]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InputError(f"not JSON: {error}", place=str(place)) from error
+        raise InputError(
+            f"not JSON: {error}", place=str(place), hint="mend it, or list one id a line in a .txt file"
+        ) from error
     if isinstance(value, dict):
         value = _named(value, name, place)
     elif name is not None:
-        raise InputError(f"found a list, wanted a mapping with {name!r}", place=str(place))
+        raise InputError(
+            f"found a list, wanted a mapping with {name!r}",
+            place=str(place),
+            hint=f'write {{"{name}": [...]}}, or leave `name` away',
+        )
     if not isinstance(value, list) or not all(isinstance(item, str | int) for item in value):
-        raise InputError("wanted a list of ids, or a mapping from names to lists", place=str(place))
+        raise InputError(
+            "wanted a list of ids, or a mapping from names to lists",
+            place=str(place),
+            hint='such as ["a/1.png", "b/2.png"]',
+        )
     return [str(item) for item in value]
 
 

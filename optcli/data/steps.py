@@ -205,7 +205,10 @@ def _letterbox(image: Placed, box: Letterbox, interpolation: str) -> None:
         top = left = 0
     channels = image.pixels.shape[2]
     if len(box.fill) not in (1, channels):
-        raise InputError(f"letterbox fill has {len(box.fill)} values, the image {channels} channels")
+        raise InputError(
+            f"letterbox fill has {len(box.fill)} values, the image {channels} channels",
+            hint="give one value, or one a channel",
+        )
     canvas = np.empty((*box.size, channels), image.pixels.dtype)
     canvas[:] = np.array(box.fill).astype(image.pixels.dtype)
     canvas[top : top + size[0], left : left + size[1]] = image.pixels

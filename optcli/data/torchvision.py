@@ -151,7 +151,9 @@ class TorchvisionItems(Items):
         try:
             image, target = self._dataset[number]
         except (OSError, SyntaxError, ValueError) as error:
-            raise InputError(f"not a readable image: {error}", place=place) from error
+            raise InputError(
+                f"not a readable image: {error}", place=place, hint="fetch the data set again"
+            ) from error
         return Item(str(number), place, {self._name: image}, int(target))
 
     def identity(self, index: int) -> tuple[str, str]:

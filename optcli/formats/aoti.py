@@ -38,11 +38,19 @@ def check(folder: Path) -> None:
     for name in names:
         member = PurePosixPath(name)
         if member.is_absolute() or ".." in member.parts or "\\" in name:
-            raise TrustError(f"the package would write outside its folder: {name!r}", place=str(path))
+            raise TrustError(
+                f"the package would write outside its folder: {name!r}",
+                place=str(path),
+                hint="build it again with aot_inductor",
+            )
     if damaged is not None:
-        raise InputError(f"the package is damaged at {damaged!r}", place=str(path))
+        raise InputError(
+            f"the package is damaged at {damaged!r}", place=str(path), hint="build it again"
+        )
     if not any("/data/aotinductor/" in name and name.endswith(".so") for name in names):
-        raise InputError("the package holds no compiled model", place=str(path))
+        raise InputError(
+            "the package holds no compiled model", place=str(path), hint="build it with aot_inductor"
+        )
 
 
 def open(folder: Path) -> AOTICompiledModel:

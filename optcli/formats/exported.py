@@ -33,7 +33,7 @@ def open(folder: Path) -> ExportedProgram:
 
     path = folder / FILE
     if not path.is_file():
-        raise InputError(f"there is no {FILE}", place=str(folder))
+        raise InputError(f"there is no {FILE}", place=str(folder), hint="build again")
     exported_archive.check(path)
     try:
         return torch.export.load(os.fspath(path))

@@ -80,7 +80,11 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     """Every member is a model, plain data, the bytes of a tensor, or a pickle of tensors alone."""
     members = {name.partition("/")[2]: name for name in archive.namelist() if not name.endswith("/")}
     if not any(_MODEL.fullmatch(member) for member in members):
-        raise InputError("the archive holds no exported program", place=str(path))
+        raise InputError(
+            "the archive holds no exported program",
+            place=str(path),
+            hint="save it with torch.export.save",
+        )
     raw: set[str] = set()
     for member, name in members.items():
         if _CONFIG.fullmatch(member):

@@ -114,7 +114,9 @@ def opset(model: ModelProto) -> int:
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx"):
             return int(entry.version)
-    raise InputError("the ONNX model names no version of the default operator set")
+    raise InputError(
+        "the ONNX model names no version of the default operator set", hint="export the model again"
+    )
 
 
 def precision(model: ModelProto) -> str:
@@ -148,7 +150,9 @@ def _parse(path: Path) -> ModelProto:
     try:
         return onnx.load(os.fspath(path), load_external_data=False)
     except FileNotFoundError as error:
-        raise InputError("there is no such ONNX file", place=str(path)) from error
+        raise InputError(
+            "there is no such ONNX file", place=str(path), hint="mend the path, or build again"
+        ) from error
     except DecodeError as error:
         raise InputError(
             "this is not an ONNX file, or it is truncated",

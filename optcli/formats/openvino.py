@@ -34,7 +34,9 @@ def open(folder: Path) -> Model:
     path = folder / FILE
     for file in (path, folder / WEIGHTS):
         if not file.is_file():
-            raise InputError(f"the OpenVINO file {file.name} is missing", place=str(folder))
+            raise InputError(
+                f"the OpenVINO file {file.name} is missing", place=str(folder), hint="build again"
+            )
     try:
         return core().read_model(os.fspath(path))
     except RuntimeError as error:

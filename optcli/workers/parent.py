@@ -123,7 +123,7 @@ class Child:
         code = self._ended(5.0)
         if code is None:
             self.kill()
-            return StepError("it closed its channel and did not end")
+            return StepError("it closed its channel and did not end", hint="the log has its last words")
         if code < 0:
             number = signal.Signals(-code)
             reason = _DEATHS.get(number, f"was ended by {number.name}")

@@ -45,8 +45,9 @@ def test_batches_are_of_a_size_the_model_takes(evaluate, shape, asked, sizes):
     assert np.array_equal(found.rows(found.outputs[0]), Samples().x)
 
 
-def test_without_settings_or_labels_there_is_no_metric(evaluate):
-    for found in (evaluate(settings=None), evaluate(samples=Samples(labels=[None] * 10))):
+def test_without_settings_there_is_no_metric(evaluate):
+    for samples in (Samples(), Samples(labels=[None] * 10)):
+        found = evaluate(samples=samples, settings=None)
         assert (found.metric, found.value, found.samples) == (None, None, 10)
 
 
@@ -109,6 +110,7 @@ def test_constant_outputs_are_noticed_over_the_whole_set(evaluate):
         (["cat"] * 10, "sample-0: the metric wants class numbers as labels, found 'cat'"),
         ([0, None] + [0] * 8, "sample-1: some samples"),
         ([0] * 9 + [None], "sample-9: some samples"),
+        ([None] * 10, "data.evaluation: top1 needs labels, and the evaluation set has none"),
     ],
 )
 def test_labels_that_do_not_fit_name_the_sample(evaluate, labels, message):
