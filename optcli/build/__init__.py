@@ -12,9 +12,9 @@ from optcli.accuracy import require_metric
 from optcli.artifact import Artifact
 from optcli.build import latency, plugins, verdicts, view
 from optcli.build.accuracy import judge
-from optcli.build.execute import Done, Execution, Settings
+from optcli.build.execute import Done, Execution, Settings, log_of
 from optcli.build.plan import Plan, PlannedVariant, plan
-from optcli.errors import MissingError, OptcliError, RunnerError, UsageError, did_you_mean
+from optcli.errors import MissingError, OptcliError, RunnerError, StepError, UsageError, did_you_mean
 from optcli.observer import Observer, Silent
 from optcli.recipe import load
 from optcli.results import RecipeSummary, Report
@@ -52,7 +52,7 @@ def build(
     with Execution(planned, kept, observer, Settings(jobs, keep_going, timeout_s)) as execution:
         data = execution.prepare_data()
         done = execution.run()
-    _raise_what_fails_all(planned, done)
+    _raise_what_fails_all(planned, done, kept)
     kept.digests.save()
     made = _made(planned, done)
     feeds = data.path / "probe.npz" if data else None
@@ -134,11 +134,15 @@ def _why(planned: Plan, store: Store, ingredients: dict[str, Any]) -> list[str]:
     return list(explain(ingredients, store, "artifact", wanted).lines())
 
 
-def _raise_what_fails_all(planned: Plan, done: dict[str, Done]) -> None:
+def _raise_what_fails_all(planned: Plan, done: dict[str, Done], store: Store) -> None:
     """A model that cannot be read fails every variant: that is an error, not a report."""
-    source = done.get(planned.variants[0].steps[0].key)
+    key = planned.variants[0].steps[0].key
+    source = done.get(key)
     if source is not None and source.error is not None:
-        raise source.error
+        error, log = source.error, log_of(store, key)
+        if isinstance(error, StepError) and log.exists():
+            error.hint = "; ".join(filter(None, (error.hint, f"log: {log}")))
+        raise error
     if source is None:
         first = planned.variants[0].missing[0]
         raise MissingError(first.what, place=planned.variants[0].name, hint=first.hint)

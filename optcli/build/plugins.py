@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from optcli import user_code
+from optcli.artifact import Format
 from optcli.digest import FileDigests
-from optcli.errors import OptcliError, Problem, RecipeError, UsageError
+from optcli.errors import (
+    InputError,
+    OptcliError,
+    Problem,
+    RecipeError,
+    StepError,
+    UsageError,
+    first_line,
+)
 from optcli.passes import Pass, Traits
 from optcli.recipe import PassUse, Recipe, check_formats, option_problems
 from optcli.store import Store, key_of
@@ -50,12 +59,35 @@ def describe(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
             f"{payload['reference']} is not a pass: wanted a subclass of optcli.passes.Pass",
             hint="see docs/add-a-pass.md",
         )
+    if lacking := sorted({*kind.__abstractmethods__} | ({"accepts"} - {*dir(kind)})):
+        raise UsageError(
+            f"the pass {payload['reference']} lacks {', '.join(lacking)}",
+            hint="see docs/add-a-pass.md",
+        )
     use = PassUse(name=payload["name"], options=payload["options"], place=payload["place"])
     try:
         configured = kind.model_validate(use.options)
     except ValidationError as error:
         raise RecipeError(option_problems(use, kind, error)) from None
+    _check_formats(configured, payload["reference"])
     return Traits.of(configured, use.name, payload["code"], payload["reference"]).to_record()
+
+
+def _check_formats(configured: Pass, reference: str) -> None:
+    """Raise `UsageError` where a pass does not say in formats what it reads and makes."""
+    wanted = f"wanted members of optcli.artifact.Format: {', '.join(one.name for one in Format)}"
+    for source in configured.accepts:
+        if not isinstance(source, Format):
+            raise UsageError(f"{reference}: accepts holds {source!r}", hint=wanted)
+        try:
+            made = configured.produces(source)
+        except Exception as error:
+            what = f"{type(error).__name__}: {first_line(error)}"
+            raise UsageError(
+                f"{reference}: produces({source}) raises {what}", hint="return a Format"
+            ) from error
+        if not isinstance(made, Format):
+            raise UsageError(f"{reference}: produces({source}) gives {made!r}", hint=wanted)
 
 
 def _remembered(use: PassUse, folder: Path, store: Store, digests: FileDigests) -> Traits:
@@ -75,7 +107,15 @@ def _remembered(use: PassUse, folder: Path, store: Store, digests: FileDigests) 
         "folder": str(folder),
         "code": code,
     }
-    record = run("optcli.build.plugins:describe", payload, timeout_s=300)
+    log = store.log_folder(key) / "log.txt"
+    try:
+        record = run("optcli.build.plugins:describe", payload, log=log, timeout_s=300)
+    except StepError as error:  # the code ended the process or crashed it: the file is what is wrong
+        raise InputError(
+            f"{use.reference} cannot be looked at: {error.message}",
+            place=use.place,
+            hint=f"importing it must do nothing but define things; its last words are in {log}",
+        ) from error
     with contextlib.ExitStack() as stack:
         stack.enter_context(store.lock("traits", key))
         work = stack.enter_context(store.work("traits", key))

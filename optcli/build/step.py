@@ -129,7 +129,7 @@ def configured_pass(traits: Traits, folder: Path) -> Pass:
 
 
 def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> Made:
-    made = attempt.run(source, job)
+    made = _told(attempt.run(source, job))
     made_format = attempt.produces(source.format)
     try:
         formats.check(made_format, job.out)
@@ -142,6 +142,21 @@ def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> M
     child = replace(source, format=made_format, path=job.out, facts={**source.facts, **made.facts})
     checked = check.against_parent(child, source, job.inputs, probe, attempt.tolerance, job.threads)
     return Made(made.precision, {**made.facts, "checked_against_parent": checked})
+
+
+def _told(made: Any) -> Made:
+    """What `run` returned, if it is what a pass must return."""
+    if not isinstance(made, Made):
+        raise StepError(
+            f"run() returned {made!r}, wanted a Made", hint="end it with `return Made(facts={...})`"
+        )
+    try:
+        json.dumps(made.facts)
+    except (TypeError, ValueError) as error:
+        raise StepError(
+            f"the facts are no plain data: {error}", hint="write float(x), int(x) or array.tolist()"
+        ) from error
+    return made
 
 
 def _inputs(payload: dict[str, Any]) -> tuple[TensorSpec, ...]:

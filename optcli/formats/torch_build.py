@@ -96,7 +96,7 @@ def _python(reference: str, folder: Path, arguments: dict[str, Any]) -> torch.nn
         _check_arguments(made, reference, arguments)
         try:
             made = made(**arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(
                 f"{reference} raises {type(error).__name__}: {error}",
                 place=user_code.place_of(error, origin.files) or reference,

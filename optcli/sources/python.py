@@ -10,16 +10,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from optcli import environment, user_code
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
+from optcli.errors import InputError
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_build, torch_weights
 from optcli.settings import TensorSpec
 from optcli.sources import Source, SourceFacts, _network
+
+if TYPE_CHECKING:
+    import torch
 
 
 class PythonSource(Source):
@@ -62,7 +66,7 @@ class PythonSource(Source):
             # Before the user's code runs: weights that cannot be trusted stop everything.
             path = _network.weights_path(self.folder, self.weights)
             state = torch_weights.read(path)
-        model = torch_build.build(source, code)
+        model = self._built(source, code)
         if self.weights is not None:
             torch_weights.load_into(model, state, str(path), classes=self._classes(source, code))
         facts = {
@@ -71,6 +75,16 @@ class PythonSource(Source):
             "weights": Path(self.weights).name if self.weights else f"random (seed {torch_build.SEED})",
         }
         return _network.write(model, out, source, inputs, facts)
+
+    def _built(self, source: dict[str, Any], code: Path) -> torch.nn.Module:
+        """The network from the copy of the code; errors name the user's files, not the copy's."""
+        try:
+            return torch_build.build(source, code)
+        except InputError as error:
+            copied, own = str(code), str(user_code.closure(self.target, self.folder).root)
+            texts = (error.message, error.place, error.hint)
+            message, place, hint = (text.replace(copied, own) for text in texts)
+            raise type(error)(message, place=place, hint=hint) from error
 
     def _classes(self, source: dict[str, Any], code: Path) -> str:
         """The argument that sets the number of classes, if the callable has one."""
