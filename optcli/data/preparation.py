@@ -94,6 +94,11 @@ class Preparation(Settings):
         None, description="a number: the shorter side, the longer in proportion; or [height, width]"
     )
     interpolation: Interpolation = Field("bilinear", description="Pillow's filters: they antialias")
+    resize_in: Literal["uint8", "float32"] = Field(
+        "uint8",
+        description="what resizing computes in: `uint8` rounds as torchvision does on PIL images,"
+        " `float32` as it does on tensors",
+    )
     crop: Size | None = Field(None, description="from the centre; a number or [height, width]")
     letterbox: Letterbox | None = None
     channel_order: Literal["rgb", "bgr", "grey"] | None = Field(

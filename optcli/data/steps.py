@@ -101,6 +101,8 @@ def transformed(pixels: np.ndarray, steps: Preparation) -> Placed:
     import numpy as np
 
     image = Placed(pixels, (int(pixels.shape[0]), int(pixels.shape[1])))
+    if steps.resize_in == "float32":
+        image.pixels = pixels.astype(np.float32)
     if steps.resize is not None:
         _resize(image, _target_size(image.size, steps.resize), steps.interpolation)
     if steps.crop is not None:

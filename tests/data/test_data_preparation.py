@@ -80,6 +80,18 @@ def test_letterbox_keeps_the_whole_image_and_says_where_it_is(tmp_path: Path, al
     np.testing.assert_array_equal(pixels[:, 31], np.array([[1], [2], [3]]) * np.ones((1, 32)))
 
 
+def test_resizing_in_floats_is_what_torchvision_does_on_tensors(tmp_path: Path) -> None:
+    image = picture(1)
+    steps = {"resize": [24, 40], "scale": "1/255"}
+    rounded = sample(image, tmp_path, spec(3, 24, 40), **steps).inputs["image"]
+    exact = sample(image, tmp_path, spec(3, 24, 40), **steps, resize_in="float32").inputs["image"]
+    torch = pytest.importorskip("torch")
+    pixels = torch.from_numpy(np.asarray(image).transpose(2, 0, 1) / 255)[None]
+    wanted = torch.nn.functional.interpolate(pixels, (24, 40), mode="bilinear")[0].numpy()
+    np.testing.assert_allclose(exact, wanted, atol=1e-6)
+    assert 1e-4 < np.abs(rounded - wanted).max() < 1.5 / 255
+
+
 def test_letterbox_may_leave_small_images_small(tmp_path: Path) -> None:
     box = {"size": [32, 40], "fill": 0, "enlarge": False, "align": "top_left"}
     made = sample(picture(1), tmp_path, spec(3, 32, 40), letterbox=box)
