@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import sys
 import threading
@@ -22,6 +23,8 @@ from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
 from optcli.store import Entry, Store
 from optcli.workers import Child, ForkServer, spawn
+
+_diagnosis = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,7 @@ class Execution:
                 return entry, None
             if self._store.peek(kind, key) is not None:
                 self._observer.warned(label, "a file of it in the store was changed; making it again")
+            _diagnosis.info("%s: key %s, log %s", label, key, log_of(self._store, key))
             self._observer.started(label)
             began = time.monotonic()
             with self._store.work(kind, key) as work:

@@ -55,7 +55,7 @@ def measure(
     variants = [v for v in plan.variants if v.name in artifacts and not v.unmeasurable]
     if not variants:
         return Found()
-    ids = {v.name: identity(v, artifacts[v.name], plan.threads) for v in variants}
+    ids = _ids(plan, variants, artifacts)
     ingredients = _ingredients(plan, variants, ids, feeds)
     key = key_of(ingredients)
     if remeasure:
@@ -86,6 +86,18 @@ def measure(
             shutil.copyfile(samples, work / "samples.npz")
             store.put(_KIND, key, work, record, ingredients)
     return _of_record(record, ids)
+
+
+def _ids(
+    plan: Plan, variants: list[PlannedVariant], artifacts: Mapping[str, Artifact]
+) -> dict[str, str]:
+    """Identities by variant. Two variants that are the same are measured both: the second is `…#2`."""
+    found: dict[str, str] = {}
+    for variant in sorted(variants, key=lambda v: v.name != plan.baseline):
+        plain = identity(variant, artifacts[variant.name], plan.threads)
+        count = sum(one.partition("#")[0] == plain for one in found.values())
+        found[variant.name] = f"{plain}#{count + 1}" if count else plain
+    return found
 
 
 def identity(variant: PlannedVariant, artifact: Artifact, threads: int) -> str:

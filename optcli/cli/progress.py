@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import re
 import shutil
 import sys
 import threading
+import unicodedata
+
+# Control characters and the escape sequences of terminals: a step's words must not move the cursor.
+_UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Progress:
-    """An observer that writes to stderr. On a terminal the last line is kept up to date."""
+    """An observer that writes to stderr. On a terminal the last line is kept up to date.
+
+    It writes no colours, so NO_COLOR has nothing to switch off.
+    """
 
     def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
+        # Diagnosis (-v) is written to the same place, by lines: nothing may stand in its way.
+        diagnosing = logging.getLogger().isEnabledFor(logging.INFO)
+        dumb = os.environ.get("TERM", "") in ("", "dumb")
+        self._live = sys.stderr.isatty() and not diagnosing and not dumb
         self._lock = threading.Lock()
-        self._shown = ""
+        self._shown = False
 
     def started(self, step: str) -> None:
         self._update(f"{step} …")
@@ -39,21 +52,43 @@ class Progress:
         self._update("")
 
     def _line(self, text: str) -> None:
+        plain = _UNPRINTABLE.sub("", text).replace("\t", " ")
         with self._lock:
             self._wipe()
-            sys.stderr.write(text + "\n")
+            sys.stderr.write(plain.replace("\n", "\n          ") + "\n")
             sys.stderr.flush()
 
     def _update(self, text: str) -> None:
         if not self._live:
             return
+        plain = _UNPRINTABLE.sub("", text.replace("\n", " ").replace("\t", " "))
         with self._lock:
             self._wipe()
-            self._shown = text[: shutil.get_terminal_size().columns - 1]
-            sys.stderr.write(self._shown)
+            self._shown = bool(plain)
+            sys.stderr.write(shortened(plain, shutil.get_terminal_size().columns - 1))
             sys.stderr.flush()
 
     def _wipe(self) -> None:
         if self._shown:
             sys.stderr.write("\r\x1b[K")
-            self._shown = ""
+            self._shown = False
+
+
+def shortened(text: str, columns: int) -> str:
+    """As much of a text as fits into that many columns of a terminal, with `…` where it was cut."""
+    if sum(map(_columns, text)) <= columns:
+        return text
+    kept, used = "", 1  # the ellipsis has one
+    for character in text:
+        used += _columns(character)
+        if used > columns:
+            break
+        kept += character
+    return kept + "…" if columns > 0 else ""
+
+
+def _columns(character: str) -> int:
+    """How many columns a terminal gives a character: none to accents, two to wide ones."""
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Cf", "Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
