@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from tiny_project import Project
+
     from optcli.store import Store
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -32,3 +35,24 @@ def tmp_store(tmp_path: Path) -> Store:
     from optcli.store import Store
 
     return Store(tmp_path / "store")
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model, images and misbehaving passes, to be copied."""
+    from tiny_project import write_images, write_model
+
+    folder = tmp_path_factory.mktemp("template")
+    write_model(folder / "model.onnx")
+    write_images(folder / "images")
+    shutil.copyfile(REPOSITORY / "tests" / "fakes.py", folder / "fakes.py")
+    return folder
+
+
+@pytest.fixture
+def project(template: Path, tmp_path: Path) -> Project:
+    """A fresh project, with a store and artifacts of its own."""
+    from tiny_project import Project
+
+    shutil.copytree(template, tmp_path / "project")
+    return Project(tmp_path / "project", tmp_path / "store", tmp_path / "artifacts")

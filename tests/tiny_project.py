@@ -24,19 +24,19 @@ accuracy: {metric: top1, max_drop: 0.5}
 """
 
 
-def write_model(path: Path, seed: int = 0) -> None:
-    """A linear classifier of 3x4x4 inputs into two classes."""
+def write_model(path: Path, seed: int = 0, size: int = 4) -> None:
+    """A linear classifier of inputs 3 x size x size into two classes."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    weight = np.random.default_rng(seed).standard_normal((48, 2)).astype(np.float32)
+    weight = np.random.default_rng(seed).standard_normal((3 * size * size, 2)).astype(np.float32)
     graph = helper.make_graph(
         [
             helper.make_node("Flatten", ["image"], ["flat"]),
             helper.make_node("MatMul", ["flat", "weight"], ["logits"]),
         ],
         "tiny",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, 4, 4])],
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, size, size])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])],
         [numpy_helper.from_array(weight, "weight")],
     )
