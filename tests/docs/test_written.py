@@ -1,0 +1,98 @@
+"""What README and docs say exists: links, verbs, options, passes' files; every verb documented."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+from pages import REPOSITORY
+
+from optcli.cli import root
+
+PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+# Every verb with its own parser, groups (`cache`) with the verbs below them.
+VERBS: dict[str, click.Command] = {}
+for _name in root.list_commands(click.Context(root)):
+    _command = root.get_command(click.Context(root), _name)
+    assert _command is not None
+    VERBS[_name] = _command
+    if isinstance(_command, click.Group):
+        VERBS.update({f"{_name} {below}": each for below, each in _command.commands.items()})
+
+
+def options(command: click.Command) -> set[str]:
+    return {text for one in command.params for text in (*one.opts, *one.secondary_opts)} | {"--help"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_link_leads_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for target in _LINK.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = [
+                re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings
+            ]
+            assert anchor in slugs, f"{page.name}: {target}"
+
+
+def test_every_command_in_the_readme_is_one():
+    said = re.findall(r"(?:^    |`)optcli ([^`\n]*)", README, re.MULTILINE)
+    assert len(said) > 5
+    for line in said:
+        words = line.split("#")[0].replace(",", " ").split()
+        assert words[0] in VERBS, f"README: optcli {line}"
+        command = VERBS[words[0]]
+        below = isinstance(command, click.Group) and len(words) > 1
+        name = f"{words[0]} {words[1]}" if below else words[0]
+        assert name in VERBS, f"README: optcli {line}"
+        for word in words:
+            if word.startswith("-"):
+                assert word in options(VERBS[name]), f"README: {word} of optcli {name}"
+
+
+def test_every_option_in_the_table_of_verbs_is_one_and_every_verb_is_there():
+    table = README.partition("## Verbs")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| `optcli")]
+    named = {re.match(r"\| `optcli ([\w-]+)", row)[1] for row in rows}
+    assert named == {name for name in VERBS if " " not in name}
+    for below in (name.split()[1] for name in VERBS if " " in name):
+        assert f"`{below}" in table or f"cache {below}" in table, below
+    for row in rows:
+        verb = re.match(r"\| `optcli ([\w-]+)", row)[1]
+        known = set().union(*(options(each) for name, each in VERBS.items() if name.startswith(verb)))
+        for option in re.findall(r"--[a-z-]+", row):
+            assert option in known, f"{option} of {verb}"
+
+
+def test_options_named_anywhere_in_the_readme_belong_to_a_verb():
+    known = set().union(*(options(each) for each in VERBS.values()))
+    text = re.sub(r"pip install.*", "", README)
+    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)):
+        assert option in known, option
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_and_option_is_described(name):
+    command = VERBS[name]
+    assert command.help
+    for one in command.params:
+        if isinstance(one, click.Option):
+            assert one.help, f"{one.opts} of {name}"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in VERBS.items() if not isinstance(each, click.Group)]
+)
+def test_every_verb_prints_json_on_request(name):
+    if name == "schema":  # it prints nothing else
+        return
+    assert "--json" in options(VERBS[name])
