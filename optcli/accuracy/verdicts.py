@@ -7,6 +7,8 @@ from optcli.settings import AccuracySettings
 
 # A drop of exactly the bar passes, whatever the last bit of the division says.
 _ROUNDING = 1e-12
+# Noise with a hundredth of the signal's power. Labels say what that costs; without them nobody can.
+_DOUBTFUL_DB = 20.0
 
 
 def verdicts(
@@ -14,9 +16,13 @@ def verdicts(
 ) -> tuple[Verdict, ...]:
     """`outputs`: finite and not constant. `accuracy`: the drop on this fixed set is within `max_drop`.
 
-    Both block. The baseline has no bar to pass, without labels nobody has.
+    Both block. The baseline has no bar to pass, without labels nobody has: outputs that then lie far
+    from the baseline's (signal to noise below 20 dB) are inconclusive, as advice.
     """
-    found = [] if accuracy.output_error is None else [_outputs(accuracy.output_error, is_baseline)]
+    found = []
+    if accuracy.output_error is not None:
+        labelled = accuracy.drop is not None or is_baseline
+        found.append(_outputs(accuracy.output_error, is_baseline, labelled))
     if settings is not None and accuracy.drop is not None and not is_baseline:
         found.append(_fixed_set(accuracy, settings.max_drop))
     return tuple(found)
@@ -49,7 +55,7 @@ def _fixed_set(accuracy: Accuracy, max_drop: float) -> Verdict:
     )
 
 
-def _outputs(error: OutputError, is_baseline: bool) -> Verdict:
+def _outputs(error: OutputError, is_baseline: bool, labelled: bool) -> Verdict:
     reason = ""
     if not error.finite:
         also = not is_baseline and not error.baseline_finite
@@ -59,6 +65,18 @@ def _outputs(error: OutputError, is_baseline: bool) -> Verdict:
         reason = "the outputs are the same for every sample" + (", the baseline's too" if also else "")
     if reason and (is_baseline or ", the baseline's too" in reason):
         reason += ": look at the weights and the data"
+    if not reason and not labelled and error.sqnr_db is not None and error.sqnr_db < _DOUBTFUL_DB:
+        return Verdict(
+            name="outputs",
+            outcome="inconclusive",
+            blocking=False,
+            limit=_DOUBTFUL_DB,
+            actual=error.sqnr_db,
+            reason=(
+                f"they lie far from the baseline's ({error.sqnr_db:.1f} dB, under {_DOUBTFUL_DB:g});"
+                " without labels it cannot be told what that costs"
+            ),
+        )
     return Verdict(
         name="outputs",
         outcome="reject" if reason else "accept",

@@ -72,12 +72,14 @@ def _batch_symbols(specs: tuple[TensorSpec, ...], nodes: Collection[Node], probl
 
 
 def _batch_sizes(recipe: Node, sections: Sections, problems: Problems) -> None:
-    """Every batch size measured is one that the inputs take."""
+    """Every batch size asked for is one that the inputs take."""
     if sections.latency is None or sections.inputs is None:
         return
+    if "batch_sizes" not in sections.latency.model_fields_set:
+        return  # the default goes by the inputs
     # Beside an input with a batch, one without is no batch of its own: anchors, a prompt.
     batched = [spec for spec in sections.inputs if spec.batch_symbol] or list(sections.inputs)
-    written = (recipe.get("latency") or Node({}, recipe.place)).get("batch_sizes")
+    written = recipe.value["latency"].value["batch_sizes"].elements()
     for index, size in enumerate(sections.latency.batch_sizes):
         for spec in batched:
             takes = spec.batch_range()
@@ -85,21 +87,13 @@ def _batch_sizes(recipe: Node, sections: Sections, problems: Problems) -> None:
                 continue
             fixed = spec.batch_symbol is None
             wanted = str(takes.min) if fixed else f"{takes.min} to {takes.max}"
-            what = (
-                "latency measures batch size" if written else "latency measures by default batch size"
+            message = f"latency measures batch size {size}, but input {spec.name!r} takes {wanted}"
+            hint = (
+                "begin its shape with batch instead of a number"
+                if fixed
+                else "widen the range of its batch"
             )
-            message = f"{what} {size}, but input {spec.name!r} takes {wanted}"
-            if written is not None:
-                at = written.elements()[index].place
-                hint = (
-                    "begin its shape with batch instead of a number"
-                    if fixed
-                    else "widen the range of its batch"
-                )
-            else:
-                at = recipe.value["inputs"].place
-                hint = f"add latency: {{batch_sizes: [{takes.opt}]}}"
-            problems.add(at, message, hint)
+            problems.add(written[index].place, message, hint)
 
 
 def _data_inputs(recipe: Node, sections: Sections, problems: Problems) -> None:

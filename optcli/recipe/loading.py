@@ -24,6 +24,7 @@ from optcli.recipe.placeholders import substituted
 from optcli.recipe.sections import Sections, read_sections
 from optcli.recipe.variants import Variants
 from optcli.recipe.wording import found, note
+from optcli.settings import LatencySettings, TensorSpec, batch_range
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -116,13 +117,20 @@ def _recipe(
         plugins=sections.plugins,
         variants=variants,
         matrix={k: MatrixEntry(**v) for k, v in (matrix.plain() if matrix else {}).items()},
-        latency=sections.latency,
+        latency=_with_batch_sizes(sections.latency, sections.inputs),
         accuracy=sections.accuracy,
         slo=sections.slo,
         path=path,
         folder=folder,
     )
     return recipe.model_copy(update={"digest": digest_of(recipe)})
+
+
+def _with_batch_sizes(latency: LatencySettings, inputs: Sequence[TensorSpec]) -> LatencySettings:
+    """Where none are asked for: one sample, or the fewest that the model takes."""
+    if "batch_sizes" in latency.model_fields_set:
+        return latency
+    return latency.model_copy(update={"batch_sizes": (batch_range(inputs).min,)})
 
 
 def check_formats(recipe: Recipe, traits: Mapping[str, Traits]) -> None:

@@ -54,6 +54,14 @@ def _missing(report: Report) -> Iterator[str]:
             yield f"{name}: {variant.reason}"
 
 
+_KINDS = {
+    "noisy": "noisy (other work interrupted some rounds)",
+    "fluctuating": "fluctuating (the middle half of the calls spreads over 10 % of the median)",
+    "environment not fit": "environment not fit (it spreads over 25 % of the median and more)",
+    "time cap": "time cap (fewer rounds than planned)",
+}
+
+
 def _doubts(report: Report) -> Iterator[str]:
     """Flags by kind, each with the variants it concerns, so that a noisy hour fits on few lines."""
     kinds: dict[str, dict[str, list[str]]] = {}
@@ -70,7 +78,7 @@ def _doubts(report: Report) -> Iterator[str]:
         names = [name for found in flags.values() for name in found]
         who = "all" if len(names) == rows > 1 else wording.listed(names)
         # One wording for all of them can be said in full, several only by their kind.
-        said = next(iter(flags)) if len(flags) == 1 else kind
+        said = next(iter(flags)) if len(flags) == 1 else _KINDS.get(kind, kind)
         yield f"{said}: {who}"
 
 
@@ -118,7 +126,9 @@ def _reused(report: Report) -> list[str]:
 def _evaluated(report: Report) -> list[str]:
     judged = [v.accuracy for v in report.variants.values() if v.accuracy is not None]
     if not judged:
-        return []
+        others = [v for name, v in report.variants.items() if v.artifact and name != report.baseline]
+        told = not others or any(v.status == "failed" for v in report.variants.values())
+        return [] if told else ["Outputs were not compared: the recipe names no data: evaluation."]
     count = judged[0].samples
     metric = next((accuracy.metric for accuracy in judged if accuracy.metric), None)
     if metric is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optcli.report import wording
-from optcli.results import Accuracy, Estimate, Latency, VariantReport
+from optcli.results import Accuracy, Estimate, Latency, VariantReport, Verdict
 
 _SAME_SIZE = 0.05
 
@@ -62,7 +62,16 @@ def _measured(variants: Mapping[str, VariantReport], baseline: str) -> list[_Cho
 
 
 def _accepted(variant: VariantReport) -> bool:
-    return all(each.outcome == "accept" for each in variant.verdicts if each.blocking)
+    return not _objections(variant)
+
+
+def _objections(variant: VariantReport) -> list[Verdict]:
+    """What keeps a variant from being recommended; advice on speed does not."""
+    return [
+        each
+        for each in variant.verdicts
+        if each.outcome != "accept" and (each.blocking or each.name == "outputs")
+    ]
 
 
 def _praise(
@@ -80,7 +89,7 @@ def _praise(
     base = variants[baseline].artifact if baseline in variants else None
     if base is not None and base.size_bytes and best.size_bytes:
         sentence += f", {100 * best.size_bytes / base.size_bytes:.0f} % of its size"
-    sentence += _right(best.variant.accuracy) + "."
+    sentence += _right(best.variant.accuracy, baseline) + "."
     if others:
         verb = "is" if len(others) == 1 else "are"
         reason = "" if best is fastest else " and larger or less accurate"
@@ -90,9 +99,12 @@ def _praise(
     return sentence
 
 
-def _right(accuracy: Accuracy | None) -> str:
-    if accuracy is None or accuracy.value is None or accuracy.metric is None or accuracy.drop is None:
-        return ""
+def _right(accuracy: Accuracy | None, baseline: str) -> str:
+    if accuracy is None:
+        return ", outputs not compared"
+    if accuracy.value is None or accuracy.metric is None or accuracy.drop is None:
+        far = wording.difference(accuracy.output_error)
+        return f", outputs {far}{' to' if far == 'equal' else ' from'} {baseline}'s, accuracy not known"
     points = 100 * accuracy.drop.value
     moved = f"{abs(points):.2f} points {'lower' if points > 0 else 'higher'}"
     moved = "unchanged" if abs(points) < 0.005 else moved
@@ -121,10 +133,8 @@ def _nothing(
     refused = [each for each in measured if each not in allowed and (each.speedup.low or 0) > 1]
     if refused:
         best = max(refused, key=lambda choice: choice.speedup.value)
-        blocked = [v for v in best.variant.verdicts if v.blocking and v.outcome != "accept"]
-        sentence += (
-            f" {best.name} is {_as_fast(best.speedup)}, but {blocked[0].name}: {blocked[0].reason}."
-        )
+        against = _objections(best.variant)[0]
+        sentence += f" {best.name} is {_as_fast(best.speedup)}, but {against.name}: {against.reason}."
     return sentence
 
 

@@ -81,17 +81,21 @@ def verdict(variant: VariantReport, is_baseline: bool) -> tuple[str, str]:
         if names:
             return f"{outcome}: {', '.join(names)}", outcome
     advice = [each for each in variant.verdicts if not each.blocking and each.outcome != "accept"]
-    for each in sorted(advice, key=lambda each: each.outcome != "reject"):
+    for each in sorted(advice, key=lambda each: (each.name != "outputs", each.outcome != "reject")):
         return _advice(each), "inconclusive"
     return ("baseline" if is_baseline else "accept"), "accept"
 
 
 def _advice(advice: Verdict) -> str:
     over = advice.name.partition(" over ")[2]
+    if advice.name == "outputs":
+        return "outputs far off"
     if not advice.name.startswith("speed-up"):
         return f"{advice.outcome}: {advice.name}"
     if advice.outcome == "reject":
         return f"slower than {over}" if over else "does not pay"
+    if advice.actual is None:
+        return "not compared"
     return f"no clear gain over {over}" if over else "no clear gain"
 
 

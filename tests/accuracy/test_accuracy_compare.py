@@ -110,6 +110,19 @@ def test_broken_outputs_are_rejected(evaluate, variant, base, reason):
     assert (verdict.outcome, verdict.blocking, verdict.reason) == ("reject", True, reason)
 
 
+@pytest.mark.parametrize(("noise", "outcome"), [(0.01, "accept"), (0.5, "inconclusive")])
+def test_outputs_far_off_are_doubtful_where_no_labels_judge_them(evaluate, noise, outcome):
+    def noisy(x):
+        return {"y": x * (1 + noise)}
+
+    labelled = judged(evaluate, noisy)["outputs"]
+    assert (labelled.outcome, labelled.blocking) == ("accept", True)
+    found = accuracy.compare(evaluate(noisy), evaluate(lambda x: {"y": x}))
+    blind = found.model_copy(update={"metric": None, "value": None, "drop": None})
+    (verdict,) = accuracy.verdicts(blind, None)
+    assert (verdict.outcome, verdict.blocking) == (outcome, outcome == "accept")
+
+
 def test_an_output_that_is_constant_in_the_baseline_may_be(evaluate):
     anchors = lambda x: {"y": x, "anchors": x * 0}  # noqa: E731
     assert judged(evaluate, anchors, anchors)["outputs"].outcome == "accept"

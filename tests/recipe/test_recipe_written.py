@@ -109,6 +109,13 @@ def test_null_removes_what_is_extended(folder: Path) -> None:
     assert recipe.variants["slow"].runner is not None
 
 
+def test_without_batch_sizes_the_smallest_that_the_model_takes_is_measured(loaded: Loaded) -> None:
+    written = ("latency: {mode: quick, batch_sizes: [1, 8], threads: 2}", "latency: {threads: 2}")
+    assert loaded(written).latency.batch_sizes == (1,)
+    fixed = ("shape: [batch, 1, 8, 8], batch: {min: 1, opt: 8, max: 64}", "shape: [4, 1, 8, 8]")
+    assert loaded(written, fixed).latency.batch_sizes == (4,)
+
+
 # --set
 
 

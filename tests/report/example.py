@@ -52,8 +52,8 @@ def accuracy(lost=0, gained=0, samples=360, right=356):
     )
 
 
-def verdict(name, outcome="accept", blocking=True, reason="because"):
-    return Verdict(name=name, outcome=outcome, blocking=blocking, reason=reason)
+def verdict(name, outcome="accept", blocking=True, reason="because", actual=1.0):
+    return Verdict(name=name, outcome=outcome, blocking=blocking, reason=reason, actual=actual)
 
 
 def variant(

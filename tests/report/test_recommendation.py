@@ -29,6 +29,21 @@ def test_advice_that_does_not_block_does_not_exclude():
     assert name == "int8"
 
 
+def test_doubtful_outputs_are_not_recommended():
+    far = [verdict("outputs", "inconclusive", False, reason="7.5 dB")]
+    name, sentence = choose(int8=variant(260_000, [latency(1, 4)], None, far))
+    assert name is None
+    assert sentence.endswith("int8 is 4.00 times [3.92, 4.08] as fast, but outputs: 7.5 dB.")
+
+
+def test_what_is_not_known_of_the_outputs_is_said():
+    _, sentence = choose(onnx=variant(1_000_000, [latency(2, 2)]))
+    assert sentence.endswith("100 % of its size, outputs not compared.")
+    unlabelled = accuracy().model_copy(update={"metric": None, "value": None, "drop": None})
+    _, sentence = choose(onnx=variant(1_000_000, [latency(2, 2)], unlabelled))
+    assert sentence.endswith(", outputs 34.2 dB from eager's, accuracy not known.")
+
+
 def test_equally_fast_ones_are_told_apart_by_size_then_accuracy():
     name, sentence = choose(
         large=variant(1_000_000, [latency(1, 4.05)], accuracy()),

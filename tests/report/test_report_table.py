@@ -101,6 +101,12 @@ def test_without_any_measurement_the_artifacts_are_still_listed():
     assert "eager failed: no weights" in nothing
 
 
+def test_outputs_that_nobody_compared_are_said():
+    blind = {"eager": variant(1000, [latency(2, 1)]), "onnx": variant(1000, [latency(1, 2)])}
+    assert "Outputs were not compared: the recipe names no data: evaluation." in text(report(blind))
+    assert "not compared" not in text(report())
+
+
 def test_reused_latency_shows_its_age():
     old = {"eager": variant(1000, [latency(1, 1, at="2026-02-27T11:00:00+00:00")])}
     assert "Latency was measured 2 days before this build and reused." in text(report(old))
@@ -122,6 +128,11 @@ def test_a_variant_whose_measurement_failed_is_in_the_table_as_failed():
         ([("slo p99_ms", "inconclusive", True)], "inconclusive: slo p99_ms"),
         ([("speed-up", "reject", False)], "does not pay"),
         ([("speed-up", "inconclusive", False)], "no clear gain"),
+        ([("speed-up", "inconclusive", False, "it broke", None)], "not compared"),
+        (
+            [("speed-up", "reject", False), ("outputs", "inconclusive", False)],
+            "outputs far off",
+        ),
         (
             [("speed-up", "inconclusive", False), ("speed-up over onnx", "reject", False)],
             "slower than onnx",
@@ -144,7 +155,7 @@ def test_doubts_are_collected_by_kind():
         for name, share in (("a", 12), ("b", 15))
     }
     shown = text(report(rows, baseline="a"))
-    assert "  fluctuating: all" in shown
+    assert "  fluctuating (the middle half of the calls spreads over 10 % of the median): all" in shown
     assert "  time cap: 2 of 8 rounds: all" in shown
 
 
