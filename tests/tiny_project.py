@@ -65,6 +65,7 @@ class Project:
     artifacts: Path
     built: list[str] = field(default_factory=list)
     judged: list[str] = field(default_factory=list)
+    measured: bool = False
 
     def recipe(self, variants: str, head: str = HEAD, data: str = "") -> Path:
         path = self.folder / "recipe.yaml"
@@ -82,6 +83,7 @@ class Project:
             **options,  # type: ignore[arg-type]
         )
         self.judged = [step for step in heard.built if step.endswith("accuracy")]
+        self.measured = "latency" in heard.built
         done = {"latency", "data", *self.judged}
         self.built = [step for step in heard.built if step not in done]
         return report

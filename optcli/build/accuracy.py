@@ -13,7 +13,7 @@ from optcli import accuracy, environment
 from optcli.accuracy import Evaluation
 from optcli.artifact import Artifact
 from optcli.build.latency import identity, runner_options
-from optcli.build.plan import Plan, PlannedVariant
+from optcli.build.plan import Plan, PlannedVariant, own_code
 from optcli.errors import OptcliError
 from optcli.observer import Observer
 from optcli.results import Accuracy
@@ -21,6 +21,7 @@ from optcli.store import Store, key_of
 
 _EVALUATION = "evaluation"
 _COMPARISON = "comparison"
+_CODE = ("accuracy/process.py", "accuracy/metrics.py", "accuracy/pairs.py")
 
 
 def judge(
@@ -148,5 +149,6 @@ class _Judging:
                 "inputs": [spec.model_dump(mode="json") for spec in self.plan.recipe.inputs],
                 "cpu": environment.cpu(),
                 "versions": environment.versions(variant.runner.needs.packages),
+                "code": own_code(variant.runner_name, _CODE, self.store.digests),
             }
         return self._ingredients[variant.name]

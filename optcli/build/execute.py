@@ -272,6 +272,8 @@ class Execution:
             "OMP_NUM_THREADS": count,
             "MKL_NUM_THREADS": count,
             "OPENBLAS_NUM_THREADS": count,
+            "OMP_WAIT_POLICY": "PASSIVE",  # as runners have it: a busy machine costs less
+            "GOMP_SPINCOUNT": "10000",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 

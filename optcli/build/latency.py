@@ -12,7 +12,7 @@ from typing import Any
 
 from optcli import environment, latency
 from optcli.artifact import Artifact
-from optcli.build.plan import Plan, PlannedVariant
+from optcli.build.plan import Plan, PlannedVariant, own_code
 from optcli.digest import of_value
 from optcli.latency import Candidate, Measured
 from optcli.observer import Observer
@@ -21,9 +21,8 @@ from optcli.store import Store, key_of
 from optcli.store.locks import held
 
 _KIND = "measurement"
-# Two builds that measure at the same time would measure each other.
-_ONE_AT_A_TIME = Path(tempfile.gettempdir()) / f"optcli-measuring-{getattr(os, 'getuid', int)()}.lock"
 STEP = "latency"
+_CODE = tuple(f"latency/{name}.py" for name in ("feeds", "measure", "plan", "process", "summary"))
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,10 @@ def measure(
         return Found()
     ids = _ids(plan, variants, artifacts)
     ingredients = _ingredients(plan, variants, ids, feeds)
+    ingredients["code"] = {
+        name: own_code(name, (*_CODE, "statistics.py"), store.digests)
+        for name in sorted({variant.runner_name for variant in variants})
+    }
     key = key_of(ingredients)
     if remeasure:
         store.discard(_KIND, key)
@@ -66,7 +69,7 @@ def measure(
         shutil.copyfile(known.path / "samples.npz", samples)
         return _of_record(known.record, ids)
     waiting = "another build is measuring on this machine; waiting for it"
-    with held(_ONE_AT_A_TIME, waiting=lambda: observer.warned(STEP, waiting)):
+    with held(_one_at_a_time(), waiting=lambda: observer.warned(STEP, waiting)):
         measured = latency.measure(
             [_candidate(v, artifacts[v.name], plan.threads) for v in variants],
             plan.baseline if plan.baseline in ids else variants[0].name,
@@ -86,6 +89,11 @@ def measure(
             shutil.copyfile(samples, work / "samples.npz")
             store.put(_KIND, key, work, record, ingredients)
     return _of_record(record, ids)
+
+
+def _one_at_a_time() -> Path:
+    """The lock of this machine: two builds that measure at the same time would measure each other."""
+    return Path(tempfile.gettempdir()) / f"optcli-measuring-{getattr(os, 'getuid', int)()}.lock"
 
 
 def _ids(

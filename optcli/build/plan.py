@@ -17,6 +17,7 @@ import optcli
 from optcli import data, environment, sources
 from optcli.artifact import Format
 from optcli.digest import FileDigests
+from optcli.errors import InputError
 from optcli.passes import Traits
 from optcli.recipe import PassUse, Recipe, RunnerUse
 from optcli.runners import DEFAULTS, Runner
@@ -113,7 +114,14 @@ def plan(
     }
     role_keys: dict[str, str] = {role: key_of(of) for role, of in roles.items()}
     context = _Context(recipe, threads, role_keys, digests)
-    first = context.source_step(source)
+    try:
+        first = context.source_step(source)
+    except OSError as error:
+        raise InputError(
+            f"the model cannot be read: {error.strerror or error}",
+            place=str(error.filename or recipe.model.source),
+            hint="look at its permissions",
+        ) from error
     baseline = recipe.baseline or next(iter(recipe.variants))
     wanted = [name for name in recipe.variants if not only or name in only or name == baseline]
     variants = []
@@ -136,6 +144,13 @@ def plan(
         role_keys,
         {role_keys[role]: of for role, of in roles.items()},
     )
+
+
+def own_code(runner_name: str, files: Sequence[str], digests: FileDigests) -> str:
+    """Digest of optcli's own files that run an artifact and make something of what it gives."""
+    found = [_PACKAGE / "runners" / "__init__.py", *(_PACKAGE / file for file in files)]
+    found += _with_shared(_PACKAGE / "runners" / f"{runner_name}.py")
+    return digests.of_files(_PACKAGE, found)
 
 
 def source_of(recipe: Recipe) -> Source:

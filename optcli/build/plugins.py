@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from pathlib import Path
 from typing import Any
@@ -107,17 +106,18 @@ def _remembered(use: PassUse, folder: Path, store: Store, digests: FileDigests) 
         "folder": str(folder),
         "code": code,
     }
-    log = store.log_folder(key) / "log.txt"
+    with store.lock("traits", key), store.work("traits", key) as work:
+        record = _described(use, payload, store.log_folder(key) / "log.txt")
+        store.put("traits", key, work, record, ingredients)
+    return Traits.from_record(record)
+
+
+def _described(use: PassUse, payload: dict[str, Any], log: Path) -> dict[str, Any]:
     try:
-        record = run("optcli.build.plugins:describe", payload, log=log, timeout_s=300)
+        return dict(run("optcli.build.plugins:describe", payload, log=log, timeout_s=300))
     except StepError as error:  # the code ended the process or crashed it: the file is what is wrong
         raise InputError(
             f"{use.reference} cannot be looked at: {error.message}",
             place=use.place,
             hint=f"importing it must do nothing but define things; its last words are in {log}",
         ) from error
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(store.lock("traits", key))
-        work = stack.enter_context(store.work("traits", key))
-        store.put("traits", key, work, record, ingredients)
-    return Traits.from_record(record)

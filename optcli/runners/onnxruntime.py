@@ -56,8 +56,9 @@ class OnnxruntimeRunner(Runner):
         options.graph_optimization_level = getattr(
             onnxruntime.GraphOptimizationLevel, _LEVELS[self.optimization_level]
         )
-        # Threads that spin while they wait would steal the cores of whatever is measured in turn.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # Threads may spin within a call, as they do by default, but not on after it: that would
+        # steal the cores of whatever is measured in turn.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         options.log_severity_level = 3
         path = artifact.path / onnx_format.FILE
         try:

@@ -7,6 +7,8 @@ from tiny_project import DATA, HEAD, Project, write_model
 
 from optcli import environment
 from optcli.build import preview
+from optcli.build.plan import own_code
+from optcli.digest import FileDigests
 
 VARIANTS = """\
   plain: []
@@ -33,6 +35,7 @@ def built_once(template, tmp_path_factory):
     assert project.judged[0] == "plain › accuracy", "the baseline's comes first, and is told"
     project.build()
     assert project.built == project.judged == []
+    assert not project.measured
     return place
 
 
@@ -133,3 +136,17 @@ def test_names_and_places_are_no_ingredients(built, tmp_path):
     report = other.build()
     assert other.built == []
     assert {variant.status for variant in report.variants.values()} == {"cached"}
+
+
+def test_the_code_that_runs_and_measures(built, monkeypatch):
+    files, digests = ("latency/measure.py",), FileDigests()
+    kept = own_code("onnxruntime", files, digests)
+    assert kept == own_code("onnxruntime", files, FileDigests())
+    assert kept != own_code("torch", files, digests)
+    assert kept != own_code("onnxruntime", ("latency/process.py",), digests)
+    monkeypatch.setattr("optcli.build.latency.own_code", lambda *_: "edited")
+    built.build()
+    assert (built.built, built.judged, built.measured) == ([], [], True)
+    monkeypatch.setattr("optcli.build.accuracy.own_code", lambda *_: "edited")
+    built.build()
+    assert (built.built, bool(built.judged), built.measured) == ([], True, False)
