@@ -130,6 +130,10 @@ def _parse(file: Path) -> ast.Module:
         raise InputError(
             f"syntax error: {error.msg}", place=f"{file}:{error.lineno}", hint=f"mend the line: {line}"
         ) from error
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {error.strerror}", place=str(file), hint="look at its permissions"
+        ) from error
     except ValueError as error:  # null bytes
         raise InputError(
             f"not Python source: {error}", place=str(file), hint="name a .py file of text"
