@@ -152,7 +152,7 @@ class _Session:
             log = self.logs / f"{name}.log"
             self.children[name] = workers.spawn(_SPAWNED, payload, log=log, environment=environment)
             opened = self._ask(name, {"do": "open"}, self.timeout_s)
-            self.opened.setdefault(name, Opened(**opened))
+            self.opened.setdefault(name, Opened(**opened, wanted_threads=options.get("threads")))
         except (OptcliError, ValueError) as error:
             self._drop(name, error)
 

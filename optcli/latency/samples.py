@@ -41,12 +41,16 @@ class Series:
 
 @dataclass(frozen=True)
 class Opened:
-    """How an artifact was opened: milliseconds, threads, and the runner's effective settings."""
+    """How an artifact was opened: milliseconds, threads, and the runner's effective settings.
+
+    `threads` were read back, `wanted_threads` were asked for.
+    """
 
     import_ms: float
     load_ms: float
     threads: int
     effective: dict[str, Any]
+    wanted_threads: int | None = None
 
 
 @dataclass(frozen=True)

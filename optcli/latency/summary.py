@@ -110,9 +110,9 @@ def _flags(measured: Measured, series: Series, opened: Opened) -> list[str]:
     rounds, planned = len(series.ns), measured.settings["rounds"]
     if rounds < planned:
         flags.append(f"time cap: {rounds} of {planned} rounds")
-    wanted = measured.settings["threads"]
+    wanted = opened.wanted_threads
     if wanted is not None and opened.threads != wanted:
-        flags.append(f"ran with {opened.threads} threads, the settings say {wanted}")
+        flags.append(f"ran with {opened.threads} threads, wanted {wanted}")
     if series.name != measured.baseline and measured.beside(series, measured.baseline) is None:
         flags.append(f"no speed-up: the baseline {measured.baseline} could not be measured beside it")
     return flags

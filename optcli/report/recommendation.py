@@ -32,8 +32,9 @@ def recommend(variants: Mapping[str, VariantReport], baseline: str) -> tuple[str
     """The variant to serve and a sentence that says why; None where nothing beats the baseline.
 
     Of the variants that all blocking verdicts accept and whose speed-up interval at the first batch
-    size lies above 1, the fastest. Those whose intervals reach into the fastest one's are as fast as
-    can be told: of them the smallest file, of about equal sizes (5 %) the most accurate.
+    size lies above 1, the fastest. Those whose intervals reach into the fastest one's, of the speed-up
+    and of p50 (which the baseline's noise does not widen), are as fast as can be told: of them the
+    smallest file, of about equal sizes (5 %) the most accurate.
     """
     measured = _measured(variants, baseline)
     allowed = [choice for choice in measured if _accepted(choice.variant)]
@@ -41,12 +42,20 @@ def recommend(variants: Mapping[str, VariantReport], baseline: str) -> tuple[str
     if not faster:
         return None, _nothing(measured, allowed, variants, baseline)
     fastest = max(faster, key=lambda choice: choice.speedup.value)
-    equals = [choice for choice in faster if (choice.speedup.high or 0) >= (fastest.speedup.low or 0)]
+    equals = [choice for choice in faster if choice is fastest or _equal(choice, fastest)]
     smallest = min(choice.size_bytes for choice in equals)
     small = [choice for choice in equals if choice.size_bytes <= smallest * (1 + _SAME_SIZE)]
     best = min(small, key=lambda choice: (choice.drop, -choice.speedup.value))
     others = [choice.name for choice in equals if choice is not best]
     return best.name, _praise(best, others, fastest, variants, baseline)
+
+
+def _equal(choice: _Choice, fastest: _Choice) -> bool:
+    """Whether nobody can tell which of the two is faster."""
+    if (choice.speedup.high or 0) < (fastest.speedup.low or 0):
+        return False
+    mine, best = choice.latency.p50_ms, fastest.latency.p50_ms
+    return (mine.low or mine.value) <= (best.high or best.value)
 
 
 def _measured(variants: Mapping[str, VariantReport], baseline: str) -> list[_Choice]:

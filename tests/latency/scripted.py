@@ -15,12 +15,14 @@ class ScriptedChild:
 
     turns: ClassVar = []  # (name, command, batch size) of all children, in order
 
-    def __init__(self, name, payload, call_ns, fails=None, fails_at=None, jitter=0.0, busy=1):
+    def __init__(
+        self, name, payload, call_ns, fails=None, fails_at=None, jitter=0.0, busy=1, threads=2
+    ):
         import numpy as np
 
         self.name, self.payload, self.call_ns = name, payload, call_ns
         self.fails, self.fails_at, self.jitter = fails, fails_at, jitter
-        self.busy = busy
+        self.busy, self.threads = busy, threads
         self.rng = np.random.default_rng(zlib.crc32(name.encode()))
         self.killed = False
         self.pending = None
@@ -48,8 +50,8 @@ class ScriptedChild:
         self.killed = True
 
     def do_open(self, command):
-        effective = {"precision": "fp32", "threads": 2}
-        return {"import_ms": 100.0, "load_ms": 20.0, "effective": effective, "threads": 2}
+        effective = {"precision": "fp32", "threads": self.threads}
+        return {"import_ms": 100.0, "load_ms": 20.0, "effective": effective, "threads": self.threads}
 
     def do_warm(self, command):
         return {"first_ms": 9.0, "calls": command["calls"], "usual_ns": self.call_ns}

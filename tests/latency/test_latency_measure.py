@@ -133,6 +133,19 @@ def test_threads_of_the_settings_are_the_runners_unless_it_has_its_own(measure, 
     assert measure.spawned[-1].payload["options"] == {"threads": 1}
 
 
+def test_threads_that_were_not_heeded_are_marked_other_wishes_are_not(scripted, candidate, tmp_path):
+    one = {"call_ns": 4e6, "threads": 1}
+    scripted(eager={"call_ns": 4e6}, asked=one, slighted=one)
+    candidates = [candidate("eager"), candidate("asked", threads=1), candidate("slighted")]
+    rows = latency.to_results(
+        latency.measure(candidates, "eager", INPUTS, None, SETTINGS, tmp_path, 0, Silent())
+    )
+    marked = {
+        name: [flag for flag in found[0].flags if "threads" in flag] for name, found in rows.items()
+    }
+    assert marked == {"eager": [], "asked": [], "slighted": ["ran with 1 threads, wanted 2"]}
+
+
 def test_wrong_runner_options_are_that_candidates_failure(measure, candidate, tmp_path):
     measure({"eager": {"call_ns": 4e6}})
     wrong = candidate("wrong", nonsense=3)

@@ -55,6 +55,17 @@ def test_equally_fast_ones_are_told_apart_by_size_then_accuracy():
     assert "large and small are as fast within the intervals and larger or less accurate." in sentence
 
 
+def test_a_noisy_baseline_makes_nobody_equal():
+    def beside_noise(p50, size_bytes):
+        row = latency(p50, 8 / p50)
+        wide = row.speedup.model_copy(update={"low": 1.5, "high": 40.0})
+        return variant(size_bytes, [row.model_copy(update={"speedup": wide})], accuracy())
+
+    name, sentence = choose(fast=beside_noise(1, 1000), half=beside_noise(2, 500))
+    assert name == "fast"
+    assert "within the intervals" not in sentence
+
+
 @pytest.mark.parametrize(("speedup", "named"), [(1.5, "fast"), (1.01, None), (0.5, None)])
 def test_only_what_is_faster_for_certain(speedup, named):
     name, sentence = choose(fast=variant(1000, [latency(3, speedup)], accuracy()))
