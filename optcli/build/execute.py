@@ -72,6 +72,7 @@ class Execution:
         self._starting = threading.Lock()
         self._running: set[Child] = set()
         self._probe: Path | None = None
+        self._interrupted = False
         self._done: dict[str, Done] = {}
 
     def __enter__(self) -> Execution:
@@ -132,6 +133,7 @@ class Execution:
                     done = self._done[step.key] = future.result()
                     stopped = stopped or (done.status == "failed" and not self._settings.keep_going)
         except BaseException:
+            self._interrupted = True
             for child in list(self._running):
                 child.kill()
             raise
@@ -153,7 +155,8 @@ class Execution:
             )
         except OptcliError as error:
             error.place = error.place or label
-            self._observer.failed(label, error.message)
+            if not self._interrupted:  # else it was ourselves who killed it
+                self._observer.failed(label, error.message)
             return Done("failed", error=error)
         return Done("cached" if seconds is None else "built", entry, seconds)
 

@@ -1,0 +1,129 @@
+"""Readers that go away, streams that are closed or full, and signals: the exit code says what was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import psutil
+import pytest
+from tiny_project import DATA
+
+from optcli.store import Store
+
+OPTCLI = [sys.executable, "-m", "optcli"]
+
+
+def shell(line: str, folder) -> subprocess.CompletedProcess[str]:
+    """A line for bash in which `optcli` is this one, and the exit code is that of optcli."""
+    program = f'optcli() {{ {sys.executable} -m optcli "$@"; }}\n{line}\nexit ${{PIPESTATUS[0]}}'
+    return subprocess.run(
+        ["bash", "-c", program], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "verb", ["compare", "passes", "schema", "cache ls", "build recipe.yaml --json"]
+)
+def test_a_reader_that_goes_away_changes_nothing(place, verb):
+    done = shell(f"optcli {verb} | head -c 5", place.folder)
+    assert done.returncode == 0
+    assert len(done.stdout) == 5
+    assert "Traceback" not in done.stderr
+    assert "Broken" not in done.stderr
+
+
+def test_the_verdict_holds_though_nobody_reads_the_table(place):
+    head = "version: 1\nname: strict\n"
+    bad = '  plain: []\n  bad: [{"./fakes.py:Misbehave": {way: raise}}]\n'
+    recipe = place.recipe(bad, data=DATA)
+    recipe.write_text(recipe.read_text().replace("version: 1\nname: tiny\n", head))
+    for line in ("optcli build recipe.yaml | true", "optcli build recipe.yaml 2>&1 | true"):
+        done = shell(line, place.folder)
+        assert done.returncode == 4, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_no_harm(place, closed):
+    fresh = f"optcli build recipe.yaml --store {place.folder}/fresh {closed}"
+    done = shell(fresh, place.folder)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert Store(place.folder / "fresh").verify() == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("verb", ["compare", "build recipe.yaml", "--help", "schema"])
+def test_a_full_stdout_is_said(place, verb):
+    done = shell(f"optcli {verb} > /dev/full", place.folder)
+    assert done.returncode == 4
+    assert "No space left on device\n  hint: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def living(mark: str) -> list[int]:
+    found = []
+    for process in psutil.process_iter(["pid"]):
+        try:
+            if process.environ().get("OPTCLI_TEST_MARK") == mark and process.status() != "zombie":
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "says"),
+    [
+        (signal.SIGINT, 130, "interrupted: what was finished is kept"),
+        (signal.SIGTERM, 143, "ended by SIGTERM: what was finished is kept"),
+        (signal.SIGHUP, 129, "ended by SIGHUP: what was finished is kept"),
+    ],
+)
+def test_a_signal_ends_the_build_cleanly(place, nothing_lost, number, code, says):
+    mark = uuid.uuid4().hex
+    place.recipe('  plain: []\n  hang: [{"./fakes.py:Misbehave": {way: hang}}]\n', data=DATA)
+    build = subprocess.Popen(
+        [*OPTCLI, "build", "recipe.yaml"],
+        cwd=place.folder,
+        env={**os.environ, "OPTCLI_TEST_MARK": mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while len(living(mark)) < 4 and time.monotonic() < deadline:  # the step's own child hangs as well
+        time.sleep(0.05)
+    build.send_signal(number)
+    out, err = build.communicate(timeout=30)
+    assert build.returncode == code, err
+    assert out == ""
+    assert says in err
+    assert "Traceback" not in err
+    assert "memory ran out" not in err, "what we killed ourselves is no failure"
+    deadline = time.monotonic() + 10
+    while living(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not living(mark)
+    nothing_lost()
+
+
+def test_nohup_is_respected(place):
+    done = shell("trap '' HUP; optcli build recipe.yaml --dry-run --json", place.folder)
+    assert done.returncode == 0
+    program = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "import sys; sys.argv = ['optcli', 'passes', '--json']\n"
+        "from optcli import cli\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
+        "assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
