@@ -26,7 +26,7 @@ demo: $(STAMP) ## Build, measure and judge the quickstart recipe
 
 .PHONY: test
 test: $(STAMP) lint ## Lint, type-check and run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 .PHONY: fast
 fast: $(STAMP) ## Only the tests without heavy libraries
