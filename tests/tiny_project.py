@@ -44,11 +44,11 @@ def write_model(path: Path, seed: int = 0, size: int = 4) -> None:
     onnx.save(model, path)
 
 
-def write_images(folder: Path, count: int = 12) -> None:
+def write_images(folder: Path, count: int = 12, seed: int = 0) -> None:
     """Noise images in two classes."""
     from PIL import Image
 
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(seed)
     for index in range(count):
         place = folder / ("a", "b")[index % 2]
         place.mkdir(parents=True, exist_ok=True)

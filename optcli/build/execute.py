@@ -95,6 +95,7 @@ class Execution:
             for role, of in recipe.data.items()
         }
         payload = {"inputs": _inputs(plan), "folder": str(recipe.folder), "data": settings}
+        payload["metric"] = plan.data_ingredients["metric"]
         call = {"function": "optcli.build.step:prepare_data", "payload": payload}
         name = "data"
         entry, _ = self._obtain("data", plan.data_key, name, plan.data_ingredients, call, spawned=False)
@@ -231,7 +232,9 @@ class Execution:
     ) -> dict[str, Any]:
         log = log_of(self._store, key)
         log.unlink(missing_ok=True)
-        payload = {**call["payload"], "out": str(work)}
+        # Not in the recorded call: whoever repeats a step begins at its beginning.
+        scratch = self._store.scratch_folder("artifact", key)
+        payload = {**call["payload"], "out": str(work), "scratch": str(scratch)}
         with suppress(OSError):
             log.parent.mkdir(parents=True, exist_ok=True)
             log.with_name("call.json").write_text(json.dumps(call, indent=1))

@@ -132,7 +132,8 @@ def plan(
             steps.append(context.pass_step(steps[-1], traits_of(use, traits, digests)))
         variants.append(_planned(name, tuple(steps), variant.runner, variant.required))
     inputs = [spec.model_dump(mode="json") for spec in recipe.inputs]
-    checked = {"step": "data", "roles": role_keys, "inputs": inputs}
+    metric = recipe.accuracy.metric if recipe.accuracy else None
+    checked = {"step": "data", "roles": role_keys, "inputs": inputs, "metric": metric}
     return Plan(
         recipe,
         source,

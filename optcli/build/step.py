@@ -75,6 +75,7 @@ def make_artifact(payload: dict[str, Any], channel: Channel | None) -> dict[str,
         step=payload["step"],
         threads=payload["threads"],
         seed=payload["seed"],
+        scratch=Path(payload["scratch"]) if payload.get("scratch") else None,
         calibration=roles.get("calibration"),
         training=roles.get("training"),
         validation=roles.get("validation"),
@@ -104,12 +105,22 @@ def make_artifact(payload: dict[str, Any], channel: Channel | None) -> dict[str,
 
 
 def prepare_data(payload: dict[str, Any], channel: Channel | None) -> dict[str, Any]:
-    """Open every data role, see that evaluation is disjoint from the rest, keep samples for checks."""
+    """Open every data role, see that evaluation is disjoint from the rest, keep samples for checks.
+
+    One sample of each role is prepared: what is wrong with all of them is known before any work.
+    """
     import numpy as np
 
     inputs, folder = _inputs(payload), Path(payload["folder"])
     roles = {role: _samples(settings, folder, inputs) for role, settings in payload["data"].items()}
     data.disjoint(roles)
+    firsts = {role: samples[0] for role, samples in roles.items() if len(samples)}
+    if payload["metric"] and "evaluation" in firsts and firsts["evaluation"].target is None:
+        raise InputError(
+            f"{payload['metric']} needs labels, and the evaluation set has none",
+            place="data.evaluation",
+            hint="label the samples, or remove `accuracy:`: then outputs alone are compared",
+        )
     order = ("calibration", "validation", "evaluation", "training")
     probed = roles[next(role for role in order if role in roles)]
     count = min(PROBE_SAMPLES, len(probed))

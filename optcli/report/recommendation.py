@@ -39,6 +39,8 @@ def recommend(variants: Mapping[str, VariantReport], baseline: str) -> tuple[str
     measured = _measured(variants, baseline)
     allowed = [choice for choice in measured if _accepted(choice.variant)]
     faster = [choice for choice in allowed if (choice.speedup.low or 0) > 1]
+    if baseline in variants and variants[baseline].status == "failed":
+        return None, f"Nothing can be recommended: the baseline {baseline} failed."
     if not faster:
         return None, _nothing(measured, allowed, variants, baseline)
     fastest = max(faster, key=lambda choice: choice.speedup.value)

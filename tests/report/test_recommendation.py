@@ -94,6 +94,13 @@ def test_only_the_first_batch_size_decides():
     assert choose(odd=variant(1000, rows, accuracy()))[0] is None
 
 
+def test_beside_a_baseline_that_failed_nothing_is_recommended():
+    failed = variant(1000, [latency(2, 1)], status="failed", reason="x")
+    fast = variant(1000, [latency(1, 2)])
+    name, sentence = recommend({"eager": failed, "fast": fast}, "eager")
+    assert (name, sentence) == (None, "Nothing can be recommended: the baseline eager failed.")
+
+
 def test_nothing_measured_and_nothing_to_choose():
     assert choose() == (None, "There is only the baseline eager: nothing to choose from.")
     name, sentence = choose(failed=variant(1000, [latency(1, 4)], status="failed", reason="x"))
