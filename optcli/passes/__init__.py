@@ -27,7 +27,9 @@ class Job:
     """All that a pass may use besides its source.
 
     `out` is an empty folder to write the artifact into. `origin` is the model as it came from its
-    source. A data role is None unless the pass names it in `uses`. `device` is `cpu` or `cuda`.
+    source. A data role is None unless the pass names it in `roles()`. `device` is `cpu` or `cuda`.
+    `scratch` is a folder of this step's own that outlives a killed build, for checkpoints: whoever
+    writes there makes it, and it is removed once the step is done. None: nothing can be kept.
     """
 
     out: Path
@@ -41,6 +43,7 @@ class Job:
     device: str = "cpu"
     threads: int = 1
     seed: int = 0
+    scratch: Path | None = None
 
     def progress(self, fraction: float | None, message: str) -> None:
         """Say how far the pass is; `fraction` is 0..1 or None where the end is not known."""
@@ -67,7 +70,8 @@ class Pass(Settings):
     """Turns one artifact into another.
 
     `accepts` lists the formats it reads. `needs` names the packages (their versions enter the key)
-    and the device it cannot run without. `uses` lists the data roles it reads. `tolerance`, for a
+    and the device it cannot run without. `uses` lists the data roles it may read; where options
+    decide, `roles` says which ones it does. `tolerance`, for a
     conversion that must not change the result, is the largest |difference| allowed as a fraction
     of the largest |output|: the build then checks every artifact against its parent. `device_bound`
     says that the result depends on the CPU or GPU it was made on.
@@ -86,6 +90,10 @@ class Pass(Settings):
     @abstractmethod
     def run(self, source: Artifact, job: Job) -> Made:
         """Write the artifact into `job.out`. Whatever it raises fails this step and no other."""
+
+    def roles(self) -> tuple[Role, ...]:
+        """The data roles that are read with these options."""
+        return self.uses
 
     def attempts(self) -> tuple[Pass, ...]:
         """What to try in turn: the next one runs when the one before raised or was found wrong."""
@@ -137,7 +145,7 @@ class Traits:
             produces={source: configured.produces(source) for source in configured.accepts},
             code=code,
             needs=configured.needs,
-            uses=configured.uses,
+            uses=configured.roles(),
             tolerance=configured.tolerance,
             device_bound=configured.device_bound,
             reference=reference,

@@ -35,7 +35,7 @@ def chain_problems(
         if known is None:
             current, before = None, use.name
             continue
-        for role in known.uses:
+        for role in known.roles() if isinstance(known, Pass) else known.uses:
             if role not in roles:
                 message = f"{use.name} needs data: {role}, which the recipe does not give"
                 problems.add(at, message, f"add data: {{{role}: {{source: ...}}}}", kind=role)

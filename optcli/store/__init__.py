@@ -3,6 +3,7 @@
     entries/<kind>/<key>/entry.json   what made it, its facts and the digest of every file
     entries/<kind>/<key>/files/       what was made, read-only
     work/                             what is being made now; an entry is moved out of here whole
+    scratch/<kind>/<key>/             what an unfinished step keeps to go on from, such as checkpoints
     locks/                            one empty file per key that was ever made
     logs/<key>/                       what was said while it was made, or failed to be
     digests.json                      the digests of files elsewhere, remembered
@@ -108,6 +109,18 @@ class Store:
         """Where the log of making an entry belongs; it goes when the entry is discarded."""
         return self.root / "logs" / key
 
+    def scratch_folder(self, kind: str, key: str) -> Path:
+        """Where making an entry may keep what it needs to go on after being killed; `put` removes it.
+
+        It is written to under the entry's lock only, and made by whoever needs it.
+        """
+        return self.root / "scratch" / kind / key
+
+    def unfinished(self) -> list[tuple[str, str]]:
+        """The kind and key of every step that has kept something in its scratch folder."""
+        kinds = _names(self.root / "scratch")
+        return [(kind, key) for kind in kinds for key in _names(self.root / "scratch" / kind)]
+
     def logged(self) -> list[str]:
         """The keys that have a log."""
         return _names(self.root / "logs")
@@ -182,6 +195,7 @@ class Store:
                     disk.sync(final.parent)
         if aside is not None:
             disk.remove(aside)
+        disk.remove(self.scratch_folder(kind, key))
         made = first or entry.read(final, kind, key)
         assert made is not None, f"{final} was not written as it is read"
         return made

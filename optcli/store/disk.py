@@ -120,6 +120,14 @@ def size_of(folder: Path) -> int:
     return size_bytes
 
 
+def modified(folder: Path) -> float:
+    """When a folder last gained or lost a file, in seconds since 1970; 0 where it is gone."""
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def remove(folder: Path) -> None:
     """Remove a folder and all below it, whatever its modes; what cannot be removed stays."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from optcli.store import disk, entry, locks
@@ -63,8 +64,9 @@ def collect(
     """Remove entries unused for `older_than_s` seconds, then the least recently used above `max_bytes`.
 
     Always removes what dead processes left and entries that cannot be read; a log goes with its
-    entry, that of a failure when it is as old. Never removes an entry whose key is in `keep`, or one
-    that is being made right now. Raises `StoreError`.
+    entry, that of a failure when it is as old. What an unfinished step has kept to go on from goes
+    when it is as old, and before any entry where room is to be made. Never removes an entry whose
+    key is in `keep`, or one that is being made right now. Raises `StoreError`.
     """
     with disk.failures(store.root):
         removed = store.clear_stale(dry_run=dry_run)
@@ -72,6 +74,7 @@ def collect(
     entries = sorted(store.entries(), key=lambda item: item.last_used())
     total = sum(item.size_bytes for item in entries)
     now = time.time()
+    removed += _scratch(store, keep, older_than_s, max_bytes, total, dry_run=dry_run)
     for item in entries:
         unused_s = now - item.last_used()
         if older_than_s is not None and unused_s > older_than_s:
@@ -87,6 +90,38 @@ def collect(
             total -= item.size_bytes
     if older_than_s is not None:
         removed += _old_logs(store, now - older_than_s, keep, dry_run=dry_run)
+    return removed
+
+
+def _scratch(
+    store: Store,
+    keep: Collection[str],
+    older_than_s: float | None,
+    max_bytes: int | None,
+    total: int,
+    *,
+    dry_run: bool,
+) -> list[Removed]:
+    """Remove what unfinished steps have kept: too old, in the way, or of a step that is done."""
+    removed = []
+    found = [(kind, key, store.scratch_folder(kind, key)) for kind, key in store.unfinished()]
+    total += sum(disk.size_of(folder) for _, _, folder in found)
+    for kind, key, folder in sorted(found, key=lambda item: disk.modified(item[2])):
+        unused_s = time.time() - disk.modified(folder)
+        size_bytes = disk.size_of(folder)
+        if store.peek(kind, key) is not None:
+            reason = "its step is done"
+        elif key in keep:
+            continue
+        elif older_than_s is not None and unused_s > older_than_s:
+            reason = f"of a step not finished for {unused_s / 86400:.1f} days"
+        elif max_bytes is not None and total > max_bytes:
+            reason = "of an unfinished step, to make room"
+        else:
+            continue
+        if dry_run or _unless_locked(store, kind, key, partial(disk.remove, folder)):
+            removed.append(Removed("scratch", key, size_bytes, reason))
+            total -= size_bytes
     return removed
 
 
@@ -131,6 +166,11 @@ def _identity(store: Store, kind: str, key: str) -> int | None:
 
 
 def _discard_unless_locked(store: Store, kind: str, key: str) -> bool:
+    return _unless_locked(store, kind, key, lambda: store.discard(kind, key))
+
+
+def _unless_locked(store: Store, kind: str, key: str, remove: Callable[[], None]) -> bool:
+    """Remove something of an entry unless somebody is making it right now."""
     with disk.failures(store.root):
         path = store.lock_path(kind, key)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +178,7 @@ def _discard_unless_locked(store: Store, kind: str, key: str) -> bool:
     if lock is None:
         return False
     try:
-        store.discard(kind, key)
+        remove()
     finally:
         lock.release()
     return True

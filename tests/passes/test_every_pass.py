@@ -80,7 +80,7 @@ def test_attempts_make_the_same_format(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_its_declarations_are_sound_and_survive_a_round_trip(name):
     for options in configured.variations(passes.find(name)):
-        assert set(options.uses) <= {"calibration", "training", "validation"}
+        assert set(options.roles()) <= set(options.uses) <= {"calibration", "training", "validation"}
         assert options.tolerance is None or 0 < options.tolerance < 1
         traits = Traits.of(options, name, code="c0de")
         assert Traits.from_record(json.loads(json.dumps(traits.to_record()))) == traits

@@ -176,3 +176,49 @@ def test_damage_and_removal_read_as_lines(tmp_store):
     (tmp_store.folder("artifact", key) / "files" / "model").unlink()
     assert str(tmp_store.verify()[0]) == f"artifact {key[:12]}: model: missing"
     assert str(tmp_store.gc()[0]) == f"artifact {key[:12]} (0.00 MB): damaged"
+
+
+def keep_scratch(store: Store, name: str, size_bytes: int = 100, s_ago: float = 0) -> str:
+    key = key_of({"step": name})
+    folder = store.scratch_folder("artifact", key)
+    folder.mkdir(parents=True)
+    (folder / "checkpoint").write_bytes(b"c" * size_bytes)
+    os.utime(folder, (time.time() - s_ago,) * 2)
+    return key
+
+
+def test_scratch_outlives_a_killed_step_and_goes_when_its_entry_is_kept(tmp_store):
+    key, other = keep_scratch(tmp_store, "one"), keep_scratch(tmp_store, "other")
+    with tmp_store.work("artifact", key):
+        pass  # it failed, or was killed
+    assert (tmp_store.scratch_folder("artifact", key) / "checkpoint").exists()
+    assert tmp_store.unfinished() == sorted([("artifact", key), ("artifact", other)])
+    assert make(tmp_store, "one") == key
+    assert tmp_store.unfinished() == [("artifact", other)]
+    assert tmp_store.verify() == []
+
+
+def test_gc_removes_scratch_by_age_and_to_make_room_but_not_by_itself(tmp_store):
+    entry = make(tmp_store, "entry", 1000)
+    old, new = (keep_scratch(tmp_store, f"{age}", 1000, age) for age in (300, 10))
+    assert tmp_store.gc() == []
+    assert [(each.kind, each.key) for each in tmp_store.gc(older_than_s=100)] == [("scratch", old)]
+    assert tmp_store.unfinished() == [("artifact", new)]
+    planned = tmp_store.gc(max_bytes=1500, dry_run=True)
+    assert tmp_store.gc(max_bytes=1500) == planned
+    assert [(each.kind, each.key, each.size_bytes) for each in planned] == [("scratch", new, 1000)]
+    assert tmp_store.unfinished() == []
+    assert keys(tmp_store) == {entry}
+
+
+def test_gc_leaves_the_scratch_of_a_step_that_is_being_made_or_is_to_be_kept(tmp_store):
+    key, kept = keep_scratch(tmp_store, "one", 10, 300), keep_scratch(tmp_store, "kept", 10, 300)
+    with tmp_store.lock("artifact", key):
+        assert Store(tmp_store.root).gc(keep={kept}, max_bytes=0, older_than_s=1) == []
+    assert [each.key for each in tmp_store.gc(keep={kept}, older_than_s=1)] == [key]
+
+
+def test_gc_removes_scratch_of_a_step_that_is_done(tmp_store):
+    key = make(tmp_store, "one")
+    assert keep_scratch(tmp_store, "one") == key
+    assert [each.reason for each in tmp_store.gc()] == ["its step is done"]
