@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -70,24 +71,27 @@ def main() -> NoReturn:
     from optcli.cli import streams
 
     streams.prepare()
-    for name in ("SIGTERM", "SIGHUP"):
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         # Whoever has a signal ignored, as nohup does, means it.
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
-    sys.exit(int(run(sys.argv[1:])))
+    code = int(run(sys.argv[1:]))
+    if _received:
+        # Python ends by SIGINT, whatever was caught, where an interrupt fell into an exec() of text.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
-class _Ended(KeyboardInterrupt):
-    """A signal that ends the program as Ctrl-C does, with everything that this cleans up."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"ended by {signal.Signals(number).name}")
-        self.number = number
+_received: list[int] = []
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
-    raise _Ended(number)
+    """End the program with everything that Ctrl-C cleans up."""
+    _received.append(number)
+    raise KeyboardInterrupt
 
 
 def run(arguments: list[str]) -> int:
@@ -97,44 +101,51 @@ def run(arguments: list[str]) -> int:
         return int(code or 0)
     except click.exceptions.Exit as stop:
         return int(stop.exit_code)
-    except (KeyboardInterrupt, click.Abort) as stop:
-        # click turns the one into the other.
-        end = stop if isinstance(stop, _Ended) else stop.__cause__
-        how = str(end) if isinstance(end, _Ended) else "interrupted"
-        _say(f"{how}: what was finished is kept, the next run goes on from there")
-        return 128 + end.number if isinstance(end, _Ended) else ExitCode.INTERRUPTED
-    except click.exceptions.NoArgsIsHelpError as error:
+    except (Exception, KeyboardInterrupt) as error:
+        # Whatever came of a signal: in the midst of an import, one turns into an ImportError.
+        if _received or isinstance(error, KeyboardInterrupt | click.Abort):
+            return _interrupted(_received[0] if _received else signal.SIGINT)
+        return _failed(error)
+
+
+def _interrupted(number: int) -> int:
+    name = signal.Signals(number).name
+    how = "interrupted" if number == signal.SIGINT else f"ended by {name}"
+    _say(f"{how}: what was finished is kept, the next run goes on from there")
+    return 128 + number
+
+
+def _failed(error: Exception | KeyboardInterrupt) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
         _say(error.format_message())
         return ExitCode.WRONG_RECIPE
-    except click.ClickException as error:
-        where = (
-            error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "optcli"
-        )
+    if isinstance(error, click.ClickException):
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        where = context.command_path if context else "optcli"
         _say(f"error: {error.format_message()}\n  hint: see `{where} --help`")
         return ExitCode.WRONG_RECIPE
-    except OptcliError as error:
+    if isinstance(error, OptcliError):
         _say(f"error: {error}")
         return error.exit_code
-    except OSError as error:
+    if isinstance(error, OSError):
         # The disk or the terminal refused something: the reader's to mend, not a bug.
         import logging
 
-        logging.getLogger(__name__).info("the system refused", exc_info=True)
-        where = f"{error.filename}: " if error.filename else ""
+        logging.getLogger(__name__).info("the system refused", exc_info=error)
+        place = f"{error.filename}: " if error.filename else ""
         _say(
-            f"error: {where}the system refused: {error.strerror or error}\n"
+            f"error: {place}the system refused: {error.strerror or error}\n"
             "  hint: look at space, permissions and limits (ulimit -a); -v shows where it happened"
         )
         return ExitCode.FAILED
-    except Exception:
-        import traceback
+    import traceback
 
-        traceback.print_exc()
-        _say(
-            f"error: this is a bug in optcli {__version__}, not your mistake\n"
-            "  hint: please report it with the traceback above and your recipe"
-        )
-        return ExitCode.BUG
+    traceback.print_exception(error)
+    _say(
+        f"error: this is a bug in optcli {__version__}, not your mistake\n"
+        "  hint: please report it with the traceback above and your recipe"
+    )
+    return ExitCode.BUG
 
 
 def _say(text: str) -> None:

@@ -127,3 +127,21 @@ def test_nohup_is_respected(place):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)
+
+
+def test_a_signal_that_turned_into_another_error_is_no_bug(place, optcli, monkeypatch):
+    """Python's import system makes an ImportError of an interrupt within an extension module."""
+    import optcli.build as building
+    from optcli import cli
+
+    def importing(*_: object, **__: object) -> None:
+        try:
+            cli._end(signal.SIGTERM, None)
+        except KeyboardInterrupt as error:
+            raise ImportError("initialization failed") from error
+
+    monkeypatch.setattr(cli, "_received", [])
+    monkeypatch.setattr(building, "preview", importing)
+    said = optcli("build", "recipe.yaml", "--dry-run")
+    assert said.code == 143
+    assert said.err.startswith("ended by SIGTERM")
