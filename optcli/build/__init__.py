@@ -52,7 +52,10 @@ def build(
     planned = _plan(Path(recipe), kept, overrides, only)
     folder = (artifacts or Path("artifacts")).absolute() / planned.recipe.name
     with Execution(planned, kept, observer, Settings(jobs, keep_going, timeout_s)) as execution:
-        data = execution.prepare_data()
+        try:
+            data = execution.prepare_data()
+        except StepError as error:  # it died: of a sample that crashes a decoder, or for memory
+            raise _with_log(error, "data", kept, planned.data_key) from error
         done = execution.run()
     _raise_what_fails_all(planned, done, kept)
     kept.digests.save()
@@ -70,7 +73,7 @@ def build(
         judged, failures = judge(planned, made, kept, logs, observer, remeasure, timeout_s)
         for name, reason in measured.failures.items():
             failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
-        found = _report(planned, done, measured, judged, failures, kept, began)
+        found = _report(planned, done, measured, judged, failures, kept, logs, began)
         view.write(folder / "report.json", found.to_json() + "\n")
         view.write(folder / "report.md", report.markdown(found))
     kept.digests.save()
@@ -140,14 +143,19 @@ def _raise_what_fails_all(planned: Plan, done: dict[str, Done], store: Store) ->
     """A model that cannot be read fails every variant: that is an error, not a report."""
     key = planned.variants[0].steps[0].key
     source = done.get(key)
+    if source is not None and isinstance(source.error, StepError):
+        raise _with_log(source.error, "", store, key)
     if source is not None and source.error is not None:
-        error, log = source.error, log_of(store, key)
-        if isinstance(error, StepError) and log.exists():
-            error.hint = "; ".join(filter(None, (error.hint, f"log: {log}")))
-        raise error
+        raise source.error
     if source is None:
         first = planned.variants[0].missing[0]
         raise MissingError(first.what, place=planned.variants[0].name, hint=first.hint)
+
+
+def _with_log(error: StepError, place: str, store: Store, key: str | None) -> StepError:
+    hint = f"log: {log_of(store, key)}" if key else ""
+    hint = "; ".join(filter(None, (error.hint, hint)))
+    return StepError(error.message, place=error.place or place, hint=hint)
 
 
 def _made(planned: Plan, done: dict[str, Done]) -> dict[str, Artifact]:
@@ -170,11 +178,14 @@ def _report(
     judged: dict[str, results.Accuracy],
     failures: dict[str, OptcliError],
     store: Store,
+    logs: Path,
     began: str,
 ) -> Report:
     recipe = planned.recipe
     variants = {
-        variant.name: verdicts.variant_report(variant, planned, done, measured, judged, failures, store)
+        variant.name: verdicts.variant_report(
+            variant, planned, done, measured, judged, failures, store, logs
+        )
         for variant in planned.variants
     }
     errors = {key: one.error for key, one in done.items() if one.error is not None} | failures

@@ -23,8 +23,12 @@ def variant_report(
     judged: Mapping[str, Accuracy],
     failures: Mapping[str, OptcliError],
     store: Store,
+    logs: Path,
 ) -> VariantReport:
-    """All about one variant. `failures` holds what went wrong after its artifact was made."""
+    """All about one variant. `failures` holds what went wrong after its artifact was made.
+
+    `logs` is the folder of the logs of measuring and judging.
+    """
     if variant.missing:
         reasons = "; ".join(one.what for one in variant.missing)
         hints = "; ".join(dict.fromkeys(one.hint for one in variant.missing))
@@ -54,6 +58,7 @@ def variant_report(
     return VariantReport(
         status="failed" if problem else "cached" if cached else "built",
         reason=str(problem) if problem else f"not measured here: {'; '.join(notes)}" if notes else None,
+        log=_last_words(logs, variant.name) if problem else None,
         required=variant.required,
         steps=summaries,
         artifact=summary(variant.name, artifact),
@@ -123,6 +128,12 @@ def _step_summary(name: str, key: str, done: Done, store: Store) -> StepSummary:
         repeat=repeat_command(store, key) if log_of(store, key).exists() else None,
         facts=done.entry.record["facts"] if done.entry is not None else {},
     )
+
+
+def _last_words(logs: Path, name: str) -> str | None:
+    """The log that was written last: of measuring a variant, or of judging it."""
+    found = [path for path in (logs / f"{name}.log", logs / f"{name}.accuracy.log") if path.is_file()]
+    return str(max(found, key=lambda path: path.stat().st_mtime_ns)) if found else None
 
 
 def _log(store: Store, key: str) -> str | None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import configured
 import pytest
@@ -284,3 +285,35 @@ def test_the_ready_recipes_pass_a_dry_run(recipe, tmp_path, monkeypatch, optcli)
     assert said.code == 0, said.err
     assert "to do" in said.out
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+def test_what_takes_too_long_is_named_with_its_log(place, optcli):
+    fresh = place.folder / "fresh"
+    said = optcli("build", "recipe.yaml", "--store", fresh, "--timeout", "0.001")
+    assert said.code == 4
+    assert "error: data: it did not finish within 0.001 s and was stopped\n" in said.err
+    assert f"raise the limit with --timeout, or look into the log; log: {fresh}" in said.err
+
+
+CRASHING = """
+from optcli.runners.onnxruntime import OnnxruntimeRunner
+import os
+print("last words of the runtime", flush=True)
+OnnxruntimeRunner.execute = lambda self: os.abort()
+"""
+
+
+def test_a_runtime_that_crashes_while_measured_is_named_with_its_log(place, optcli, monkeypatch):
+    site = place.folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        f"import sys\nif 'optcli.workers.child' in sys.orig_argv:\n    exec({CRASHING!r})\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    said = optcli("build", "recipe.yaml", "--remeasure")
+    assert said.code == 4, said.err
+    assert "aborted" in said.out
+    report = json.loads((place.artifacts / "tiny" / "report.json").read_text())
+    log = report["variants"]["plain"]["log"]
+    assert log in said.out
+    assert "last words of the runtime" in Path(log).read_text()
