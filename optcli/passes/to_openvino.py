@@ -26,7 +26,8 @@ class ToOpenvino(Pass):
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.EXPORTED)
     needs: ClassVar[Needs] = Needs(("openvino",))
-    tolerance: ClassVar[float | None] = 1e-4
+    # Its kernels sum in an order of their own: a sound YOLOX-nano differs by 1.2e-4 from ONNX Runtime.
+    tolerance: ClassVar[float | None] = 1e-3
 
     def produces(self, source: Format) -> Format:
         return Format.OPENVINO
