@@ -31,9 +31,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gate": {"latency", "accuracy", "store"},
     "serving": set(),
     "report": set(),
+    "inspection": {"recipe", "sources", "formats"},
     "build": {*BUILD, "report"},
     "tune": {*BUILD, "build", "gate", "report"},
-    "cli": {*BUILD, "build", "gate", "tune", "serving", "report"},
+    "cli": {*BUILD, "build", "gate", "tune", "serving", "report", "inspection"},
     "__init__": {"build"},
     "__main__": {"cli"},
 }

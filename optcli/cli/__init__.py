@@ -23,6 +23,7 @@ _VERBS = {
     "build": "Build, measure and judge every variant of a recipe.",
     "compare": "Show the table of the last build.",
     "verify-accuracy": "Show what each artifact of the last build costs in accuracy.",
+    "inspect": "Show what a model holds: operators, precision, parameters, operations, size.",
     "cache": "Look into the store: ls, verify, why, gc.",
     "passes": "List the passes, or show the options of one.",
     "schema": "Print the JSON Schema of recipes, for editors.",

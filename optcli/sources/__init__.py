@@ -59,6 +59,14 @@ def names() -> tuple[str, ...]:
     return registry.names(__name__)
 
 
+def named(
+    source: str, folder: Path, weights: str | None = None, arguments: dict[str, Any] | None = None
+) -> Source:
+    """The source that a recipe writes as `KIND:WHAT`. Raises `UsageError` for an unknown kind."""
+    kind, _, target = source.partition(":")
+    return find(kind)(target=target, weights=weights, arguments=arguments or {}, folder=folder)
+
+
 def find(name: str) -> type[Source]:
     """The class of a kind of source. Raises `UsageError` for an unknown one."""
     return registry.find(__name__, name, Source)  # type: ignore[type-abstract]

@@ -18,6 +18,7 @@ VERBS = (
     "build",
     "compare",
     "verify-accuracy",
+    "inspect",
     "cache",
     "cache ls",
     "cache verify",

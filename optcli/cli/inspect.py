@@ -1,0 +1,30 @@
+"""`optcli inspect`: what a model holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from optcli.cli import options
+
+
+@click.command("inspect")
+@click.argument("target")
+@options.artifacts
+@options.as_json
+@options.verbose
+def command(target: str, artifacts: Path | None, as_json: bool) -> None:
+    """Show what TARGET holds: inputs, outputs, operators by precision, parameters, operations, size.
+
+    TARGET is an artifact's folder, a model file (.onnx, .pt2, .pt, .xml, weights), a recipe, or
+    a variant of the last build: VARIANT or RECIPE/VARIANT. Operations are multiply-accumulates of
+    convolutions and matrix products at the smallest batch.
+    """
+    from optcli import inspection
+
+    found = inspection.inspect(target, options.artifacts_root(artifacts))
+    if as_json:
+        click.echo(found.model_dump_json(indent=2, by_alias=True))
+    else:
+        click.echo("\n".join(inspection.lines(found)))

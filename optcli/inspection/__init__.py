@@ -1,0 +1,33 @@
+"""Looking into models: inputs, outputs, operators by precision, parameters, operations, and size.
+
+One file per format (`inspection/onnx.py` looks into ONNX). The looking is done in a worker: a model is
+input from elsewhere, and its library is heavy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from optcli.inspection.findings import Findings, Operations, Operator, Tensor
+from optcli.inspection.targets import Target, resolve
+from optcli.inspection.text import lines
+from optcli.workers import run
+
+__all__ = ["Findings", "Operations", "Operator", "Target", "Tensor", "inspect", "lines", "resolve"]
+
+_TIMEOUT_S = 600.0
+
+
+def inspect(target: str, artifacts: Path) -> Findings:
+    """What a model holds: an artifact's folder, a model file, a recipe, or a variant of the last build.
+
+    `artifacts` is where builds lay out their variants. A recipe's model is made as its source gives
+    it. Raises `UsageError` where there is no such thing, `InputError` where it is no sound model,
+    `TrustError` where reading it could run code, `MissingError` where a library is not here.
+    """
+    found = resolve(target, artifacts)
+    record: dict[str, Any] = run(
+        "optcli.inspection.looking:look", found.to_record(), timeout_s=_TIMEOUT_S
+    )
+    return Findings.model_validate(record)

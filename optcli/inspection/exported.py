@@ -1,0 +1,94 @@
+"""Into exported programs (`.pt2` of torch.export): the operators of their graph, one call counted."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.formats import exported as exported_format
+from optcli.formats.torch_calls import flatten_outputs
+from optcli.inspection import _torch_calls as calls
+from optcli.inspection.findings import operators
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+
+def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """Look into a program, scanned before it is opened. Raises `InputError` and `TrustError`."""
+    import torch
+
+    program = _opened(path)
+    names = [spec.name for spec in inputs] or list(program.graph_signature.user_inputs)
+    feed = _feed(program, inputs, names)
+    outputs = _values(program, program.graph_signature.user_outputs)
+    seen: Counter[tuple[str, str]] = Counter()
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        first = value[0] if isinstance(value, tuple | list) and value else value
+        if node.op == "call_function" and isinstance(first, torch.Tensor):
+            name = str(node.target).rpartition(".")[0] or str(node.target)
+            seen[name, calls.short(first.dtype)] += 1
+    found: dict[str, Any] = {
+        "inputs": [_tensor(n, v) for n, v in zip(names, feed[1], strict=True)],
+        "outputs": [
+            _tensor("output" if len(outputs) == 1 else f"output_{number}", value)
+            for number, value in enumerate(outputs)
+        ],
+        "operators": operators(seen),
+        **calls.parameters(dict(program.named_parameters()) or program.state_dict),
+    }
+    by_type = found["parameters_by_type"]
+    found["precision"] = max(by_type, key=lambda kind: by_type[kind]) if by_type else "fp32"
+    module = program.module()
+    counted, _ = calls.counted(lambda: flatten_outputs(module(*feed[0].values())), feed[0])
+    return {**found, "operations": counted["operations"]}
+
+
+def _opened(path: Path) -> ExportedProgram:
+    if path.is_dir():
+        return exported_format.open(path)
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(path, Path(folder) / exported_format.FILE)
+        return exported_format.open(Path(folder))
+
+
+def _feed(
+    program: ExportedProgram, inputs: Sequence[TensorSpec], names: Sequence[str]
+) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+    """Tensors to call it with, and the program's own descriptions of its inputs."""
+    import torch
+
+    values = list(_values(program, program.graph_signature.user_inputs))
+    if inputs:
+        return calls.example(inputs), values
+    feed = {
+        name: torch.zeros([_smallest(size, program) for size in value.shape], dtype=value.dtype)
+        for name, value in zip(names, values, strict=True)
+    }
+    return feed, values
+
+
+def _values(program: ExportedProgram, names: Sequence[Any]) -> list[torch.Tensor]:
+    known = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    return [value for name in names if (value := known.get(str(name))) is not None]
+
+
+def _smallest(size: Any, program: ExportedProgram) -> int:
+    """A size that varies at the smallest that its range allows, but no less than 1."""
+    if isinstance(size, int):
+        return size
+    limits = {str(symbol): span for symbol, span in program.range_constraints.items()}
+    span = limits.get(str(size))
+    return max(1, int(span.lower)) if span is not None else int(size.node.hint)
+
+
+def _tensor(name: str, value: torch.Tensor) -> dict[str, Any]:
+    shape = [size if isinstance(size, int) else str(size) for size in value.shape]
+    return {"name": name, "dtype": str(value.dtype).removeprefix("torch."), "shape": shape}

@@ -1,0 +1,90 @@
+"""What the worker of an inspection does: find the format's own module and have it look."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from optcli import environment, sources
+from optcli.errors import MissingError, OptcliError, RunnerError, first_line
+from optcli.recipe import load
+from optcli.settings import TensorSpec
+from optcli.workers import Channel
+
+
+def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
+    """Look into what `Target.to_record` names; gives the record of `Findings`."""
+    path, about = Path(payload["path"]), payload["about"]
+    head = {"target": payload["name"], "kind": payload["kind"]}
+    if payload["format"] == "recipe":
+        return {**_recipe(path), **head}
+    steps = about.get("made_by", [])
+    inputs = [TensorSpec.model_validate(spec) for spec in (steps[0].get("inputs", []) if steps else [])]
+    found = _look(payload["format"], path, inputs)
+    known = {
+        "precision": about.get("precision"),
+        "made_by": steps,
+        "facts": about.get("facts", {}),
+    }
+    return {
+        **found,
+        **head,
+        "format": payload["format"],
+        "size_bytes": found.get("size_bytes") or size_bytes(path),
+        **{name: value for name, value in known.items() if value},
+    }
+
+
+def _recipe(path: Path) -> dict[str, Any]:
+    recipe = load(path)
+    model = recipe.model
+    source = sources.named(model.source, recipe.folder, model.weights, model.arguments)
+    for one in environment.missing(source.needs):
+        raise MissingError(one.what, place=str(path), hint=one.hint)
+    with tempfile.TemporaryDirectory() as folder:
+        written = source.write(Path(folder), recipe.inputs)
+        found = _look(str(source.format), Path(folder), recipe.inputs)
+        size = size_bytes(Path(folder))
+    step = {"step": f"source {model.source}", "weights": model.weights, "arguments": model.arguments}
+    return {
+        **found,
+        "format": str(source.format),
+        "size_bytes": size,
+        "precision": written.precision,
+        "made_by": [step],
+        "facts": written.facts or {},
+    }
+
+
+def _look(format: str, path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    name = f"optcli.inspection.{format}"
+    if importlib.util.find_spec(name) is None:
+        return {"notes": [f"optcli does not look into the format {format}"]}
+    module = importlib.import_module(name)
+    try:
+        return dict(module.look(path, inputs))
+    except OptcliError:
+        raise
+    except ImportError as error:
+        raise MissingError(
+            f"looking into {format} needs {error.name or 'a library that is not here'}: {error}",
+            hint=f"pip install {error.name}" if error.name else "run `optcli doctor`",
+        ) from error
+    except Exception as error:
+        raise RunnerError(
+            f"the {format} model cannot be looked into: {type(error).__name__}: {first_line(error)}",
+            place=str(path),
+            hint="is it whole, and made by the library version that is installed here?",
+        ) from error
+
+
+def size_bytes(path: Path) -> int:
+    """Size of a file, or of all files below a folder but what optcli writes about them."""
+    if path.is_file():
+        return path.stat().st_size
+    files = [each for each in path.rglob("*") if each.is_file() and each.name != "artifact.json"]
+    return sum(each.stat().st_size for each in files)

@@ -1,0 +1,85 @@
+"""Findings as lines to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from optcli.inspection.findings import Findings, Tensor
+
+
+def lines(found: Findings) -> list[str]:
+    """What `optcli inspect` prints."""
+    return [*_head(found), *_interface(found), *_weights(found), *_operators(found), *_origin(found)]
+
+
+def _head(found: Findings) -> Iterator[str]:
+    precision = f", {found.precision}" if found.precision else ""
+    yield f"{found.target}: {found.format}{precision}, {_bytes(found.size_bytes)}"
+
+
+def _interface(found: Findings) -> Iterator[str]:
+    for title, tensors in (("inputs", found.inputs), ("outputs", found.outputs)):
+        for number, tensor in enumerate(tensors or ()):
+            yield f"{title if number == 0 else '':<12}{_tensor(tensor)}"
+
+
+def _tensor(tensor: Tensor) -> str:
+    if tensor.shape is None:
+        return f"{tensor.name}  {tensor.dtype}"
+    sizes = ", ".join("?" if size is None else str(size) for size in tensor.shape)
+    return f"{tensor.name}  {tensor.dtype}[{sizes}]"
+
+
+def _weights(found: Findings) -> Iterator[str]:
+    if found.parameters is not None:
+        kinds = found.parameters_by_type
+        each = ", ".join(
+            f"{count:,} {kind}" if len(kinds) > 1 else kind for kind, count in kinds.items()
+        )
+        yield f"{'parameters':<12}{found.parameters:,}" + (f" ({each})" if each else "")
+    if found.operations is not None:
+        macs, flop = _short(found.operations.macs), _short(found.operations.flops, "FLOP")
+        at = ", ".join(f"{name} {list(shape)}" for name, shape in found.operations.at.items())
+        yield f"{'operations':<12}{macs} multiply-accumulates ({flop}) at {at}"
+        if found.operations.uncounted:
+            yield f"{'':<12}without {', '.join(found.operations.uncounted)}"
+    for note in found.notes:
+        yield f"{'note':<12}{note}"
+
+
+def _operators(found: Findings) -> Iterator[str]:
+    if not found.operators:
+        return
+    total = sum(each.count for each in found.operators)
+    yield f"{'operators':<12}{total} {found.operators_are}"
+    width = max(len(each.type) for each in found.operators)
+    for each in found.operators:
+        yield f"  {each.count:>6}  {each.type:<{width}}  {each.precision}".rstrip()
+
+
+def _origin(found: Findings) -> Iterator[str]:
+    for number, step in enumerate(found.made_by):
+        yield f"{'made by' if number == 0 else '':<12}{_step(step)}"
+    for name, value in found.facts.items():
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            yield f"{'':<12}{name}: {value}"
+
+
+def _step(step: dict[str, Any]) -> str:
+    given = {k: v for k, v in (step.get("options") or {}).items() if v not in (None, [], {}, "")}
+    options = ", ".join(f"{name}: {value}" for name, value in given.items())
+    versions = ", ".join(f"{name} {each}" for name, each in (step.get("versions") or {}).items())
+    name = str(step.get("step", "?"))
+    return name + (f" {{{options}}}" if options else "") + (f" ({versions})" if versions else "")
+
+
+def _short(count: float, unit: str = "") -> str:
+    for limit, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= limit:
+            return f"{count / limit:.3g} {prefix}{unit}"
+    return f"{count:g} {unit}".strip()
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e6:.2f} MB" if count >= 1e4 else f"{count} bytes"
