@@ -249,6 +249,10 @@ class _Context:
 
 
 def _with_shared(file: Path) -> list[Path]:
-    """A file of optcli and the private modules of its room that it imports, such as `_tracing.py`."""
-    names = re.findall(r"^\s*from optcli\.\w+(?:\.| import )(_\w+)", file.read_text(), re.MULTILINE)
-    return [file, *sorted({file.with_name(f"{name}.py") for name in names})]
+    """A file of optcli and the private modules of its room that it needs, such as `_tracing.py`."""
+    found = [file]
+    for each in found:  # which grows
+        names = re.findall(r"^\s*from optcli\.\w+(?:\.| import )(_\w+)", each.read_text(), re.MULTILINE)
+        shared = {file.with_name(f"{name}.py") for name in names}
+        found.extend(sorted(shared.difference(found)))
+    return found
