@@ -31,10 +31,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gate": {"latency", "accuracy", "store"},
     "serving": set(),
     "report": set(),
+    "doctor": {"formats", "store", "latency"},
     "inspection": {"recipe", "sources", "formats"},
     "build": {*BUILD, "report"},
     "tune": {*BUILD, "build", "gate", "report"},
-    "cli": {*BUILD, "build", "gate", "tune", "serving", "report", "inspection"},
+    "cli": {*BUILD, "build", "gate", "tune", "serving", "report", "inspection", "doctor"},
     "__init__": {"build"},
     "__main__": {"cli"},
 }

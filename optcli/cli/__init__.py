@@ -24,6 +24,7 @@ _VERBS = {
     "compare": "Show the table of the last build.",
     "verify-accuracy": "Show what each artifact of the last build costs in accuracy.",
     "inspect": "Show what a model holds: operators, precision, parameters, operations, size.",
+    "doctor": "Say what works on this machine, what is missing and how to get it.",
     "cache": "Look into the store: ls, verify, why, gc.",
     "passes": "List the passes, or show the options of one.",
     "schema": "Print the JSON Schema of recipes, for editors.",

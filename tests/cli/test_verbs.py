@@ -19,6 +19,7 @@ VERBS = (
     "compare",
     "verify-accuracy",
     "inspect",
+    "doctor",
     "cache",
     "cache ls",
     "cache verify",

@@ -1,0 +1,30 @@
+"""`optcli doctor`: what works here, what is missing and how to get it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from optcli.cli import options
+from optcli.store import Store
+
+
+@click.command("doctor")
+@options.store
+@options.as_json
+@options.verbose
+def command(store: Path | None, as_json: bool) -> int:
+    """Say what works on this machine, what is missing and how to get it.
+
+    Every runtime is imported and runs a tiny model, which takes some seconds. The exit code is 3
+    where something that optcli cannot do without is broken.
+    """
+    from optcli.doctor import examine
+
+    found = examine(Store.default_root(store))
+    if as_json:
+        click.echo(found.model_dump_json(indent=2, by_alias=True))
+    else:
+        click.echo("\n".join(found.lines()))
+    return int(found.exit_code)

@@ -1,0 +1,165 @@
+"""The machine: Python, CPU and what follows for INT8 and BF16, cores, memory, GPU."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from optcli import environment
+from optcli.doctor.checks import Check
+from optcli.latency.memory import available_bytes
+
+_GROUP = "machine"
+_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def checks() -> list[Check]:
+    """Everything about the machine."""
+    cpu = environment.cpu()
+    return [
+        python(sys.version_info[:3]),
+        Check(group=_GROUP, name="CPU", state="ok", found=f"{cpu['model']} ({cpu['machine']})"),
+        *arithmetic(cpu),
+        *cores(),
+        memory(),
+        gpu(),
+    ]
+
+
+def python(version: Sequence[int]) -> Check:
+    """The interpreter."""
+    found = f"{platform.python_version()} at {sys.executable}"
+    if tuple(version) < (3, 11):
+        hint = "install Python 3.11 or newer and make a new virtual environment"
+        return Check(group=_GROUP, name="Python", state="broken", found=found, hint=hint, core=True)
+    return Check(group=_GROUP, name="Python", state="ok", found=found, core=True)
+
+
+def arithmetic(cpu: Mapping[str, Any]) -> list[Check]:
+    """What the CPU's instructions mean for INT8 and for BF16."""
+    flags = set(cpu["flags"])
+    return [_int8(flags), _bf16(flags)]
+
+
+def _int8(flags: set[str]) -> Check:
+    name = "INT8"
+    if "amx_int8" in flags:
+        found = "AMX and VNNI: INT8 convolutions and matrix products run on their own units"
+    elif flags & {"avx512_vnni", "avx_vnni"}:
+        found = f"VNNI ({', '.join(sorted(flags & {'avx512_vnni', 'avx_vnni'}))}): INT8 pays"
+    elif flags & {"asimddp", "i8mm"}:
+        found = f"dot products ({', '.join(sorted(flags & {'asimddp', 'i8mm'}))}): INT8 pays"
+    elif "avx2" in flags:
+        found = "no VNNI: INT8 by AVX2, which saturates and gains little"
+        hint = "expect smaller files, not speed; quantize to 7 bits (reduce_range) if accuracy falls"
+        return Check(group=_GROUP, name=name, state="note", found=found, hint=hint)
+    else:
+        found = "no instructions for it were found: INT8 will be slower than FP32"
+        return Check(group=_GROUP, name=name, state="note", found=found)
+    return Check(group=_GROUP, name=name, state="ok", found=found)
+
+
+def _bf16(flags: set[str]) -> Check:
+    having = sorted(flags & {"amx_bf16", "avx512_bf16", "bf16", "asimdbf16"})
+    if not having:
+        wide = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "plain"
+        found = f"no instructions for it (FP32 by {wide})"
+        return Check(group=_GROUP, name="BF16", state="ok", found=found)
+    found = (
+        f"{', '.join(having)}; OpenVINO would compute FP32 models in BF16: optcli has it stay in f32"
+        " unless `precision:` says otherwise"
+    )
+    return Check(group=_GROUP, name="BF16", state="ok", found=found)
+
+
+def cores() -> list[Check]:
+    """Cores that may be used, the frequency governor and the load: what latency depends on."""
+    import psutil
+
+    usable, logical = environment.usable_cores(), os.cpu_count() or 1
+    physical = psutil.cpu_count(logical=False) or logical
+    found = f"{usable} usable of {logical} ({physical} physical)"
+    limited = "by affinity or the container's CPU quota" if usable < logical else ""
+    made = [
+        Check(
+            group=_GROUP,
+            name="cores",
+            state="note" if limited else "ok",
+            found=f"{found}, limited {limited}" if limited else found,
+        )
+    ]
+    with suppress(OSError):
+        governor = _GOVERNOR.read_text().strip()
+        slow = governor not in ("performance", "schedutil")
+        made.append(
+            Check(
+                group=_GROUP,
+                name="governor",
+                state="note" if slow else "ok",
+                found=f"{governor}: latency varies with the clock" if slow else governor,
+                hint="sudo cpupower frequency-set -g performance" if slow else "",
+            )
+        )
+    load = os.getloadavg()[0]
+    busy = load > usable / 2
+    made.append(
+        Check(
+            group=_GROUP,
+            name="load",
+            state="note" if busy else "ok",
+            found=f"{load:.1f} over the last minute"
+            + (": measurements will be unsteady" if busy else ""),
+            hint="measure when nothing else runs" if busy else "",
+        )
+    )
+    return made
+
+
+def memory() -> Check:
+    """Memory that may still be taken, bounded by the container's limit."""
+    import psutil
+
+    total, free = psutil.virtual_memory().total, available_bytes()
+    small = free < 2e9
+    return Check(
+        group=_GROUP,
+        name="memory",
+        state="note" if small else "ok",
+        found=f"{free / 1e9:.1f} GB free of {total / 1e9:.1f} GB",
+        hint="torch alone takes up to 1 GB a process: close other programs" if small else "",
+    )
+
+
+def gpu() -> Check:
+    """The GPU and its driver, as nvidia-smi tells them."""
+    name = "GPU"
+    if shutil.which("nvidia-smi"):
+        query = "name,driver_version,memory.total,compute_cap"
+        command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
+        with suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+            rows = [line.split(", ") for line in done.stdout.splitlines() if line.count(",") >= 3]
+            if done.returncode == 0 and rows:
+                said = [f"{r[0]} (driver {r[1]}, {r[2]}, compute capability {r[3]})" for r in rows]
+                return Check(group=_GROUP, name=name, state="ok", found="; ".join(said))
+            words = (done.stdout + done.stderr).strip().splitlines()
+            return Check(
+                group=_GROUP,
+                name=name,
+                state="broken",
+                found=f"nvidia-smi fails: {words[0] if words else 'it says nothing'}",
+                hint="install the driver again, and reboot after an update of it",
+            )
+    if environment.has_gpu():
+        found = "an NVIDIA device is here, but no nvidia-smi"
+        hint = "in a container: run it with --gpus all and NVIDIA's container toolkit"
+        return Check(group=_GROUP, name=name, state="note", found=found, hint=hint)
+    found = "none of NVIDIA's: everything runs on the CPU"
+    return Check(group=_GROUP, name=name, state="absent", found=found)

@@ -1,0 +1,113 @@
+"""Installed packages: those that do not go together, and those that are not there."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+
+from optcli import __version__, environment
+from optcli.doctor.checks import Check
+from optcli.environment import Needs
+
+_GROUP = "packages"
+_TOOLS = ("nncf", "torchao", "torch_pruning", "onnxscript", "onnxslim")
+_OPTIONAL = ("timm",)
+# torch 2.13.0 computes wrong results in code that optcli relies on: pyproject.toml leaves it out.
+_BAD_TORCH = "2.13.0"
+
+
+def checks() -> list[Check]:
+    """Libraries that passes need, extras and combinations that break."""
+    both = [name for name in ("onnxruntime", "onnxruntime-gpu") if installed(name)]
+    return [
+        Check(group=_GROUP, name="optcli", state="ok", found=__version__),
+        *both_onnxruntimes({name: installed(name) or "" for name in both}),
+        *torch_versions(installed("torch"), installed("torchvision"), wanted_torch()),
+        *(_library(name) for name in _TOOLS),
+        *(_extra(name) for name in _OPTIONAL),
+    ]
+
+
+def installed(distribution: str) -> str | None:
+    """Version of an installed distribution, by its own name."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def wanted_torch() -> str | None:
+    """The one torch that the installed torchvision was built for."""
+    try:
+        requirements = metadata.requires("torchvision") or []
+    except metadata.PackageNotFoundError:
+        return None
+    found = [re.match(r"torch\s*\(?==\s*([\w.]+)", one) for one in requirements]
+    return next((match[1] for match in found if match), None)
+
+
+def both_onnxruntimes(versions: dict[str, str]) -> list[Check]:
+    """The two packages write into one folder: whichever came last is half of what is imported."""
+    if len(versions) < 2:
+        return []
+    said = " and ".join(f"{name} {version}" for name, version in versions.items())
+    return [
+        Check(
+            group=_GROUP,
+            name="onnxruntime",
+            state="broken",
+            found=f"{said} are installed over each other",
+            hint="pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu",
+        )
+    ]
+
+
+def torch_versions(torch: str | None, torchvision: str | None, wanted: str | None) -> list[Check]:
+    """A torch that is known to be bad, and a torchvision built for another torch."""
+    made = []
+    plain = (torch or "").partition("+")[0]
+    if plain == _BAD_TORCH:
+        made.append(
+            Check(
+                group=_GROUP,
+                name="torch version",
+                state="broken",
+                found=f"torch {torch} is not to be used with optcli",
+                hint="pip install --upgrade 'torch!=2.13.0' torchvision",
+                core=True,
+            )
+        )
+    if torch and torchvision and wanted and plain != wanted.partition("+")[0]:
+        made.append(
+            Check(
+                group=_GROUP,
+                name="torchvision version",
+                state="broken",
+                found=f"torchvision {torchvision} was built for torch {wanted}, torch is {torch}",
+                hint=f"pip install --upgrade torch torchvision, or pip install torch=={wanted}",
+                core=True,
+            )
+        )
+    return made
+
+
+def _library(name: str) -> Check:
+    version = environment.version(name)
+    lacking = environment.missing(Needs((name,)))
+    if version is None:
+        return Check(
+            group=_GROUP,
+            name=name,
+            state="absent",
+            found="not installed: passes that need it are skipped",
+            hint=lacking[0].hint,
+        )
+    return Check(group=_GROUP, name=name, state="ok", found=version)
+
+
+def _extra(name: str) -> Check:
+    version = environment.version(name)
+    if version is None:
+        hint = environment.missing(Needs((name,)))[0].hint
+        return Check(group=_GROUP, name=name, state="absent", found="not installed", hint=hint)
+    return Check(group=_GROUP, name=name, state="ok", found=version)

@@ -1,0 +1,86 @@
+"""Each runtime in a worker of its own: imported, asked for its version, given a tiny model to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from optcli import environment
+from optcli.doctor.checks import Check, State
+from optcli.environment import Needs
+from optcli.errors import OptcliError
+from optcli.workers import run
+
+_GROUP = "runtimes"
+_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What to try: `function` of `doctor/trials.py`, if `package` is installed.
+
+    `core` marks what optcli cannot do without; `gpu` what can only run on one.
+    """
+
+    name: str
+    package: str
+    function: str
+    core: bool = False
+    gpu: bool = False
+
+
+RUNTIMES = (
+    Runtime("torch", "torch", "torch_eager", core=True),
+    Runtime("torchvision", "torchvision", "torchvision_operators", core=True),
+    Runtime("torch.compile", "torch", "torch_compile"),
+    Runtime("onnxruntime", "onnxruntime", "onnxruntime_providers", core=True),
+    Runtime("openvino", "openvino", "openvino_devices", core=True),
+    Runtime("tensorrt", "tensorrt", "tensorrt_engine", gpu=True),
+    Runtime("tensorrt_rtx", "tensorrt_rtx", "tensorrt_rtx_engine", gpu=True),
+)
+
+
+def runtime_checks(runtime: Runtime) -> list[Check]:
+    """Try one runtime; a crash or a hang is an answer too."""
+    if environment.version(runtime.package) is None:
+        hint = environment.missing(Needs((runtime.package,)))[0].hint
+        return [_check(runtime, "absent", "not installed", hint)]
+    if runtime.gpu and not environment.has_gpu():  # it may crash without one, and can run nothing
+        found = f"{environment.version(runtime.package)}, not tried: there is no GPU"
+        return [_check(runtime, "absent", found, "")]
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "log.txt"
+        try:
+            said: list[dict[str, Any]] = run(
+                f"optcli.doctor.trials:{runtime.function}",
+                {"folder": folder, "gpu": environment.has_gpu()},
+                log=log,
+                environment={"TORCHINDUCTOR_CACHE_DIR": folder},
+                timeout_s=_TIMEOUT_S,
+            )
+        except OptcliError as error:
+            return [_check(runtime, "broken", error.message, error.hint or _reinstall(runtime))]
+    return [
+        _check(runtime, one["state"], one["found"], one.get("hint", ""), one.get("name", ""))
+        for one in said
+    ]
+
+
+def _check(runtime: Runtime, state: State, found: str, hint: str, name: str = "") -> Check:
+    # A part of a runtime, such as a provider, is not what optcli cannot do without.
+    return Check(
+        group=_GROUP,
+        name=f"{runtime.name} {name}".strip(),
+        state=state,
+        found=found.splitlines()[0] if found else "",
+        hint=hint.splitlines()[0] if hint else "",
+        core=runtime.core and not name,
+    )
+
+
+def _reinstall(runtime: Runtime) -> str:
+    names = {"onnxruntime": "onnxruntime-gpu", "torch": "torch torchvision"}
+    name = names.get(runtime.package, runtime.package)
+    return f"pip install --force-reinstall --no-deps {name}"

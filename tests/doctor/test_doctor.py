@@ -1,0 +1,191 @@
+"""What the doctor says of machines, packages, runtimes and stores that are well, and that are not."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from commands import optcli_process
+from tiny_project import write_model
+
+from optcli import environment
+from optcli.doctor import Check, Examination, examine, machine, packages, storage
+from optcli.doctor.runtimes import RUNTIMES, Runtime, runtime_checks
+from optcli.errors import ExitCode
+from optcli.store import Store
+
+
+def one(state, core=False, name="x"):
+    return Check(group="g", name=name, state=state, found="f", core=core)
+
+
+@pytest.mark.parametrize(
+    ("checks", "code"),
+    [
+        ([one("ok", core=True), one("broken"), one("absent"), one("note")], ExitCode.DONE),
+        ([one("ok"), one("broken", core=True)], ExitCode.MISSING),
+        ([one("absent", core=True)], ExitCode.MISSING),
+    ],
+)
+def test_the_exit_code_is_the_cores(checks, code):
+    assert Examination(checks=tuple(checks)).exit_code == code
+
+
+def test_the_lines_name_what_is_broken():
+    checks = (one("ok"), one("broken", core=True, name="torch"))
+    text = "\n".join(Examination(checks=checks).lines())
+    assert "BROKEN torch" in text
+    assert text.endswith("the core does not work: torch")
+
+
+@pytest.mark.parametrize(
+    ("flags", "state", "says"),
+    [
+        (["avx2", "avx512_vnni"], "ok", "VNNI (avx512_vnni)"),
+        (["avx2", "avx_vnni", "amx_int8"], "ok", "AMX"),
+        (["asimddp"], "ok", "dot products"),
+        (["avx2", "fma"], "note", "saturates"),
+        ([], "note", "slower than FP32"),
+    ],
+)
+def test_what_the_flags_mean_for_int8(flags, state, says):
+    int8, _ = machine.arithmetic({"flags": flags})
+    assert int8.state == state
+    assert says in int8.found
+    assert (state == "ok") or int8.hint or not flags
+
+
+def test_bf16_is_told_with_what_openvino_makes_of_it():
+    assert "optcli has it stay in f32" in machine.arithmetic({"flags": ["amx_bf16"]})[1].found
+    assert "AVX-512" in machine.arithmetic({"flags": ["avx512f"]})[1].found
+
+
+def test_an_old_python():
+    assert machine.python((3, 10, 1)).state == "broken"
+    assert machine.python(sys.version_info[:3]).state == "ok"
+
+
+def test_a_gpu_whose_driver_does_not_answer(monkeypatch, tmp_path):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(
+        "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n"
+    )
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = machine.gpu()
+    assert (found.state, bool(found.hint)) == ("broken", True)
+    assert "version mismatch" in found.found
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 570.86, 143771 MiB, 9.0'\n")
+    assert machine.gpu().found == "NVIDIA H200 (driver 570.86, 143771 MiB, compute capability 9.0)"
+
+
+def test_both_onnxruntimes_at_once():
+    assert packages.both_onnxruntimes({"onnxruntime-gpu": "1.2"}) == []
+    (found,) = packages.both_onnxruntimes({"onnxruntime": "1.1", "onnxruntime-gpu": "1.2"})
+    assert found.state == "broken"
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("torch", "torchvision", "wanted", "names"),
+    [
+        ("2.12.0+cpu", "0.27.0", "2.12.0", []),
+        ("2.12.0", "0.27.0", None, []),
+        ("2.13.0+cu130", "0.28.0", "2.13.0", ["torch version"]),
+        ("2.12.0", "0.28.0", "2.13.0", ["torchvision version"]),
+        ("2.13.0", "0.27.0", "2.12.0", ["torch version", "torchvision version"]),
+        (None, None, None, []),
+    ],
+)
+def test_torch_and_torchvision(torch, torchvision, wanted, names):
+    found = packages.torch_versions(torch, torchvision, wanted)
+    assert [each.name for each in found] == names
+    assert all(each.core and each.hint for each in found)
+
+
+def test_a_runtime_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(environment, "version", lambda name: None)
+    (found,) = runtime_checks(Runtime("openvino", "openvino", "openvino_devices", core=True))
+    assert (found.state, found.core, found.hint) == ("absent", True, "pip install openvino")
+
+
+def test_tensorrt_is_not_touched_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(environment, "version", lambda name: "11.4")
+    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    (found,) = runtime_checks(Runtime("tensorrt", "tensorrt", "no_such_trial", gpu=True))
+    assert (found.state, found.found) == ("absent", "11.4, not tried: there is no GPU")
+
+
+def test_a_library_that_does_not_load_and_one_that_crashes(tmp_path, monkeypatch):
+    package = tmp_path / "openvino"
+    package.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    trial = Runtime("openvino", "openvino", "openvino_devices", core=True)
+    (package / "__init__.py").write_text("raise ImportError('libopenvino.so.2640: no such file')\n")
+    (found,) = runtime_checks(trial)
+    assert (found.state, found.core) == ("broken", True)
+    assert "libopenvino.so.2640: no such file" in found.found
+    assert found.hint == "pip install --force-reinstall --no-deps openvino"
+    (package / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    (found,) = runtime_checks(trial)
+    assert found.state == "broken"
+    assert "segmentation fault" in found.found
+
+
+def test_a_store_that_is_damaged_and_one_that_cannot_be_written(tmp_path, monkeypatch):
+    place, _, entries = storage.checks(tmp_path / "none")
+    assert (place.state, entries.state) == ("ok", "ok")
+    assert not (tmp_path / "none").exists(), "looking makes nothing"
+    store = Store(tmp_path / "store")
+    with store.lock("artifact", "a" * 64), store.work("artifact", "a" * 64) as work:
+        write_model(work / "model.onnx")
+        made = store.put("artifact", "a" * 64, work, {}, {"step": "x"})
+    assert storage.checks(store.root)[2].found.startswith("1 entries")
+    file = made.path / "model.onnx"
+    file.chmod(0o644)
+    file.write_bytes(b"x" * file.stat().st_size)
+    entries = storage.checks(store.root)[2]
+    assert (entries.state, entries.hint) == ("broken", "optcli cache verify --repair")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert storage.checks(store.root)[0].state == "broken"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "runtime", [each for each in RUNTIMES if each.core], ids=lambda each: each.name
+)
+def test_what_is_installed_here_runs(runtime):
+    found = runtime_checks(runtime)
+    assert found[0].core
+    assert found[0].state == "ok", found[0]
+    assert not [each for each in found if each.state == "broken" and not environment.has_gpu()]
+
+
+@pytest.mark.slow
+def test_torch_compile_without_a_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    (found,) = runtime_checks(next(each for each in RUNTIMES if each.name == "torch.compile"))
+    assert (found.state, found.core) == ("broken", False)
+    assert "apt-get install g++" in found.hint
+
+
+@pytest.mark.slow
+def test_the_whole_examination_as_json(tmp_path, monkeypatch):
+    import optcli.doctor as doctor
+
+    monkeypatch.setattr(doctor, "RUNTIMES", ())
+    found = examine(tmp_path)
+    assert {each.group for each in found.checks} == {"machine", "packages", "store"}
+    assert Examination.model_validate_json(found.model_dump_json(by_alias=True)) == found
+    package = tmp_path / "openvino"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('broken on purpose')\n")
+    said = optcli_process(
+        "doctor", "--json", folder=tmp_path, PYTHONPATH=str(tmp_path), OPTCLI_STORE=""
+    )
+    assert said.code == 3, said.err
+    checks = {each["name"]: each for each in json.loads(said.out)["checks"]}
+    assert checks["openvino"]["state"] == "broken"
+    assert checks["torch"]["state"] == "ok"
+    assert not (tmp_path / "artifacts").exists()
