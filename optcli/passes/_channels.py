@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch_pruning import DependencyGraph
 
-    from optcli.passes.prune import PrunePass
+    from optcli.passes.prune import Prune
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class _Group:
         return sorted(int(index) + part * size for part in range(self.parts) for index in picked)
 
 
-def choose(model: torch.nn.Module, graph: DependencyGraph, wanted: PrunePass) -> Choice:
+def choose(model: torch.nn.Module, graph: DependencyGraph, wanted: Prune) -> Choice:
     """The channels to remove. Raises `StepError` for a pattern in `keep` that matches nothing."""
     import torch
 
@@ -84,7 +84,7 @@ def choose(model: torch.nn.Module, graph: DependencyGraph, wanted: PrunePass) ->
     return Choice(picked, total, kept, layers)
 
 
-def _counts(groups: Sequence[_Group], wanted: PrunePass) -> list[int]:
+def _counts(groups: Sequence[_Group], wanted: Prune) -> list[int]:
     """How many channels each part of each group loses."""
     import torch
 
@@ -98,7 +98,7 @@ def _counts(groups: Sequence[_Group], wanted: PrunePass) -> list[int]:
     return [_rounded(n, group, wanted) for n, group in zip(raw, groups, strict=True)]
 
 
-def _rounded(count: float, group: _Group, wanted: PrunePass) -> int:
+def _rounded(count: float, group: _Group, wanted: Prune) -> int:
     """The nearest count that leaves a multiple of `round_to`, within `max_ratio`."""
     size = len(group.scores)
     step = wanted.round_to // math.gcd(wanted.round_to, group.parts)

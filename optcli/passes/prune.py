@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class PrunePass(Pass):
+class Prune(Pass):
     """Removes the least important channels with Torch-Pruning; the network gets smaller and faster.
 
     Channels that depend on each other go together. What reaches an output is kept, and so is the

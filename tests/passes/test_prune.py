@@ -13,7 +13,7 @@ from optcli.formats import torch as torch_format
 from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
 from optcli.observer import Silent
 from optcli.passes import Job
-from optcli.passes.prune import PrunePass
+from optcli.passes.prune import Prune
 from optcli.settings import TensorSpec
 from optcli.sources.python import PythonSource
 from optcli.sources.torchvision import TorchvisionSource
@@ -104,7 +104,7 @@ def written(source, out: Path, inputs=IMAGE) -> Artifact:
 def pruned(artifact: Artifact, out: Path, inputs=IMAGE, **options):
     out.mkdir()
     job = Job(out, tuple(inputs), artifact, Silent(), seed=3)
-    made = PrunePass(**options).run(artifact, job)
+    made = Prune(**options).run(artifact, job)
     return torch_format.open(out), made.facts["pruning"]
 
 

@@ -1,0 +1,226 @@
+"""What training is made of: calling a network, loss, teacher, judge, batch norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from optcli.errors import StepError, first_line
+from optcli.formats.torch_calls import arguments, flatten_outputs
+from optcli.passes._examples import Examples, ExampleSet
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    Outputs = dict[str, torch.Tensor]
+    Call = Callable[[Examples], Outputs]
+
+# What a teacher's answers may take in memory; beyond it they are computed again.
+_KEPT_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a network is on the validation samples; `share` is the better measure where it is known.
+
+    `share` is top-1 on labels, or without labels the share of samples on which the teacher agrees.
+    """
+
+    loss: float
+    share: float | None
+
+    def beats(self, other: Score | None) -> bool:
+        """Whether this is better: by share, then by loss."""
+        if other is None:
+            return True
+        mine, theirs = self.share or 0.0, other.share or 0.0
+        return mine > theirs or (mine == theirs and self.loss < other.loss)
+
+
+def caller(model: torch.nn.Module, inputs: Sequence[TensorSpec], device: str) -> Call:
+    """The network as a function from a batch to its outputs by name. Raises `StepError`."""
+    call = arguments(model, inputs)
+
+    def run(batch: Examples) -> Outputs:
+        feed = {name: value.to(device) for name, value in batch.feed.items()}
+        positional, keyword = call.split(feed)
+        try:
+            return flatten_outputs(model(*positional, **keyword))
+        except Exception as error:
+            mode = "training" if model.training else "evaluation"
+            raise StepError(
+                f"the network fails in {mode} mode on a batch of {len(batch.positions)}: "
+                f"{type(error).__name__}: {first_line(error)}",
+                hint="try another batch_size; a forward() that wants targets cannot be trained here",
+            ) from error
+
+    return run
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Cross-entropy on labels and the distance to a teacher, `weight` of the second.
+
+    `logits`: the Kullback-Leibler divergence of the softened outputs, times the temperature's square
+    (Hinton, Vinyals, Dean, "Distilling the Knowledge in a Neural Network", 2015). `outputs`: the mean
+    squared difference of every output, as a fraction of the teacher's mean square.
+    """
+
+    output: str
+    weight: float
+    temperature: float
+    label_smoothing: float
+    compare: Literal["logits", "outputs"]
+
+    def __call__(
+        self, outputs: Outputs, labels: torch.Tensor | None, taught: Outputs | None
+    ) -> torch.Tensor:
+        """The loss of a batch, a scalar. Raises `StepError` where labels do not fit the outputs."""
+        parts = []
+        if self.weight < 1 and labels is not None:
+            parts.append((1 - self.weight) * self._labelled(self.logits(outputs), labels))
+        if taught is not None:
+            parts.append(self.weight * self._taught(outputs, taught))
+        return sum(parts[1:], parts[0])
+
+    def logits(self, outputs: Outputs) -> torch.Tensor:
+        """The output that holds the classes' scores; trailing dimensions of size 1 are taken off."""
+        # In training mode some networks give other names, with the main output first.
+        found = outputs.get(self.output, next(iter(outputs.values())))
+        if found.ndim > 2 and all(size == 1 for size in found.shape[2:]):
+            return found.flatten(1)
+        return found
+
+    def _labelled(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        from torch.nn import functional
+
+        classes = logits.shape[1] if logits.ndim > 1 else 0
+        if not classes or logits.shape[:1] + logits.shape[2:] != labels.shape:
+            raise StepError(
+                f"labels of shape {list(labels.shape)} do not fit the output {self.output!r} of shape "
+                f"{list(logits.shape)}, wanted a score per class",
+                hint="name the output with the classes in `output`, or set `distillation_weight: 1`",
+            )
+        if int(labels.max()) >= classes:
+            raise StepError(
+                f"label {int(labels.max())} is out of range: the network has {classes} classes",
+                hint="the labels must be the class numbers that the network was trained with",
+            )
+        return functional.cross_entropy(
+            logits, labels.to(logits.device), label_smoothing=self.label_smoothing
+        )
+
+    def _taught(self, outputs: Outputs, taught: Outputs) -> torch.Tensor:
+        from torch.nn import functional
+
+        if self.compare == "outputs":
+            # By position: a network may name its outputs otherwise while it trains.
+            pairs = [(a, b) for a, b in zip(outputs.values(), taught.values(), strict=True)]
+            errors = [
+                functional.mse_loss(a, b) / b.square().mean().clamp_min(1e-12)
+                for a, b in pairs
+                if a.is_floating_point()
+            ]
+            return sum(errors[1:], errors[0])
+        found, wanted = self.logits(outputs), self.logits(taught)
+        soft = [functional.log_softmax(x.float() / self.temperature, dim=1) for x in (found, wanted)]
+        divergence = functional.kl_div(soft[0], soft[1], reduction="none", log_target=True)
+        return divergence.sum(1).mean() * self.temperature**2
+
+
+class Teacher:
+    """A trained network whose answers are remembered, as long as they fit into memory."""
+
+    def __init__(self, call: Call, kept_bytes: int = _KEPT_BYTES) -> None:
+        self._call = call
+        self._free_bytes = kept_bytes
+        self._kept: dict[int, Outputs] = {}
+
+    def __call__(self, batch: Examples) -> Outputs:
+        """The answers to a batch. They depend on each sample alone: the teacher is not training."""
+        import torch
+
+        rows = [self._kept.get(position) for position in batch.positions]
+        known = [row for row in rows if row is not None]
+        if len(known) == len(rows):
+            return {name: torch.stack([row[name] for row in known]) for name in known[0]}
+        with torch.inference_mode():
+            outputs = self._call(batch)
+        for index, position in enumerate(batch.positions):
+            row = {name: value[index].clone() for name, value in outputs.items()}
+            size_bytes = sum(value.nbytes for value in row.values())
+            if position not in self._kept and size_bytes <= self._free_bytes:
+                self._free_bytes -= size_bytes
+                self._kept[position] = row
+        return {name: value.clone() for name, value in outputs.items()}
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Says how good a network is on a set of samples."""
+
+    examples: ExampleSet
+    batch_size: int
+    loss: Loss
+    teacher: Teacher | None
+
+    def __call__(self, model: torch.nn.Module, call: Call) -> Score:
+        """The score of a network, which is put into evaluation mode."""
+        import torch
+
+        model.eval()
+        total, right, counted = 0.0, 0, 0
+        with torch.no_grad():
+            for batch in self.examples.batches(range(len(self.examples)), self.batch_size):
+                outputs = call(batch)
+                taught = self.teacher(batch) if self.teacher is not None else None
+                total += len(batch.positions) * float(self.loss(outputs, batch.labels, taught))
+                hits = self._hits(outputs, batch.labels, taught)
+                right, counted = right + int(hits.sum()), counted + hits.numel()
+        return Score(total / len(self.examples), right / counted if counted else None)
+
+    def _hits(
+        self, outputs: Outputs, labels: torch.Tensor | None, taught: Outputs | None
+    ) -> torch.Tensor:
+        """Which samples are right: by their labels, else by the teacher; none where neither says."""
+        import torch
+
+        logits = self.loss.logits(outputs)
+        if labels is None and taught is not None and self.loss.compare == "logits":
+            labels = self.loss.logits(taught).argmax(1).cpu()
+        if labels is None or logits.shape[:1] + logits.shape[2:] != labels.shape:
+            return torch.zeros(0)
+        return logits.argmax(1).cpu() == labels
+
+
+def reestimate_batchnorm(model: torch.nn.Module, call: Call, batches: Iterable[Examples]) -> int:
+    """Set the running means and variances of all batch norms to their averages over some batches.
+
+    No weight changes, and everything else behaves as in use. Gives the number of batch norms. As
+    `torch.optim.swa_utils.update_bn` does it.
+    """
+    import torch
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    norms = [
+        part for part in model.modules() if isinstance(part, _BatchNorm) and part.track_running_stats
+    ]
+    if not norms:
+        return 0
+    momenta = [norm.momentum for norm in norms]
+    model.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average over batches
+        norm.train()
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                call(batch)
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        model.eval()
+    return len(norms)

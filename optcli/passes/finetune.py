@@ -1,0 +1,217 @@
+"""Fine-tuning: train a network further, so that it regains what pruning has cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.errors import StepError, did_you_mean
+from optcli.formats import torch as torch_format
+from optcli.passes import Job, Made, Pass, Role
+from optcli.passes._checkpoint import Progress
+from optcli.passes._examples import ExampleSet
+from optcli.passes._learning import Judge, Loss, Teacher, caller
+from optcli.passes._training import Training
+
+if TYPE_CHECKING:
+    import torch
+
+    from optcli.passes._learning import Call
+
+_RATES = {"adamw": 5e-4, "sgd": 0.01}
+
+
+class Finetune(Pass):
+    """Trains a network further on the training data, so that it regains what pruning has cost.
+
+    It learns from labels, from the model as it came from its source (its teacher), or from both;
+    without labels from the teacher alone. Only weights change: what was cut away stays away, and
+    zeros that `sparsify` made stay zero. The epoch that is best on the validation data is kept. A
+    build that is killed goes on after the last whole epoch.
+    """
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
+    needs: ClassVar[Needs] = Needs(("torch",))
+    uses: ClassVar[tuple[Role, ...]] = ("training", "validation")
+
+    epochs: int = Field(5, ge=0, description="times to go through the training data")
+    optimizer: Literal["adamw", "sgd"] = Field(
+        "adamw", description="AdamW, or SGD with Nesterov momentum 0.9"
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, description="the largest one, soon reached, then falling along a cosine; "
+        "default: 0.0005 for adamw, 0.01 for sgd",
+    )  # fmt: skip
+    batch_size: int = Field(32, ge=1, description="samples per step; the rest of an epoch is left out")
+    weight_decay: float = Field(1e-4, ge=0, description="pull of all weights towards zero")
+    clip_norm: float | None = Field(
+        1.0, gt=0, description="longest gradient that is followed; null: any"
+    )
+    distillation_weight: float | None = Field(
+        None, ge=0, le=1, description="the teacher's share of the loss, the labels have the rest; "
+        "default: 0.5, and 1 where there are no labels",
+    )  # fmt: skip
+    temperature: float = Field(2.0, gt=0, description="softens logits before they are compared")
+    compare: Literal["logits", "outputs"] = Field(
+        "logits",
+        description="what the teacher is compared by: the class scores, or every output's values",
+    )
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of a label given to all classes")
+    output: str | None = Field(
+        None, description="the output that holds the class scores; default: the first"
+    )
+    reestimate_batchnorm: bool = Field(
+        False,
+        description="average the statistics of batch norms over the training data anew, before the "
+        "first epoch and after each; with `epochs: 0` that is all that is done",
+    )
+    validate_epochs: bool = Field(
+        True, description="judge every epoch on the validation data and keep the best; false: the last"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many epochs without improvement on the validation data"
+    )
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if self.epochs == 0 and not self.reestimate_batchnorm:
+            raise ValueError("`epochs: 0` does nothing without `reestimate_batchnorm: true`")
+        return self
+
+    @model_validator(mode="after")
+    def _patience_needs_validation(self) -> Self:
+        if self.patience is not None and not self.validate_epochs:
+            raise ValueError("`patience` needs the validation data: leave out `validate_epochs: false`")
+        return self
+
+    @model_validator(mode="after")
+    def _smoothing_needs_labels(self) -> Self:
+        if self.label_smoothing and self.distillation_weight == 1:
+            raise ValueError("`label_smoothing` acts on labels, which `distillation_weight: 1` ignores")
+        return self
+
+    def produces(self, source: Format) -> Format:
+        return source
+
+    def roles(self) -> tuple[Role, ...]:
+        return ("training", "validation") if self.validate_epochs else ("training",)
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        import torch
+
+        torch.manual_seed(job.seed)
+        model = torch_format.open(source.path).to(job.device)
+        trained = [value for value in model.parameters() if value.is_floating_point()]
+        if not trained or any(value.dtype != torch.float32 for value in trained):
+            raise StepError(
+                f"fine-tuning needs FP32 weights, found {torch_format.precision(model)}",
+                hint="put finetune before passes that quantize or convert to another precision",
+            )
+        examples = ExampleSet(job.training, "training")
+        loss = self._loss(source, examples)
+        teacher = self._teacher(job) if loss.weight else None
+        rate = self.learning_rate or _RATES[self.optimizer]
+        training = Training(
+            model=model,
+            call=caller(model, job.inputs, job.device),
+            examples=examples,
+            judge=self._judge(job, loss, teacher),
+            loss=loss,
+            teacher=teacher and Teacher(teacher),
+            optimizer=self._optimizer(model, rate),
+            epochs=self.epochs,
+            batch_size=self._batch_size(job),
+            learning_rate=rate,
+            clip_norm=self.clip_norm,
+            patience=self.patience,
+            settle=self.reestimate_batchnorm,
+            seed=job.seed,
+            zeros=_zeros(model, source),
+        )
+        progress = training.run(job)
+        model.load_state_dict(progress.best_state)
+        if self.epochs and progress.best_epoch == 0:
+            job.warn("no epoch was better on the validation data: the weights stay as they were")
+        description = torch_format.read(source.path)
+        torch_format.save(model.cpu(), job.out, description, source.path / torch_format.CODE)
+        return Made(facts={"finetuning": _facts(progress, training)})
+
+    def _loss(self, source: Artifact, examples: ExampleSet) -> Loss:
+        names = source.facts.get("outputs") or ["output"]
+        output = self.output or names[0]
+        if output not in names:
+            raise StepError(f"there is no output {output!r}", hint=did_you_mean(output, names))
+        weight = self.distillation_weight
+        if weight is None:
+            weight = 0.5 if examples.labelled else 1.0
+        if weight < 1 and not examples.labelled:
+            raise StepError(
+                f"the training samples have no labels, and distillation_weight is {weight:g}",
+                hint="give them labels, or set `distillation_weight: 1`: the teacher alone",
+            )
+        return Loss(output, weight, self.temperature, self.label_smoothing, self.compare)
+
+    def _teacher(self, job: Job) -> Call:
+        if job.origin.format != Format.TORCH:
+            raise StepError(
+                f"the teacher is the model as it came from its source, which is {job.origin.format}",
+                hint="set `distillation_weight: 0` to learn from labels alone",
+            )
+        model = torch_format.open(job.origin.path).to(job.device)
+        return caller(model, job.inputs, job.device)
+
+    def _judge(self, job: Job, loss: Loss, teacher: Call | None) -> Judge | None:
+        if not self.validate_epochs:
+            return None
+        examples = ExampleSet(job.validation, "validation")
+        if not examples.labelled and teacher is None:
+            raise StepError(
+                "the validation samples have no labels, and there is no teacher",
+                hint="give them labels, set `distillation_weight`, or `validate_epochs: false`",
+            )
+        return Judge(examples, self._batch_size(job), loss, teacher and Teacher(teacher))
+
+    def _optimizer(self, model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
+        import torch
+
+        values = [value for value in model.parameters() if value.requires_grad]
+        if self.optimizer == "adamw":
+            return torch.optim.AdamW(values, lr=rate, weight_decay=self.weight_decay)
+        return torch.optim.SGD(
+            values, lr=rate, momentum=0.9, nesterov=True, weight_decay=self.weight_decay
+        )
+
+    def _batch_size(self, job: Job) -> int:
+        """The option, or the one batch size that the recipe's inputs have."""
+        fixed = max((size for spec in job.inputs if isinstance(size := spec.shape[0], int)), default=1)
+        return fixed if fixed > 1 else self.batch_size
+
+
+def _zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
+    """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name."""
+    layers = source.facts.get("sparsity", {}).get("layers", {})
+    names = {f"{layer}.weight" for layer in layers}
+    return {name: (v != 0).to(v.dtype) for name, v in model.named_parameters() if name in names}
+
+
+def _facts(progress: Progress, training: Training) -> dict[str, Any]:
+    loss = training.loss
+    facts: dict[str, Any] = {
+        "epochs": progress.epoch,
+        "best_epoch": progress.best_epoch,
+        "stopped_early": progress.epoch < training.epochs,
+        "training_samples": len(training.examples),
+        "learning_rate": training.learning_rate,
+        "batch_size": training.batch_size,
+        "distillation_weight": loss.weight,
+        "curve": progress.curve,
+    }
+    if training.judge is not None and progress.before is not None and progress.best is not None:
+        facts["validation_samples"] = len(training.judge.examples)
+        facts["validation_judged_by"] = "labels" if training.judge.examples.labelled else "teacher"
+        facts["validation_accuracy_before"] = progress.before.share
+        facts["validation_accuracy"] = progress.best.share
+    return facts

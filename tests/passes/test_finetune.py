@@ -1,0 +1,360 @@
+"""Fine-tuning: it learns, from labels and from a teacher; it can be killed; only weights change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from tiny_networks import Heard, artifact
+
+from optcli.artifact import Artifact, Format
+from optcli.errors import InputError, StepError
+from optcli.formats import torch as torch_format
+from optcli.passes import Job
+from optcli.passes._checkpoint import CHECKPOINT
+from optcli.passes._examples import ExampleSet, spread
+from optcli.passes._learning import Score, Teacher
+from optcli.passes._training import schedule
+from optcli.passes.finetune import Finetune
+from optcli.sample import Sample
+from optcli.settings import TensorSpec
+from optcli.sources.python import PythonSource
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+CODE = """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self, width=16, dropout=0.1):
+            super().__init__()
+            self.conv = nn.Conv2d(1, width, 3, padding=1, stride=2)
+            self.norm = nn.BatchNorm2d(width)
+            self.inner = nn.Conv2d(width, 32, 3, padding=1, stride=2)
+            self.drop = nn.Dropout(dropout)
+            self.head = nn.Linear(32, 4)
+
+        def forward(self, image):
+            x = torch.relu(self.norm(self.conv(image)))
+            return self.head(self.drop(torch.relu(self.inner(x)).mean((2, 3))))
+
+    class Two(Net):
+        def forward(self, image):
+            return {"other": image.mean((1, 2, 3)), "scores": super().forward(image)}
+
+    def plain():
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+
+    class half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scores = plain().half()
+
+        def forward(self, image):
+            return self.scores(image.half())
+    """
+IMAGE = (TensorSpec(name="image", shape=["batch", 1, 8, 8]),)
+
+
+@dataclass
+class Stripes:
+    """Noisy stripes, horizontal or vertical, bright on one half or the other: four classes."""
+
+    count: int = 128
+    seed: int = 0
+    labelled: bool = True
+    classes: int = 4
+    read: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Sample:
+        self.read.append(index)
+        generator = np.random.default_rng([self.seed, index])
+        label = index % 4
+        image = np.zeros((8, 8), np.float32)
+        image[label % 2 :: 2] = 1.0
+        image = image.T if label >= 2 else image
+        noise = 0.3 * generator.standard_normal((1, 8, 8))
+        target = label % self.classes if self.labelled else None
+        return Sample(f"{index}", {"image": (image + noise).astype(np.float32)}, target)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """So small a network gains nothing from a second one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def written(folder: Path, name: str = "Net", **facts) -> Artifact:
+    code = folder / "code"
+    code.mkdir(exist_ok=True)
+    (code / "nets.py").write_text(dedent(CODE))
+    out = folder / name
+    out.mkdir()
+    outputs = PythonSource(target=f"nets.py:{name}", folder=code).write(out, IMAGE).outputs
+    made = artifact(out, Format.TORCH, outputs=list(outputs))
+    return replace(made, facts={**made.facts, **facts})
+
+
+def changed(source: Artifact, out: Path, change) -> Artifact:
+    """A copy of an artifact with other weights."""
+    model = torch_format.open(source.path)
+    with torch.no_grad():
+        change(model)
+    torch_format.save(model, out, torch_format.read(source.path), source.path / torch_format.CODE)
+    return replace(source, path=out)
+
+
+def tuned(source: Artifact, out: Path, *, origin=None, heard=None, scratch=None, data=None, **options):
+    """The network after fine-tuning, what its facts say of it, and what was heard."""
+    out.mkdir()
+    data = Stripes() if data is None else data
+    job = Job(
+        out, IMAGE, origin or source, heard or Heard(), seed=3, scratch=scratch,
+        training=data, validation=replace(data, count=64, seed=1, read=[]),
+    )  # fmt: skip
+    made = Finetune(**{"epochs": 4, "batch_size": 16, "learning_rate": 0.01, **options}).run(
+        source, job
+    )
+    assert made.precision is None
+    return torch_format.open(out), made.facts["finetuning"], job.observer
+
+
+def states_equal(one, other) -> bool:
+    a, b = one.state_dict(), other.state_dict()
+    return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_it_learns_from_labels_and_says_how_well(tmp_path, optimizer):
+    rate = {"adamw": 0.01, "sgd": 0.1}[optimizer]
+    options = {"optimizer": optimizer, "learning_rate": rate, "distillation_weight": 0, "epochs": 6}
+    model, facts, heard = tuned(written(tmp_path), tmp_path / "b", **options)
+    assert facts["validation_accuracy_before"] < 0.6
+    assert facts["validation_accuracy"] > 0.95
+    losses = [record["loss"] for record in facts["curve"][1:]]
+    assert losses[-1] < 0.5 * losses[0]
+    assert [record["epoch"] for record in facts["curve"]] == [0, 1, 2, 3, 4, 5, 6]
+    best = facts["curve"][facts["best_epoch"]]
+    assert best["validation_accuracy"] == facts["validation_accuracy"]
+    batch = ExampleSet(Stripes(64, 1), "validation").batch(range(64))
+    with torch.no_grad():
+        right = (model(batch.feed["image"]).argmax(1) == batch.labels).float().mean()
+    assert float(right) == pytest.approx(facts["validation_accuracy"])
+    assert heard.fractions[-1] == 1.0
+
+
+def test_without_labels_it_learns_what_its_teacher_says(tmp_path):
+    origin = written(tmp_path)
+    tuned(origin, tmp_path / "t", distillation_weight=0, epochs=6)
+    taught = replace(origin, path=tmp_path / "t")
+    damaged = changed(taught, tmp_path / "d", lambda m: m.inner.weight.mul_(0).add_(0.01))
+    unlabelled = Stripes(labelled=False)
+    _, facts, _ = tuned(damaged, tmp_path / "b", origin=taught, data=unlabelled, epochs=8)
+    assert facts["distillation_weight"] == 1.0
+    assert facts["validation_judged_by"] == "teacher"
+    assert facts["validation_accuracy_before"] < 0.6
+    assert facts["validation_accuracy"] > 0.9
+
+
+def test_every_output_can_be_compared_with_the_teacher(tmp_path):
+    origin = written(tmp_path, "Two")
+    damaged = changed(origin, tmp_path / "d", lambda m: m.head.weight.mul_(0.2))
+    options = {"compare": "outputs", "distillation_weight": 1, "output": "scores"}
+    _, facts, _ = tuned(damaged, tmp_path / "b", origin=origin, data=Stripes(labelled=False), **options)
+    losses = [record["validation_loss"] for record in facts["curve"]]
+    assert min(losses) == losses[facts["best_epoch"]] < 0.3 * losses[0]
+    assert facts["validation_accuracy"] is None
+
+
+def test_the_same_seed_gives_the_same_weights_and_a_killed_training_goes_on(tmp_path):
+    class Killed(Heard):
+        def progress(self, step, fraction, message):
+            if message.startswith("epoch 3 of"):
+                raise KeyboardInterrupt
+
+    source, scratch = written(tmp_path), tmp_path / "scratch"
+    options = {"reestimate_batchnorm": True}
+    whole, facts, _ = tuned(source, tmp_path / "a", **options)
+    again, _, heard = tuned(source, tmp_path / "b", scratch=tmp_path / "other", **options)
+    assert states_equal(whole, again)
+    assert heard.warnings == []
+    with pytest.raises(KeyboardInterrupt):
+        tuned(source, tmp_path / "c", scratch=scratch, heard=Killed(), **options)
+    assert [path.name for path in scratch.iterdir()] == [CHECKPOINT]
+    data = Stripes()
+    resumed, same_facts, heard = tuned(source, tmp_path / "d", scratch=scratch, data=data, **options)
+    assert heard.warnings == ["going on after epoch 2 of 4, where it was stopped"]
+    assert states_equal(whole, resumed)
+    assert same_facts == facts
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint at all", None])
+def test_a_checkpoint_that_cannot_be_read_is_none(tmp_path, content):
+    source, scratch = written(tmp_path), tmp_path / "scratch"
+    wanted, _, _ = tuned(source, tmp_path / "a", scratch=scratch, epochs=2)
+    path = scratch / CHECKPOINT
+    path.write_bytes(path.read_bytes()[:-500] if content is None else content)
+    found, _, heard = tuned(source, tmp_path / "b", scratch=scratch, epochs=2)
+    assert states_equal(found, wanted)
+    assert heard.warnings == []
+
+
+def test_the_best_epoch_is_kept_and_patience_stops(tmp_path):
+    source = written(tmp_path)
+    good, _, _ = tuned(source, tmp_path / "a", distillation_weight=0, epochs=6)
+    good_one = replace(source, path=tmp_path / "a")
+    model, facts, heard = tuned(
+        good_one, tmp_path / "b", distillation_weight=0, epochs=9, patience=2, optimizer="sgd",
+        learning_rate=3.0,
+    )  # fmt: skip
+    assert facts["best_epoch"] == 0
+    assert facts["epochs"] == 2
+    assert facts["stopped_early"]
+    assert states_equal(model, good)
+    assert "the weights stay as they were" in heard.warnings[0]
+
+
+def test_without_validation_the_last_epoch_is_kept(tmp_path):
+    options = {"validate_epochs": False, "distillation_weight": 0}
+    assert Finetune(**options).roles() == ("training",)
+    _, facts, _ = tuned(written(tmp_path), tmp_path / "b", **options)
+    assert facts["best_epoch"] == 4
+    assert "validation_accuracy" not in facts
+
+
+def test_batch_norms_alone_can_be_reestimated(tmp_path):
+    source = written(tmp_path)
+    shifted = changed(source, tmp_path / "s", lambda m: m.norm.running_mean.add_(3.0))
+    model, facts, _ = tuned(shifted, tmp_path / "b", origin=source, epochs=0, reestimate_batchnorm=True)
+    images = ExampleSet(Stripes(), "training").batch(range(128)).feed["image"]
+    with torch.no_grad():
+        wanted = model.conv(images).mean((0, 2, 3))
+    assert torch.allclose(model.norm.running_mean, wanted, atol=1e-5)
+    before = torch_format.open(shifted.path)
+    assert all(torch.equal(a, b) for a, b in zip(before.parameters(), model.parameters(), strict=True))
+    assert model.norm.momentum == 0.1
+    assert facts["epochs"] == facts["best_epoch"] == 0
+    assert facts["curve"][0]["validation_loss"] < 10
+
+
+def test_of_a_pruned_network_only_weights_change(tmp_path):
+    pytest.importorskip("torch_pruning")
+    from optcli.passes.prune import Prune
+
+    source, out = written(tmp_path), tmp_path / "p"
+    out.mkdir()
+    Prune(ratio=0.5).run(source, Job(out, IMAGE, source, Heard()))
+    model, facts, _ = tuned(replace(source, path=out), tmp_path / "b", origin=source)
+    assert (model.conv.out_channels, model.inner.out_channels) == (8, 16)
+    assert torch_format.read(tmp_path / "b") == torch_format.read(out)
+    assert len(facts["curve"]) == 5
+
+
+def test_zeros_that_were_made_stay_and_others_do_not(tmp_path):
+    source = written(tmp_path, sparsity={"layers": {"inner": 0.5}})
+
+    def thin(model):
+        model.inner.weight[:, ::2] = 0
+        model.head.weight[0] = 0
+
+    thinned = changed(source, tmp_path / "z", thin)
+    model, _, _ = tuned(thinned, tmp_path / "b", origin=source)
+    assert not model.inner.weight[:, ::2].any()
+    assert model.inner.weight[:, 1::2].all()
+    assert model.head.weight[0].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "message"),
+    [
+        ("Net", Stripes(labelled=False), {"distillation_weight": 0.5}, "have no labels"),
+        ("Net", Stripes(0), {}, "no training samples"),
+        ("Net", Stripes(), {"output": "scorse"}, "no output 'scorse'"),
+        ("Net", Stripes(), {"learning_rate": 1e20, "clip_norm": None}, "the loss became"),
+        ("plain", Stripes(), {"reestimate_batchnorm": True}, "no batch norm"),
+        ("half", Stripes(), {}, "needs FP32 weights, found fp16"),
+        ("Two", Stripes(), {"distillation_weight": 0}, "a score per class"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_trained_says_so(tmp_path, name, data, options, message):
+    with pytest.raises(StepError) as error:
+        tuned(written(tmp_path, name), tmp_path / "b", data=data, **options)
+    assert message in error.value.message
+    assert error.value.hint
+
+
+def test_odd_labels_say_so(tmp_path):
+    @dataclass
+    class Odd(Stripes):
+        target: object = 7
+
+        def __getitem__(self, index):
+            return replace(super().__getitem__(index), target=self.target)
+
+    source = written(tmp_path)
+    with pytest.raises(StepError, match="label 7 is out of range: the network has 4 classes"):
+        tuned(source, tmp_path / "b", data=Odd())
+    with pytest.raises(InputError, match="wanted class numbers"):
+        tuned(source, tmp_path / "c", data=Odd(target="cat"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epochs": 0}, "reestimate_batchnorm"),
+        ({"patience": 2, "validate_epochs": False}, "validation"),
+        ({"label_smoothing": 0.1, "distillation_weight": 1}, "labels"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options, words):
+    with pytest.raises(ValidationError, match=words):
+        Finetune(**options)
+
+
+def test_decoded_samples_are_kept_up_to_a_bound():
+    data = Stripes(8)
+    size_bytes = 8 * 8 * 4
+    examples = ExampleSet(data, "training", kept_bytes=3 * size_bytes)
+    for _ in range(3):
+        assert [len(b.positions) for b in examples.batches(range(8), 3)] == [3, 3, 2]
+    assert [data.read.count(position) for position in range(8)] == [1, 1, 1, 3, 3, 3, 3, 3]
+
+
+def test_a_teacher_answers_once_for_what_it_can_keep():
+    asked: list[int] = []
+
+    def call(batch):
+        asked.extend(batch.positions)
+        return {"output": batch.feed["image"].flatten(1) * 2}
+
+    examples = ExampleSet(Stripes(6), "training")
+    teacher = Teacher(call, kept_bytes=2 * 64 * 4)
+    for order in ([0, 1], [1, 0], [4, 5], [4, 5]):
+        batch = examples.batch(order)
+        assert torch.equal(teacher(batch)["output"], batch.feed["image"].flatten(1) * 2)
+    assert asked == [0, 1, 4, 5, 4, 5]
+
+
+def test_scores_and_schedule():
+    assert Score(2.0, 0.9).beats(Score(1.0, 0.8))
+    assert Score(1.0, 0.9).beats(Score(2.0, 0.9))
+    assert not Score(1.0, None).beats(Score(1.0, None))
+    assert Score(1.0, None).beats(None)
+    rates = [schedule(step, 100) for step in range(100)]
+    assert max(rates) == rates[4] == 1.0
+    assert rates[:5] == sorted(rates[:5])
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert rates[-1] < 0.01
+    assert spread(10, 4) == [0, 2, 5, 7]
