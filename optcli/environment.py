@@ -111,6 +111,16 @@ def cpu() -> dict[str, Any]:
     return {"model": model, "machine": platform.machine(), "flags": kept}
 
 
+def computes_in(precision: str) -> bool:
+    """Whether the CPU has instructions for `bf16` or `fp16`; true where it does not tell."""
+    flags = set(cpu()["flags"])
+    wanted = {
+        "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
+        "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
+    }
+    return not flags or bool(flags & wanted[precision])
+
+
 def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     """What makes two runs comparable: platform, CPU, cores and library versions."""
     return {

@@ -10,14 +10,32 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError
-from optcli.formats import torch_pruning
+from optcli.formats import torch_compiled, torch_pruning
 
 if TYPE_CHECKING:
     import torch
 
 Transform = Callable[["torch.nn.Module", dict[str, Any]], "torch.nn.Module"]
 
-TABLE: dict[str, Transform] = {"prune": torch_pruning.apply}
+
+def _unchanged(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
+    """A record about how the network is called, which whoever runs it reads."""
+    return model
+
+
+def _channels_last(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
+    import torch
+
+    converted: torch.nn.Module = model.to(memory_format=torch.channels_last)
+    return converted
+
+
+TABLE: dict[str, Transform] = {
+    "prune": torch_pruning.apply,
+    "channels_last": _channels_last,
+    "autocast": _unchanged,
+    torch_compiled.NAME: _unchanged,
+}
 
 
 def apply(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:

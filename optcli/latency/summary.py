@@ -113,6 +113,7 @@ def _flags(measured: Measured, series: Series, opened: Opened) -> list[str]:
     wanted = opened.wanted_threads
     if wanted is not None and opened.threads != wanted:
         flags.append(f"ran with {opened.threads} threads, wanted {wanted}")
+    flags += opened.effective.get("flags", [])
     if series.name != measured.baseline and measured.beside(series, measured.baseline) is None:
         flags.append(f"no speed-up: the baseline {measured.baseline} could not be measured beside it")
     return flags

@@ -5,41 +5,59 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar
+from contextlib import AbstractContextManager, ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
 
+from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import RunnerError, first_line
+from optcli.errors import OptcliError, RunnerError, first_line
 from optcli.formats import exported as exported_format
 from optcli.formats import torch as torch_format
-from optcli.formats.torch_calls import Arguments, arguments, flatten_outputs
+from optcli.formats import torch_calls, torch_compiled
+from optcli.formats.torch_calls import Arguments, flatten_outputs
+from optcli.formats.torch_compiled import Compilation, Mode
 from optcli.runners import Runner
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
+_NO_GAIN = "autocast {0}: this CPU has no {0} instructions; it computes in {0}, but slowly"
+
 
 class TorchRunner(Runner):
-    """Runs networks in PyTorch as they are (eager), on the CPU.
+    """Runs networks in PyTorch, on the CPU: as they are (eager), compiled, or under autocast.
 
-    Inputs share memory with the arrays that are bound; nothing records gradients.
+    Inputs share memory with the arrays that are bound; nothing records gradients. Options that are
+    not given are as the artifact was made: a pass such as `torch_compile` sets them.
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.EXPORTED)
     needs: ClassVar[Needs] = Needs(("torch",))
 
-    channels_last: bool = Field(
-        False, description="keep images and convolutions with the channels last in memory"
+    compile: bool | Mode | None = Field(
+        None,
+        description="compile with torch.compile, by a mode of it or by its default one; anew in every "
+        "process, where the pass `torch_compile` keeps what it made",
+    )
+    channels_last: bool | None = Field(
+        None, description="keep images and convolutions with the channels last in memory"
+    )
+    autocast: Literal["bf16", "fp16"] | None = Field(
+        None, description="compute matrix products and convolutions in this precision"
     )
 
     _model: Callable[..., Any] | None = PrivateAttr(None)
     _call: Arguments = PrivateAttr(default_factory=lambda: Arguments(()))
     _names: tuple[str, ...] = PrivateAttr(())
-    _precision: str = PrivateAttr("fp32")
+    _effective: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _autocast: str | None = PrivateAttr(None)
+    _channels_last: bool = PrivateAttr(False)
+    _context: ExitStack | None = PrivateAttr(None)
     _bound: tuple[tuple[Any, ...], dict[str, Any]] = PrivateAttr(((), {}))
     _result: Any = PrivateAttr(None)
 
@@ -49,25 +67,34 @@ class TorchRunner(Runner):
         torch.set_num_threads(self.thread_count())
         with suppress(RuntimeError):  # can be set once in a process, before any work
             torch.set_num_interop_threads(1)
+        transforms: tuple[dict[str, Any], ...] = ()
+        for name in artifact.facts.get("imports", ()):
+            importlib.import_module(name)  # brings the operators that the network calls
         if artifact.format == Format.EXPORTED:
-            for name in artifact.facts.get("imports", ()):
-                importlib.import_module(name)  # brings the operators that the program calls
-            program = exported_format.open(artifact.path)
-            model = program.module()
+            model = exported_format.open(artifact.path).module()
             self._call = Arguments(tuple(spec.name for spec in self.inputs))
             self._names = tuple(artifact.facts.get("outputs", ()))
         else:
             model = torch_format.open(artifact.path)
-            self._call = arguments(model, self.inputs)
-        self._precision = torch_format.precision(model)
-        if self.channels_last:
-            # Only convolutions gain; on a fully connected layer it means nothing.
-            model = model.to(memory_format=torch.channels_last)
+            transforms = torch_format.read(artifact.path).transforms
+            self._call = torch_calls.arguments(model, self.inputs)
+        made = {record["name"]: record for record in transforms}
+        self._autocast = self.autocast or made.get("autocast", {}).get("dtype")
+        wanted = self.channels_last
+        self._channels_last = "channels_last" in made if wanted is None else wanted
+        # Only convolutions gain; on a fully connected layer it means nothing.
+        layout = torch.channels_last if self._channels_last else torch.contiguous_format
+        if self._channels_last or "channels_last" in made:
+            model = model.to(memory_format=layout)
+        precision = torch_format.precision(model)
         self._model = model
+        self._effective = {"precision": self._computed_in() or precision}
+        compilation = self._compilation(Compilation.of(transforms))
+        if compilation is not None:
+            self._compile(model, compilation, artifact.path)
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
-        tensors = {name: self._tensor(array) for name, array in feed.items()}
-        self._bound = self._call.split(tensors)
+        self._bind({name: self._tensor(array) for name, array in feed.items()})
 
     def execute(self) -> None:
         import torch
@@ -77,7 +104,11 @@ class TorchRunner(Runner):
         positional, keyword = self._bound
         try:
             with torch.no_grad():
-                self._result = self._model(*positional, **keyword)
+                if self._autocast is None:
+                    self._result = self._model(*positional, **keyword)
+                else:
+                    with self._casting():
+                        self._result = self._model(*positional, **keyword)
         except Exception as error:
             raise RunnerError(f"PyTorch failed: {type(error).__name__}: {first_line(error)}") from error
 
@@ -90,11 +121,15 @@ class TorchRunner(Runner):
     def effective(self) -> dict[str, Any]:
         import torch
 
+        lacking = self._autocast and not environment.computes_in(self._autocast)
         return {
-            "precision": self._precision,
             "provider": "cpu",
             "threads": torch.get_num_threads(),
-            "channels_last": self.channels_last,
+            "channels_last": self._channels_last,
+            "autocast": self._autocast,
+            "compile": False,
+            **self._effective,
+            **({"flags": [_NO_GAIN.format(self._autocast)]} if lacking else {}),
             "version": torch.__version__,
         }
 
@@ -102,6 +137,73 @@ class TorchRunner(Runner):
         self._model = None
         self._result = None
         self._bound = ((), {})
+        if self._context is not None:
+            self._context.close()
+        self._context = None
+
+    def _compilation(self, made: Compilation | None) -> Compilation | None:
+        """What to compile by: the artifact's own way unless the options say otherwise."""
+        if self.compile is None:
+            return made
+        if self.compile is False:
+            return None
+        if self.compile is True:
+            return made or Compilation()
+        return (made or Compilation()).model_copy(update={"mode": self.compile})
+
+    def _compile(self, model: torch.nn.Module, wanted: Compilation, folder: Path) -> None:
+        """Compile at the artifact's batch sizes, so that no call that is timed compiles."""
+        self._context = ExitStack()
+        try:
+            cache = self._context.enter_context(torch_compiled.own_copy(folder))
+            self._context.enter_context(torch_compiled.compiling(cache, wanted.freezing))
+            before = torch_compiled.kernels(cache)
+            self._model = wanted.apply(model)
+            for size in wanted.sizes(self.inputs):
+                feed = {
+                    name: self._laid_out(value)
+                    for name, value in torch_calls.example_inputs(self.inputs, size).items()
+                }
+                wanted.mark(self.inputs, feed)
+                self._bind(feed)
+                self.execute()
+        except OptcliError:
+            self.close()
+            raise
+        made = torch_compiled.kernels(cache) - before
+        self._effective |= {
+            "compile": wanted.mode,
+            "dynamic": wanted.dynamic,
+            "freezing": wanted.freezing,
+            # 0: all of them came with the artifact, this was a warm start.
+            "kernels_compiled_at_load": made,
+        }
+
+    def _bind(self, feed: dict[str, torch.Tensor]) -> None:
+        self._bound = self._call.split(feed)
+
+    def _casting(self) -> AbstractContextManager[Any]:
+        import torch
+
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[str(self._autocast)]
+        context: AbstractContextManager[Any] = torch.autocast("cpu", dtype)
+        return context
+
+    def _computed_in(self) -> str | None:
+        """What autocast really computes products in; None without it. Raises `RunnerError`."""
+        import torch
+
+        if self._autocast is None:
+            return None
+        with torch.no_grad(), self._casting():
+            found = (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+        names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+        if names.get(found) != self._autocast:
+            raise RunnerError(
+                f"autocast computes in {found}, wanted {self._autocast}",
+                hint="take `autocast` out of the variant",
+            )
+        return self._autocast
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         import torch
@@ -109,8 +211,12 @@ class TorchRunner(Runner):
         with warnings.catch_warnings():
             # A read-only array is fine: networks do not write into their inputs.
             warnings.filterwarnings("ignore", message=".*not writable.*")
-            tensor = torch.from_numpy(array)
-        if self.channels_last and tensor.ndim == 4:
+            return self._laid_out(torch.from_numpy(array))
+
+    def _laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        if self._channels_last and tensor.ndim == 4:
             return tensor.contiguous(memory_format=torch.channels_last)
         return tensor
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from textwrap import dedent
 
 import pytest
 
+from optcli import environment
 from optcli.artifact import Artifact, Format
-from optcli.errors import RunnerError
+from optcli.errors import MissingError, RunnerError
 from optcli.formats import exported as exported_format
 from optcli.formats import torch as torch_format
 from optcli.runners.torch import TorchRunner
@@ -138,8 +141,59 @@ def test_its_settings_are_read_back(artifact, threads):
         "provider": "cpu",
         "threads": threads,
         "channels_last": False,
+        "autocast": None,
+        "compile": False,
         "version": torch.__version__,
     }
+
+
+@pytest.mark.parametrize(("precision", "loss"), [("bf16", 1e-2), ("fp16", 1e-3)])
+def test_autocast_computes_in_what_it_says(artifact, precision, loss, monkeypatch):
+    monkeypatch.setattr(environment, "computes_in", lambda name: name != "fp16")
+    with TorchRunner(threads=1, autocast=precision).open(artifact, INPUTS) as runner:
+        effective, found = runner.effective(), runner.run(feed())["scaled"]
+    right = wanted(artifact, feed())["scaled"]
+    error = np.abs(found - right).max() / np.abs(right).max()
+    assert 0 < error < loss
+    assert (effective["precision"], effective["autocast"]) == (precision, precision)
+    flags = [f"autocast {precision}: this CPU has no {precision} instructions"] * (precision == "fp16")
+    assert [flag.partition(";")[0] for flag in effective.get("flags", [])] == flags
+
+
+def test_compiled_it_gives_the_same_at_every_size_and_leaves_nothing_behind(
+    artifact, tmp_path, monkeypatch
+):
+    from torch._inductor import config
+
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "of somebody else")
+    with TorchRunner(threads=1, compile=True).open(artifact, INPUTS) as runner:
+        effective = runner.effective()
+        compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        for size in (1, 2, 5, 64):
+            right = wanted(artifact, feed(size))
+            for name, array in runner.run(feed(size)).items():
+                np.testing.assert_allclose(
+                    array, right[name], rtol=2e-2 if name == "half" else 1e-5, atol=1e-5
+                )
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compiled
+    assert effective["compile"] == "default"
+    assert effective["kernels_compiled_at_load"] > 0
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "of somebody else"
+    assert config.freezing is False
+    assert os.listdir(tmp_path / "temporary") == []
+
+
+def test_compiling_needs_a_compiler(artifact, tmp_path, monkeypatch):
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", (None, str(tmp_path / "no-such-compiler")))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with pytest.raises(MissingError) as failure:
+        TorchRunner(threads=1, compile="max-autotune").open(artifact, INPUTS)
+    assert "g++" in failure.value.hint
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
 
 
 def test_no_gradients_are_recorded(artifact):

@@ -1,0 +1,163 @@
+"""Compiling a network with torch.compile, and the cache that makes a second start a warm one.
+
+    inductor/             in a torch artifact: the seed of the cache, as torch wrote it
+
+torch looks kernels up in the folder that TORCHINDUCTOR_CACHE_DIR names, and writes new ones there. So
+whoever runs an artifact works on a copy of its seed. The seed holds native code and torch's own
+pickles: like an AOTInductor package it is used from the own store only, whose digests are checked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from optcli.errors import MissingError
+from optcli.settings import Settings, TensorSpec, batch_range
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "compile"
+SEED = "inductor"
+_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+# More sizes than this would be compiled by mistake; torch itself falls back to eager, silently, at 8.
+_MOST_GRAPHS = 64
+
+Mode = Literal["default", "reduce-overhead", "max-autotune"]
+
+
+class Compilation(Settings):
+    """How a network is compiled: what the record of the transform `compile` holds.
+
+    `dynamic` compiles one graph for all sizes (a size of 1 has its own), else one for each size.
+    `batch_sizes` are those that were compiled when the seed was made.
+    """
+
+    mode: Mode = "default"
+    dynamic: bool = True
+    freezing: bool = False
+    batch_sizes: tuple[int, ...] = ()
+
+    def to_record(self) -> dict[str, Any]:
+        """The transform that a torch artifact keeps; `of` reads it back."""
+        return {"name": NAME, **self.model_dump(mode="json")}
+
+    @staticmethod
+    def of(transforms: Sequence[dict[str, Any]]) -> Compilation | None:
+        """The last compilation among an artifact's transforms, None where there is none."""
+        found = [record for record in transforms if record["name"] == NAME]
+        if not found:
+            return None
+        return Compilation(**{key: value for key, value in found[-1].items() if key != "name"})
+
+    def apply(self, model: torch.nn.Module) -> Callable[..., Any]:
+        """The network as a function that compiles itself on its first call. Call it in `compiling`."""
+        import torch
+
+        # `dynamic=True` would make every size vary; those that may are marked by `mark` instead.
+        mode = None if self.mode == "default" else self.mode
+        compiled: Callable[..., Any] = torch.compile(
+            model, mode=mode, dynamic=None if self.dynamic else False
+        )
+        return compiled
+
+    def sizes(self, inputs: Sequence[TensorSpec]) -> tuple[int, ...]:
+        """The batch sizes to compile at, the most usual first.
+
+        A graph for all sizes is tried at the ends of their range: some operators, such as
+        convolutions, choose their kernel by the batch and split the range there.
+        """
+        span = batch_range(inputs)
+        found = {size for size in self.batch_sizes if span.min <= size <= span.max}
+        if self.dynamic or not found:
+            found |= {span.min, span.opt, span.max}
+        return tuple(sorted(found, key=lambda size: (size == 1, size != span.opt, size)))
+
+    def mark(self, inputs: Sequence[TensorSpec], feed: dict[str, torch.Tensor]) -> None:
+        """Mark the sizes that vary, so that what this feed compiles runs the others too."""
+        from torch._dynamo import maybe_mark_dynamic
+
+        if not self.dynamic:
+            return
+        for spec in inputs:
+            for index, size in enumerate(spec.shape):
+                varies = isinstance(size, str) and spec.ranges[size].min < spec.ranges[size].max
+                if varies and feed[spec.name].shape[index] > 1:
+                    maybe_mark_dynamic(feed[spec.name], index)
+
+
+@contextmanager
+def compiling(cache: Path, freezing: bool) -> Iterator[None]:
+    """Let torch.compile keep its cache in a folder, in this process alone and quietly.
+
+    Raises `MissingError` where there is no C++ compiler. All calls of a compiled network belong inside:
+    new sizes compile.
+    """
+    import torch._dynamo.config
+    import torch._inductor.config
+
+    require_compiler()
+    settings = {
+        # Given as an option of torch.compile it would be read too late, and do nothing.
+        "freezing": freezing,
+        "compile_threads": 1,  # no workers that outlive this process
+    }
+    limits = {
+        "recompile_limit": _MOST_GRAPHS,
+        "accumulated_recompile_limit": 4 * _MOST_GRAPHS,
+        "fail_on_recompile_limit_hit": True,
+    }
+    before = {name: os.environ.get(name) for name in _VARIABLES}
+    os.environ.update(
+        {name: str(cache / folder) for name, folder in zip(_VARIABLES, (".", "triton"), strict=True)}
+    )
+    try:
+        with torch._inductor.config.patch(settings), torch._dynamo.config.patch(limits):
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def own_copy(artifact: Path) -> Iterator[Path]:
+    """A cache of one's own that begins as the artifact's seed, or empty; it goes at the end."""
+    with tempfile.TemporaryDirectory(prefix="optcli-inductor-", ignore_cleanup_errors=True) as folder:
+        cache = Path(folder)
+        if (artifact / SEED).is_dir():
+            shutil.copytree(artifact / SEED, cache, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        yield cache
+
+
+def keep_seed(cache: Path, artifact: Path) -> None:
+    """Put a cache into an artifact, without its locks."""
+    ignored = shutil.ignore_patterns("*.lock", "__pycache__", "*.tmp")
+    shutil.copytree(cache, artifact / SEED, ignore=ignored, copy_function=shutil.copyfile)
+
+
+def kernels(cache: Path) -> int:
+    """How many compiled kernels a cache holds."""
+    return sum(1 for _ in cache.rglob("*.so"))
+
+
+def require_compiler() -> None:
+    """Raise `MissingError` where torch finds no C++ compiler."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise MissingError(
+            "compiling needs a C++ compiler and found none",
+            hint="install one (for example `apt install g++`), or name it in the variable CXX",
+        ) from error
