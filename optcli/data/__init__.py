@@ -70,8 +70,11 @@ def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> d
             f"cannot read the data: {error}", place=settings.source, hint="look at its permissions"
         ) from error
     libraries = ["numpy", "pillow"]
-    if settings.kind == "torchvision" or (settings.prepare and settings.prepare.preset):
+    preset = (settings.prepare and settings.prepare.preset) or ""
+    if settings.kind == "torchvision" or preset.startswith("torchvision:"):
         libraries.append("torchvision")
+    if preset.startswith("timm:"):
+        libraries.append("timm")
     return {
         "settings": settings.without_paths(),
         "content": content,

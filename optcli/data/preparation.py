@@ -81,13 +81,15 @@ class Preparation(Settings):
 
     `prepare: torchvision:ResNet50_Weights.DEFAULT` is short for `{preset: ...}` and gives what the
     `transforms()` of those torchvision weights give on PIL images (`torchvision:resnet50` means the
-    default weights of that model). Fields set beside `preset` take the place of its own.
+    default weights of that model); `prepare: timm:NAME` is timm's own. Fields set beside `preset` take
+    the place of its own.
     """
 
     preset: str | None = Field(
         None,
-        pattern=r"^torchvision:\w+(\.\w+)?$",
-        description="the preparation of torchvision weights, torchvision:ResNet50_Weights.DEFAULT",
+        pattern=r"^(torchvision|timm):\w+(\.\w+)?$",
+        description="the preparation of torchvision weights, torchvision:ResNet50_Weights.DEFAULT,"
+        " or of a timm model, timm:resnet18.a1_in1k",
     )
     orient: bool = Field(False, description="turn a photograph as its EXIF orientation says")
     resize: Pixels | tuple[Pixels, Pixels] | None = Field(
@@ -140,4 +142,4 @@ class Preparation(Settings):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "string", "pattern": "^torchvision:"}, handler(schema)]}
+        return {"anyOf": [{"type": "string", "pattern": "^(torchvision|timm):"}, handler(schema)]}

@@ -1,22 +1,62 @@
-"""The preparation that belongs to torchvision weights, read from their transforms."""
+"""The preparation that belongs to weights of torchvision or timm, as these declare it."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from optcli.data.preparation import Preparation
 from optcli.errors import InputError, MissingError, did_you_mean
+from optcli.formats import torch_timm
 
 
 def resolved(steps: Preparation) -> Preparation:
-    """The same preparation with its preset spelled out; needs torchvision only if there is one.
+    """The same preparation with its preset spelled out; its library is needed only if there is one.
 
     Fields that are set beside the preset win. Raises `InputError` for unknown weights.
     """
     if steps.preset is None:
         return steps
     own = {name: getattr(steps, name) for name in steps.model_fields_set - {"preset"}}
-    return Preparation(**{**_declared(_transforms(steps.preset), steps.preset), **own})
+    if steps.preset.startswith("timm:"):
+        declared = _timm(steps.preset)
+    else:
+        declared = _declared(_transforms(steps.preset), steps.preset)
+    return Preparation(**{**declared, **own})
+
+
+def _timm(preset: str) -> dict[str, Any]:
+    """What timm's own evaluation transform does (`timm.data.transforms_imagenet_eval`)."""
+    torch_timm.require_name(preset.partition(":")[2], preset)
+    from timm import get_pretrained_cfg
+    from timm.data import resolve_data_config
+
+    found = get_pretrained_cfg(preset.partition(":")[2])
+    if found is None:
+        hint = "declare the steps instead: resize, crop, scale, mean, std"
+        raise InputError("timm says nothing about this model's preparation", place=preset, hint=hint)
+    config = resolve_data_config({}, pretrained_cfg=found.to_dict())
+    channels, *size = config["input_size"]
+    ratio = config["crop_pct"]
+    scaled = tuple(math.floor(each / ratio) for each in size)
+    if config["crop_mode"] not in ("center", "squash") or (
+        config["crop_mode"] == "center" and scaled[0] != scaled[1]
+    ):
+        raise InputError(
+            f"timm prepares {preset} in a way that `prepare` does not have: {config['crop_mode']} to"
+            f" {size[0]} x {size[1]}",
+            place=preset,
+            hint="declare the steps instead: resize, crop, scale, mean, std",
+        )
+    return {
+        "resize": scaled if config["crop_mode"] == "squash" else scaled[0],
+        "crop": tuple(size),
+        "interpolation": config["interpolation"],
+        "channel_order": "grey" if channels == 1 else "rgb",
+        "scale": 1 / 255,
+        "mean": tuple(config["mean"]),
+        "std": tuple(config["std"]),
+    }
 
 
 def _transforms(preset: str) -> Any:

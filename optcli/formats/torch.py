@@ -31,8 +31,8 @@ CODE = "code"
 class Description(Settings):
     """What `model.json` holds: all of an artifact but its weights.
 
-    `source` is `{kind: torchvision, name, weights, arguments}` or `{kind: python, reference,
-    arguments}`.
+    `source` is `{kind: torchvision, name, weights, arguments}`, `{kind: timm, name, arguments}` or
+    `{kind: python, reference, arguments}`.
     `transforms` are records with a `name` of `torch_transforms.TABLE`, in the order they were applied.
     """
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import user_code
 from optcli.errors import InputError, did_you_mean
+from optcli.formats import torch_timm
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +33,8 @@ def build(source: dict[str, Any], code: Path) -> torch.nn.Module:
         torch.manual_seed(SEED)
         if source["kind"] == "torchvision":
             model = _torchvision(source["name"], source.get("weights"), source["arguments"])
+        elif source["kind"] == "timm":
+            model = torch_timm.build(source["name"], source["arguments"])
         elif source["kind"] == "python":
             model = _python(source["reference"], code, source["arguments"])
         else:
