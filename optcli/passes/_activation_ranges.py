@@ -1,0 +1,272 @@
+"""The ranges of a network's activations, from calibration batches, in memory that does not grow.
+
+ONNX Runtime's own calibrators keep every activation (entropy, percentile) or every batch's outputs
+(min-max) until the end. Here a first round over the data finds smallest and largest values, inside the
+graph; a second one counts histograms whose bounds are known by then, so that they do not depend on the
+order of the samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from optcli.errors import StepError, first_line
+from optcli.formats import onnx as onnx_format
+
+if TYPE_CHECKING:
+    import numpy as np
+    from onnx import ModelProto
+    from onnxruntime import InferenceSession
+
+Method = Literal["minmax", "percentile", "entropy"]
+Range = tuple[float, float]
+
+# Bins on either side of zero.
+BINS = 2048
+
+# Activations that are held at once; larger ones (a big fixed batch) are computed in several goes.
+_HELD_BYTES = 500_000_000
+
+
+@dataclass
+class _Seen:
+    low: float = math.inf
+    high: float = -math.inf
+    elements: int = 0
+
+
+def activation_ranges(
+    model: ModelProto,
+    tensors: Collection[str],
+    feeds: Iterable[dict[str, np.ndarray]],
+    method: Method,
+    percentile: float,
+    threads: int,
+    folder: Path,
+) -> dict[str, Range]:
+    """Smallest and largest value to represent, for each of `tensors`.
+
+    `minmax` takes the extremes; `percentile` leaves (100 - percentile)/2 per cent of the values out on
+    either side; `entropy` clips where the Kullback-Leibler divergence of the quantized distribution
+    from the real one is smallest (Migacz, "8-bit inference with TensorRT", GTC 2017). `folder` is for
+    files that may be thrown away. Raises `StepError` where an activation is not finite.
+    """
+    seen = _extremes(model, tensors, feeds, threads, folder / "extremes")
+    if method == "minmax":
+        return {name: (each.low, each.high) for name, each in seen.items()}
+    found = {name: (each.low, each.high) for name, each in seen.items()}
+    counted = {name: each for name, each in seen.items() if _largest(each) > 0}
+    for name, counts in _histograms(model, counted, feeds, threads, folder / "values"):
+        low, high = found[name]
+        if method == "percentile":
+            cut = _percentile(counts, max(-low, high), percentile)
+        else:
+            cut = _least_divergence(counts, max(-low, high), one_sided=low >= 0 or high <= 0)
+        found[name] = (max(low, cut[0]), min(high, cut[1]))
+    return found
+
+
+def float_tensors(model: ModelProto, op_types: Collection[str]) -> set[str]:
+    """What operators of the types read and write, weights and other than FP32 values left out."""
+    from onnx import TensorProto
+
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    floats = {
+        value.name
+        for value in (*graph.input, *graph.output, *graph.value_info)
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT
+    }
+    return {
+        name
+        for node in graph.node
+        if node.op_type in op_types
+        for name in (*node.input, *node.output)
+        if name in floats and name not in weights
+    }
+
+
+def _extremes(
+    model: ModelProto,
+    tensors: Collection[str],
+    feeds: Iterable[dict[str, np.ndarray]],
+    threads: int,
+    folder: Path,
+) -> dict[str, _Seen]:
+    import onnx
+    from onnx import TensorProto, helper
+
+    extended = onnx.ModelProto()
+    extended.CopyFrom(model)
+    graph = extended.graph
+    names = sorted(tensors)
+    del graph.output[:]
+    for index, name in enumerate(names):
+        for kind, type_ in (
+            ("ReduceMin", TensorProto.FLOAT),
+            ("ReduceMax", TensorProto.FLOAT),
+            ("Size", TensorProto.INT64),
+        ):
+            output = f"optcli_{kind}_{index}"
+            more = {} if kind == "Size" else {"keepdims": 0}
+            graph.node.append(helper.make_node(kind, [name], [output], name=output, **more))
+            graph.output.append(helper.make_tensor_value_info(output, type_, []))
+    session = _session(extended, threads, folder)
+    seen = {name: _Seen() for name in names}
+    for feed in feeds:
+        values = [float(value) for value in _run(session, None, feed)]
+        for index, name in enumerate(names):
+            low, high, size = values[3 * index : 3 * index + 3]
+            if not (math.isfinite(low) and math.isfinite(high)):
+                raise StepError(
+                    f"the activation {name!r} is not finite on a calibration sample",
+                    hint="look at what `prepare` feeds the model, and for overflow in its weights",
+                )
+            each = seen[name]
+            each.low, each.high = min(each.low, low), max(each.high, high)
+            each.elements = max(each.elements, int(size))
+    return seen
+
+
+def _histograms(
+    model: ModelProto,
+    seen: dict[str, _Seen],
+    feeds: Iterable[dict[str, np.ndarray]],
+    threads: int,
+    folder: Path,
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Counts of the values of each tensor in 2 * BINS bins between -largest and +largest."""
+    import numpy as np
+    import onnx
+
+    extended = onnx.ModelProto()
+    extended.CopyFrom(model)
+    values = {value.name: value for value in (*model.graph.value_info, *model.graph.input)}
+    values |= {value.name: value for value in model.graph.output}
+    del extended.graph.output[:]
+    extended.graph.output.extend(values[name] for name in seen)
+    session = _session(extended, threads, folder)
+    counts = {name: np.zeros(2 * BINS, np.int64) for name in seen}
+    groups = list(_groups({name: 4 * each.elements for name, each in seen.items()}))
+    for feed in feeds:
+        for group in groups:
+            for name, array in zip(group, _run(session, group, feed), strict=True):
+                _count(array, _largest(seen[name]), counts[name])
+    yield from counts.items()
+
+
+def _count(array: np.ndarray, largest: float, counts: np.ndarray) -> None:
+    import numpy as np
+
+    scaled = array.reshape(-1).astype(np.float32)
+    scaled *= np.float32(BINS / largest)
+    scaled += np.float32(BINS)
+    index = scaled.astype(np.int32)
+    np.clip(index, 0, 2 * BINS - 1, out=index)
+    counts += np.bincount(index, minlength=2 * BINS)
+
+
+def _groups(sizes: dict[str, int]) -> Iterator[list[str]]:
+    group: list[str] = []
+    held = 0
+    for name, size in sizes.items():
+        if group and held + size > _HELD_BYTES:
+            yield group
+            group, held = [], 0
+        group.append(name)
+        held += size
+    if group:
+        yield group
+
+
+def _percentile(counts: np.ndarray, largest: float, percentile: float) -> Range:
+    import numpy as np
+
+    share = np.cumsum(counts) / counts.sum()
+    outside = (100 - percentile) / 200
+    low = int(np.searchsorted(share, outside, side="right"))
+    high = int(np.searchsorted(share, 1 - outside)) + 1
+    width = largest / BINS
+    return (min(low, 2 * BINS - 1) - BINS) * width, (min(high, 2 * BINS) - BINS) * width
+
+
+def _least_divergence(counts: np.ndarray, largest: float, one_sided: bool) -> Range:
+    """Where to clip |values|, so that 8 bits tell most about them.
+
+    On absolute values: with a sign, half of the 256 levels are left for either side. The bin at zero
+    counts as its neighbour does, as in NVIDIA's pytorch-quantization (calib/histogram.py): behind ReLU
+    it holds half of all values, all exact, and would decide everything.
+    """
+    import numpy as np
+
+    folded = counts[BINS:] + counts[BINS - 1 :: -1]
+    folded[0] = folded[1]
+    if not folded.any():
+        return -largest, largest
+    levels = 256 if one_sided else 128
+    best, kept = math.inf, BINS
+    for size in range(levels, BINS + 1, 8):
+        divergence = _divergence(folded, size, levels)
+        if divergence < best:
+            best, kept = divergence, size
+    limit = kept * largest / BINS
+    assert np.isfinite(limit)
+    return -limit, limit
+
+
+def _divergence(folded: np.ndarray, size: int, levels: int) -> float:
+    import numpy as np
+
+    real = folded[:size].astype(np.float64)
+    filled = real > 0
+    starts = np.arange(levels) * size // levels
+    merged = np.add.reduceat(real, starts)
+    shared = np.add.reduceat(filled.astype(np.float64), starts)
+    spread = np.where(shared > 0, merged / np.maximum(shared, 1), 0.0)
+    lengths = np.diff(np.append(starts, size))
+    quantized = np.repeat(spread, lengths) * filled
+    real[-1] += folded[size:].sum()
+    real, quantized = _smoothed(real), _smoothed(quantized)
+    return float((real * np.log(real / quantized)).sum())
+
+
+def _smoothed(distribution: np.ndarray) -> np.ndarray:
+    """Normalized, with a little everywhere, so that no logarithm is infinite."""
+    import numpy as np
+
+    total = distribution.sum()
+    share = distribution / total if total else np.full_like(distribution, 1 / distribution.size)
+    return (share + 1e-9) / (1 + 1e-9 * distribution.size)
+
+
+def _largest(seen: _Seen) -> float:
+    return max(-seen.low, seen.high)
+
+
+def _session(model: ModelProto, threads: int, folder: Path) -> InferenceSession:
+    import onnxruntime
+
+    folder.mkdir()
+    onnx_format.save(model, folder)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(
+        str(folder / onnx_format.FILE), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def _run(
+    session: InferenceSession, names: list[str] | None, feed: dict[str, np.ndarray]
+) -> list[np.ndarray]:
+    try:
+        return list(session.run(names, feed))
+    except Exception as error:
+        raise StepError(
+            f"the model does not run on calibration data: {first_line(error)}",
+            hint="do the recipe's inputs fit the model?",
+        ) from error

@@ -1,0 +1,284 @@
+"""Static INT8 quantization with ONNX Runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import platform
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from optcli import environment
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.errors import OptcliError, StepError, first_line
+from optcli.formats import onnx as onnx_format
+from optcli.passes import Job, Made, Pass, Role
+from optcli.passes._activation_ranges import Range, activation_ranges, float_tensors
+from optcli.passes._calibration import Feeds
+from optcli.passes._onnx_models import (
+    PER_CHANNEL_OPSET,
+    Patterns,
+    already_quantized,
+    chosen,
+    count_quantized,
+    model_inputs,
+    modern,
+    prepared,
+)
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Isa = Literal["vnni", "avx2", "arm"]
+
+# ONNX Runtime has no integer kernels for these on the CPU: quantized, they only round once more.
+_FLOAT_TYPES = frozenset(
+    {"LayerNormalization", "InstanceNormalization", "BatchNormalization", "Softmax", "TopK", "CumSum"}
+)
+
+
+class QuantizeOnnxruntime(Pass):
+    """Quantizes weights and activations to INT8 after training, with ONNX Runtime's own quantizer.
+
+    Ranges come from the calibration samples. Integer types are those that the CPU multiplies fastest,
+    unless told otherwise. The result is meant for ONNX Runtime; OpenVINO runs it too.
+    """
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
+    needs: ClassVar[Needs] = Needs(("onnx", "onnxruntime"))
+    uses: ClassVar[tuple[Role, ...]] = ("calibration",)
+    device_bound: ClassVar[bool] = True
+
+    method: Literal["minmax", "percentile", "entropy"] = Field(
+        "minmax",
+        description="ranges of activations: `minmax` the extremes; `percentile` without the outermost "
+        "values; `entropy` where clipping tells most about the values",
+    )
+    percentile: float = Field(
+        99.99, gt=50, le=100, description="the part of all values kept by `method: percentile`, in %"
+    )
+    samples: int = Field(300, ge=1, description="the most calibration samples to use")
+    per_channel: bool = Field(True, description="one scale per output channel of weights; false: one")
+    format: Literal["qdq", "qoperator"] = Field(
+        "qdq",
+        description="`qdq`: float operators between QuantizeLinear and DequantizeLinear, fused when "
+        "loaded; `qoperator`: integer operators in the file",
+    )
+    target_isa: Literal["auto", "vnni", "avx2", "arm"] = Field(
+        "auto",
+        description="instructions to choose integer types for; `auto`: this machine's; `vnni`, `avx2`: "
+        "unsigned activations and signed weights, of 7 bits for `avx2`; `arm`: both signed",
+    )
+    activation_type: Literal["auto", "uint8", "int8"] = Field(
+        "auto", description="integers for activations; `auto`: by `target_isa`"
+    )
+    weight_type: Literal["auto", "uint8", "int8"] = Field(
+        "auto", description="integers for weights; `auto`: int8"
+    )
+    reduce_range: bool | None = Field(
+        None,
+        description="weights of 7 bits: without VNNI sums of 8-bit products saturate; default: by "
+        "`target_isa`",
+    )
+    model_type: Literal["auto", "none", "transformer"] = Field(
+        "auto",
+        description="`transformer` keeps additions in floating point: few large values in what layers "
+        "hand past attention take all the range; `auto`: where there is attention",
+    )
+    types: tuple[str, ...] = Field(
+        (), description="operator types to quantize, no others; default: all that pay"
+    )
+    names: tuple[str, ...] = Field((), description="nodes to quantize, no others, by name")
+    patterns: Patterns = Field(
+        (), description="nodes to quantize, no others, by regular expression over the whole name"
+    )
+    ignored_types: tuple[str, ...] = Field(
+        (), description="nodes to keep in floating point, by operator type"
+    )
+    ignored_names: tuple[str, ...] = Field((), description="nodes to keep in floating point, by name")
+    ignored_patterns: Patterns = Field(
+        (), description="nodes to keep in floating point, by regular expression over the whole name"
+    )
+
+    @model_validator(mode="after")
+    def _types_that_there_are(self) -> Self:
+        if self.activation_type == "int8" and self.weight_type == "uint8":
+            raise ValueError("ONNX Runtime has no int8 activations with uint8 weights: swap the two")
+        return self
+
+    @model_validator(mode="after")
+    def _percentile_is_for_its_method(self) -> Self:
+        if "percentile" in self.model_fields_set and self.method != "percentile":
+            raise ValueError(f"`percentile` has no effect with `method: {self.method}`")
+        return self
+
+    def produces(self, source: Format) -> Format:
+        return Format.ONNX
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        outline = onnx_format.outline(source.path)
+        found = onnx_format.precision(outline)
+        if found == "int8":
+            raise already_quantized()
+        if found != "fp32":
+            raise StepError(
+                f"the model is {found}, wanted fp32",
+                hint="quantize before convert_precision, or the FP32 model it was made from",
+            )
+        opset = PER_CHANNEL_OPSET if self.per_channel else 11
+        why = "older ones know no scale per channel" if self.per_channel else "older ones lack integers"
+        with tempfile.TemporaryDirectory(dir=job.out.parent) as folder, _quiet():
+            work = Path(folder)
+            model = modern(onnx_format.open(source.path), opset, job, why)
+            model = prepared(model, work / "prepared", job)
+            transformer = self._is_transformer(model)
+            types, nodes, ignored = self._scope(model)
+            feeds = Feeds(job, model_inputs(model), self.samples)
+            ranges = activation_ranges(
+                model,
+                float_tensors(model, types),
+                feeds,
+                self.method,
+                self.percentile,
+                job.threads,
+                work,
+            )
+            self._quantize(work, ranges, (types, nodes, ignored), job)
+        quantized = onnx_format.outline(job.out)
+        counts = count_quantized(quantized)
+        if not counts:
+            raise StepError(
+                "ONNX Runtime found nothing to quantize in this model",
+                hint="take fewer nodes out with ignored_*, or drop the pass",
+            )
+        facts = {
+            **self._integers(),
+            "calibration_method": self.method,
+            "calibration_samples": feeds.samples,
+            "calibration_batch_size": feeds.batch_size,
+            "per_channel": self.per_channel,
+            "quantized_format": self.format,
+            "opset": onnx_format.opset(quantized),
+            "model_type": "transformer" if transformer else "none",
+            "quantized_operators": dict(sorted(counts.items())),
+            "kept_in_floating_point": sorted(ignored),
+        }
+        return Made(precision="int8", facts=facts)
+
+    def _integers(self) -> dict[str, Any]:
+        """The integer types, and the instructions they were chosen for."""
+        isa: Isa = _this_isa() if self.target_isa == "auto" else self.target_isa
+        weight = "int8" if self.weight_type == "auto" else self.weight_type
+        signed = isa == "arm" and weight == "int8"
+        activation = "int8" if signed else "uint8"
+        reduce_range = self.reduce_range if self.reduce_range is not None else isa == "avx2"
+        return {
+            "target_isa": isa,
+            "activation_type": activation if self.activation_type == "auto" else self.activation_type,
+            "weight_type": weight,
+            "reduce_range": reduce_range,
+        }
+
+    def _scope(self, model: ModelProto) -> tuple[list[str], list[str], set[str]]:
+        """Operator types, names (empty: all) and exceptions, all by what is in the prepared model."""
+        from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+        nodes = model.graph.node
+        known = {*QDQRegistry, *QLinearOpsRegistry}
+        types = set(self.types) or known - _FLOAT_TYPES
+        if unknown := types - known:
+            raise StepError(
+                f"ONNX Runtime cannot quantize {', '.join(sorted(unknown))}",
+                hint=f"`types:` may name {', '.join(sorted(known))}",
+            )
+        chosen(nodes, (), self.types, (), "")
+        wanted = chosen(nodes, self.names, (), self.patterns, "")
+        ignored = chosen(
+            nodes, self.ignored_names, self.ignored_types, self.ignored_patterns, "ignored_"
+        )
+        if self._is_transformer(model) and "Add" not in self.types:
+            ignored |= {node.name for node in nodes if node.op_type == "Add"}
+        return sorted(types), sorted(wanted - ignored), ignored
+
+    def _is_transformer(self, model: ModelProto) -> bool:
+        if self.model_type != "auto":
+            return self.model_type == "transformer"
+        shares = {node.output[0] for node in model.graph.node if node.op_type == "Softmax"}
+        return any(
+            node.op_type == "LayerNormalization"
+            or (node.op_type == "MatMul" and shares.intersection(node.input))
+            for node in model.graph.node
+        )
+
+    def _quantize(
+        self,
+        work: Path,
+        ranges: dict[str, Range],
+        scope: tuple[list[str], list[str], set[str]],
+        job: Job,
+    ) -> None:
+        import numpy as np
+        from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, calibrate
+        from onnxruntime.quantization.quantize import quantize_static
+
+        data = calibrate.TensorsData(
+            CalibrationMethod.MinMax,
+            {
+                name: calibrate.TensorData(lowest=np.float32(low), highest=np.float32(high))
+                for name, (low, high) in ranges.items()
+            },
+        )
+        calibrate.save_tensors_data(data, work / "ranges.json")
+        types, nodes, ignored = scope
+        integers = self._integers()
+        kinds = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
+        job.progress(None, "quantizing")
+        try:
+            quantize_static(
+                work / "prepared" / onnx_format.FILE,
+                job.out / onnx_format.FILE,
+                None,
+                quant_format=QuantFormat.QDQ if self.format == "qdq" else QuantFormat.QOperator,
+                op_types_to_quantize=types,
+                per_channel=self.per_channel,
+                reduce_range=integers["reduce_range"],
+                activation_type=kinds[integers["activation_type"]],
+                weight_type=kinds[integers["weight_type"]],
+                nodes_to_quantize=nodes,
+                nodes_to_exclude=sorted(ignored),
+                use_external_data_format=(work / "prepared" / onnx_format.DATA).exists(),
+                calibration_cache_path=work / "ranges.json",
+            )
+        except OptcliError:
+            raise
+        except Exception as error:
+            raise StepError(
+                f"ONNX Runtime's quantizer failed: {first_line(error)}",
+                hint="keep the operators that it stumbles over with ignored_types",
+            ) from error
+
+
+def _this_isa() -> Isa:
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return "arm"
+    flags = environment.cpu()["flags"]
+    has_vnni = any("vnni" in flag for flag in flags) or "amx_int8" in flags
+    return "vnni" if has_vnni else "avx2"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the quantizer from printing, and from recommending what has been done already."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
