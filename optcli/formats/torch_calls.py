@@ -49,12 +49,20 @@ def arguments(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> Arguments
     kinds = {name: parameter.kind for name, parameter in parameters.items()}
     if not all(kinds.get(name) in bindable for name in names):
         return Arguments(tuple(names))
+    by_name = [name for name, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
+    return bound(names, list(kinds), by_name)
+
+
+def bound(names: Sequence[str], parameters: Sequence[str], by_name: Sequence[str] = ()) -> Arguments:
+    """The call of a function with these parameters; those in `by_name` cannot be given by position."""
+    if not set(names) <= set(parameters):
+        return Arguments(tuple(names))
     leading: list[str] = []
-    for name, kind in kinds.items():
-        if name not in names or kind is inspect.Parameter.KEYWORD_ONLY:
+    for name in parameters:
+        if name not in names or name in by_name:
             break
         leading.append(name)
-    rest = tuple(name for name in kinds if name in names and name not in leading)
+    rest = tuple(name for name in parameters if name in names and name not in leading)
     return Arguments(tuple(leading), rest)
 
 

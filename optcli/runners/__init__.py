@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 DEFAULTS: dict[Format, str] = {
     Format.TORCH: "torch",
     Format.EXPORTED: "torch",
+    Format.TORCHSCRIPT: "torchscript",
     Format.AOTI: "aoti",
     Format.ONNX: "onnxruntime",
     Format.ORT: "onnxruntime",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.errors import InputError, OptcliError
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_weights
-from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
+from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
 from optcli.settings import TensorSpec
 from optcli.sources import SourceFacts
 
@@ -39,12 +39,18 @@ def write(
     )
 
 
-def call_names(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
-    """The outputs' names, found by calling the network at its two smallest batch sizes up to 2."""
+def call_names(
+    model: torch.nn.Module, inputs: Sequence[TensorSpec], call: Arguments | None = None
+) -> tuple[str, ...]:
+    """The outputs' names, found by calling the network at its two smallest batch sizes up to 2.
+
+    `call` says how to call it where its `forward` does not.
+    """
+    call = call or arguments(model, inputs)
     allowed = inputs[0].batch_range() if inputs else None
     low, high = (allowed.min, allowed.max) if allowed else (1, 1)
     sizes = sorted({max(low, min(size, high)) for size in (1, 2)}, reverse=True)
-    found = [tuple(_call(model, inputs, size)) for size in sizes]
+    found = [tuple(_call(model, call, inputs, size)) for size in sizes]
     if any(names != found[0] for names in found):
         raise InputError(
             f"the outputs depend on the batch size: {len(found[0])} at batch {sizes[0]}, "
@@ -59,11 +65,13 @@ def call_names(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> tuple[st
     return found[0]
 
 
-def _call(model: torch.nn.Module, inputs: Sequence[TensorSpec], size: int) -> dict[str, torch.Tensor]:
+def _call(
+    model: torch.nn.Module, call: Arguments, inputs: Sequence[TensorSpec], size: int
+) -> dict[str, torch.Tensor]:
     import torch
 
     feed = example_inputs(inputs, size)
-    positional, keyword = arguments(model, inputs).split(feed)
+    positional, keyword = call.split(feed)
     try:
         with torch.no_grad():
             return flatten_outputs(model(*positional, **keyword))

@@ -1,0 +1,133 @@
+"""TorchScript from PyTorch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.errors import OptcliError, StepError, first_line
+from optcli.formats import torch as torch_format
+from optcli.formats import torchscript as torchscript_format
+from optcli.formats.torch_calls import example_inputs, flatten_outputs
+from optcli.passes import Job, Made, Pass
+from optcli.passes._tracing import flat, plain_attention
+from optcli.settings import batch_range
+
+if TYPE_CHECKING:
+    import torch
+
+_DEPRECATED = (
+    "PyTorch calls torch.jit deprecated: TorchScript is for servers that need it; "
+    "`aot_inductor` and `torch_compile` take its place"
+)
+
+
+class Torchscript(Pass):
+    """Makes a network TorchScript: a file that torch runs, in C++ too, without your Python code.
+
+    PyTorch has deprecated it and points to `torch_compile` and `aot_inductor`. Sizes stay dynamic.
+    """
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
+    needs: ClassVar[Needs] = Needs(("torch",))
+    tolerance: ClassVar[float | None] = 1e-4
+
+    method: Literal["trace", "script"] = Field(
+        "trace",
+        description="record what one run does, or translate the code, which keeps `if` and loops that "
+        "depend on the input",
+    )
+    freeze: bool = Field(
+        True, description="make weights constants and fold batch norms into convolutions"
+    )
+    optimize_for_inference: bool = Field(
+        False,
+        description="let torch use its fastest operators for this CPU; done anew at each loading, "
+        "since torch cannot save the result",
+    )
+
+    @model_validator(mode="after")
+    def _frozen_first(self) -> Self:
+        if self.optimize_for_inference and not self.freeze:
+            raise ValueError("optimize_for_inference works on frozen networks: leave freeze on")
+        return self
+
+    def produces(self, source: Format) -> Format:
+        return Format.TORCHSCRIPT
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        import torch
+
+        job.warn(_DEPRECATED)
+        model = torch_format.open(source.path)
+        decisions = 0
+        try:
+            with torchscript_format.quiet(), torch.no_grad(), plain_attention():
+                if self.method == "script":
+                    scripted = torch.jit.script(model)
+                else:
+                    scripted, decisions = _traced(model, job)
+                if self.freeze:
+                    scripted = torch.jit.freeze(scripted.eval())
+        except OptcliError:
+            raise
+        except Exception as error:
+            raise self._cannot(error) from error
+        torchscript_format.save(scripted, job.out)
+        return Made(
+            facts={
+                "method": self.method,
+                "frozen": self.freeze,
+                "optimize_for_inference": self.optimize_for_inference,
+                # What tracing found to depend on the input's values and made constant.
+                "fixed_decisions": decisions,
+            }
+        )
+
+    def _cannot(self, error: Exception) -> StepError:
+        other = "script" if self.method == "trace" else "trace"
+        return StepError(
+            f"torch.jit.{self.method} failed: {first_line(error)}",
+            hint=f"set `method: {other}`; the log shows the line of the network that it cannot follow",
+        )
+
+
+def _traced(model: torch.nn.Module, job: Job) -> tuple[torch.jit.ScriptModule, int]:
+    """The network traced at batch size 2: at 1 torch would take the batch for a constant of 1.
+
+    Also how many choices of its code the trace made constant. Raises `StepError` where one of them
+    was the batch.
+    """
+    import torch
+
+    network, span = flat(model, job.inputs), batch_range(job.inputs)
+    size = max(span.min, min(2, span.max))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", torch.jit.TracerWarning)
+        traced = torch.jit.trace(network, _feed(job, size), check_trace=False)
+    fixed = sum(issubclass(each.category, torch.jit.TracerWarning) for each in heard)
+    other = size + 1 if size < span.max else span.min
+    if other != size and _shapes(traced, job, other) != _shapes(network, job, other):
+        raise StepError(
+            f"the trace holds at batch size {size} alone: the network's code makes a number of it",
+            hint="set `method: script`, or leave sizes to torch in forward(): x.shape[0], not int(...)",
+        )
+    return traced, fixed
+
+
+def _feed(job: Job, size: int) -> tuple[torch.Tensor, ...]:
+    feed = example_inputs(job.inputs, size)
+    return tuple(feed[spec.name] for spec in job.inputs)
+
+
+def _shapes(model: Callable[..., Any], job: Job, size: int) -> list[tuple[int, ...]] | None:
+    """The shapes of the outputs at a batch size; None where it does not run."""
+    try:
+        return [tuple(value.shape) for value in flatten_outputs(model(*_feed(job, size))).values()]
+    except RuntimeError:
+        return None
