@@ -60,8 +60,11 @@ class QuantizeOnnxruntime(Pass):
         description="ranges of activations: `minmax` the extremes; `percentile` without the outermost "
         "values; `entropy` where clipping tells most about the values",
     )
-    percentile: float = Field(
-        99.99, gt=50, le=100, description="the part of all values kept by `method: percentile`, in %"
+    percentile: float | None = Field(
+        None,
+        gt=50,
+        le=100,
+        description="the part of all values that `method: percentile` keeps, in %; default: 99.99",
     )
     samples: int = Field(300, ge=1, description="the most calibration samples to use")
     per_channel: bool = Field(True, description="one scale per output channel of weights; false: one")
@@ -114,7 +117,7 @@ class QuantizeOnnxruntime(Pass):
 
     @model_validator(mode="after")
     def _percentile_is_for_its_method(self) -> Self:
-        if "percentile" in self.model_fields_set and self.method != "percentile":
+        if self.percentile is not None and self.method != "percentile":
             raise ValueError(f"`percentile` has no effect with `method: {self.method}`")
         return self
 
@@ -145,7 +148,7 @@ class QuantizeOnnxruntime(Pass):
                 float_tensors(model, types),
                 feeds,
                 self.method,
-                self.percentile,
+                self.percentile or 99.99,
                 job.threads,
                 work,
             )
