@@ -11,6 +11,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import RunnerError, first_line
 from optcli.formats import onnx as onnx_format
+from optcli.formats import ort as ort_format
 from optcli.runners import Runner
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _LEVELS = {
 
 
 class OnnxruntimeRunner(Runner):
-    """Runs ONNX models in ONNX Runtime.
+    """Runs ONNX models, and those that it optimized before, in ONNX Runtime.
 
     Inputs are copied when they are bound and outputs when they are fetched, both through I/O
     binding. A provider that the session does not really use is an error, never a silent fall-back.
@@ -60,7 +61,8 @@ class OnnxruntimeRunner(Runner):
         # steal the cores of whatever is measured in turn.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         options.log_severity_level = 3
-        path = artifact.path / onnx_format.FILE
+        ahead = artifact.format == Format.ORT
+        path = artifact.path / (ort_format.FILE if ahead else onnx_format.FILE)
         try:
             self._session = onnxruntime.InferenceSession(
                 os.fspath(path), options, providers=[_PROVIDERS[self.provider]]
@@ -109,13 +111,27 @@ class OnnxruntimeRunner(Runner):
 
         session, _ = self._opened()
         assert self._artifact is not None
-        return {
-            "precision": onnx_format.precision(onnx_format.outline(self._artifact.path)),
+        level = session.get_session_options().graph_optimization_level
+        found: dict[str, Any] = {
+            "precision": _precision(self._artifact),
             "provider": session.get_providers()[0],
             "threads": session.get_session_options().intra_op_num_threads,
-            "optimization_level": self.optimization_level,
+            "optimization_level": next(
+                name
+                for name, constant in _LEVELS.items()
+                if getattr(onnxruntime.GraphOptimizationLevel, constant) == level
+            ),
             "version": onnxruntime.__version__,
         }
+        if self._artifact.format == Format.ORT:
+            # Loading adds hardly anything to what was saved.
+            saved = str(self._artifact.facts.get("optimization_level", "unknown"))
+            if self.optimization_level != "all" and self.optimization_level != saved:
+                found["flags"] = [
+                    f"optimized to the level {saved} when it was saved, whatever is asked"
+                ]
+            found["optimization_level"] = saved
+        return found
 
     def close(self) -> None:
         self._binding = None
@@ -135,3 +151,9 @@ class OnnxruntimeRunner(Runner):
                 f"ONNX Runtime fell back to {found}, wanted {wanted}",
                 hint="install the provider's libraries and driver, or set `provider: cpu`",
             )
+
+
+def _precision(artifact: Artifact) -> str:
+    if artifact.format == Format.ORT:
+        return "int8" if ort_format.is_quantized(artifact.path) else artifact.precision
+    return onnx_format.precision(onnx_format.outline(artifact.path))

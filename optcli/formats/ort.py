@@ -1,0 +1,70 @@
+"""ONNX Runtime's own format: `model.ort`, a graph that was optimized before it was saved."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optcli.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+FILE = "model.ort"
+
+# What a flatbuffer of the format says of itself, behind its first four bytes.
+_MARK = b"ORTM"
+
+
+def check(folder: Path) -> None:
+    """Raise `InputError` where `model.ort` is no model that ONNX Runtime loads."""
+    open(folder)
+
+
+def open(folder: Path) -> InferenceSession:
+    """The model in a session on the CPU. Raises `InputError`."""
+    import onnxruntime
+
+    path = folder / FILE
+    try:
+        mark = path.read_bytes()[4:8]
+    except OSError as error:
+        raise InputError(
+            f"the file {FILE} cannot be read: {error.strerror}", place=str(path), hint="build it again"
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        if mark != _MARK:
+            raise ValueError("it does not begin as such a file does")
+        return onnxruntime.InferenceSession(
+            os.fspath(path), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:
+        raise InputError(
+            f"this is not a valid ORT model: {first_line(error)}",
+            place=str(path),
+            hint="build it again with optimize_onnx",
+        ) from error
+
+
+def operators(folder: Path) -> set[str]:
+    """Types of the operators in the model; those of other domains as `domain::type`."""
+    import onnxruntime.tools.ort_format_model  # noqa: F401 -- it makes the next import possible
+    from onnxruntime.tools.ort_format_model.ort_model_processor import OrtFormatModelProcessor
+
+    found: dict[str, dict[int, set[str]]] = {}
+    OrtFormatModelProcessor(os.fspath(folder / FILE), found, None).process()
+    return {
+        kind if domain == "ai.onnx" else f"{domain}::{kind}"
+        for domain, versions in found.items()
+        for kinds in versions.values()
+        for kind in kinds
+    }
+
+
+def is_quantized(folder: Path) -> bool:
+    """Whether some operator computes on integers that stand for other values."""
+    names = {kind.rpartition("::")[2] for kind in operators(folder)}
+    return any("Quantize" in name or name.startswith("QLinear") for name in names)
