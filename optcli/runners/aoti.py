@@ -10,6 +10,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import RunnerError, first_line
 from optcli.formats import aoti as aoti_format
+from optcli.formats.torch_calls import flatten_outputs
 from optcli.runners import Runner
 from optcli.settings import TensorSpec
 
@@ -71,7 +72,7 @@ class AotiRunner(Runner):
                 results = self._model(*(self._bound[spec.name] for spec in self.inputs))
         except Exception as error:
             raise RunnerError(f"the package failed: {first_line(error)}") from error
-        self._results = (results,) if isinstance(results, torch.Tensor) else tuple(results)
+        self._results = tuple(flatten_outputs(results).values())
 
     def fetch(self) -> dict[str, np.ndarray]:
         if len(self._names) != len(self._results):

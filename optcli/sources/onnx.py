@@ -15,15 +15,13 @@ from optcli.environment import Needs
 from optcli.errors import InputError
 from optcli.formats import onnx as onnx_format
 from optcli.settings import TensorSpec
-from optcli.sources import Source, SourceFacts
+from optcli.sources import Source, SourceFacts, _declared
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 # One entry {key: "location", value: FILE} of a tensor's external data, as protobuf writes it.
 _LOCATION = re.compile(rb"\x0a\x08location\x12([\x80-\xff][\x01-\x7f]|[\x00-\x7f])")
-
-Shape = tuple[int | str | None, ...]
 
 
 class OnnxSource(Source):
@@ -128,51 +126,9 @@ def _check_inputs(model: ModelProto, inputs: Sequence[TensorSpec], path: Path) -
         wrong.append(f"the file has no input {', '.join(unknown)}")
     for name, shape in shapes.items():
         if name in given:
-            wrong.extend(_differences(given[name], dtypes[name], shape))
+            wrong.extend(_declared.differences(given[name], dtypes[name], shape))
     if wrong:
-        lines = [_pasted(name, dtypes[name], shape) for name, shape in shapes.items()]
-        fixed = any("is fixed" in text for text in wrong)
-        hint = "paste this into the recipe" + (
-            ", or export the model again with a dynamic size" if fixed else ""
-        )
-        raise InputError(
-            f"the recipe's inputs are not those of the file: {'; '.join(wrong)}",
-            place=str(path),
-            hint="\n".join([f"{hint}:", "inputs:", *lines]),
-        )
-
-
-def _differences(spec: TensorSpec, dtype: str, shape: Shape) -> list[str]:
-    name = spec.name
-    found = (
-        [f"{name} is {dtype} in the file, {spec.dtype} in the recipe"] if dtype != spec.dtype else []
-    )
-    if len(shape) != len(spec.shape):
-        found.append(f"{name} has {len(shape)} dimensions in the file, {len(spec.shape)} in the recipe")
-        return found
-    for index, (size, wanted) in enumerate(zip(shape, spec.shape, strict=True)):
-        if not isinstance(size, int):
-            continue
-        what = f"dimension {index} of {name}" if index else f"the batch of {name}"
-        if isinstance(wanted, str):
-            found.append(f"{what} is fixed at {size} in the file, {wanted!r} in the recipe")
-        elif wanted != size:
-            found.append(f"{what} is {size} in the file, {wanted} in the recipe")
-    return found
-
-
-def _pasted(name: str, dtype: str, shape: Shape) -> str:
-    """The line for one input that a person can paste into the recipe."""
-    sizes: list[str] = []
-    for index, size in enumerate(shape):
-        if isinstance(size, int):
-            sizes.append(str(size))
-        elif index == 0:
-            sizes.append("batch")
-        else:
-            plain = re.sub(r"\W", "_", size or "")
-            sizes.append(plain if plain.isidentifier() and plain != "batch" else f"size_{index}")
-    return f"  - {{name: {name!r}, dtype: {dtype}, shape: [{', '.join(sizes)}]}}"
+        raise _declared.refused(wrong, {n: (dtypes[n], shape) for n, shape in shapes.items()}, path)
 
 
 def _dtypes(model: ModelProto, path: Path) -> dict[str, str]:

@@ -1,0 +1,71 @@
+"""What a model file says of its inputs beside what the recipe says, with the block to paste."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from optcli.errors import InputError
+from optcli.settings import TensorSpec
+
+Shape = tuple[int | str | None, ...]
+
+
+def refused(
+    wrong: Sequence[str],
+    found: Mapping[str, tuple[str, Shape]],
+    path: Path,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+) -> InputError:
+    """The error for inputs that differ; `found` has element type and shape of the file's by name.
+
+    `ranges` has the least and the largest size of those symbols that are bounded.
+    """
+    lines = [_line(name, dtype, shape, ranges or {}) for name, (dtype, shape) in found.items()]
+    fixed = any("is fixed" in text for text in wrong)
+    hint = "paste this into the recipe" + (
+        ", or export the model again with a dynamic size" if fixed else ""
+    )
+    return InputError(
+        f"the recipe's inputs are not those of the file: {'; '.join(wrong)}",
+        place=str(path),
+        hint="\n".join([f"{hint}:", "inputs:", *lines]),
+    )
+
+
+def differences(spec: TensorSpec, dtype: str, shape: Shape) -> list[str]:
+    name = spec.name
+    found = (
+        [f"{name} is {dtype} in the file, {spec.dtype} in the recipe"] if dtype != spec.dtype else []
+    )
+    if len(shape) != len(spec.shape):
+        found.append(f"{name} has {len(shape)} dimensions in the file, {len(spec.shape)} in the recipe")
+        return found
+    for index, (size, wanted) in enumerate(zip(shape, spec.shape, strict=True)):
+        if not isinstance(size, int):
+            continue
+        what = f"dimension {index} of {name}" if index else f"the batch of {name}"
+        if isinstance(wanted, str):
+            found.append(f"{what} is fixed at {size} in the file, {wanted!r} in the recipe")
+        elif wanted != size:
+            found.append(f"{what} is {size} in the file, {wanted} in the recipe")
+    return found
+
+
+def _line(name: str, dtype: str, shape: Shape, ranges: Mapping[str, tuple[int, int]]) -> str:
+    """The line for one input that a person can paste into the recipe."""
+    sizes: list[str] = []
+    spans: dict[str, str] = {}
+    for index, size in enumerate(shape):
+        if isinstance(size, int):
+            sizes.append(str(size))
+            continue
+        plain = re.sub(r"\W", "_", size or "")
+        usable = plain.isidentifier() and plain != "batch"
+        sizes.append("batch" if index == 0 else plain if usable else f"size_{index}")
+        if size is not None and size in ranges:
+            low, high = ranges[size]
+            spans[sizes[-1]] = f", {sizes[-1]}: {{min: {low}, max: {high}}}"
+    tail = "".join(spans.values())
+    return f"  - {{name: {name!r}, dtype: {dtype}, shape: [{', '.join(sizes)}]{tail}}}"

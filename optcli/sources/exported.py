@@ -1,0 +1,150 @@
+"""Programs of torch.export: `exported:models/detector.pt2`, scanned before anything of them is read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from optcli.artifact import Format
+from optcli.digest import FileDigests
+from optcli.environment import Needs
+from optcli.errors import InputError
+from optcli.formats import exported as exported_format
+from optcli.formats import exported_archive
+from optcli.formats import torch as torch_format
+from optcli.formats.torch_calls import Arguments
+from optcli.settings import TensorSpec
+from optcli.sources import Source, SourceFacts, _declared, _file, _network
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from optcli.sources._declared import Shape
+
+_UNBOUNDED = 2**31
+
+
+class ExportedSource(Source):
+    """A network in a `.pt2` file that torch.export.save wrote; the file is taken as it is."""
+
+    format: ClassVar[Format] = Format.EXPORTED
+    needs: ClassVar[Needs] = Needs(("torch",))
+
+    @property
+    def file(self) -> Path:
+        """The file, absolute."""
+        return (self.folder / self.target).absolute()
+
+    def problems(self) -> list[tuple[str, str, str]]:
+        return _file.problems(self, self.file, "an exported program", (".pt2",))
+
+    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
+        return {"kind": "exported", "file": digests.of(self.file)}
+
+    def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
+        import torch
+
+        exported_archive.check(self.file)
+        shutil.copyfile(self.file, out / exported_format.FILE)
+        try:
+            program = exported_format.open(out)
+        except InputError as error:  # of the user's file, not of the copy
+            raise type(error)(error.message, place=str(self.file), hint=error.hint) from error
+        _check_inputs(program, inputs, self.file)
+        network = program.module()
+        call = Arguments(tuple(spec.name for spec in inputs))
+        facts = {
+            "source": f"exported:{self.file.name}",
+            "parameters": sum(value.numel() for value in network.parameters()),
+            "torch": torch.__version__,
+        }
+        outputs = _network.call_names(network, inputs, call)
+        return SourceFacts(outputs, torch_format.precision(network), facts)
+
+
+def _check_inputs(program: ExportedProgram, inputs: Sequence[TensorSpec], path: Path) -> None:
+    """Raise `InputError`, with the block to paste, where the recipe's inputs are not the program's."""
+    names = _names(program, path)
+    found, ranges = _found(program, names, path)
+    given = [spec.name for spec in inputs]
+    wrong: list[str] = []
+    if len(given) != len(names):
+        wrong.append(f"the file takes {len(names)} ({', '.join(names)}), the recipe has {len(given)}")
+    elif set(given) == set(names) and given != names:
+        wrong.append(f"they come in the order {', '.join(names)} in the file")
+    else:
+        # Inputs are given by position, so names may differ.
+        for spec, name in zip(inputs, names, strict=True):
+            dtype, shape = found[name]
+            wrong.extend(_declared.differences(spec, dtype, shape))
+            wrong.extend(_out_of_range(spec, shape, ranges))
+    if wrong:
+        raise _declared.refused(wrong, found, path, ranges)
+
+
+def _names(program: ExportedProgram, path: Path) -> list[str]:
+    """The inputs' names in order. Raises `InputError` for those that go by name or are no tensors."""
+    positional, keyword = program.call_spec.in_spec.children()
+    if keyword.num_leaves:
+        raise InputError(
+            f"the program takes inputs by name ({', '.join(map(str, keyword.context))}), wanted all "
+            "of them by position",
+            place=str(path),
+            hint="export the network again by position: torch.export.export(model, (a, b))",
+        )
+    names = [str(name) for name in program.graph_signature.user_inputs]
+    if positional.num_leaves != len(names) or len(names) != positional.num_children:
+        raise InputError(
+            "the program takes lists, dictionaries or numbers, wanted one tensor per argument",
+            place=str(path),
+            hint="export a module around the network whose forward() takes tensors alone",
+        )
+    return names
+
+
+def _found(
+    program: ExportedProgram, names: Sequence[str], path: Path
+) -> tuple[dict[str, tuple[str, Shape]], dict[str, tuple[int, int]]]:
+    """Element type and shape of every input, and the bounds of the symbols in the shapes."""
+    import torch
+
+    found: dict[str, tuple[str, Shape]] = {}
+    for node in program.graph.nodes:
+        if node.op != "placeholder" or node.name not in names:
+            continue
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            raise InputError(
+                f"the input {node.name!r} is no tensor",
+                place=str(path),
+                hint="only models whose inputs are tensors can be run",
+            )
+        shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
+        found[node.name] = (str(value.dtype).removeprefix("torch."), shape)
+    ranges: dict[str, tuple[int, int]] = {}
+    for symbol, span in program.range_constraints.items():
+        low, high = int(span.lower), min(_UNBOUNDED, span.upper)
+        # torch.export writes 2 where nothing was said: it leaves 0 and 1 to luck.
+        if low > 2 or high < _UNBOUNDED:
+            ranges[str(symbol)] = (low if low > 2 else 1, int(high))
+    return {name: found[name] for name in names}, ranges
+
+
+def _out_of_range(spec: TensorSpec, shape: Shape, ranges: dict[str, tuple[int, int]]) -> list[str]:
+    wrong = []
+    for index, (size, wanted) in enumerate(zip(shape, spec.shape, strict=False)):
+        if not isinstance(size, str) or size not in ranges:
+            continue
+        low, high = ranges[size]
+        least, most = (
+            (spec.ranges[wanted].min, spec.ranges[wanted].max)
+            if isinstance(wanted, str)
+            else (wanted, wanted)
+        )
+        if least < low or most > high:
+            span = f"{least} to {most}" if least < most else str(least)
+            what = wanted if isinstance(wanted, str) else f"dimension {index}"
+            wrong.append(f"{what} of {spec.name} is {low} to {high} in the file, {span} in the recipe")
+    return wrong
