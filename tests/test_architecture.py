@@ -32,10 +32,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serving": set(),
     "report": set(),
     "doctor": {"formats", "store", "latency"},
+    "draft": {"inspection", "recipe", "passes", "sources", "data", "formats"},
     "inspection": {"recipe", "sources", "formats"},
     "build": {*BUILD, "report"},
     "tune": {*BUILD, "build", "gate", "report"},
-    "cli": {*BUILD, "build", "gate", "tune", "serving", "report", "inspection", "doctor"},
+    "cli": {*BUILD, "build", "gate", "tune", "serving", "report", "inspection", "doctor", "draft"},
     "__init__": {"build"},
     "__main__": {"cli"},
 }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Verb to its one-line help: shown without importing the verb, which keeps --help instant.
 _VERBS = {
+    "init": "Write a first recipe for a model.",
     "build": "Build, measure and judge every variant of a recipe.",
     "compare": "Show the table of the last build.",
     "verify-accuracy": "Show what each artifact of the last build costs in accuracy.",

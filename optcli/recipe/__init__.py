@@ -16,9 +16,11 @@ from optcli.recipe.models import (
     RunnerUse,
     Variant,
 )
-from optcli.recipe.schema import schema
+from optcli.recipe.schema import MODELINE, SCHEMA_FILE, schema
 
 __all__ = [
+    "MODELINE",
+    "SCHEMA_FILE",
     "MatrixEntry",
     "ModelSettings",
     "PassUse",

@@ -33,7 +33,7 @@ class ModelSettings(Settings):
 
     source: str = Field(
         min_length=1,
-        description="KIND:WHAT, such as torchvision:resnet50, timm:resnet50, python:FILE.py:NAME, onnx:PATH",
+        description="KIND:WHAT, such as torchvision:resnet50, python:FILE.py:NAME, onnx:PATH",
         examples=["torchvision:resnet50", "python:models/digits.py:DigitsNet", "onnx:model.onnx"],
     )
     weights: str | None = Field(None, description="a file, or a name the source knows such as DEFAULT")

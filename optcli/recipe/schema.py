@@ -12,6 +12,10 @@ from optcli.data import DataSettings
 from optcli.recipe.models import REQUIRED, ROLES, Header, ModelSettings, VariantSettings
 from optcli.settings import AccuracySettings, LatencySettings, SloSettings, SymbolRange, TensorSpec
 
+# The first line of a recipe, by which editors find the schema beside it.
+SCHEMA_FILE = "recipe.schema.json"
+MODELINE = f"# yaml-language-server: $schema={SCHEMA_FILE}"
+
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
 _TEXT = {"type": "string"}

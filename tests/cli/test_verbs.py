@@ -18,6 +18,7 @@ VERBS = (
     "build",
     "compare",
     "verify-accuracy",
+    "init",
     "inspect",
     "doctor",
     "cache",

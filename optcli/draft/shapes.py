@@ -1,0 +1,153 @@
+"""What a network takes: as its weights declare it, as its file says, or found by trying."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.draft.wording import spec
+from optcli.errors import InputError
+from optcli.formats import torch_build, torch_timm
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from optcli.sources import Source
+
+# Usual sizes of square images, the most usual first.
+_SIZES = (224, 32, 28, 64, 96, 128, 256, 299, 384, 416, 512, 640)
+_FOUND = tuple[tuple[int, int, int], str | None, str | None]
+_HINT = 'say it: --input "image:float32[batch,3,224,224]", once for each input, in their order'
+
+
+def image(size: tuple[int, int, int], name: str = "image") -> TensorSpec:
+    """An input of images, channels first."""
+    return spec(name, "float32", ["batch", *size])
+
+
+def from_file(tensor: dict[str, Any]) -> TensorSpec:
+    """An input as a file describes it; sizes that vary keep their names where these are words."""
+    if tensor["shape"] is None or not tensor["shape"]:
+        raise InputError(
+            f"the file does not say the shape of {tensor['name']!r}",
+            place=tensor["name"],
+            hint="say it: --input NAME:DTYPE[SIZES]",
+        )
+    sizes: list[int | str] = []
+    for index, size in enumerate(tensor["shape"]):
+        if isinstance(size, int) and size > 0:
+            sizes.append(size)
+        elif index == 0:
+            sizes.append("batch")
+        else:
+            word = re.sub(r"\W", "_", str(size or ""))
+            sizes.append(word if word.isidentifier() and word != "batch" else f"size_{index}")
+    return spec(tensor["name"], tensor["dtype"], sizes)
+
+
+def of_torchvision(name: str) -> _FOUND:
+    """Image size of the default weights, the preset of their preparation, their file if it is here."""
+    import torch
+    from torchvision import models
+
+    if name not in models.list_models():
+        return (3, 224, 224), None, None  # the source says what is wrong with the name
+    entries = models.get_model_weights(name)
+    if not len(entries):
+        return (3, 224, 224), None, None
+    entry = entries.DEFAULT
+    crop = getattr(entry.transforms(), "crop_size", None) or [224]
+    size = crop[0] if isinstance(crop, list | tuple) else crop
+    file = Path(torch.hub.get_dir()) / "checkpoints" / Path(entry.url).name
+    declared = "crop_size" in vars(entry.transforms())
+    return (
+        (3, size, size),
+        f"torchvision:{name}" if declared else None,
+        "DEFAULT" if file.is_file() else None,
+    )
+
+
+def of_timm(name: str) -> _FOUND:
+    """The same for a model of timm."""
+    torch_timm.require_name(name, "model.source")
+    timm = torch_timm.library()
+    config = timm.get_pretrained_cfg(name)
+    if config is None:
+        return (3, 224, 224), None, None
+    import huggingface_hub
+
+    file = None
+    if config.hf_hub_id:
+        file = huggingface_hub.try_to_load_from_cache(config.hf_hub_id, "model.safetensors")
+    return (
+        tuple(config.input_size),
+        f"timm:{name}" if config.crop_mode in ("center", "squash") else None,
+        "DEFAULT" if isinstance(file, str) else None,
+    )
+
+
+def tried(source: Source, notes: list[str]) -> list[TensorSpec]:
+    """The input of a network of the user's own: its first layer says channels, trying the size.
+
+    Raises `InputError` where there are several inputs, or where nothing usual fits.
+    """
+    model = torch_build.build(
+        {"kind": "python", "reference": source.target, "arguments": source.arguments}, source.folder
+    )
+    names = _required(model)
+    if len(names) > 1:
+        raise InputError(
+            f"the network takes {len(names)} inputs ({', '.join(names)}), which cannot be guessed",
+            place=source.target,
+            hint=_HINT,
+        )
+    name = names[0] if names else "image"
+    fitting = [one for one in _candidates(model, name) if _takes(model, one)]
+    if not fitting:
+        raise InputError("no usual size of images fits the network", place=source.target, hint=_HINT)
+    if len(fitting) > 1:
+        others = ", ".join(str(one.shape[-1]) for one in fitting[1:4])
+        notes.append(
+            f"the network takes images of {fitting[0].shape[-1]} pixels, and of others ({others}):"
+            " set the size that it was trained with"
+        )
+    return fitting[:1]
+
+
+def _required(model: torch.nn.Module) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    return [one.name for one in parameters if one.kind in kinds and one.default is one.empty]
+
+
+def _candidates(model: torch.nn.Module, name: str) -> list[TensorSpec]:
+    import torch
+
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Conv2d):
+            return [image((layer.in_channels, size, size), name) for size in _SIZES]
+        if isinstance(layer, torch.nn.Linear):
+            width = layer.in_features
+            flat = spec(name, "float32", ["batch", width])
+            squares = [
+                image((channels, size, size), name)
+                for channels in (1, 3)
+                for size in _SIZES
+                if channels * size * size == width
+            ]
+            return [*squares, flat]
+    return [image((channels, size, size), name) for channels in (3, 1) for size in _SIZES]
+
+
+def _takes(model: torch.nn.Module, one: TensorSpec) -> bool:
+    import torch
+
+    try:
+        with torch.no_grad():
+            model(torch.zeros(one.concrete(2)))
+    except Exception:  # whatever a network raises: it does not take this
+        return False
+    return True

@@ -1,0 +1,65 @@
+"""Words of recipes: values as YAML writes them, names that can be a folder's, inputs in one word."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from optcli.errors import UsageError
+from optcli.settings import TensorSpec
+
+_PLAIN = re.compile(r"[A-Za-z_./~][\w./:+~-]*")
+_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n", "~"}
+_INPUT = re.compile(r"(?P<name>[^\[\]]+?):(?P<dtype>\w+)\[(?P<shape>[^\]]*)\]")
+_BATCH = {"min": 1, "opt": 8, "max": 32}
+_PIXELS = {"min": 224, "opt": 224, "max": 640}
+
+
+def quoted(text: str) -> str:
+    """Text as YAML reads it back: plain where that is safe, else in double quotes."""
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not text.endswith(":"):
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def safe_name(text: str) -> str:
+    """A name that can be a folder's."""
+    name = text.rpartition(":")[2].rpartition("/")[2]
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", name).strip("-.") or "model"
+
+
+def input_line(spec: TensorSpec) -> str:
+    """One input as a recipe writes it."""
+    shape = ", ".join(str(size) for size in spec.shape)
+    ranges = "".join(
+        f", {symbol}: {{min: {span.min}, opt: {span.opt}, max: {span.max}}}"
+        for symbol, span in spec.ranges.items()
+    )
+    return f"  - {{name: {quoted(spec.name)}, dtype: {spec.dtype}, shape: [{shape}]{ranges}}}"
+
+
+class InputText:
+    """`image:float32[batch,3,224,224]`, an input in one word of the command line."""
+
+    @staticmethod
+    def read(text: str) -> TensorSpec:
+        """The input that a text describes. Raises `UsageError`."""
+        match = _INPUT.fullmatch(text.strip())
+        hint = 'such as --input "image:float32[batch,3,224,224]"'
+        if match is None:
+            message = f"found {text!r}, wanted NAME:DTYPE[SIZES]"
+            raise UsageError(message, place="--input", hint=hint)
+        sizes = [size.strip() for size in match["shape"].split(",")]
+        try:
+            return spec(match["name"], match["dtype"], [int(s) if s.isdigit() else s for s in sizes])
+        except ValueError as error:
+            said = str(error).splitlines()
+            reason = said[2].strip() if len(said) > 2 else said[0]
+            raise UsageError(f"{text!r}: {reason}", place="--input", hint=hint) from error
+
+
+def spec(name: str, dtype: str, shape: list[int | str]) -> TensorSpec:
+    """An input whose batch varies from 1 to 32, and other sizes as those of images do."""
+    ranges = {size: _PIXELS for size in shape[1:] if isinstance(size, str)}
+    ranges |= {shape[0]: _BATCH} if shape and isinstance(shape[0], str) else {}
+    return TensorSpec.model_validate({"name": name, "dtype": dtype, "shape": shape, **ranges})

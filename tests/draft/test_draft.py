@@ -1,0 +1,260 @@
+"""Drafts of recipes: for every kind of model, and each loads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_project import write_images, write_model
+
+from optcli import cli, environment
+from optcli.artifact import Format
+from optcli.draft import InputText, draft
+from optcli.draft.variants import offered
+from optcli.draft.wording import quoted, safe_name
+from optcli.errors import InputError, MissingError, UsageError
+from optcli.recipe import MODELINE, load
+
+pytestmark = pytest.mark.slow
+
+NETWORKS = """
+import torch
+from torch import nn
+
+
+class AnySize(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, picture):
+        return self.head(self.conv(picture).mean((2, 3)))
+
+
+class Digits(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(28 * 28, 10))
+
+
+class Numbers(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(13, 3))
+
+
+class Two(nn.Module):
+    def forward(self, image, mask):
+        return image * mask
+
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, image):
+        return self.conv(image.reshape(-1, 3, 37, 41))
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look in this process: a worker costs seconds. The command's own test has its worker."""
+    if "command" not in request.node.name:
+        from optcli.draft.looking import look
+
+        monkeypatch.setattr("optcli.draft.run", lambda _, payload, timeout_s: look(payload, None))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "nets.py").write_text(NETWORKS)
+    write_model(tmp_path / "model.onnx")
+    write_images(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def loaded(place: Path, text: str):
+    path = place / "recipe.yaml"
+    path.write_text(text)
+    assert text.startswith(MODELINE + "\n")
+    return load(path)
+
+
+def shapes(recipe) -> list:
+    return [(one.name, one.dtype, one.shape) for one in recipe.inputs]
+
+
+@pytest.mark.parametrize(
+    ("what", "inputs"),
+    [
+        ("nets.py:AnySize", [("picture", "float32", ("batch", 1, 224, 224))]),
+        ("python:nets.py:Digits", [("input", "float32", ("batch", 1, 28, 28))]),
+        ("nets.py:Numbers", [("input", "float32", ("batch", 13))]),
+        ("model.onnx", [("image", "float32", ("batch", 3, 4, 4))]),
+        ("onnx:model.onnx", [("image", "float32", ("batch", 3, 4, 4))]),
+        ("torchvision:squeezenet1_1", [("image", "float32", ("batch", 3, 224, 224))]),
+        ("torchvision:inception_v3", [("image", "float32", ("batch", 3, 299, 299))]),
+        ("timm:test_resnet", [("image", "float32", ("batch", 3, 160, 160))]),
+    ],
+)
+def test_every_kind_of_model_gives_a_recipe_that_loads(place, what, inputs):
+    if what.startswith("timm:"):
+        pytest.importorskip("timm", reason="timm is not installed")
+    made = draft(what, place)
+    recipe = loaded(place, made.recipe)
+    assert shapes(recipe) == inputs
+    assert recipe.data == {}
+    assert tuple(recipe.variants) == made.variants
+    assert not any("int8" in name for name in made.variants), "nothing to calibrate with"
+    assert "needs data: calibration" in made.recipe
+
+
+def test_data_fills_its_section_and_brings_the_variants_in_8_bits(place, monkeypatch):
+    monkeypatch.setattr(environment, "cpu", lambda: {"flags": ["avx512_vnni"]})
+    recipe = loaded(place, draft("model.onnx", place, data=Path("photos")).recipe)
+    assert recipe.data["calibration"].split.start == 0
+    assert recipe.data["calibration"].split.stop == recipe.data["evaluation"].split.start == 0.5
+    assert recipe.accuracy is not None, "two folders, two classes"
+    assert {"onnx-int8", "openvino-int8"} <= set(recipe.variants)
+    for index in range(3):
+        write_images(place / "split" / ("train", "val")[index % 2])
+    write_images(place / "split" / "val" / "more")
+    recipe = loaded(place, draft("model.onnx", place, data=Path("split")).recipe)
+    assert (recipe.data["calibration"].split.name, recipe.data["evaluation"].split.name) == (
+        "train",
+        "val",
+    )
+    assert recipe.accuracy is None, "the folder has three classes, the model two"
+
+
+def test_the_preparation_is_that_of_the_weights(place):
+    recipe = loaded(place, draft("torchvision:squeezenet1_1", place, data=Path("photos")).recipe)
+    assert recipe.data["evaluation"].prepare.preset == "torchvision:squeezenet1_1"
+    recipe = loaded(place, draft("nets.py:Digits", place, data=Path("photos")).recipe)
+    assert recipe.data["evaluation"].prepare.resize == (28, 28)
+    assert recipe.data["evaluation"].prepare.channel_order == "grey"
+
+
+def test_paths_are_relative_to_the_recipe(place):
+    below = place / "recipes"
+    below.mkdir()
+    recipe = loaded(below, draft("model.onnx", below, data=place / "photos").recipe)
+    assert recipe.model.source == "onnx:../model.onnx"
+    recipe = loaded(below, draft("nets.py:Digits", below).recipe)
+    assert recipe.model.source == "python:../nets.py:Digits"
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "says", "hint"),
+    [
+        ("resnet18", UsageError, "where the model comes from", "torchvision:resnet18"),
+        ("model.tflite", UsageError, "is no model", "such as torchvision:resnet50"),
+        ("torchvision:resnt18", InputError, "no model 'resnt18'", "did you mean 'resnet18'?"),
+        ("onnx:gone.onnx", InputError, "there is no file", "model.onnx"),
+        ("nets.py:Gone", InputError, "defines no 'Gone'", ""),
+        ("nets.py:Two", InputError, "takes 2 inputs (image, mask)", "--input"),
+        ("nets.py:Odd", InputError, "no usual size", "--input"),
+    ],
+)
+def test_what_cannot_be_drafted(place, what, error, says, hint):
+    with pytest.raises(error) as caught:
+        draft(what, place)
+    assert says in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_inputs_may_be_said(place):
+    given = tuple(InputText.read(f"{name}:float32[n,3,32,32]") for name in ("image", "mask"))
+    recipe = loaded(place, draft("nets.py:Two", place, inputs=given).recipe)
+    assert [one.name for one in recipe.inputs] == ["image", "mask"]
+    assert recipe.inputs[0].ranges["n"].max == 32
+    with pytest.raises(InputError, match="does not take the recipe's inputs"):
+        draft("nets.py:Digits", place, inputs=(InputText.read("x:float32[n,5]"),))
+
+
+@pytest.mark.parametrize(
+    "text", ["image", "image[1,2]", "image:float31[1]", "image:float32[]", "a:int8[0]"]
+)
+def test_an_input_in_a_wrong_word(text):
+    with pytest.raises(UsageError) as caught:
+        InputText.read(text)
+    assert "--input" in caught.value.hint
+
+
+def test_variants_go_by_the_machine(monkeypatch):
+    monkeypatch.setattr(environment, "cpu", lambda: {"flags": ["avx2"]})
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    monkeypatch.setattr(environment, "version", lambda name: None if name == "openvino" else "1")
+    by_name = {one.name: one for one in offered(Format.TORCH, attention=True, calibrated=True)}
+    assert "VNNI" in by_name["onnx-int8"].reason
+    assert "C++ compiler" in by_name["aoti"].reason
+    assert by_name["openvino"].reason == "the package openvino is not installed: pip install openvino"
+    assert by_name["onnx"].reason == by_name["eager"].reason == ""
+    assert "model_type: transformer" in by_name["onnx-int8"].passes
+    assert offered(Format.ONNX, attention=False, calibrated=False)[0].name == "onnx"
+
+
+def test_a_library_that_is_not_there(place, monkeypatch):
+    known = environment.version
+    monkeypatch.setattr(environment, "version", lambda name: None if name == "timm" else known(name))
+    with pytest.raises(MissingError) as caught:
+        draft("timm:resnet18", place)
+    assert caught.value.hint == "pip install 'optcli[timm]'"
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", "a b", "no", "1", "é:x", 'say "x"', "a: b", "a #b", "input.1", "-"]
+)
+def test_quoting_survives_yaml(text):
+    from ruamel.yaml import YAML
+
+    assert YAML(typ="safe").load(f"{{a: {quoted(text)}}}")["a"] == text
+
+
+def test_names_can_be_folders():
+    assert safe_name("models/my net.v2:Net") == "Net"
+    assert safe_name("ü/é.") == "model"
+
+
+def test_names_that_need_quotes(place):
+    write_model(place / "my model é.onnx")
+    recipe = loaded(place, draft("my model é.onnx", place).recipe)
+    assert recipe.model.source == "onnx:my model é.onnx"
+    assert recipe.name == "my-model"
+
+
+def test_the_command_writes_a_recipe_that_builds(place, capsys, monkeypatch):
+    monkeypatch.setenv("OPTCLI_STORE", "")
+    out = ["init", "model.onnx", "--data", "photos", "--out", "made/first.yaml"]
+    assert cli.run(out) == 0
+    assert capsys.readouterr().out == "wrote made/first.yaml: optcli build made/first.yaml\n"
+    schema = json.loads((place / "made" / "recipe.schema.json").read_text())
+    assert schema["title"] == "optcli recipe"
+    assert cli.run(out) == 2
+    assert "--force" in capsys.readouterr().err
+    assert cli.run([*out, "--force"]) == 0
+    quick = [
+        "--set",
+        "latency.rounds=2",
+        "--set",
+        "latency.calls=2",
+        "--set",
+        "latency.max_seconds=0.05",
+    ]
+    smaller = [
+        "--set",
+        "data.calibration.prepare.resize=4",
+        "--set",
+        "data.evaluation.prepare.resize=4",
+    ]
+    assert cli.run(["build", "made/first.yaml", *quick, *smaller]) in (0, 1, 5), capsys.readouterr().err
+    report = json.loads((place / "artifacts" / "model" / "report.json").read_text())
+    assert {each["status"] for each in report["variants"].values()} == {"built"}
+    capsys.readouterr()
+    assert cli.run(["init", "model.onnx", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["recipe"].startswith(MODELINE)
+    assert record["out"] is None
