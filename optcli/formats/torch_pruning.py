@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from torch_pruning import DependencyGraph
 
 
+# No group of a network that can be followed comes near: a flattened 7x7x512 has 25,088.
+_MOST_AT_ONCE = 1 << 20
+_MOST_INDICES = 1 << 24
+
+
 def apply(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
     """Cut a network as a record says, in place: its `history`, traced with its `inputs`."""
     inputs = [TensorSpec.model_validate(spec) for spec in record["inputs"]]
@@ -52,17 +57,57 @@ def trace(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> DependencyGra
     )
 
 
+class EntangledError(Exception):
+    """Torch-Pruning has lost its way in a group of layers: it wants more channels than there are."""
+
+
 @contextmanager
 def traceable(model: torch.nn.Module) -> Iterator[None]:
-    """Gradients on for every parameter, which tracing follows; Torch-Pruning's warnings kept quiet."""
+    """Gradients on for every parameter, which tracing follows; Torch-Pruning's warnings kept quiet.
+
+    Inside, a group that Torch-Pruning would follow for ever raises `EntangledError`.
+    """
     import torch
 
     frozen = {name for name, value in model.named_parameters() if not value.requires_grad}
     for value in model.parameters():
         if value.is_floating_point():
             value.requires_grad_(True)
-    with torch.enable_grad(), warnings.catch_warnings():
+    with torch.enable_grad(), warnings.catch_warnings(), _bounded():
         warnings.simplefilter("ignore")
         yield
     for name, value in model.named_parameters():
         value.requires_grad_(name not in frozen)
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Stop where a layer is to lose more channels than it has.
+
+    Shifted windows (Swin) do that: channels are multiplied at every reshape, and it takes hours.
+    """
+    from torch_pruning.dependency.group import Group
+
+    add = Group.add_dep
+
+    def bounded(group: Group, dep: Any, idxs: list[Any]) -> None:
+        group.followed = getattr(group, "followed", 0) + len(idxs)
+        if len(idxs) > _channels(dep.target.module) or group.followed > _MOST_INDICES:
+            raise EntangledError(f"{dep.target} would lose {len(idxs)} channels")
+        add(group, dep, idxs)
+
+    Group.add_dep = bounded
+    try:
+        yield
+    finally:
+        Group.add_dep = add
+
+
+def _channels(module: Any) -> int:
+    """The most channels that a layer can have, by its weights; very many for an operation."""
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        return _MOST_AT_ONCE
+    sizes = [size for value in module.parameters() for size in value.shape]
+    return max(*sizes, getattr(module, "in_channels", 0)) if sizes else _MOST_AT_ONCE

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError, did_you_mean
+from optcli.formats.torch_pruning import EntangledError
 
 if TYPE_CHECKING:
     import torch
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 class Choice:
     """`picked`: root module, pruning function and channels of every group that loses some.
 
-    `groups` counts all groups of coupled layers, `kept` those that must not be touched, `layers`
-    names the convolutions and linear layers that lose output channels.
+    `groups` counts all groups of coupled layers, `kept` those that must not be touched, `lost` those
+    of them that cannot be followed through the network's reshapes. `layers` names the convolutions and
+    linear layers that lose output channels.
     """
 
     picked: list[tuple[Any, Any, list[int]]]
     groups: int
     kept: int
+    lost: int
     layers: list[str]
 
 
@@ -61,17 +64,20 @@ def choose(model: torch.nn.Module, graph: DependencyGraph, wanted: Prune) -> Cho
     kept_modules = _kept(model, wanted.keep)
     cautious = any(_is_attention(module) for module in model.modules())
     groups: list[_Group] = []
-    total = kept = 0
+    total = kept = lost = 0
     score = _importance(wanted.importance)
     with torch.no_grad():
-        for group in graph.get_all_groups():
+        for group in _groups(graph):
             total += 1
-            if _must_stay(group, graph, kept_modules, cautious):
+            lost += group is None
+            if group is None or _must_stay(group, graph, kept_modules, cautious):
                 kept += 1
                 continue
             scores = score(group)
             if scores is not None:
                 groups.append(_described(group, graph, scores))
+                if not bool(torch.isfinite(scores).all()):
+                    raise _no_number(groups[-1], wanted.importance)
     if not groups and wanted.importance == "batchnorm" and total > kept:
         raise StepError(
             "the network has no batch norm to rank its channels by", hint="importance: magnitude"
@@ -81,7 +87,36 @@ def choose(model: torch.nn.Module, graph: DependencyGraph, wanted: Prune) -> Cho
         if count > 0:
             picked.append((group.root, group.prune, group.indices(count)))
             layers.extend(group.layers)
-    return Choice(picked, total, kept, layers)
+    return Choice(picked, total, kept, lost, layers)
+
+
+def _no_number(group: _Group, importance: str) -> StepError:
+    return StepError(
+        f"the {importance} importance of the channels of {', '.join(group.layers[:2])} is no number: "
+        "their weights, or the gradients of the loss, are all zero",
+        hint="are the weights trained? importance: random takes any channel",
+    )
+
+
+def _groups(graph: DependencyGraph) -> Iterator[Any]:
+    """Every group of coupled layers, with all its channels; None for one that cannot be followed."""
+    from torch_pruning import ops
+
+    seen: set[Any] = set()
+    for module in list(graph.module2node):
+        if module in seen or not isinstance(module, (ops.TORCH_CONV, ops.TORCH_LINEAR)):
+            continue
+        pruner = graph.get_pruner_of_module(module)
+        count = pruner.get_out_channels(module) if pruner is not None else None
+        if count is None:
+            continue
+        try:
+            group = graph.get_pruning_group(module, pruner.prune_out_channels, list(range(count)))
+        except EntangledError:
+            yield None
+            continue
+        seen.update(d.target.module for d, _ in group if graph.is_out_channel_pruning_fn(d.handler))
+        yield group
 
 
 def _counts(groups: Sequence[_Group], wanted: Prune) -> list[int]:
@@ -110,9 +145,13 @@ def _rounded(count: float, group: _Group, wanted: Prune) -> int:
 def _importance(name: str) -> Any:
     from torch_pruning import importance
 
-    if name == "magnitude":
-        return importance.GroupMagnitudeImportance(p=2)
-    return importance.BNScaleImportance() if name == "batchnorm" else importance.RandomImportance()
+    kinds = {
+        "magnitude": importance.GroupMagnitudeImportance,
+        "taylor": importance.GroupTaylorImportance,
+        "batchnorm": importance.BNScaleImportance,
+        "random": importance.RandomImportance,
+    }
+    return kinds[name]()
 
 
 def _described(group: Any, graph: DependencyGraph, scores: torch.Tensor) -> _Group:

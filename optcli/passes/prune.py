@@ -13,8 +13,9 @@ from optcli.errors import StepError
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_pruning
 from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
-from optcli.passes import Job, Made, Pass
+from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._channels import Choice, choose
+from optcli.passes._saliency import weigh_by_loss
 from optcli.passes._tracing import plain_attention
 from optcli.settings import TensorSpec
 
@@ -27,18 +28,20 @@ class Prune(Pass):
 
     Channels that depend on each other go together. What reaches an output is kept, and so is the
     width of attention: of a vision transformer the hidden layers of its MLPs are pruned. Nothing is
-    trained here, so accuracy drops with the ratio.
+    trained here, so accuracy drops with the ratio: `finetune` brings it back.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
     needs: ClassVar[Needs] = Needs(("torch", "torch_pruning"))
+    uses: ClassVar[tuple[Role, ...]] = ("calibration",)
 
     ratio: float = Field(0.3, gt=0, lt=1, description="share of the channels to remove")
-    importance: Literal["magnitude", "batchnorm", "random"] = Field(
+    importance: Literal["magnitude", "taylor", "batchnorm", "random"] = Field(
         "magnitude",
-        description="what makes a channel worth keeping: the L2 norm of its weights, the scale of its "
-        "batch norm, or nothing (for comparison)",
+        description="what makes a channel worth keeping: the L2 norm of its weights; what the loss on "
+        "calibration samples would be without it, to first order; its batch norm's scale; or chance",
     )
+    samples: int = Field(256, ge=1, description="with `taylor`: the most calibration samples to use")
     global_ranking: bool = Field(
         False, description="rank the channels of all layers together instead of layer by layer"
     )
@@ -51,12 +54,18 @@ class Prune(Pass):
     def produces(self, source: Format) -> Format:
         return Format.TORCH
 
+    def roles(self) -> tuple[Role, ...]:
+        return ("calibration",) if self.importance == "taylor" else ()
+
     def run(self, source: Artifact, job: Job) -> Made:
         import torch
 
         torch.manual_seed(job.seed)
         model = torch_format.open(source.path)
         before = _measured(model, job.inputs)
+        ranked: dict[str, Any] = {"importance": self.importance}
+        if self.importance == "taylor":
+            ranked |= weigh_by_loss(model, source, job, self.samples)
         with torch_pruning.traceable(model):
             job.progress(0.1, "tracing which channels depend on which")
             try:
@@ -83,13 +92,14 @@ class Prune(Pass):
         }
         description = torch_format.read(source.path).after(record)
         torch_format.save(model, job.out, description, source.path / torch_format.CODE)
-        return Made(facts=_facts(before, after, choice))
+        return Made(facts=_facts(before, after, choice, ranked))
 
     def _require_any(self, choice: Choice) -> None:
         if not choice.picked:
+            lost = f" ({choice.lost} cannot be followed through reshapes)" if choice.lost else ""
             raise StepError(
                 f"no channel can be removed: {choice.groups} groups of layers were found, "
-                f"{choice.kept} of them are kept, the others are too narrow",
+                f"{choice.kept} of them are kept{lost}, the others are too narrow",
                 hint=f"lower round_to ({self.round_to}), raise ratio ({self.ratio}), or shorten keep",
             )
 
@@ -109,6 +119,12 @@ class Prune(Pass):
         return after
 
     def _cannot(self, error: Exception, what: str) -> StepError:
+        if isinstance(error, ZeroDivisionError):  # its mapping of channels through a reshape
+            return StepError(
+                f"Torch-Pruning cannot {what}: it shuffles channels (as ShuffleNet does), which cannot "
+                "be followed",
+                hint="leave prune out: quantize this network instead",
+            )
         reason = (str(error).strip().splitlines() or [""])[0]
         return StepError(
             f"Torch-Pruning cannot {what}: {type(error).__name__}: {reason}",
@@ -133,15 +149,19 @@ def _measured(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str,
     }
 
 
-def _facts(before: dict[str, Any], after: dict[str, Any], choice: Choice) -> dict[str, Any]:
+def _facts(
+    before: dict[str, Any], after: dict[str, Any], choice: Choice, ranked: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "parameters": after["parameters"],
         "pruning": {
+            **ranked,
             "macs_before": before["macs"],
             "macs": after["macs"],
             "parameters_before": before["parameters"],
             "parameters": after["parameters"],
             "groups": choice.groups,
+            "groups_not_followed": choice.lost,
             "groups_pruned": len(choice.picked),
             "layers_pruned": choice.layers,
         },

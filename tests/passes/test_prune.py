@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
+import numpy as np
 import pytest
 
 from optcli.artifact import Artifact, Format
@@ -14,6 +17,7 @@ from optcli.formats.torch_calls import arguments, example_inputs, flatten_output
 from optcli.observer import Silent
 from optcli.passes import Job
 from optcli.passes.prune import Prune
+from optcli.sample import Sample
 from optcli.settings import TensorSpec
 from optcli.sources.python import PythonSource
 from optcli.sources.torchvision import TorchvisionSource
@@ -95,15 +99,42 @@ def own(folder: Path, name: str) -> PythonSource:
     return PythonSource(target=f"nets.py:{name}", folder=folder)
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """So small networks gain nothing from a second one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def written(source, out: Path, inputs=IMAGE) -> Artifact:
     out.mkdir()
     source.write(out, inputs)
     return Artifact("key", Format.TORCH, out, "fp32", 0, "", {})
 
 
-def pruned(artifact: Artifact, out: Path, inputs=IMAGE, **options):
+@dataclass
+class Samples:
+    """Random images; the label is what `label` makes of an image, None without it."""
+
+    inputs: list
+    label: Callable | None = None
+    count: int = 24
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        feed = {name: value[0] for name, value in example_inputs(self.inputs, 1, index).items()}
+        target = None if self.label is None else self.label(feed)
+        return Sample(f"{index}", {name: value.numpy() for name, value in feed.items()}, target)
+
+
+def pruned(artifact: Artifact, out: Path, inputs=IMAGE, calibration=None, **options):
     out.mkdir()
-    job = Job(out, tuple(inputs), artifact, Silent(), seed=3)
+    data = calibration or Samples(inputs)
+    job = Job(out, tuple(inputs), artifact, Silent(), seed=3, calibration=data)
     made = Prune(**options).run(artifact, job)
     return torch_format.open(out), made.facts["pruning"]
 
@@ -145,7 +176,7 @@ def test_the_weakest_channels_go(tmp_path):
     assert (same - other).abs().max() < 1e-2 * other.abs().max()
 
 
-@pytest.mark.parametrize("importance", ["magnitude", "batchnorm", "random"])
+@pytest.mark.parametrize("importance", ["magnitude", "taylor", "batchnorm", "random"])
 @pytest.mark.parametrize("global_ranking", [False, True])
 def test_every_choice_comes_back_exactly(tmp_path, monkeypatch, importance, global_ranking):
     artifact = written(own(tmp_path, "Residual"), tmp_path / "a")
@@ -158,6 +189,46 @@ def test_every_choice_comes_back_exactly(tmp_path, monkeypatch, importance, glob
     wanted = outputs(in_memory[0])["output"]
     assert torch.equal(outputs(first)["output"], wanted)
     assert torch.equal(outputs(again)["output"], wanted)
+
+
+def test_taylor_keeps_what_the_loss_needs_however_small_its_weights(tmp_path):
+    artifact = written(own(tmp_path, "Residual"), tmp_path / "a")
+    model = torch_format.open(artifact.path)
+    with torch.no_grad():  # every second channel of `inner` is loud, and nobody listens to it
+        loud = torch.arange(0, 48, 2)
+        model.inner.weight[loud] *= 1e3
+        model.inner.bias[loud] = -1e6
+    torch_format.save(model, artifact.path, torch_format.read(artifact.path))
+    options = {"ratio": 0.5, "keep": ("stem", "divided")}
+    for name, label, loss in (
+        ("energy", None, "output energy"),
+        ("labels", lambda feed: 3, "cross-entropy"),
+        ("no class", lambda feed: np.zeros((2, 2), np.int64), "output energy"),
+    ):
+        found, facts = pruned(
+            artifact,
+            tmp_path / name,
+            calibration=Samples(IMAGE, label),
+            importance="taylor",
+            samples=9,
+            **options,
+        )
+        assert torch.equal(found.inner.weight, model.inner.weight[torch.arange(1, 48, 2)])
+        assert torch.allclose(outputs(found)["output"], outputs(model)["output"], rtol=1e-3, atol=0.1)
+        assert (facts["loss"], facts["calibration_samples"]) == (loss, 9)
+    by_size, _ = pruned(artifact, tmp_path / "m", importance="magnitude", **options)
+    assert torch.equal(by_size.inner.weight, model.inner.weight[loud])
+    assert Prune(importance="taylor").roles() == ("calibration",)
+    assert Prune().roles() == ()
+
+
+def test_a_loss_that_hangs_on_nothing_ranks_nothing(tmp_path):
+    artifact = written(own(tmp_path, "Residual"), tmp_path / "a")
+    model = torch_format.open(artifact.path)
+    torch.nn.init.zeros_(model.head.weight)
+    torch_format.save(model, artifact.path, torch_format.read(artifact.path))
+    with pytest.raises(StepError, match="taylor importance of the channels of .* is no number"):
+        pruned(artifact, tmp_path / "b", importance="taylor")
 
 
 def test_pruning_twice_comes_back_exactly(tmp_path):
@@ -205,7 +276,7 @@ def test_a_shortcut_that_pads_its_channels_keeps_its_width(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message", "hint"),
     [
-        ("Fixed", {"ratio": 0.5}, "Torch-Pruning cannot", "`keep`"),
+        ("Fixed", {"ratio": 0.5}, "1 cannot be followed through reshapes", "keep"),
         ("Narrow", {}, "no channel can be removed", "round_to"),
         ("Narrow", {"keep": ("cnv",)}, "no module is called 'cnv'", "did you mean 'conv'?"),
         ("Narrow", {"importance": "batchnorm"}, "no batch norm", "magnitude"),
@@ -239,6 +310,33 @@ def test_of_a_vision_transformer_the_hidden_layers_are_pruned(tmp_path):
     blocks = 2 * (17 * 4 * 32 * 32 + 2 * 17 * 17 * 32 + 17 * 2 * 32 * 64)
     assert facts["macs_before"] == 16 * 48 * 32 + blocks + 32 * 3
     assert facts["groups_pruned"] == 2
+
+
+def test_shifted_windows_are_left_alone_and_do_not_take_for_ever(tmp_path):
+    (tmp_path / "swin.py").write_text(
+        dedent("""
+        from torchvision.models import SwinTransformer
+
+        def make():
+            return SwinTransformer([4, 4], 32, [2, 2], [2, 4], [4, 4], num_classes=3)
+        """)
+    )
+    inputs = [TensorSpec(name="input", shape=["batch", 3, 32, 32])]
+    artifact = written(PythonSource(target="swin.py:make", folder=tmp_path), tmp_path / "a", inputs)
+    model, facts = pruned(artifact, tmp_path / "b", inputs, ratio=0.5)
+    assert facts["groups_pruned"] == 4
+    assert all(".mlp." in name for name in facts["layers_pruned"])
+    assert outputs(model, inputs)["output"].shape == (2, 3)
+
+
+def test_shuffled_channels_are_refused_in_a_sentence(tmp_path):
+    source = TorchvisionSource(
+        target="shufflenet_v2_x0_5", weights=None, arguments={"num_classes": 4}, folder=tmp_path
+    )
+    inputs = [TensorSpec(name="input", shape=["batch", 3, 32, 32])]
+    artifact = written(source, tmp_path / "a", inputs)
+    with pytest.raises(StepError, match="shuffles channels"):
+        pruned(artifact, tmp_path / "b", inputs)
 
 
 @pytest.mark.parametrize(
