@@ -192,9 +192,8 @@ class Finetune(Pass):
 
 def _zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
     """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name."""
-    layers = source.facts.get("sparsity", {}).get("layers", {})
-    names = {f"{layer}.weight" for layer in layers}
-    return {name: (v != 0).to(v.dtype) for name, v in model.named_parameters() if name in names}
+    thinned = source.facts.get("sparsity", {}).get("layers", {})
+    return {name: (v != 0).to(v.dtype) for name, v in model.named_parameters() if name in thinned}
 
 
 def _facts(progress: Progress, training: Training) -> dict[str, Any]:

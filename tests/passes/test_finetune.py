@@ -263,7 +263,7 @@ def test_of_a_pruned_network_only_weights_change(tmp_path):
 
 
 def test_zeros_that_were_made_stay_and_others_do_not(tmp_path):
-    source = written(tmp_path, sparsity={"layers": {"inner": 0.5}})
+    source = written(tmp_path, sparsity={"layers": {"inner.weight": 0.5}})
 
     def thin(model):
         model.inner.weight[:, ::2] = 0

@@ -227,7 +227,7 @@ def test_a_loss_that_hangs_on_nothing_ranks_nothing(tmp_path):
     model = torch_format.open(artifact.path)
     torch.nn.init.zeros_(model.head.weight)
     torch_format.save(model, artifact.path, torch_format.read(artifact.path))
-    with pytest.raises(StepError, match="taylor importance of the channels of .* is no number"):
+    with pytest.raises(StepError, match=r"taylor importance of the channels of .* is no number"):
         pruned(artifact, tmp_path / "b", importance="taylor")
 
 
