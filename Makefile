@@ -18,6 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/optcli schema > recipes/recipe.schema.json
 	@touch $@
 
 .PHONY: demo
@@ -42,6 +43,10 @@ lint: $(STAMP) ## ruff, ruff format --check, mypy --strict
 format: $(STAMP) ## Let ruff format and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+.PHONY: schema
+schema: $(STAMP) ## Write recipes/recipe.schema.json again: what editors complete recipes from
+	$(BIN)/optcli schema > recipes/recipe.schema.json
 
 .PHONY: clean
 clean: ## Remove .venv and caches; artifacts/ stays

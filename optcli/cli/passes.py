@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import typing
 from pathlib import Path
 from typing import Any
 
 import click
 
 from optcli import passes, registry
+from optcli.artifact import Format
 from optcli.cli import options
 from optcli.errors import UsageError
 from optcli.passes import Pass
@@ -31,8 +33,7 @@ def command(name: str | None, as_json: bool) -> None:
         _show(name, found[name])
     else:
         for one, about in found.items():
-            reads = ", ".join(about["reads"])
-            click.echo(f"{one:<18} {about['help'].splitlines()[0]}\n{'':<18} reads {reads}")
+            click.echo(f"{one:<22} {about['help'].splitlines()[0]}\n{'':<22} {_formats(about)}")
         click.echo("\n`optcli passes NAME` shows the options of one.")
 
 
@@ -61,6 +62,7 @@ def _of(kind: type[Pass]) -> dict[str, Any]:
     return {
         "help": inspect.getdoc(kind) or "",
         "reads": [str(one) for one in getattr(kind, "accepts", ())],
+        "makes": _makes(kind),
         "uses": list(kind.uses),
         "needs": [*kind.needs.packages, *(["a GPU"] if kind.needs.gpu else [])],
         "options": [
@@ -72,13 +74,43 @@ def _of(kind: type[Pass]) -> dict[str, Any]:
             }
             for name, field in kind.model_fields.items()
         ],
+        "example": _example(kind),
         "schema": kind.model_json_schema(),
     }
+
+
+def _makes(kind: type[Pass]) -> dict[str, str]:
+    """Format made by format read, with the options at their defaults."""
+    if any(field.is_required() for field in kind.model_fields.values()):
+        return {}
+    configured = kind()
+    return {str(one): str(configured.produces(one)) for one in getattr(kind, "accepts", ())}
+
+
+def _example(kind: type[Pass]) -> dict[str, str]:
+    """A value for the options that must be given, and for the first that has a plain default."""
+    found: dict[str, str] = {}
+    for name, field in kind.model_fields.items():
+        choices = typing.get_args(field.annotation) or (1,)
+        if field.is_required():
+            found[name] = json.dumps((field.examples or choices)[0])
+        elif not found and isinstance(field.default, str | int | float):
+            found[name] = json.dumps(field.default)
+    return found
+
+
+def _formats(about: dict[str, Any]) -> str:
+    pairs = about["makes"].items()
+    said = [read if read == made else f"{read} to {made}" for read, made in pairs]
+    return f"reads {', '.join(said or about['reads'])}"
 
 
 def _show(name: str, about: dict[str, Any]) -> None:
     click.echo(f"{name}\n\n{about['help']}\n")
     click.echo(f"reads:  {', '.join(about['reads'])}")
+    click.echo(
+        f"makes:  {', '.join(dict.fromkeys(about['makes'].values())) or 'depends on its options'}"
+    )
     click.echo(f"uses:   {', '.join(about['uses']) or 'no data'}")
     click.echo(f"needs:  {', '.join(about['needs']) or 'nothing more'}\n\noptions:")
     for option in about["options"]:
@@ -87,3 +119,18 @@ def _show(name: str, about: dict[str, Any]) -> None:
         )
     if not about["options"]:
         click.echo("  none")
+    click.echo("\nin a recipe:\n" + "\n".join(f"  {line}" for line in example(name, about)))
+
+
+def example(name: str, about: dict[str, Any]) -> list[str]:
+    """Lines of a recipe that use a pass, with the passes that must come before it."""
+    from optcli.recipe import passes_between
+
+    wanted = [Format(one) for one in about["reads"]]
+    before = passes_between(Format.TORCH, wanted) if wanted else ()
+    said = [f"{key}: {value}" for key, value in about["example"].items()]
+    written = json.dumps(name) if ":" in name else name
+    use = f"{{{written}: {{{', '.join(said)}}}}}" if said else written
+    needs = [f"  # with data: {', '.join(about['uses'])}"] if about["uses"] else []
+    title = name.rpartition(":")[2]
+    return [f"variants:{''.join(needs)}", f"  {title}: [{', '.join([*(before or ()), use])}]"]

@@ -11,7 +11,8 @@ import click
 def command() -> None:
     """Print the JSON Schema of recipes.
 
-    Save it, and begin a recipe with `# yaml-language-server: $schema=recipe.schema.json`.
+    Save it beside your recipes as recipe.schema.json, and begin them with
+    `# yaml-language-server: $schema=recipe.schema.json`, as those of `optcli init` do.
     """
     from optcli.recipe import schema
 

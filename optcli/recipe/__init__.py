@@ -7,6 +7,7 @@ found out, `option_problems` and `check_formats` check those.
 
 from __future__ import annotations
 
+from optcli.recipe.chains import passes_between
 from optcli.recipe.loading import check_formats, load, option_problems
 from optcli.recipe.models import (
     MatrixEntry,
@@ -30,5 +31,6 @@ __all__ = [
     "check_formats",
     "load",
     "option_problems",
+    "passes_between",
     "schema",
 ]

@@ -72,7 +72,7 @@ def _runner(
         return
     able = [name for name in runners.names() if made in runners.find(name).runs]
     wanted = " or ".join(runs)
-    path = " and ".join(_path(made, runs) or ())
+    path = " and ".join(passes_between(made, runs) or ())
     hint = f"add {path} to the passes" if path else ""
     if able:
         hint = f"{hint}, or write runner: {able[0]}" if hint else f"write runner: {able[0]}"
@@ -82,14 +82,14 @@ def _runner(
 
 def _between(made: Format, wanted: Sequence[Format], name: str) -> str:
     """Which of optcli's own passes lead from one format to another."""
-    path = _path(made, wanted)
+    path = passes_between(made, wanted)
     if path:
         return f"put {' and '.join(path)} before {name}"
     able = [n for n in registry.names(passes.__name__) if made in passes.find(n).accepts]
     return f"{made.value} is read by {', '.join(able)}" if able else f"no pass reads {made.value}"
 
 
-def _path(made: Format, wanted: Sequence[Format]) -> tuple[str, ...] | None:
+def passes_between(made: Format, wanted: Sequence[Format]) -> tuple[str, ...] | None:
     """The shortest chain of passes, with their default options, that ends in a wanted format."""
     waiting: list[tuple[Format, tuple[str, ...]]] = [(made, ())]
     seen = {made}

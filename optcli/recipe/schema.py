@@ -60,7 +60,7 @@ def schema() -> dict[str, Any]:
     sections = {
         "model": ref(ModelSettings),
         "inputs": {"type": "array", "minItems": 1, "items": ref(TensorSpec)},
-        "data": _closed({role: ref(DataSettings) for role in ROLES}),
+        "data": _closed({role: _removable(ref(DataSettings)) for role in ROLES}),
         "plugins": {
             "description": "passes from your own files, FILE.py:CLASS, or a mapping from names to them",
             "anyOf": [
@@ -68,10 +68,10 @@ def schema() -> dict[str, Any]:
                 {"type": "object", "additionalProperties": _TEXT},
             ],
         },
-        "latency": ref(LatencySettings),
-        "accuracy": ref(AccuracySettings),
-        "slo": ref(SloSettings),
-        "variants": {"type": "object", "additionalProperties": {"$ref": "#/$defs/Variant"}},
+        "latency": _removable(ref(LatencySettings)),
+        "accuracy": _removable(ref(AccuracySettings)),
+        "slo": _removable(ref(SloSettings)),
+        "variants": {"type": "object", "additionalProperties": _removable({"$ref": "#/$defs/Variant"})},
         "matrix": {"type": "object", "additionalProperties": {"$ref": "#/$defs/MatrixEntry"}},
     }
     defs = {name: _or_placeholder(one) for name, one in defs.items()}
@@ -91,6 +91,11 @@ def schema() -> dict[str, Any]:
 
 def _closed(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _removable(schema: dict[str, Any]) -> dict[str, Any]:
+    """Null removes what an extended recipe says."""
+    return {"anyOf": [schema, {"type": "null"}]}
 
 
 def _tensor(tensor: dict[str, Any], size: dict[str, Any]) -> None:

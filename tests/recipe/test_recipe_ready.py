@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from optcli.errors import RecipeError
-from optcli.recipe import load
+from optcli.recipe import MODELINE, SCHEMA_FILE, load, schema
 
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.yaml"))
 
@@ -15,6 +15,23 @@ RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.yaml"
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_ready_recipe_loads(path: Path) -> None:
     assert load(path).variants
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_editors_find_the_schema_of_a_ready_recipe(path: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    from ruamel.yaml import YAML
+
+    text = path.read_text()
+    assert text.startswith(f"{MODELINE}\n")
+    jsonschema.validate(YAML(typ="safe").load(text), schema())
+
+
+def test_the_schema_is_written_where_the_recipes_look_for_it() -> None:
+    # Generated, not committed: it changes with every pass.
+    root = RECIPES[0].parents[1]
+    assert f"optcli schema > recipes/{SCHEMA_FILE}" in (root / "Makefile").read_text()
+    assert f"/recipes/{SCHEMA_FILE}" in (root / ".gitignore").read_text().splitlines()
 
 
 def test_the_real_passes_say_which_of_them_fits_between(tmp_path: Path) -> None:
