@@ -36,7 +36,7 @@ __all__ = [
     "problems",
 ]
 
-KINDS = ("imagefolder", "npz", "torchvision")
+KINDS = ("coco", "imagefolder", "npz", "python", "torchvision")
 
 
 def problems(settings: DataSettings, folder: Path) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,15 @@ Finding = tuple[str, str, str]
 class Item:
     """One sample before preparation.
 
-    `raw` maps an input's name to an array or to a PIL image; `place` is what an error names.
+    `raw` maps an input's name to an array or to a PIL image; `place` is what an error names; `meta` is
+    what a metric may want to know of it.
     """
 
     id: str
     place: str
     raw: Mapping[str, Any]
     target: Any = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Items(ABC):

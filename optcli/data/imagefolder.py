@@ -114,30 +114,35 @@ class ImageItems(Items):
         return len(self._files)
 
     def read(self, index: int) -> Item:
-        from PIL import Image, UnidentifiedImageError
-
         file = self._files[index]
-        try:
-            with Image.open(file.path) as image:
-                image.load()
-        except (
-            OSError,
-            SyntaxError,
-            ValueError,
-            UnidentifiedImageError,
-            Image.DecompressionBombError,
-        ) as error:
-            raise InputError(
-                f"not a readable image: {error}",
-                place=file.path,
-                hint="replace the file or take it out of the data",
-            ) from error
-        return Item(file.id, file.path, {self._name: image}, file.target)
+        return Item(file.id, file.path, {self._name: open_image(file.path)}, file.target)
 
     def identity(self, index: int) -> tuple[str, str]:
         file = self._files[index]
         with open(file.path, "rb") as stream:
             return file.id, hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def open_image(path: str) -> Any:
+    """An image of Pillow, decoded. Raises `InputError` where the file is none."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            image.load()
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        UnidentifiedImageError,
+        Image.DecompressionBombError,
+    ) as error:
+        raise InputError(
+            f"not a readable image: {error}",
+            place=path,
+            hint="replace the file or take it out of the data",
+        ) from error
+    return image
 
 
 def _class_folders(base: Path) -> tuple[Path, list[str]]:

@@ -61,7 +61,7 @@ class PreparedSet:
             if spec.name == self._image:
                 value, meta = self._prepared(value, spec)
             inputs[spec.name] = _fitted(value, spec, sizes)
-        return Sample(item.id, inputs, item.target, meta)
+        return Sample(item.id, inputs, item.target, {**item.meta, **meta})
 
     def _prepared(self, value: Any, spec: TensorSpec) -> tuple[np.ndarray, Mapping[str, Any]]:
         from optcli.data import steps

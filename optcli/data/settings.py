@@ -67,17 +67,19 @@ class Split(Settings):
 class DataSettings(Settings):
     """Where the samples of one role come from, which of them are taken and how they are prepared.
 
-    `source` is `npz:PATH`, `imagefolder:PATH` or `torchvision:DATASET`; paths are relative to the
-    recipe. `samples` takes that many, spread evenly over the split by `seed`. Nothing is downloaded
-    unless `download` says so.
+    `source` is `npz:PATH`, `imagefolder:PATH`, `coco:PATH`, `torchvision:DATASET` or
+    `python:FILE.py:CALLABLE`; paths are relative to the recipe. `samples` takes that many, spread
+    evenly over the split by `seed`. Nothing is downloaded unless `download` says so.
     """
 
     source: str = Field(
         min_length=1,
-        description="npz:PATH, imagefolder:PATH or torchvision:DATASET",
+        description="npz:PATH, imagefolder:PATH, coco:PATH, torchvision:DATASET, python:FILE.py:NAME",
         examples=["npz:digits.npz", "imagefolder:photos", "torchvision:CIFAR10"],
     )
-    root: str | None = Field(None, description="torchvision data sets: the folder that holds them")
+    root: str | None = Field(
+        None, description="torchvision: the folder that holds the data set; coco: that of the images"
+    )
     download: bool = Field(False, description="torchvision data sets: may be fetched when missing")
     split: Split | None = None
     samples: int | None = Field(None, ge=1, description="how many to take; default: all of the split")
@@ -86,6 +88,14 @@ class DataSettings(Settings):
     input: str | None = Field(None, description="the input the image feeds; default: the first")
     array: str | None = Field(None, description="npz: the array behind `input`; default: its name")
     target: str | None = Field(None, description="npz: the label array; default: target, label or y")
+
+    arguments: dict[str, Any] = Field(
+        default_factory=dict, description="python: keyword arguments of the callable"
+    )
+    files: tuple[str, ...] = Field(
+        (),
+        description="python: files and folders that the code reads; their content is part of the key",
+    )
 
     @field_validator("source")
     @classmethod
@@ -112,7 +122,9 @@ class DataSettings(Settings):
 
     def without_paths(self) -> Mapping[str, Any]:
         """Plain JSON data of all that decides the samples beside the content of files."""
-        record = self.model_dump(mode="json", by_alias=True, exclude={"source", "root", "download"})
+        record = self.model_dump(
+            mode="json", by_alias=True, exclude={"source", "root", "download", "files"}
+        )
         if record["split"]:
             record["split"].pop("file")
         return {"kind": self.kind, **record}
