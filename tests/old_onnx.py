@@ -100,7 +100,8 @@ def network(
     """`image` [batch, 3, 16, 16] to one output; weights are listed as inputs where they had to be."""
     graph = _Graph(opset, np.random.default_rng(seed))
     shape = {"classifier": _classifier, "segmenter": _segmenter, "depthwise": _depthwise}[name](graph)
-    ir_version = _IR_VERSIONS[opset]
+    # Weights that are not inputs came with version 4 of the file format.
+    ir_version = _IR_VERSIONS[opset] if weights_as_inputs is not False else max(_IR_VERSIONS[opset], 4)
     inputs = [helper.make_tensor_value_info("image", TensorProto.FLOAT, [batch, 3, 16, 16])]
     if ir_version < 4 if weights_as_inputs is None else weights_as_inputs:
         inputs += [

@@ -123,12 +123,12 @@ def precision(model: ModelProto) -> str:
     """What the model computes in: `int8` where it quantizes, else the type of most of its weights."""
     import onnx
 
-    if any(node.op_type in QUANTIZED for graph in _graphs(model.graph) for node in graph.node):
+    if any(node.op_type in QUANTIZED for graph in graphs(model.graph) for node in graph.node):
         return "int8"
     short = {onnx.TensorProto.FLOAT: "fp32", onnx.TensorProto.FLOAT16: "fp16"}
     short |= {onnx.TensorProto.BFLOAT16: "bf16", onnx.TensorProto.DOUBLE: "fp64"}
     sizes: dict[str, int] = {}
-    for graph in _graphs(model.graph):
+    for graph in graphs(model.graph):
         for tensor in graph.initializer:
             if tensor.data_type in short:
                 name = short[tensor.data_type]
@@ -200,7 +200,7 @@ def _check_extent(entries: dict[str, str], data: Path, name: str) -> None:
 def _tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Every tensor that may hold external data: initializers and attributes, of subgraphs as well."""
     nodes = [node for function in model.functions for node in function.node]
-    for graph in _graphs(model.graph):
+    for graph in graphs(model.graph):
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield from (sparse.values, sparse.indices)
@@ -212,11 +212,12 @@ def _tensors(model: ModelProto) -> Iterator[TensorProto]:
             yield from attribute.tensors
 
 
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and every graph inside it: branches of If, bodies of Loop and Scan."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                yield from _graphs(attribute.g)
+                yield from graphs(attribute.g)
             for inner in attribute.graphs:
-                yield from _graphs(inner)
+                yield from graphs(inner)

@@ -70,8 +70,13 @@ def activation_ranges(
     return found
 
 
-def float_tensors(model: ModelProto, op_types: Collection[str]) -> set[str]:
-    """What operators of the types read and write, weights and other than FP32 values left out."""
+def float_tensors(
+    model: ModelProto, op_types: Collection[str], ignored: Collection[str] = ()
+) -> set[str]:
+    """What operators of the types read and write, but for weights and other than FP32 values.
+
+    `ignored` names nodes that do not count.
+    """
     from onnx import TensorProto
 
     graph = model.graph
@@ -84,7 +89,7 @@ def float_tensors(model: ModelProto, op_types: Collection[str]) -> set[str]:
     return {
         name
         for node in graph.node
-        if node.op_type in op_types
+        if node.op_type in op_types and node.name not in ignored
         for name in (*node.input, *node.output)
         if name in floats and name not in weights
     }
@@ -124,7 +129,8 @@ def _extremes(
             if not (math.isfinite(low) and math.isfinite(high)):
                 raise StepError(
                     f"the activation {name!r} is not finite on a calibration sample",
-                    hint="look at what `prepare` feeds the model, and for overflow in its weights",
+                    hint="look at what `prepare` feeds the model; where it is meant (a mask), keep the "
+                    "node with ignored_names",
                 )
             each = seen[name]
             each.low, each.high = min(each.low, low), max(each.high, high)

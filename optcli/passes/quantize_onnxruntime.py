@@ -145,7 +145,7 @@ class QuantizeOnnxruntime(Pass):
             feeds = Feeds(job, model_inputs(model), self.samples)
             ranges = activation_ranges(
                 model,
-                float_tensors(model, types),
+                float_tensors(model, types, ignored),
                 feeds,
                 self.method,
                 self.percentile or 99.99,

@@ -27,6 +27,9 @@ _LEVELS = {
 }
 
 
+_NO_BF16 = "it has no bfloat16 on the CPU: set `runner: openvino`, or `provider: cuda`"
+
+
 class OnnxruntimeRunner(Runner):
     """Runs ONNX models, and those that it optimized before, in ONNX Runtime.
 
@@ -46,6 +49,7 @@ class OnnxruntimeRunner(Runner):
     _binding: IOBinding | None = PrivateAttr(None)
     _artifact: Artifact | None = PrivateAttr(None)
     _outputs: tuple[str, ...] = PrivateAttr(())
+    _halves: set[str] = PrivateAttr(default_factory=set)
     _buffers: dict[str, np.ndarray] = PrivateAttr(default_factory=dict)
 
     def load(self, artifact: Artifact) -> None:
@@ -68,10 +72,16 @@ class OnnxruntimeRunner(Runner):
                 os.fspath(path), options, providers=[_PROVIDERS[self.provider]]
             )
         except Exception as error:
+            brain = artifact.precision == "bf16" and self.provider == "cpu"
             raise RunnerError(
-                f"ONNX Runtime cannot load the model: {first_line(error)}", place=str(path)
+                f"ONNX Runtime cannot load the model: {first_line(error)}",
+                place=str(path),
+                hint=_NO_BF16 if brain else "",
             ) from error
         self._artifact = artifact
+        self._halves = {
+            each.name for each in self._session.get_inputs() if each.type == "tensor(float16)"
+        }
         self._outputs = tuple(output.name for output in self._session.get_outputs())
         self._binding = self._session.io_binding()
         self._require_provider(self._session)
@@ -82,10 +92,12 @@ class OnnxruntimeRunner(Runner):
 
         _, binding = self._opened()
         for name, array in feed.items():
+            # What a pass has made of the inputs is what a client would send.
+            dtype = np.dtype(np.float16) if name in self._halves else array.dtype
             buffer = self._buffers.get(name)
-            if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
-                buffer = self._buffers[name] = np.empty(array.shape, array.dtype)
-            np.copyto(buffer, array)
+            if buffer is None or buffer.shape != array.shape or buffer.dtype != dtype:
+                buffer = self._buffers[name] = np.empty(array.shape, dtype)
+            np.copyto(buffer, array, casting="same_kind")
             if self.provider == "cpu":
                 binding.bind_cpu_input(name, buffer)
             else:

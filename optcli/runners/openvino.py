@@ -42,6 +42,7 @@ class OpenvinoRunner(Runner):
     _compiled: CompiledModel | None = PrivateAttr(None)
     _request: InferRequest | None = PrivateAttr(None)
     _outputs: tuple[str, ...] = PrivateAttr(())
+    _halves: set[str] = PrivateAttr(default_factory=set)
     _quantized: bool = PrivateAttr(False)
     _buffers: dict[str, np.ndarray] = PrivateAttr(default_factory=dict)
 
@@ -57,6 +58,11 @@ class OpenvinoRunner(Runner):
             raise RunnerError(f"OpenVINO cannot load the model: {reason}", place=str(path)) from error
         self._quantized = openvino_format.is_quantized(model)
         self._outputs = openvino_format.output_names(model)
+        self._halves = {
+            name
+            for name, port in zip(openvino_format.input_names(model), model.inputs, strict=True)
+            if port.get_element_type().get_type_name() == "f16"
+        }
         self._request = self._compiled.create_infer_request()
         self._require_precision()
 
@@ -66,16 +72,18 @@ class OpenvinoRunner(Runner):
 
         request = self._opened()
         for name, array in feed.items():
+            # What a pass has made of the inputs is what a client would send.
+            dtype = np.dtype(np.float16) if name in self._halves else array.dtype
             buffer = self._buffers.get(name)
-            if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
-                buffer = self._buffers[name] = np.empty(array.shape, array.dtype)
+            if buffer is None or buffer.shape != array.shape or buffer.dtype != dtype:
+                buffer = self._buffers[name] = np.empty(array.shape, dtype)
                 try:
                     request.set_tensor(name, openvino.Tensor(buffer, shared_memory=True))
                 except RuntimeError as error:
                     raise RunnerError(
                         f"OpenVINO refuses the input {name!r}: {openvino_format.reason(error)}"
                     ) from error
-            np.copyto(buffer, array)
+            np.copyto(buffer, array, casting="same_kind")
 
     def execute(self) -> None:
         try:

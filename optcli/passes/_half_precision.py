@@ -1,0 +1,154 @@
+"""ONNX graphs in half precision, by ONNX Runtime's converter, mended where it errs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from optcli.errors import StepError, first_line
+from optcli.formats import onnx as onnx_format
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, TensorProto
+
+Precision = Literal["fp16", "bf16"]
+
+
+def halved(model: ModelProto, precision: Precision, kept: set[str], keep_io: bool) -> ModelProto:
+    """The model in half precision, but for the nodes named in `kept` and, on request, its ends.
+
+    ONNX Runtime's converter does it, in fp16; what it leaves wrong is mended, and bf16 made from its
+    result. Raises `StepError` where the result is no sound model.
+    """
+    import onnx
+    from onnxruntime.transformers.float16 import (
+        DEFAULT_OP_BLOCK_LIST,
+        convert_float_to_float16,
+    )
+
+    weights = {
+        tensor.name: tensor for graph in onnx_format.graphs(model.graph) for tensor in graph.initializer
+    }
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    # The converter goes by these notes, and those of weights that stay as they are would be wrong.
+    notes = [value for value in copy.graph.value_info if value.name not in weights]
+    del copy.graph.value_info[:]
+    copy.graph.value_info.extend(notes)
+    try:
+        with _quiet():
+            converted = convert_float_to_float16(
+                copy,
+                keep_io_types=keep_io,
+                op_block_list=DEFAULT_OP_BLOCK_LIST,
+                node_block_list=sorted(kept),
+                # Shapes of more than 2 GB cannot be inferred in memory.
+                disable_shape_infer=model.ByteSize() > onnx_format.ONE_FILE_BYTES,
+            )
+    except Exception as error:
+        raise StepError(
+            f"ONNX Runtime's converter failed: {first_line(error)}",
+            hint="keep the operators that it stumbles over with ignored_types",
+        ) from error
+    if precision == "bf16":
+        for graph in onnx_format.graphs(converted.graph):
+            _to_bf16(graph, weights)
+    _mend(converted)
+    _require_sound(converted)
+    return converted
+
+
+def _mend(model: ModelProto) -> None:
+    """What the converter leaves: casts at the end of the graph, the same cast twice, needless casts."""
+    from onnxruntime.quantization.onnx_model import ONNXModel
+
+    unique = list({tuple(node.output): node for node in model.graph.node}.values())
+    del model.graph.node[:]
+    model.graph.node.extend(unique)
+    ONNXModel(model).topological_sort()
+    _join_fp32(model.graph)
+
+
+def _join_fp32(graph: GraphProto) -> None:
+    """Take out casts to half precision and back: what is kept in fp32 must not pass through it."""
+    from onnx import TensorProto
+
+    targets = {
+        node.output[0]: next(entry.i for entry in node.attribute if entry.name == "to")
+        for node in graph.node
+        if node.op_type == "Cast"
+    }
+    halved = {
+        node.output[0]: node.input[0]
+        for node in graph.node
+        if targets.get(node.output[0]) in (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+        and (node.name.startswith("graph_input_cast") or node.name.endswith("_cast_to_fp16_node"))
+    }
+    back = {
+        node.output[0]: halved[node.input[0]]
+        for node in graph.node
+        if targets.get(node.output[0]) == TensorProto.FLOAT and node.input[0] in halved
+    }
+    for node in graph.node:
+        node.input[:] = [back.get(name, name) for name in node.input]
+        if (
+            node.output[0] in back
+        ):  # the cast before an output of the model is left, and changes nothing
+            node.input[0] = back[node.output[0]]
+    used = {name for node in graph.node for name in node.input}
+    used |= {value.name for value in graph.output}
+    kept = [node for node in graph.node if node.op_type != "Cast" or used.intersection(node.output)]
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _to_bf16(graph: GraphProto, weights: Mapping[str, TensorProto]) -> None:
+    """Turn a graph that was converted to fp16 into bf16, its weights from the numbers of before."""
+    import ml_dtypes
+    import numpy as np
+    from onnx import TensorProto, numpy_helper
+
+    half, brain = TensorProto.FLOAT16, TensorProto.BFLOAT16
+
+    def convert(tensor: TensorProto, before: TensorProto) -> None:
+        values = numpy_helper.to_array(before).astype(np.float32).astype(ml_dtypes.bfloat16)
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+
+    for tensor in graph.initializer:
+        if tensor.data_type == half:
+            convert(tensor, weights.get(tensor.name, tensor))
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type == half:
+            value.type.tensor_type.elem_type = brain
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype") and attribute.i == half:
+                attribute.i = brain
+            if attribute.HasField("t") and attribute.t.data_type == half:
+                convert(attribute.t, attribute.t)
+
+
+def _require_sound(model: ModelProto) -> None:
+    import onnx
+
+    if model.ByteSize() > onnx_format.ONE_FILE_BYTES:
+        return
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:
+        raise StepError(
+            f"the converted model is not sound: {first_line(error)}",
+            hint="keep the operators that it names with ignored_types",
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
