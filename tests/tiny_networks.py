@@ -37,6 +37,21 @@ class Conv(torch.nn.Module):
         return self.head(torch.relu(self.second(x)).mean((2, 3)))
 
 
+class Grey(torch.nn.Module):
+    """1x16x16 images: a first layer of one channel, and a residual block."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = torch.nn.Conv2d(1, 16, 3, stride=2, padding=1)
+        self.left = torch.nn.Conv2d(16, 16, 3, padding=1)
+        self.right = torch.nn.Conv2d(16, 16, 3, padding=1)
+        self.head = torch.nn.Linear(16, 5)
+
+    def forward(self, image):
+        x = torch.relu(self.stem(image))
+        return self.head(torch.relu(self.right(torch.relu(self.left(x))) + x).mean((2, 3)))
+
+
 class Pair(torch.nn.Module):
     """Two inputs, the second first; a dict with a tuple in it; any height and width."""
 
@@ -80,6 +95,7 @@ SIZES = {"height": {"min": 8, "opt": 12, "max": 24}, "width": {"min": 8, "opt": 
 ANY_IMAGE = TensorSpec(name="image", shape=("batch", 3, "height", "width"), ranges=SIZES)
 INPUTS = {
     "Conv": (IMAGE,),
+    "Grey": (TensorSpec(name="image", shape=("batch", 1, 16, 16)),),
     "Pair": (ANY_IMAGE, TensorSpec(name="mask", shape=("batch", 1))),
     "Attention": (TensorSpec(name="tokens", shape=("batch", 5, 16)),),
     "OneBatchOnly": (IMAGE,),

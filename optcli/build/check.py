@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     Feed = dict[str, np.ndarray]
 
+# Of a quantized parent: where it rounds to one integer its child may round to the next, at every layer.
+INTEGER_TOLERANCE = 0.2
+
 
 def against_parent(
     child: Artifact,
@@ -36,6 +39,8 @@ def against_parent(
     fraction of the largest |output|, and what was compared, for the artifact's facts.
     """
     worst, compared = 0.0, 0
+    if parent.precision.startswith("int"):
+        tolerance = max(tolerance, INTEGER_TOLERANCE)
     with _opened(parent, inputs, threads) as wanted, _opened(child, inputs, threads) as found:
         for kind, size, feed in feeds(inputs, probe):
             error = _relative_error(wanted.run(feed), _run(found, feed, kind, size))

@@ -6,17 +6,28 @@ tuple of tensors in the order of the artifact's output names.
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli.errors import InputError, first_line
+from optcli.errors import InputError, MissingError, first_line
 from optcli.formats import exported_archive
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 FILE = "model.pt2"
+
+# Importing it teaches Inductor to make integer kernels of a quantized graph, besides the operators.
+QUANTIZED = "torchao.quantization.pt2e.quantizer.x86_inductor_quantizer"
+
+# What must be imported before a program can be read that calls operators of these namespaces.
+_LIBRARIES = {
+    "quantized_decomposed": QUANTIZED,
+    "torchao": "torchao.quantization",
+    "torchvision": "torchvision",
+}
 
 
 def check(folder: Path) -> None:
@@ -34,7 +45,8 @@ def open(folder: Path) -> ExportedProgram:
     path = folder / FILE
     if not path.is_file():
         raise InputError(f"there is no {FILE}", place=str(folder), hint="build again")
-    exported_archive.check(path)
+    for namespace in exported_archive.check(path):
+        _bring(namespace, path)
     try:
         return torch.export.load(os.fspath(path))
     except Exception as error:
@@ -42,6 +54,21 @@ def open(folder: Path) -> ExportedProgram:
             f"torch cannot read this exported program: {first_line(error)}",
             place=str(path),
             hint="write it again with torch.export.save of this version of torch",
+        ) from error
+
+
+def _bring(namespace: str, path: Path) -> None:
+    library = _LIBRARIES.get(namespace)
+    if library is None:
+        return
+    try:
+        importlib.import_module(library)
+    except ImportError as error:
+        package = library.partition(".")[0]
+        raise MissingError(
+            f"the program calls operators of {package}, which cannot be imported: {first_line(error)}",
+            place=str(path),
+            hint=f"pip install {package}",
         ) from error
 
 

@@ -63,11 +63,14 @@ _SYNTAX = (
 )
 
 
-def check(path: Path) -> None:
-    """Raise `TrustError` where loading could run code, `InputError` where it is no such archive."""
+def check(path: Path) -> frozenset[str]:
+    """Raise `TrustError` where loading could run code, `InputError` where it is no such archive.
+
+    Gives the namespaces of the operators that its graphs call, such as `aten`.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
-            _check_members(archive, path)
+            return frozenset(_check_members(archive, path))
     except (zipfile.BadZipFile, OSError, KeyError, ValueError) as error:
         raise InputError(
             f"this is not a sound archive of torch.export: {error}",
@@ -76,7 +79,7 @@ def check(path: Path) -> None:
         ) from error
 
 
-def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
+def _check_members(archive: zipfile.ZipFile, path: Path) -> set[str]:
     """Every member is a model, plain data, the bytes of a tensor, or a pickle of tensors alone."""
     members = {name.partition("/")[2]: name for name in archive.namelist() if not name.endswith("/")}
     if not any(_MODEL.fullmatch(member) for member in members):
@@ -89,11 +92,13 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     for member, name in members.items():
         if _CONFIG.fullmatch(member):
             raw |= _raw_tensors(json.loads(archive.read(name)), str(Path(member).parent))
+    called: set[str] = set()
     for member, name in members.items():
         if _MODEL.fullmatch(member):
-            _check_program(json.loads(archive.read(name)), path)
+            called |= _check_program(json.loads(archive.read(name)), path)
         elif not (member in raw or _PLAIN.fullmatch(member) or _CONFIG.fullmatch(member)):
             _check_pickle(archive.read(name), member, path)
+    return called
 
 
 def _raw_tensors(config: dict[str, Any], folder: str) -> set[str]:
@@ -113,12 +118,15 @@ def _check_pickle(data: bytes, member: str, path: Path) -> None:
         raise _refused(f"{member!r} holds more than tensors", path) from error
 
 
-def _check_program(program: dict[str, Any], path: Path) -> None:
+def _check_program(program: dict[str, Any], path: Path) -> set[str]:
+    called: set[str] = set()
     for key, value in _walk(program):
         if key == "target" and isinstance(value, str):
             # Targets of another form are names of inputs and parameters.
             if "." in value and not _OPERATORS.fullmatch(value):
                 raise _refused(f"its graph calls {value!r}", path)
+            if value.startswith("torch.ops."):
+                called.add(value.split(".")[2])
         elif key in ("expr_str", "guards_code"):
             for expression in value if isinstance(value, list) else [value]:
                 if not _is_arithmetic(expression):
@@ -127,6 +135,7 @@ def _check_program(program: dict[str, Any], path: Path) -> None:
             raise _refused(f"the structure of its inputs or outputs is odd: {str(value)[:80]!r}", path)
         elif key == "name" and isinstance(value, str) and not _NAME.fullmatch(value):
             raise _refused(f"it gives a value the name {value!r}", path)
+    return called
 
 
 def _walk(value: Any) -> Iterator[tuple[str, Any]]:

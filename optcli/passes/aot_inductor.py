@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,10 @@ from optcli.passes._tracing import flat, trace
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+
+# What Inductor counts when it turns a quantized layer into a call of oneDNN's integer kernels.
+_INTEGER_KERNELS = re.compile(r"q(conv|linear)\w*_lower_count")
 
 
 class AotInductor(Pass):
@@ -60,20 +65,26 @@ class AotInductor(Pass):
                 _require_compiler()
                 program = self._program(source, job)
                 job.progress(None, "compiling")
-                self._compile(program, job)
+                kernels = self._compile(program, job)
         except OptcliError:
             raise
         except Exception as error:
             raise StepError(f"AOTInductor failed: {first_line(error)}") from error
-        return Made(facts={"freezing": self.freezing, "max_autotune": self.max_autotune})
+        facts: dict[str, Any] = {"freezing": self.freezing, "max_autotune": self.max_autotune}
+        if source.precision in ("int8", "int8-dynamic"):
+            _require_integers(kernels, self.freezing)
+            facts["integer_kernels"] = kernels
+        return Made(facts=facts)
 
     def _program(self, source: Artifact, job: Job) -> ExportedProgram:
         if source.format == Format.EXPORTED:
             return exported_format.open(source.path)
         return trace(flat(torch_format.open(source.path), job.inputs), job, strict=bool(self.strict))
 
-    def _compile(self, program: ExportedProgram, job: Job) -> None:
+    def _compile(self, program: ExportedProgram, job: Job) -> int:
+        """Write the package; gives the number of its kernels that multiply integers."""
         import torch
+        from torch._dynamo.utils import counters
 
         settings: dict[str, Any] = {
             "freezing": self.freezing,
@@ -85,12 +96,27 @@ class AotInductor(Pass):
             # These headers would stay behind in the system's temporary folder.
             "aot_inductor.precompile_headers": False,
         }
+        counters["inductor"].clear()
         with torch.no_grad():
             torch._inductor.aoti_compile_and_package(
                 program,
                 package_path=os.fspath(job.out / aoti_format.FILE),
                 inductor_configs=settings,
             )
+        counted = counters["inductor"].items()
+        return int(sum(count for name, count in counted if _INTEGER_KERNELS.fullmatch(name)))
+
+
+def _require_integers(kernels: int, freezing: bool) -> None:
+    """A quantized graph that is computed in floating point is slower than one without quantization."""
+    if kernels:
+        return
+    raise StepError(
+        "none of the quantized layers became integer code: it would all be computed in floating point",
+        hint="leave `freezing` on, which packs integer weights"
+        if not freezing
+        else "quantize with quantize_pt2e for this kind of CPU (`quantizer: auto`)",
+    )
 
 
 def _require_compiler() -> None:
