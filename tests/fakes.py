@@ -47,6 +47,16 @@ class Tuned(Copy):
     device_bound = True
 
 
+class Sized(Copy):
+    """Copies, and tells the batch sizes that will be measured."""
+
+    uses_batch_sizes = True
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        super().run(source, job)
+        return Made(facts={"sizes": list(job.batch_sizes)})
+
+
 class Misbehave(Copy):
     """Copies, after having done something else."""
 

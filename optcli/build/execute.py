@@ -175,6 +175,7 @@ class Execution:
             "probe": str(self._probe) if self._probe else None,
             "threads": plan.threads,
             "seed": plan.recipe.seed,
+            "batch_sizes": sorted(set(plan.recipe.latency.batch_sizes)),
         }
         if step.parent is None or step.traits is None:
             own = {

@@ -232,6 +232,8 @@ class _Context:
         }
         if traits.device_bound:
             ingredients["device"] = {"cpu": environment.cpu(), "threads": self.threads}
+        if traits.uses_batch_sizes:
+            ingredients["batch_sizes"] = sorted(set(self.recipe.latency.batch_sizes))
         return Step(
             traits.name, key_of(ingredients), produced, ingredients, traits.needs, parent, traits
         )

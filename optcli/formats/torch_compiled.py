@@ -101,12 +101,15 @@ def compiling(cache: Path, freezing: bool) -> Iterator[None]:
     """
     import torch._dynamo.config
     import torch._inductor.config
+    from torch._inductor.utils import clear_caches
 
     require_compiler()
     settings = {
         # Given as an option of torch.compile it would be read too late, and do nothing.
         "freezing": freezing,
         "compile_threads": 1,  # no workers that outlive this process
+        # These would stay behind in the system's temporary folder; without them it takes no longer.
+        "cpp_cache_precompile_headers": False,
     }
     limits = {
         "recompile_limit": _MOST_GRAPHS,
@@ -117,6 +120,7 @@ def compiling(cache: Path, freezing: bool) -> Iterator[None]:
     os.environ.update(
         {name: str(cache / folder) for name, folder in zip(_VARIABLES, (".", "triton"), strict=True)}
     )
+    clear_caches()  # else a kernel that this process has loaded from elsewhere is not kept here
     try:
         with torch._inductor.config.patch(settings), torch._dynamo.config.patch(limits):
             yield

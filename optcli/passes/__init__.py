@@ -30,6 +30,7 @@ class Job:
     source. A data role is None unless the pass names it in `roles()`. `device` is `cpu` or `cuda`.
     `scratch` is a folder of this step's own that outlives a killed build, for checkpoints: whoever
     writes there makes it, and it is removed once the step is done. None: nothing can be kept.
+    `batch_sizes` are those that latency will be measured at, for a pass that `uses_batch_sizes`.
     """
 
     out: Path
@@ -44,6 +45,7 @@ class Job:
     threads: int = 1
     seed: int = 0
     scratch: Path | None = None
+    batch_sizes: tuple[int, ...] = ()
 
     def progress(self, fraction: float | None, message: str) -> None:
         """Say how far the pass is; `fraction` is 0..1 or None where the end is not known."""
@@ -74,7 +76,8 @@ class Pass(Settings):
     decide, `roles` says which ones it does. `tolerance`, for a
     conversion that must not change the result, is the largest |difference| allowed as a fraction
     of the largest |output|: the build then checks every artifact against its parent. `device_bound`
-    says that the result depends on the CPU or GPU it was made on.
+    says that the result depends on the CPU or GPU it was made on, `uses_batch_sizes` that it depends on
+    the batch sizes at which latency is measured.
     """
 
     accepts: ClassVar[tuple[Format, ...]]
@@ -82,6 +85,7 @@ class Pass(Settings):
     uses: ClassVar[tuple[Role, ...]] = ()
     tolerance: ClassVar[float | None] = None
     device_bound: ClassVar[bool] = False
+    uses_batch_sizes: ClassVar[bool] = False
 
     @abstractmethod
     def produces(self, source: Format) -> Format:
@@ -133,6 +137,7 @@ class Traits:
     uses: tuple[Role, ...] = ()
     tolerance: float | None = None
     device_bound: bool = False
+    uses_batch_sizes: bool = False
     reference: str | None = None
 
     @staticmethod
@@ -148,6 +153,7 @@ class Traits:
             uses=configured.roles(),
             tolerance=configured.tolerance,
             device_bound=configured.device_bound,
+            uses_batch_sizes=configured.uses_batch_sizes,
             reference=reference,
         )
 

@@ -86,6 +86,21 @@ def test_the_cpu(built, monkeypatch):
     assert built.built == [TUNED]
 
 
+def test_the_measured_batch_sizes_for_passes_that_compile_them(built):
+    wanted = HEAD.replace("rounds: 2", "batch_sizes: [1, 2], rounds: 2")
+    assert wanted != HEAD
+    built.recipe(VARIANTS.replace("tuned:", 'sized: ["./fakes.py:Sized"]\n  tuned:'), data=DATA)
+    built.build()
+    assert built.built == ["sized › ./fakes.py:Sized"]
+    built.recipe(
+        VARIANTS.replace("tuned:", 'sized: ["./fakes.py:Sized"]\n  tuned:'), head=wanted, data=DATA
+    )
+    assert "batch_sizes" in why(built)
+    report = built.build()
+    assert built.built == ["sized › ./fakes.py:Sized"]
+    assert report.variants["sized"].steps[-1].facts["sizes"] == [1, 2]
+
+
 def test_a_calibration_image(built):
     from PIL import Image
 

@@ -1,0 +1,184 @@
+"""torch.compile, with what it compiled kept beside the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from optcli import environment
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.errors import OptcliError, StepError, first_line
+from optcli.formats import torch as torch_format
+from optcli.formats import torch_calls, torch_compiled
+from optcli.formats.torch_compiled import Compilation, Mode
+from optcli.passes import Job, Made, Pass
+
+if TYPE_CHECKING:
+    import torch
+
+# Kernels that round elsewhere; under autocast a sum may be kept in 8 bits of mantissa or in 24.
+_TOLERANCE, _CAST_TOLERANCE = 1e-4, 5e-2
+
+
+class TorchCompile(Pass):
+    """Compiles a PyTorch network with torch.compile and keeps the result, so that it starts warm.
+
+    The network stays a network in Python: whoever runs it needs torch, its code and a C++ compiler.
+    The batch sizes at which latency is measured are compiled here, on this CPU.
+    """
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
+    needs: ClassVar[Needs] = Needs(("torch",))
+    device_bound: ClassVar[bool] = True
+    uses_batch_sizes: ClassVar[bool] = True
+
+    mode: Mode = Field(
+        "default",
+        description="a mode of torch.compile; `max-autotune` tries several kernels and is slow to "
+        "build, `reduce-overhead` works on GPUs alone",
+    )
+    dynamic: bool = Field(
+        True,
+        description="one graph for all batch sizes (1 has its own), or one for each: another size than "
+        "those measured is then compiled when it comes",
+    )
+    freezing: bool = Field(
+        True,
+        description="make weights constants: folded, and packed as the kernels like them best; faster "
+        "calls, but a warm start lowers the graph again and takes several times as long",
+    )
+    channels_last: bool = Field(
+        False, description="keep images and convolutions with the channels last in memory"
+    )
+    autocast: Literal["bf16", "fp16"] | None = Field(
+        None, description="compute matrix products and convolutions in this precision"
+    )
+
+    def produces(self, source: Format) -> Format:
+        return Format.TORCH
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        import torch
+
+        description = torch_format.read(source.path)
+        if Compilation.of(description.transforms) is not None:
+            raise StepError("the network is compiled already", hint="name torch_compile once")
+        self._warn(job)
+        model = torch_format.open(source.path)
+        last = any(record["name"] == "channels_last" for record in description.transforms)
+        if self.channels_last and not last:
+            description, last = description.after({"name": "channels_last"}), True
+            model = model.to(memory_format=torch.channels_last)
+        if self.autocast:
+            description = description.after({"name": "autocast", "dtype": self.autocast})
+        compilation = Compilation(
+            mode=self.mode,
+            dynamic=self.dynamic,
+            freezing=self.freezing,
+            batch_sizes=job.batch_sizes,
+        )
+        description = description.after(compilation.to_record())
+        torch_format.save(model, job.out, description, source.path / torch_format.CODE)
+        torch.set_num_threads(job.threads)  # kernels are made for a number of threads
+        with torch_compiled.own_copy(job.out) as cache:
+            try:
+                with torch_compiled.compiling(cache, self.freezing):
+                    error = self._compile(model, compilation, job, channels_last=last)
+            except OptcliError:
+                raise
+            except Exception as failure:
+                raise StepError(
+                    f"torch.compile failed: {_reason(failure)}",
+                    hint="the log has all of it; try `mode: default` or `dynamic: false`",
+                ) from failure
+            torch_compiled.keep_seed(cache, job.out)
+            kernels = torch_compiled.kernels(cache)
+        facts = {
+            **self.model_dump(mode="json"),
+            "compiled_batch_sizes": list(compilation.sizes(job.inputs)),
+            "kernels": kernels,
+            "largest_relative_error": error,
+        }
+        return Made(self.autocast, {"torch_compile": facts})
+
+    def _warn(self, job: Job) -> None:
+        if self.mode == "reduce-overhead" and job.device == "cpu":
+            job.warn("reduce-overhead is CUDA graphs: on a CPU it changes nothing")
+        if self.autocast and not environment.computes_in(self.autocast):
+            job.warn(f"this CPU has no {self.autocast} instructions: expect it to be slow")
+
+    def _compile(
+        self, model: torch.nn.Module, compilation: Compilation, job: Job, *, channels_last: bool
+    ) -> float:
+        """Compile at every size; gives the largest relative difference to the network as it is."""
+        import torch
+
+        compiled, call = compilation.apply(model), torch_calls.arguments(model, job.inputs)
+        sizes = compilation.sizes(job.inputs)
+        worst = 0.0
+        for number, size in enumerate(sizes):
+            job.progress(number / len(sizes), f"compiling for batch size {size}")
+            feed = torch_calls.example_inputs(job.inputs, size)
+            if channels_last:
+                feed = {name: _channels_last(value) for name, value in feed.items()}
+            compilation.mark(job.inputs, feed)
+            positional, keyword = call.split(feed)
+            with torch.no_grad(), self._casting():
+                found = _outputs(compiled, positional, keyword)
+                wanted = _outputs(model, positional, keyword)
+            worst = max(worst, self._checked(found, wanted, size))
+        return worst
+
+    def _casting(self) -> AbstractContextManager[Any]:
+        import torch
+
+        if self.autocast is None:
+            return nullcontext()
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[self.autocast]
+        context: AbstractContextManager[Any] = torch.autocast("cpu", dtype)
+        return context
+
+    def _checked(self, found: list[torch.Tensor], wanted: list[torch.Tensor], size: int) -> float:
+        allowed = _CAST_TOLERANCE if self.autocast else _TOLERANCE
+        errors = [_relative_error(a, b) for a, b in zip(found, wanted, strict=True)]
+        worst = max(errors, default=0.0)
+        if not worst <= allowed:
+            raise StepError(
+                f"the compiled network is not what it was made from: at batch size {size} its outputs "
+                f"differ by {worst:.2g} of the largest output, allowed are {allowed:.0e}",
+                hint="try `freezing: false` or `dynamic: false`",
+            )
+        return worst
+
+
+def _outputs(
+    model: Callable[..., Any], positional: tuple[Any, ...], keyword: dict[str, Any]
+) -> list[torch.Tensor]:
+    return list(torch_calls.flatten_outputs(model(*positional, **keyword)).values())
+
+
+def _relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Largest |difference| over largest |wanted|; infinity where shapes differ or one is not finite."""
+    if found.shape != wanted.shape:
+        return float("inf")
+    a, b = found.double(), wanted.double()
+    if not a.numel() or bool((a == b).all()):
+        return 0.0
+    error = float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))
+    return error if error == error else float("inf")
+
+
+def _channels_last(value: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong: on the second line where the first only says which backend failed."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[1] if len(lines) > 1 and lines[0].startswith("backend=") else first_line(error)

@@ -1,0 +1,146 @@
+"""torch.compile: right at every size, warm from its seed in a new process, bound to this CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_networks import INPUTS, Heard, apply, artifact, job, largest_error, torch_artifact
+
+from optcli import environment
+from optcli.artifact import Artifact, Format
+from optcli.errors import MissingError, StepError
+from optcli.formats import torch as torch_format
+from optcli.formats import torch_compiled
+from optcli.passes.channels_last import ChannelsLast
+from optcli.passes.torch_compile import TorchCompile
+from optcli.runners.torch import TorchRunner
+
+pytestmark = pytest.mark.slow
+
+WARM = """
+import json, sys
+from tiny_networks import INPUTS, largest_error
+from optcli.artifact import Artifact
+from optcli.runners.torch import TorchRunner
+
+made, source = (Artifact.from_record(record) for record in json.load(open(sys.argv[1])))
+with TorchRunner(threads=1).open(made, INPUTS["Conv"]) as model:
+    effective = model.effective()
+error = largest_error(TorchRunner(threads=1), made, source, INPUTS["Conv"], (1, 2, 5, 12))
+print(json.dumps({**effective, "error": error}))
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A network and the same compiled."""
+    folder = tmp_path_factory.mktemp("compiled")
+    source = torch_artifact(folder / "a", "Conv")
+    made = apply(TorchCompile(), source, folder / "made", INPUTS["Conv"], batch_sizes=(1, 2))
+    return source, made
+
+
+def started_anew(folder: Path, made: Artifact, source: Artifact) -> dict:
+    """What a fresh process says of the artifact."""
+    (folder / "artifacts.json").write_text(json.dumps([made.to_record(), source.to_record()]))
+    tests = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", WARM, str(folder / "artifacts.json")],
+        env={**os.environ, "PYTHONPATH": str(tests), "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_new_process_starts_warm_and_leaves_the_seed_alone(compiled, tmp_path):
+    source, made = compiled
+    before = {path: path.read_bytes() for path in made.path.rglob("*") if path.is_file()}
+    for path in before:
+        path.chmod(0o444)  # as the store has them
+    found = started_anew(tmp_path, made, source)
+    assert found["kernels_compiled_at_load"] == 0
+    assert found["error"] < 1e-5
+    assert (found["compile"], found["freezing"], found["dynamic"]) == ("default", True, True)
+    assert {path: path.read_bytes() for path in made.path.rglob("*") if path.is_file()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["artifacts.json"]
+
+
+def test_what_was_done_is_told(compiled):
+    facts = compiled[1].facts["torch_compile"]
+    assert facts["compiled_batch_sizes"] == [4, 2, 12, 1]
+    assert facts["kernels"] > 0
+    assert facts["largest_relative_error"] < 1e-5
+    assert not list((compiled[1].path / torch_compiled.SEED).rglob("*.lock"))
+
+
+def test_it_can_be_run_as_the_network_it_is(compiled):
+    source, made = compiled
+    eager = TorchRunner(threads=1, compile=False)
+    with eager.open(made, INPUTS["Conv"]) as model:
+        assert model.effective()["compile"] is False
+    assert largest_error(eager, made, source, INPUTS["Conv"], (1, 3)) == 0
+
+
+def test_one_graph_for_each_size_autocast_and_channels_last(tmp_path):
+    inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
+    layout = apply(ChannelsLast(), source, tmp_path / "layout", inputs)
+    one = TorchCompile(dynamic=False, freezing=False, channels_last=True, autocast="bf16")
+    made = apply(one, layout, tmp_path / "made", inputs, batch_sizes=(2,))
+    assert made.facts["torch_compile"]["compiled_batch_sizes"] == [2]
+    assert made.precision == "bf16"
+    names = [record["name"] for record in torch_format.read(made.path).transforms]
+    assert names == ["channels_last", "autocast", "compile"]
+    with TorchRunner(threads=1).open(made, inputs) as model:
+        effective = model.effective()
+    assert effective["kernels_compiled_at_load"] == 0
+    assert (effective["precision"], effective["autocast"]) == ("bf16", "bf16")
+    assert (effective["channels_last"], effective["dynamic"]) == (True, False)
+    assert 0 < largest_error(TorchRunner(threads=1), made, source, inputs, (2,)) < 2e-2
+
+
+def test_what_does_not_help_here_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "computes_in", lambda precision: False)
+    source, heard = artifact(tmp_path, Format.TORCH), Heard()
+    one = TorchCompile(mode="reduce-overhead", autocast="fp16")
+    one._warn(job(source, tmp_path / "out", INPUTS["Conv"], observer=heard))
+    assert ["on a CPU" in text for text in heard.warnings] == [True, False]
+    assert "no fp16 instructions" in heard.warnings[1]
+
+
+def test_a_wrong_result_is_an_error(monkeypatch, tmp_path):
+    import torch
+
+    from optcli.formats.torch_compiled import Compilation
+
+    inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
+    monkeypatch.setattr(Compilation, "apply", lambda self, model: lambda *args: model(*args) * 1.001)
+    with pytest.raises(StepError, match="is not what it was made from"):
+        TorchCompile().run(source, job(source, tmp_path / "made", inputs))
+    monkeypatch.setattr(Compilation, "apply", lambda self, model: lambda *args: torch.full((1,), 1.0))
+    with pytest.raises(StepError, match="is not what it was made from"):
+        TorchCompile().run(source, job(source, tmp_path / "again", inputs))
+
+
+def test_it_is_not_compiled_twice(compiled, tmp_path):
+    with pytest.raises(StepError, match="compiled already"):
+        TorchCompile().run(compiled[1], job(compiled[1], tmp_path / "made", INPUTS["Conv"]))
+
+
+def test_without_a_compiler_it_says_what_to_install(tmp_path, monkeypatch):
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", (None, str(tmp_path / "no-such-compiler")))
+    inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
+    with pytest.raises(MissingError) as failure:
+        TorchCompile().run(source, job(source, tmp_path / "made", inputs))
+    assert "g++" in failure.value.hint
+
+
+def test_it_is_bound_to_the_machine_and_the_measured_sizes():
+    assert TorchCompile.device_bound
+    assert TorchCompile.uses_batch_sizes
