@@ -8,10 +8,10 @@ from typing import Any
 
 from optcli import sources
 from optcli.draft import shapes
-from optcli.errors import InputError
 from optcli.inspection import exported as exported_inspection
 from optcli.inspection import onnx as onnx_inspection
 from optcli.inspection import torch as torch_inspection
+from optcli.inspection import torchscript as script_inspection
 from optcli.settings import TensorSpec
 from optcli.sources import Source
 from optcli.workers import Channel
@@ -29,13 +29,7 @@ def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     if kind in ("onnx", "exported"):
         return _file(kind, Path(source.folder / source.target), given)
     if kind == "torchscript":
-        if not given:
-            raise InputError(
-                "a TorchScript file does not say what it takes",
-                place=source.target,
-                hint='say it: --input "image:float32[batch,3,224,224]"',
-            )
-        return {**_nothing(), "inputs": _records(given), "trained": True}
+        return _script(source, given)
     return _network(kind, source, given)
 
 
@@ -55,6 +49,22 @@ def _file(kind: str, path: Path, given: list[TensorSpec]) -> dict[str, Any]:
         "attention": bool(operators & {"Softmax", "softmax", "scaled_dot_product_attention"})
         and bool(operators & {"LayerNormalization", "layer_norm", "Erf", "gelu"}),
         "trained": True,
+    }
+
+
+def _script(source: Source, given: list[TensorSpec]) -> dict[str, Any]:
+    notes: list[str] = []
+    inputs = given or shapes.of_script(source.folder / source.target, notes)
+    with tempfile.TemporaryDirectory() as folder:
+        source.write(Path(folder), inputs)
+        found = script_inspection.look(Path(folder), inputs)
+    return {
+        **_nothing(),
+        "inputs": _records(inputs),
+        "classes": _classes(found["outputs"]),
+        "attention": any("softmax" in each["type"] for each in found["operators"]),
+        "trained": True,
+        "notes": notes,
     }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.draft.wording import spec
 from optcli.errors import InputError
 from optcli.formats import torch_build, torch_timm
+from optcli.formats import torchscript as torchscript_format
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -97,17 +98,28 @@ def tried(source: Source, notes: list[str]) -> list[TensorSpec]:
     model = torch_build.build(
         {"kind": "python", "reference": source.target, "arguments": source.arguments}, source.folder
     )
-    names = _required(model)
+    return _fitting(model, _required(model), source.target, notes)
+
+
+def of_script(path: Path, notes: list[str]) -> list[TensorSpec]:
+    """The input of a TorchScript file, found in the same way. Raises as `tried` does."""
+    model = torchscript_format.read(path)
+    return _fitting(model, torchscript_format.required(model), path.name, notes)
+
+
+def _fitting(
+    model: torch.nn.Module, names: list[str], place: str, notes: list[str]
+) -> list[TensorSpec]:
     if len(names) > 1:
         raise InputError(
             f"the network takes {len(names)} inputs ({', '.join(names)}), which cannot be guessed",
-            place=source.target,
+            place=place,
             hint=_HINT,
         )
     name = names[0] if names else "image"
     fitting = [one for one in _candidates(model, name) if _takes(model, one)]
     if not fitting:
-        raise InputError("no usual size of images fits the network", place=source.target, hint=_HINT)
+        raise InputError("no usual size of images fits the network", place=place, hint=_HINT)
     if len(fitting) > 1:
         others = ", ".join(str(one.shape[-1]) for one in fitting[1:4])
         notes.append(
@@ -124,21 +136,18 @@ def _required(model: torch.nn.Module) -> list[str]:
 
 
 def _candidates(model: torch.nn.Module, name: str) -> list[TensorSpec]:
-    import torch
-
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.Conv2d):
-            return [image((layer.in_channels, size, size), name) for size in _SIZES]
-        if isinstance(layer, torch.nn.Linear):
-            width = layer.in_features
-            flat = spec(name, "float32", ["batch", width])
+    for weight in model.parameters():
+        if weight.ndim == 4:
+            return [image((int(weight.shape[1]), size, size), name) for size in _SIZES]
+        if weight.ndim == 2:
+            width = int(weight.shape[1])
             squares = [
                 image((channels, size, size), name)
                 for channels in (1, 3)
                 for size in _SIZES
                 if channels * size * size == width
             ]
-            return [*squares, flat]
+            return [*squares, spec(name, "float32", ["batch", width])]
     return [image((channels, size, size), name) for channels in (3, 1) for size in _SIZES]
 
 

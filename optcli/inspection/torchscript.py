@@ -1,56 +1,61 @@
-"""Into TorchScript archives: the operators of their graph, read without running it."""
+"""Into TorchScript archives: the operators of their graph; a call is counted where inputs are known."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from optcli.errors import InputError, first_line
+from optcli.formats import torchscript as torchscript_format
+from optcli.formats.torch_calls import flatten_outputs
 from optcli.inspection import _torch_calls as calls
 from optcli.inspection.findings import operators
 from optcli.settings import TensorSpec
 
 _PLUMBING = ("Constant", "ListConstruct", "TupleConstruct", "GetAttr", "ListUnpack", "TupleUnpack")
+# Operators whose products torch's counter does not see.
+_HIDDEN = ("mkldnn", "mkldnn_prepacked", "prepacked", "onednn", "quantized", "_quantized")
 
 
 def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """Look into a file, or into the `model.pt` of a folder. Raises `InputError` for a damaged one."""
-    import torch
+    """Look into a file, or into the `model.pt` of a folder, once its code is scanned.
 
-    file = path / "model.pt" if path.is_dir() else path
-    try:
-        module = torch.jit.load(str(file), map_location="cpu")
-    except RuntimeError as error:
-        raise InputError(
-            f"torch cannot read this TorchScript file: {first_line(error)}",
-            place=str(file),
-            hint="save it again with torch.jit.save",
-        ) from error
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    graph = module.inlined_graph
+    Raises `InputError` and `TrustError` as the format does.
+    """
+    model = torchscript_format.read(path / torchscript_format.FILE if path.is_dir() else path)
+    graph = model.inlined_graph
     seen: Counter[tuple[str, str]] = Counter()
     for node in _nodes(graph):
         if not node.kind().endswith(_PLUMBING):
-            seen[node.kind().replace("::", "."), "unknown"] += 1
-    names = [value.debugName().split(".")[0] for value in list(graph.inputs())[1:]]
-    known = [{"name": spec.name, "dtype": spec.dtype, "shape": spec.shape} for spec in inputs]
-    found = calls.parameters(state)
-    by_type = found["parameters_by_type"]
-    return {
-        **found,
-        "precision": max(by_type, key=lambda kind: by_type[kind]) if by_type else None,
-        "inputs": known or [{"name": name, "dtype": "unknown", "shape": None} for name in names],
+            seen[node.kind().replace("::", "."), ""] += 1
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    names = torchscript_format.parameters(model)
+    found: dict[str, Any] = {
+        **calls.parameters(dict(model.named_parameters()) or state),
+        "precision": torchscript_format.precision(model),
+        "inputs": [{"name": name, "dtype": "unknown", "shape": None} for name in names],
         "operators": operators(seen),
-        "notes": ["TorchScript keeps no types and sizes: operations are not counted"],
     }
+    if not inputs:
+        return {
+            **found,
+            "notes": ["TorchScript does not say what it takes: operations are not counted"],
+        }
+    feed = calls.example(inputs)
+    positional, keyword = torchscript_format.arguments(model, inputs).split(feed)
+    counted, result = calls.counted(lambda: model(*positional, **keyword), feed)
+    found["inputs"] = [{"name": one.name, "dtype": one.dtype, "shape": one.shape} for one in inputs]
+    found["outputs"] = calls.tensors(flatten_outputs(result), inputs, feed)
+    hidden = sorted({kind for kind, _ in seen if kind.partition(".")[0] in _HIDDEN})
+    if hidden:
+        note = f"operations are not counted: those of {', '.join(hidden[:3])} cannot be seen"
+        return {**found, "notes": [note]}
+    return {**found, "operations": counted["operations"]}
 
 
-def _nodes(graph: Any) -> list[Any]:
-    found = []
-    for node in graph.nodes():
-        found.append(node)
-        for block in node.blocks():
-            found.extend(_nodes(block))
-    return found
+def _nodes(block: Any) -> Iterator[Any]:
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)

@@ -87,6 +87,19 @@ def shapes(recipe) -> list:
     return [(one.name, one.dtype, one.shape) for one in recipe.inputs]
 
 
+def write_program_and_script(place: Path) -> None:
+    import torch
+
+    from optcli import user_code
+
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3))
+    batch = torch.export.Dim("n", min=2, max=9)
+    program = torch.export.export(net, (torch.zeros(3, 4),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, place / "program.pt2")
+    network = user_code.load("nets.py:AnySize", place)().eval()
+    torch.jit.trace(network, torch.zeros(1, 1, 32, 32)).save(place / "script.pt")
+
+
 @pytest.mark.parametrize(
     ("what", "inputs"),
     [
@@ -95,6 +108,8 @@ def shapes(recipe) -> list:
         ("nets.py:Numbers", [("input", "float32", ("batch", 13))]),
         ("model.onnx", [("image", "float32", ("batch", 3, 4, 4))]),
         ("onnx:model.onnx", [("image", "float32", ("batch", 3, 4, 4))]),
+        ("program.pt2", [("input", "float32", ("batch", 4))]),
+        ("script.pt", [("picture", "float32", ("batch", 1, 224, 224))]),
         ("torchvision:squeezenet1_1", [("image", "float32", ("batch", 3, 224, 224))]),
         ("torchvision:inception_v3", [("image", "float32", ("batch", 3, 299, 299))]),
         ("timm:test_resnet", [("image", "float32", ("batch", 3, 160, 160))]),
@@ -103,13 +118,15 @@ def shapes(recipe) -> list:
 def test_every_kind_of_model_gives_a_recipe_that_loads(place, what, inputs):
     if what.startswith("timm:"):
         pytest.importorskip("timm", reason="timm is not installed")
+    if what in ("program.pt2", "script.pt"):
+        write_program_and_script(place)
     made = draft(what, place)
     recipe = loaded(place, made.recipe)
     assert shapes(recipe) == inputs
     assert recipe.data == {}
     assert tuple(recipe.variants) == made.variants
     assert not any("int8" in name for name in made.variants), "nothing to calibrate with"
-    assert "needs data: calibration" in made.recipe
+    assert what == "script.pt" or "needs data: calibration" in made.recipe
 
 
 def test_data_fills_its_section_and_brings_the_variants_in_8_bits(place, monkeypatch):

@@ -100,7 +100,24 @@ def test_an_exported_program_of_somebody_else(tmp_path):
     assert found.parameters == 15
 
 
-def test_torchscript_is_read_and_not_run(tmp_path):
+def test_onnx_runtimes_own_format(network, tmp_path):
+    from optcli.passes.export_onnx import ExportOnnx
+    from optcli.passes.optimize_onnx import OptimizeOnnx
+
+    found = looked(network, tmp_path, ExportOnnx(), OptimizeOnnx(to="ort"))
+    assert (found.format, found.inputs[0].shape) == ("ort", ("batch", 3, 16, 16))
+    assert "Gemm" in found.notes[0]
+
+
+def test_torchscript_is_counted_where_its_inputs_are_known(network, tmp_path):
+    from optcli.passes.torchscript import Torchscript
+
+    found = looked(network, tmp_path, Torchscript(freeze=False, optimize_for_inference=False))
+    assert found.operations.macs == CONV_MACS
+    assert found.parameters == CONV_PARAMETERS
+
+
+def test_a_bare_torchscript_file(tmp_path):
     torch.jit.trace(torch.nn.Linear(4, 3), torch.zeros(1, 4)).save(tmp_path / "net.pt")
     found = inspection.inspect(str(tmp_path / "net.pt"), tmp_path)
     assert (found.format, found.parameters, found.operations) == ("torchscript", 15, None)
