@@ -18,14 +18,15 @@ from optcli.formats import openvino as openvino_format
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._calibration import Feeds, ModelInput
 from optcli.passes._integer_chains import close_integer_chains
+from optcli.passes._onnx_models import PER_CHANNEL_OPSET, already_quantized, model_inputs, modern
 
 if TYPE_CHECKING:
     from nncf import IgnoredScope
     from onnx import ModelProto
     from openvino import Model
 
-# Per-channel scales of weights need DequantizeLinear's `axis`, which came with this opset.
-_PER_CHANNEL_OPSET = 13
+# The opset that brought QuantizeLinear.
+_INTEGERS_OPSET = 10
 
 # OpenVINO's operators that hand quantized values on as they are.
 _MOVES_VALUES = frozenset(
@@ -85,7 +86,7 @@ class QuantizeNncf(Pass):
         openvino_format.forbid_telemetry()
         model = onnx_format.outline(source.path)
         if onnx_format.precision(model) == "int8":
-            raise _already_quantized()
+            raise already_quantized()
         if self.target == "cpu_spr":
             raise StepError(
                 "NNCF knows the target cpu_spr for OpenVINO models only",
@@ -96,8 +97,8 @@ class QuantizeNncf(Pass):
             # Too large for one message: NNCF reads the weights from where they lie.
             backend["external_data_dir"] = str(source.path.resolve())
         else:
-            model = _at_least_opset(onnx_format.open(source.path), _PER_CHANNEL_OPSET, job)
-        feeds = Feeds(job, _onnx_inputs(model), self.samples)
+            model = _modern(onnx_format.open(source.path), job)
+        feeds = Feeds(job, model_inputs(model), self.samples)
         quantized = self._quantize(model, feeds, backend)
         close_integer_chains(quantized)
         onnx_format.save(quantized, job.out)
@@ -106,7 +107,7 @@ class QuantizeNncf(Pass):
     def _run_openvino(self, source: Artifact, job: Job) -> Made:
         model = openvino_format.open(source.path)
         if openvino_format.is_quantized(model):
-            raise _already_quantized()
+            raise already_quantized()
         feeds = Feeds(job, _openvino_inputs(model), self.samples)
         quantized = self._quantize(model, feeds, {})
         openvino_format.save(quantized, job.out)
@@ -174,12 +175,6 @@ class QuantizeNncf(Pass):
         return Made(precision="int8", facts=facts)
 
 
-def _already_quantized() -> StepError:
-    return StepError(
-        "the model is quantized already", hint="quantize the floating-point model it was made from"
-    )
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep NNCF from printing: its progress bars go to rich's global console, its log to stdout."""
@@ -207,36 +202,14 @@ def _data_bytes(model: ModelProto) -> int:
     return int(model.ByteSize()) + sum(outside)
 
 
-def _at_least_opset(model: ModelProto, wanted: int, job: Job) -> ModelProto:
-    from onnx import version_converter
-
-    found = onnx_format.opset(model)
-    if found >= wanted:
-        return model
+def _modern(model: ModelProto, job: Job) -> ModelProto:
     try:
-        converted = version_converter.convert_version(model, wanted)
-    except Exception as error:
-        job.warn(
-            f"opset {found} knows one scale per tensor only, and upgrading to opset {wanted} failed "
-            f"({first_line(error)}): weights get one scale per tensor"
-        )
+        return modern(model, PER_CHANNEL_OPSET, job, "older ones know no scale per channel")
+    except StepError as error:
+        if onnx_format.opset(model) < _INTEGERS_OPSET:
+            raise
+        job.warn(f"{error.message}: weights get one scale per tensor")
         return model
-    job.warn(f"the model was upgraded from opset {found} to {wanted} for per-channel scales")
-    return converted
-
-
-def _onnx_inputs(model: ModelProto) -> list[ModelInput]:
-    import onnx
-
-    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
-    return [
-        ModelInput(
-            name,
-            str(onnx.helper.tensor_dtype_to_np_dtype(types[name])),
-            tuple(size if isinstance(size, int) else None for size in shape),
-        )
-        for name, shape in onnx_format.input_shapes(model).items()
-    ]
 
 
 def _openvino_inputs(model: Model) -> list[ModelInput]:
