@@ -27,7 +27,7 @@ def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     source = sources.find(kind).model_validate(payload["source"])
     given = [TensorSpec.model_validate(spec) for spec in payload["inputs"]]
     if kind in ("onnx", "exported"):
-        return _file(kind, Path(source.folder / source.target), given)
+        return _file(kind, source, given)
     if kind == "torchscript":
         return _script(source, given)
     return _network(kind, source, given)
@@ -37,14 +37,17 @@ def _nothing() -> dict[str, Any]:
     return {"prepare": None, "classes": None, "attention": False, "notes": [], "cached": None}
 
 
-def _file(kind: str, path: Path, given: list[TensorSpec]) -> dict[str, Any]:
+def _file(kind: str, source: Source, given: list[TensorSpec]) -> dict[str, Any]:
     module = onnx_inspection if kind == "onnx" else exported_inspection
-    found = module.look(path, [])
+    found = module.look(source.folder / source.target, [])
+    bounds = found.get("facts", {}).get("bounds", {})
     operators = {each["type"].rpartition(".")[2] for each in found["operators"]}
-    known = [shapes.from_file(each) for each in found["inputs"]]
+    inputs = given or [shapes.from_file(each, bounds) for each in found["inputs"]]
+    with tempfile.TemporaryDirectory() as folder:
+        source.write(Path(folder), inputs)
     return {
         **_nothing(),
-        "inputs": _records(given or known),
+        "inputs": _records(inputs),
         "classes": _classes(found["outputs"]),
         "attention": bool(operators & {"Softmax", "softmax", "scaled_dot_product_attention"})
         and bool(operators & {"LayerNormalization", "layer_norm", "Erf", "gelu"}),

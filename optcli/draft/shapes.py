@@ -29,8 +29,11 @@ def image(size: tuple[int, int, int], name: str = "image") -> TensorSpec:
     return spec(name, "float32", ["batch", *size])
 
 
-def from_file(tensor: dict[str, Any]) -> TensorSpec:
-    """An input as a file describes it; sizes that vary keep their names where these are words."""
+def from_file(tensor: dict[str, Any], bounds: dict[str, list[int]]) -> TensorSpec:
+    """An input as a file describes it; sizes that vary keep their names where these are words.
+
+    `bounds` holds the least and the largest size by the names in the file.
+    """
     if tensor["shape"] is None or not tensor["shape"]:
         raise InputError(
             f"the file does not say the shape of {tensor['name']!r}",
@@ -38,15 +41,19 @@ def from_file(tensor: dict[str, Any]) -> TensorSpec:
             hint="say it: --input NAME:DTYPE[SIZES]",
         )
     sizes: list[int | str] = []
+    limits: dict[str, list[int]] = {}
     for index, size in enumerate(tensor["shape"]):
         if isinstance(size, int) and size > 0:
             sizes.append(size)
-        elif index == 0:
+            continue
+        if index == 0:
             sizes.append("batch")
         else:
             word = re.sub(r"\W", "_", str(size or ""))
             sizes.append(word if word.isidentifier() and word != "batch" else f"size_{index}")
-    return spec(tensor["name"], tensor["dtype"], sizes)
+        if size in bounds:
+            limits[str(sizes[-1])] = bounds[size]
+    return spec(tensor["name"], tensor["dtype"], sizes, limits)
 
 
 def of_torchvision(name: str) -> _FOUND:

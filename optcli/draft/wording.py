@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 
 from optcli.errors import UsageError
 from optcli.settings import TensorSpec
@@ -58,8 +59,20 @@ class InputText:
             raise UsageError(f"{text!r}: {reason}", place="--input", hint=hint) from error
 
 
-def spec(name: str, dtype: str, shape: list[int | str]) -> TensorSpec:
-    """An input whose batch varies from 1 to 32, and other sizes as those of images do."""
+def spec(
+    name: str,
+    dtype: str,
+    shape: list[int | str],
+    bounds: Mapping[str, Sequence[int]] | None = None,
+) -> TensorSpec:
+    """An input whose batch varies from 1 to 32, and other sizes as those of images do.
+
+    `bounds` holds the least and the largest size that some symbols may have.
+    """
     ranges = {size: _PIXELS for size in shape[1:] if isinstance(size, str)}
     ranges |= {shape[0]: _BATCH} if shape and isinstance(shape[0], str) else {}
+    for size, (low, high) in (bounds or {}).items():
+        if size in ranges:
+            usual = ranges[size]
+            ranges[size] = {key: max(low, min(value, high)) for key, value in usual.items()}
     return TensorSpec.model_validate({"name": name, "dtype": dtype, "shape": shape, **ranges})

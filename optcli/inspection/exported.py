@@ -36,6 +36,7 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
             name = str(node.target).rpartition(".")[0] or str(node.target)
             seen[name, calls.short(first.dtype)] += 1
     found: dict[str, Any] = {
+        "facts": {"bounds": _bounds(program)},
         "inputs": [_tensor(n, v) for n, v in zip(names, feed[1], strict=True)],
         "outputs": [
             _tensor("output" if len(outputs) == 1 else f"output_{number}", value)
@@ -78,6 +79,16 @@ def _feed(
 def _values(program: ExportedProgram, names: Sequence[Any]) -> list[torch.Tensor]:
     known = {node.name: node.meta.get("val") for node in program.graph.nodes}
     return [value for name in names if (value := known.get(str(name))) is not None]
+
+
+def _bounds(program: ExportedProgram) -> dict[str, list[int]]:
+    """The least and the largest size of every symbol that is bounded, by its name in the shapes."""
+    found = {}
+    for symbol, span in program.range_constraints.items():
+        # torch.export writes 2 where nothing was said: it leaves 0 and 1 to luck.
+        low, high = int(span.lower), int(min(2**31, span.upper))
+        found[str(symbol)] = [low if low > 2 else 1, high]
+    return found
 
 
 def _smallest(size: Any, program: ExportedProgram) -> int:

@@ -129,6 +129,22 @@ def test_every_kind_of_model_gives_a_recipe_that_loads(place, what, inputs):
     assert what == "script.pt" or "needs data: calibration" in made.recipe
 
 
+def test_bounds_of_a_program_are_kept(place):
+    write_program_and_script(place)
+    batch = draft("program.pt2", place).inputs[0].ranges["batch"]
+    assert (batch.min, batch.opt, batch.max) == (1, 8, 9)
+
+
+def test_sizes_of_a_file_that_vary(place):
+    from optcli.draft.shapes import from_file
+
+    tensor = {"name": "x", "dtype": "float32", "shape": ["N", 3, "h 2", None]}
+    one = from_file(tensor, {"h 2": [32, 128]})
+    assert one.shape == ("batch", 3, "h_2", "size_3")
+    assert (one.ranges["h_2"].min, one.ranges["h_2"].opt, one.ranges["h_2"].max) == (128, 128, 128)
+    assert one.ranges["size_3"].opt == 224
+
+
 def test_data_fills_its_section_and_brings_the_variants_in_8_bits(place, monkeypatch):
     monkeypatch.setattr(environment, "cpu", lambda: {"flags": ["avx512_vnni"]})
     recipe = loaded(place, draft("model.onnx", place, data=Path("photos")).recipe)
