@@ -96,7 +96,7 @@ def why(
 def gc(
     store: Path | None, as_json: bool, older_than: str | None, max_size: str | None, dry_run: bool
 ) -> None:
-    """Make room: leftovers of killed builds always; entries and checkpoints by age or size when asked."""
+    """Make room: leftovers of killed builds always; entries, checkpoints by age or size when asked."""
     removed = _open(store).gc(
         older_than_s=_amount(older_than, {"s": 1, "m": 60, "h": 3600, "d": 86400}, "--older-than"),
         max_bytes=_bytes(max_size),
