@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import runners
-from optcli.artifact import Artifact
+from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, StepError
 from optcli.runners import Runner
 from optcli.settings import TensorSpec
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 # Of a quantized parent: where it rounds to one integer its child may round to the next, at every layer.
 INTEGER_TOLERANCE = 0.2
+
+# Of a parent in half precision: ten units of its last place.
+_HALF_TOLERANCES = {"fp16": 5e-3, "bf16": 4e-2}
 
 
 def against_parent(
@@ -39,6 +42,7 @@ def against_parent(
     fraction of the largest |output|, and what was compared, for the artifact's facts.
     """
     worst, compared = 0.0, 0
+    tolerance = max(tolerance, _HALF_TOLERANCES.get(parent.precision, 0.0))
     if parent.precision.startswith("int"):
         tolerance = max(tolerance, INTEGER_TOLERANCE)
     with _opened(parent, inputs, threads) as wanted, _opened(child, inputs, threads) as found:
@@ -113,7 +117,10 @@ def _random(spec: TensorSpec, size: int, real: Feed, generator: np.random.Genera
 
 
 def _opened(artifact: Artifact, inputs: Sequence[TensorSpec], threads: int) -> Runner:
-    runner = runners.find(runners.DEFAULTS[artifact.format])
+    name = runners.DEFAULTS[artifact.format]
+    if artifact.format == Format.ONNX and artifact.precision == "bf16":
+        name = "openvino"  # ONNX Runtime has no bfloat16 on the CPU
+    runner = runners.find(name)
     return runner(threads=threads).open(artifact, inputs)
 
 
