@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,13 @@ def shared() -> Path:
     if not (folder / "datasets").is_dir():
         pytest.skip(f"no real data and models at {folder} (OPTCLI_SHARED names another place)")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Temporary files of their own: the lock for measuring is one, and a real build may hold it."""
+    os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("tmp"))
+    tempfile.tempdir = None
 
 
 @pytest.fixture
