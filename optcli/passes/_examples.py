@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 # What decoded samples may take in memory; those beyond it are read anew each time.
-_KEPT_BYTES = 1 << 30
+_KEPT_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
