@@ -28,6 +28,7 @@ QUANTIZED = frozenset(
         "QLinearMatMul",
         "ConvInteger",
         "MatMulInteger",
+        "MatMulNBits",
     }
 )
 
@@ -125,11 +126,16 @@ def opset(model: ModelProto) -> int:
 
 
 def precision(model: ModelProto) -> str:
-    """What the model computes in: `int8` where it quantizes, else the type of most of its weights."""
+    """What the model computes in: the integers it quantizes to, else the type of most of its weights.
+
+    `int8`: activations too; `int8-dynamic`: their ranges are found at run time; `int8-weights` and
+    `int4-weights`: weights alone, computed in floating point.
+    """
     import onnx
 
-    if any(node.op_type in QUANTIZED for graph in graphs(model.graph) for node in graph.node):
-        return "int8"
+    operators = {node.op_type for graph in graphs(model.graph) for node in graph.node}
+    if operators & QUANTIZED:
+        return _integers(model, operators)
     short = {onnx.TensorProto.FLOAT: "fp32", onnx.TensorProto.FLOAT16: "fp16"}
     short |= {onnx.TensorProto.BFLOAT16: "bf16", onnx.TensorProto.DOUBLE: "fp64"}
     sizes: dict[str, int] = {}
@@ -139,6 +145,20 @@ def precision(model: ModelProto) -> str:
                 name = short[tensor.data_type]
                 sizes[name] = sizes.get(name, 0) + _elements(tensor)
     return max(sizes, key=lambda name: sizes[name]) if sizes else "fp32"
+
+
+def _integers(model: ModelProto, operators: set[str]) -> str:
+    import onnx
+
+    if operators & {"QuantizeLinear", "QLinearConv", "QLinearMatMul"}:
+        return "int8"
+    if operators & {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"}:
+        return "int8-dynamic"
+    kinds = {tensor.data_type for graph in graphs(model.graph) for tensor in graph.initializer}
+    has_four_bits = (
+        "MatMulNBits" in operators or {onnx.TensorProto.INT4, onnx.TensorProto.UINT4} & kinds
+    )
+    return "int4-weights" if has_four_bits else "int8-weights"
 
 
 def _elements(tensor: TensorProto) -> int:

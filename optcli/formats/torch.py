@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from optcli.errors import InputError
-from optcli.formats import torch_build, torch_transforms, torch_weights
+from optcli.formats import torch_build, torch_quantized, torch_transforms, torch_weights
 from optcli.settings import Settings, TensorSpec
 
 if TYPE_CHECKING:
@@ -88,9 +88,15 @@ def save(
 
 
 def precision(model: torch.nn.Module) -> str:
-    """What the weights are held in: `fp32`, `fp16`, `bf16`, `fp64`, or several joined with `+`."""
+    """What the weights are held in: `fp32`, `fp16`, `bf16`, `fp64`, or several joined with `+`.
+
+    Of a quantized network, what it is quantized to: `int8`, `int8-dynamic` or `int8-weights`.
+    """
     import torch
 
+    quantized = torch_quantized.precision(model)
+    if quantized is not None:
+        return quantized
     names = {
         torch.float32: "fp32",
         torch.float16: "fp16",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError
-from optcli.formats import torch_compiled, torch_pruning
+from optcli.formats import torch_compiled, torch_pruning, torch_quantized
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +35,7 @@ TABLE: dict[str, Transform] = {
     "channels_last": _channels_last,
     "autocast": _unchanged,
     torch_compiled.NAME: _unchanged,
+    torch_quantized.NAME: torch_quantized.apply,
 }
 
 

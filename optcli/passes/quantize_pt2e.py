@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # With these a sum of products of 8-bit integers does not saturate.
 _FULL_RANGE = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 
+_SAMPLES = 128
+
 
 class QuantizePt2e(Pass):
     """Quantizes a PyTorch graph to INT8 after training (PT2E, torchao): made for `aot_inductor`.
@@ -47,11 +49,14 @@ class QuantizePt2e(Pass):
     dynamic: bool = Field(
         False, description="linear layers only, ranges of activations found at run time: no calibration"
     )
-    method: Literal["histogram", "minmax"] = Field(
-        "histogram",
-        description="ranges of activations: where a histogram's error is smallest, or the extremes",
+    method: Literal["histogram", "minmax"] | None = Field(
+        None,
+        description="ranges of activations: where a histogram's error is smallest (the default), or the "
+        "extremes",
     )
-    samples: int = Field(128, ge=1, description="the most calibration samples to use")
+    samples: int | None = Field(
+        None, ge=1, description=f"the most calibration samples to use; default: {_SAMPLES}"
+    )
     per_channel: bool = Field(True, description="one scale per output channel of weights; false: one")
     reduce_range: bool | None = Field(
         None,
@@ -73,7 +78,7 @@ class QuantizePt2e(Pass):
     @model_validator(mode="after")
     def _dynamic_reads_no_samples(self) -> Self:
         for name in ("method", "samples"):
-            if self.dynamic and name in self.model_fields_set:
+            if self.dynamic and getattr(self, name) is not None:
                 raise ValueError(f"`{name}` is for calibration, which `dynamic: true` does without")
         return self
 
@@ -147,7 +152,7 @@ class QuantizePt2e(Pass):
             dynamic=self.dynamic,
             reduce_range=self._reduce_range(),
             per_channel=self.per_channel,
-            histogram=self.method == "histogram",
+            histogram=self.method != "minmax",
             ignored=ignored,
         )
         try:
@@ -167,7 +172,7 @@ class QuantizePt2e(Pass):
             # Weights are looked at when the graph runs, whatever it runs on.
             prepared(*example(job.inputs))
             return None
-        feeds = Feeds(job, _inputs(job), self.samples)
+        feeds = Feeds(job, _inputs(job), self.samples or _SAMPLES)
         for feed in feeds:
             prepared(*(torch.from_numpy(feed[spec.name]) for spec in job.inputs))
         return feeds

@@ -1,0 +1,119 @@
+"""Quantized networks in PyTorch: their linear layers are replaced, the same way each time.
+
+A record of the transform `quantize` names the layers, so that a network built anew gets the same ones:
+
+    {name: quantize, engine: torchao | eager, kind: dynamic | weights, modules: [...],
+     per_channel: bool, group_size: int | null}
+
+torchao keeps a weight as a tensor class of its own; importing it tells `torch.load(weights_only=True)`
+which of its classes are plain data. The eager engine replaces whole modules.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from optcli.errors import MissingError, first_line
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "quantize"
+Engine = Literal["torchao", "eager"]
+
+
+def apply(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
+    """Quantize the layers that a record names, in place. Raises `MissingError` without torchao."""
+    wanted = set(record["modules"])
+    if record["engine"] == "eager":
+        return _eager(model, wanted, record["per_channel"])
+    try:
+        from torchao.quantization import quantize_
+    except ImportError as error:
+        raise MissingError(
+            f"the network is quantized with torchao, which cannot be imported: {first_line(error)}",
+            hint="pip install torchao",
+        ) from error
+    quantize_(model, _configuration(record), filter_fn=lambda _, name: name in wanted)
+    return model
+
+
+def linear_layers(model: torch.nn.Module, engine: Engine) -> list[str]:
+    """The names of the layers that an engine can quantize.
+
+    Left out are the projections of `nn.MultiheadAttention`, whose weights its forward() reads itself;
+    the eager engine also leaves `nn.TransformerEncoderLayer`, which does the same.
+    """
+    import torch
+
+    fused = [
+        name
+        for name, module in model.named_modules()
+        if engine == "eager" and isinstance(module, torch.nn.TransformerEncoderLayer)
+    ]
+    return [
+        name
+        for name, module in model.named_modules()
+        if type(module) is torch.nn.Linear and not any(name.startswith(f"{each}.") for each in fused)
+    ]
+
+
+def precision(model: torch.nn.Module) -> str | None:
+    """`int8`, `int8-dynamic` or `int8-weights` for a quantized network, None for every other."""
+    kinds = set(_kinds(model))
+    for kind in ("int8", "int8-dynamic", "int8-weights"):
+        if kind in kinds:
+            return kind
+    return None
+
+
+def _kinds(model: torch.nn.Module) -> Iterator[str]:
+    for module in model.modules():
+        if type(module).__module__.startswith("torch.ao.nn.quantized.dynamic"):
+            yield "int8-dynamic"
+        # An exported program: its graph says what it quantizes, and when.
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            if "quantized_decomposed.quantize_per_tensor.default" in str(node.target):
+                yield "int8"
+            if "quantized_decomposed.choose_qparams" in str(node.target):
+                yield "int8-dynamic"
+    for value in model.parameters():
+        if type(value).__name__ == "Int8Tensor":
+            activations = getattr(value, "act_quant_kwargs", None)
+            yield "int8-weights" if activations is None else "int8-dynamic"
+
+
+def _configuration(record: dict[str, Any]) -> Any:
+    from torchao.quantization import (
+        Int8DynamicActivationInt8WeightConfig,
+        Int8WeightOnlyConfig,
+        PerGroup,
+        PerRow,
+        PerTensor,
+    )
+
+    scales = PerRow() if record["per_channel"] else PerTensor()
+    if record["kind"] == "dynamic":
+        # Left alone it changes settings of the compiler for the whole process.
+        return Int8DynamicActivationInt8WeightConfig(granularity=scales, set_inductor_config=False)
+    if record["group_size"] is not None:
+        scales = PerGroup(record["group_size"])
+    return Int8WeightOnlyConfig(granularity=scales, set_inductor_config=False)
+
+
+def _eager(model: torch.nn.Module, wanted: set[str], per_channel: bool) -> torch.nn.Module:
+    import torch
+    from torch.ao import quantization
+
+    config = (
+        quantization.per_channel_dynamic_qconfig
+        if per_channel
+        else quantization.default_dynamic_qconfig
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is deprecated is said where it is chosen
+        return quantization.quantize_dynamic(
+            model, dict.fromkeys(sorted(wanted), config), dtype=torch.qint8, inplace=True
+        )

@@ -1,0 +1,183 @@
+"""Dynamic INT8 quantization: ranges of activations are found while the model runs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import platform
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from optcli import environment
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.errors import OptcliError, StepError, first_line
+from optcli.formats import onnx as onnx_format
+from optcli.passes import Job, Made, Pass
+from optcli.passes._onnx_models import PER_CHANNEL_OPSET, modern, prepared
+from optcli.passes._selection import matching
+from optcli.passes._torch_layers import quantize_layers, require_fp32
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+# The integer operators that ONNX Runtime puts in, and what they stand for.
+_INTEGER = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+
+
+class QuantizeDynamic(Pass):
+    """Quantizes linear layers to INT8 without calibration: activations are scaled as they come.
+
+    For transformers; convolutions stay in floating point. In ONNX with ONNX Runtime's quantizer; in
+    PyTorch with torchao, which takes `torch_compile` behind it to be fast, or with PyTorch's own older
+    modules (`engine: eager`), which are fast as they are.
+    """
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.ONNX)
+    needs: ClassVar[Needs] = Needs(("torch", "torchao", "onnx", "onnxruntime"))
+    device_bound: ClassVar[bool] = True
+
+    engine: Literal["torchao", "eager"] = Field(
+        "torchao",
+        description="what quantizes a torch network; `eager` is torch.ao, old but fast",
+    )
+    per_channel: bool = Field(True, description="one scale per output channel of weights; false: one")
+    names: tuple[str, ...] = Field(
+        (),
+        description="layers to quantize, no others: modules or ONNX nodes, names or patterns such as "
+        "`encoder.*`",
+    )
+    ignored_names: tuple[str, ...] = Field(
+        (), description="layers to keep in floating point: names or patterns"
+    )
+    types: tuple[Literal["MatMul", "Gemm", "Conv"], ...] = Field(
+        (), description="operator types to quantize, of ONNX models; default: MatMul and Gemm"
+    )
+    reduce_range: bool | None = Field(
+        None,
+        description="weights of 7 bits, of ONNX models: without VNNI sums of 8-bit products saturate; "
+        "default: by this CPU",
+    )
+
+    @model_validator(mode="after")
+    def _options_of_one_format(self) -> Self:
+        if self.engine is not None and (self.types or self.reduce_range is not None):
+            raise ValueError("`engine` is for torch networks, `types` and `reduce_range` for ONNX")
+        return self
+
+    def produces(self, source: Format) -> Format:
+        return source
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        if source.format == Format.ONNX:
+            return self._run_onnx(source, job)
+        return quantize_layers(
+            source,
+            job,
+            "dynamic",
+            self.names,
+            self.ignored_names,
+            engine=self.engine or "torchao",
+            per_channel=self.per_channel,
+        )
+
+    def _run_onnx(self, source: Artifact, job: Job) -> Made:
+        require_fp32(source)
+        with tempfile.TemporaryDirectory(dir=job.out.parent) as folder, _quiet():
+            work = Path(folder)
+            why = "older ones know no scale per channel"
+            model = modern(onnx_format.open(source.path), PER_CHANNEL_OPSET, job, why)
+            model = prepared(model, work / "prepared", job)
+            # The quantizer turns weights round and trips over the shapes that were noted for them.
+            weights = {tensor.name for tensor in model.graph.initializer}
+            noted = [value for value in model.graph.value_info if value.name not in weights]
+            del model.graph.value_info[:]
+            model.graph.value_info.extend(noted)
+            onnx_format.save(model, _emptied(work / "tidied"))
+            self._quantize(work / "tidied", model, job)
+        quantized = onnx_format.outline(job.out)
+        found = Counter(_INTEGER[n.op_type] for n in quantized.graph.node if n.op_type in _INTEGER)
+        if not found:
+            raise StepError(
+                f"ONNX Runtime found no {' or '.join(self._types())} with constant weights to quantize",
+                hint="a network of convolutions takes static quantization: quantize_onnxruntime",
+            )
+        convolutions = sum(node.op_type == "Conv" for node in quantized.graph.node)
+        if convolutions:
+            job.warn(
+                f"{convolutions} convolutions stay in fp32: dynamic quantization does not pay there"
+            )
+        facts: dict[str, Any] = {
+            "engine": "onnxruntime",
+            "reduce_range": self._reduce_range(),
+            "quantized_operators": dict(sorted(found.items())),
+            **({"kept_in_fp32": {"Conv": convolutions}} if convolutions else {}),
+        }
+        return Made(precision="int8-dynamic", facts=facts)
+
+    def _quantize(self, folder: Path, model: ModelProto, job: Job) -> None:
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        nodes = {node.name: node.op_type for node in model.graph.node}
+        names = matching(self.names, nodes, "names")
+        ignored = matching(self.ignored_names, nodes, "ignored_names")
+        if names and not names - ignored:
+            raise StepError(
+                "every layer in `names` is in `ignored_names` too", hint="shorten one of the lists"
+            )
+        for chosen in (names, ignored):
+            # What the quantizer calls the product that it takes out of a Gemm before it looks at names.
+            chosen |= {f"{name}_MatMul" for name in chosen if nodes[name] == "Gemm"}
+        job.progress(None, "quantizing")
+        try:
+            quantize_dynamic(
+                folder / onnx_format.FILE,
+                job.out / onnx_format.FILE,
+                op_types_to_quantize=self._types(),
+                per_channel=self.per_channel,
+                reduce_range=self._reduce_range(),
+                weight_type=QuantType.QInt8,
+                nodes_to_quantize=sorted(names - ignored),
+                nodes_to_exclude=sorted(ignored),
+                use_external_data_format=(folder / onnx_format.DATA).exists(),
+            )
+        except OptcliError:
+            raise
+        except Exception as error:
+            raise StepError(
+                f"ONNX Runtime's quantizer failed: {first_line(error)}",
+                hint="keep the nodes that it stumbles over with `ignored_names`",
+            ) from error
+
+    def _types(self) -> list[str]:
+        return list(self.types) or ["MatMul", "Gemm"]
+
+    def _reduce_range(self) -> bool:
+        if self.reduce_range is not None:
+            return self.reduce_range
+        flags = environment.cpu()["flags"]
+        arm = platform.machine().lower() in ("aarch64", "arm64")
+        return not arm and "amx_int8" not in flags and not any("vnni" in flag for flag in flags)
+
+
+def _emptied(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the quantizer from printing, and from recommending what has been done already."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
