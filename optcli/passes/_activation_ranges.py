@@ -55,6 +55,8 @@ def activation_ranges(
     from the real one is smallest (Migacz, "8-bit inference with TensorRT", GTC 2017). `folder` is for
     files that may be thrown away. Raises `StepError` where an activation is not finite.
     """
+    if not tensors:
+        return {}
     seen = _extremes(model, tensors, feeds, threads, folder / "extremes")
     if method == "minmax":
         return {name: (each.low, each.high) for name, each in seen.items()}

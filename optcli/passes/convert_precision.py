@@ -34,8 +34,8 @@ class ConvertPrecision(Pass):
     """Stores and computes an ONNX model in half precision: fp16 or bf16.
 
     Half the size. Faster where the hardware computes in it, as GPUs do. On the CPU, ONNX Runtime casts
-    fp16 to fp32 and back, at best as fast as before and often slower, and does not run bf16: that is for
-    OpenVINO and GPUs. Nodes whose numbers leave the range of fp16 stay in fp32.
+    fp16 to fp32 and back, at best as fast as before and often slower, and does not run bf16: that is
+    for OpenVINO and GPUs. Nodes whose numbers leave the range of fp16 stay in fp32.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
