@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,14 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _own_temporary_files() -> Iterator[None]:
     """Temporary files of their own: the lock for measuring is one, and a real build may hold it."""
-    os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="optcli-tests-"))
+    folder.chmod(0o1777)  # some tests go on as another user
+    os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
