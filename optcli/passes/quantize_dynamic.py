@@ -43,9 +43,9 @@ class QuantizeDynamic(Pass):
     needs: ClassVar[Needs] = Needs(("torch", "torchao", "onnx", "onnxruntime"))
     device_bound: ClassVar[bool] = True
 
-    engine: Literal["torchao", "eager"] = Field(
-        "torchao",
-        description="what quantizes a torch network; `eager` is torch.ao, old but fast",
+    engine: Literal["torchao", "eager"] | None = Field(
+        None,
+        description="what quantizes a torch network: torchao (the default), or `eager`: torch.ao",
     )
     per_channel: bool = Field(True, description="one scale per output channel of weights; false: one")
     names: tuple[str, ...] = Field(
@@ -56,8 +56,8 @@ class QuantizeDynamic(Pass):
     ignored_names: tuple[str, ...] = Field(
         (), description="layers to keep in floating point: names or patterns"
     )
-    types: tuple[Literal["MatMul", "Gemm", "Conv"], ...] = Field(
-        (), description="operator types to quantize, of ONNX models; default: MatMul and Gemm"
+    types: tuple[Literal["MatMul", "Conv"], ...] = Field(
+        (), description="operator types to quantize, of ONNX models; default: MatMul, Gemm with it"
     )
     reduce_range: bool | None = Field(
         None,
@@ -156,7 +156,7 @@ class QuantizeDynamic(Pass):
             ) from error
 
     def _types(self) -> list[str]:
-        return list(self.types) or ["MatMul", "Gemm"]
+        return list(self.types) or ["MatMul"]
 
     def _reduce_range(self) -> bool:
         if self.reduce_range is not None:

@@ -51,8 +51,8 @@ class QuantizePt2e(Pass):
     )
     method: Literal["histogram", "minmax"] | None = Field(
         None,
-        description="ranges of activations: where a histogram's error is smallest (the default), or the "
-        "extremes",
+        description="ranges of activations: where a histogram's error is smallest (the default), or "
+        "the extremes",
     )
     samples: int | None = Field(
         None, ge=1, description=f"the most calibration samples to use; default: {_SAMPLES}"

@@ -61,6 +61,11 @@ class TorchCompile(Pass):
     def produces(self, source: Format) -> Format:
         return Format.TORCH
 
+    def attempts(self) -> tuple[Pass, ...]:
+        # Inductor of torch 2.15 mistakes the layout of frozen convolutions with channels last and a
+        # dynamic batch, and says so when it runs.
+        return (self, self.model_copy(update={"dynamic": False})) if self.dynamic else (self,)
+
     def run(self, source: Artifact, job: Job) -> Made:
         import torch
 

@@ -141,6 +141,11 @@ def test_without_a_compiler_it_says_what_to_install(tmp_path, monkeypatch):
     assert "g++" in failure.value.hint
 
 
+def test_where_one_graph_for_all_sizes_fails_one_for_each_is_tried():
+    assert [each.dynamic for each in TorchCompile().attempts()] == [True, False]
+    assert TorchCompile(dynamic=False).attempts() == (TorchCompile(dynamic=False),)
+
+
 def test_it_is_bound_to_the_machine_and_the_measured_sizes():
     assert TorchCompile.device_bound
     assert TorchCompile.uses_batch_sizes
