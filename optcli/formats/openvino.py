@@ -69,6 +69,37 @@ def is_quantized(model: Model) -> bool:
     return any(node.get_type_name() == "FakeQuantize" for node in model.get_ops())
 
 
+def integer_weights(model: Model) -> list[str]:
+    """The types (`i8`, `u8`, `i4`, `u4`) of weights that are kept in integers and computed in floats.
+
+    Such a weight is converted, freed of its zero point and scaled.
+    """
+    found = []
+    for node in model.get_ops():
+        if node.get_type_name() != "Convert" or len(node.inputs()) != 1:
+            continue
+        kind = node.input_value(0).get_element_type().get_type_name()
+        reads = [
+            (reader.get_node().get_type_name(), reader.get_index())
+            for reader in node.output(0).get_target_inputs()
+        ]
+        constant = node.input_value(0).get_node().get_type_name() == "Constant"
+        weight = any(name in ("Multiply", "Subtract") and index == 0 for name, index in reads)
+        if constant and weight and kind in ("i8", "u8", "i4", "u4"):
+            found.append(kind)
+    return found
+
+
+def precision(model: Model) -> str | None:
+    """`int8` where activations are quantized, `int8-weights` or `int4-weights`; None for floats."""
+    if is_quantized(model):
+        return "int8"
+    kinds = set(integer_weights(model))
+    if not kinds:
+        return None
+    return "int4-weights" if kinds & {"i4", "u4"} else "int8-weights"
+
+
 def forbid_telemetry() -> None:
     """Make the reporting package impossible to import: OpenVINO and NNCF then use their own stubs.
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -18,6 +16,7 @@ from optcli.formats import openvino as openvino_format
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._calibration import Feeds, ModelInput
 from optcli.passes._integer_chains import close_integer_chains
+from optcli.passes._nncf import quiet
 from optcli.passes._onnx_models import PER_CHANNEL_OPSET, already_quantized, model_inputs, modern
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class QuantizeNncf(Pass):
                 convolution=-1, matmul=-1
             )
         try:
-            with _quiet():
+            with quiet():
                 return nncf.quantize(
                     model,
                     nncf.Dataset(feeds),
@@ -173,22 +172,6 @@ class QuantizeNncf(Pass):
             "quantized_operators": dict(sorted(quantized.items())),
         }
         return Made(precision="int8", facts=facts)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep NNCF from printing: its progress bars go to rich's global console, its log to stdout."""
-    import rich
-
-    console, log = rich.get_console(), logging.getLogger("nncf")
-    before = (console.quiet, log.level)
-    console.quiet = True
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        console.quiet = before[0]
-        log.setLevel(before[1])
 
 
 def _data_bytes(model: ModelProto) -> int:

@@ -43,7 +43,7 @@ class OpenvinoRunner(Runner):
     _request: InferRequest | None = PrivateAttr(None)
     _outputs: tuple[str, ...] = PrivateAttr(())
     _halves: set[str] = PrivateAttr(default_factory=set)
-    _quantized: bool = PrivateAttr(False)
+    _quantized: str | None = PrivateAttr(None)
     _buffers: dict[str, np.ndarray] = PrivateAttr(default_factory=dict)
 
     def load(self, artifact: Artifact) -> None:
@@ -56,7 +56,7 @@ class OpenvinoRunner(Runner):
         except RuntimeError as error:
             reason = openvino_format.reason(error)
             raise RunnerError(f"OpenVINO cannot load the model: {reason}", place=str(path)) from error
-        self._quantized = openvino_format.is_quantized(model)
+        self._quantized = openvino_format.precision(model)
         self._outputs = openvino_format.output_names(model)
         self._halves = {
             name
@@ -103,7 +103,7 @@ class OpenvinoRunner(Runner):
 
         assert self._compiled is not None
         return {
-            "precision": "int8" if self._quantized else self._precision(),
+            "precision": self._quantized or self._precision(),
             "float_precision": self._precision(),
             "provider": ",".join(self._compiled.get_property("EXECUTION_DEVICES")),
             "threads": int(self._compiled.get_property("INFERENCE_NUM_THREADS")),
