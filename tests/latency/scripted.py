@@ -16,13 +16,13 @@ class ScriptedChild:
     turns: ClassVar = []  # (name, command, batch size) of all children, in order
 
     def __init__(
-        self, name, payload, call_ns, fails=None, fails_at=None, jitter=0.0, busy=1, threads=2
+        self, name, payload, call_ns, fails=None, fails_at=None, jitter=0.0, busy=1, threads=2, flags=()
     ):
         import numpy as np
 
         self.name, self.payload, self.call_ns = name, payload, call_ns
         self.fails, self.fails_at, self.jitter = fails, fails_at, jitter
-        self.busy, self.threads = busy, threads
+        self.busy, self.threads, self.flags = busy, threads, flags
         self.rng = np.random.default_rng(zlib.crc32(name.encode()))
         self.killed = False
         self.pending = None
@@ -50,7 +50,7 @@ class ScriptedChild:
         self.killed = True
 
     def do_open(self, command):
-        effective = {"precision": "fp32", "threads": self.threads}
+        effective = {"precision": "fp32", "threads": self.threads, "flags": list(self.flags)}
         return {"import_ms": 100.0, "load_ms": 20.0, "effective": effective, "threads": self.threads}
 
     def do_warm(self, command):

@@ -146,6 +146,17 @@ def test_threads_that_were_not_heeded_are_marked_other_wishes_are_not(scripted, 
     assert marked == {"eager": [], "asked": [], "slighted": ["ran with 1 threads, wanted 2"]}
 
 
+def test_what_a_runner_warns_of_is_marked_at_every_row(scripted, candidate, tmp_path):
+    flags = ["autocast fp16: this CPU has no fp16 instructions"]
+    scripted(eager={"call_ns": 4e6}, cast={"call_ns": 9e6, "flags": flags})
+    candidates = [candidate("eager"), candidate("cast")]
+    rows = latency.to_results(
+        latency.measure(candidates, "eager", INPUTS, None, SETTINGS, tmp_path, 0, Silent())
+    )
+    assert all(set(flags) <= set(row.flags) for row in rows["cast"])
+    assert not any(set(flags) & set(row.flags) for row in rows["eager"])
+
+
 def test_wrong_runner_options_are_that_candidates_failure(measure, candidate, tmp_path):
     measure({"eager": {"call_ns": 4e6}})
     wrong = candidate("wrong", nonsense=3)
