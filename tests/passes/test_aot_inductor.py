@@ -59,12 +59,12 @@ def test_several_inputs_and_nested_outputs_through_an_exported_program(tmp_path)
     assert largest_error(AotiRunner(threads=1), made, source, inputs, (1, 3)) < 1e-5
 
 
-def test_without_a_compiler_it_says_what_to_install(tmp_path, monkeypatch):
+def test_without_a_compiler_it_says_what_to_install(tmp_path):
     from torch._inductor import config
 
-    monkeypatch.setattr(config.cpp, "cxx", (None, str(tmp_path / "no-such-compiler")))
+    nowhere = {"cpp.cxx": (None, str(tmp_path / "no-such-compiler"))}
     inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
-    with pytest.raises(MissingError) as failure:
+    with config.patch(nowhere), pytest.raises(MissingError) as failure:
         AotInductor(strict=False).run(source, job(source, tmp_path / "made", inputs))
     assert "g++" in failure.value.hint
 

@@ -131,12 +131,12 @@ def test_it_is_not_compiled_twice(compiled, tmp_path):
         TorchCompile().run(compiled[1], job(compiled[1], tmp_path / "made", INPUTS["Conv"]))
 
 
-def test_without_a_compiler_it_says_what_to_install(tmp_path, monkeypatch):
+def test_without_a_compiler_it_says_what_to_install(tmp_path):
     from torch._inductor import config
 
-    monkeypatch.setattr(config.cpp, "cxx", (None, str(tmp_path / "no-such-compiler")))
     inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
-    with pytest.raises(MissingError) as failure:
+    nowhere = {"cpp.cxx": (None, str(tmp_path / "no-such-compiler"))}
+    with config.patch(nowhere), pytest.raises(MissingError) as failure:
         TorchCompile().run(source, job(source, tmp_path / "made", inputs))
     assert "g++" in failure.value.hint
 

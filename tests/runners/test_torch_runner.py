@@ -188,9 +188,9 @@ def test_compiled_it_gives_the_same_at_every_size_and_leaves_nothing_behind(
 def test_compiling_needs_a_compiler(artifact, tmp_path, monkeypatch):
     from torch._inductor import config
 
-    monkeypatch.setattr(config.cpp, "cxx", (None, str(tmp_path / "no-such-compiler")))
+    nowhere = {"cpp.cxx": (None, str(tmp_path / "no-such-compiler"))}
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    with pytest.raises(MissingError) as failure:
+    with config.patch(nowhere), pytest.raises(MissingError) as failure:
         TorchRunner(threads=1, compile="max-autotune").open(artifact, INPUTS)
     assert "g++" in failure.value.hint
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
