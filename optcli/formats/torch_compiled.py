@@ -93,24 +93,28 @@ class Compilation(Settings):
 
 
 @contextmanager
-def compiling(cache: Path, freezing: bool) -> Iterator[None]:
+def compiling(cache: Path, freezing: bool, *, quantized: bool = False) -> Iterator[None]:
     """Let torch.compile keep its cache in a folder, in this process alone and quietly.
 
-    Raises `MissingError` where there is no C++ compiler. All calls of a compiled network belong inside:
-    new sizes compile.
+    `quantized`: the network is one of torchao's graphs of integers. All calls of a compiled network
+    belong inside: new sizes compile. Raises `MissingError` where there is no C++ compiler.
     """
     import torch._dynamo.config
     import torch._inductor.config
     from torch._inductor.utils import clear_caches
 
     require_compiler()
-    settings = {
+    settings: dict[str, Any] = {
         # Given as an option of torch.compile it would be read too late, and do nothing.
         "freezing": freezing,
         "compile_threads": 1,  # no workers that outlive this process
         # These would stay behind in the system's temporary folder; without them it takes no longer.
         "cpp_cache_precompile_headers": False,
     }
+    if not quantized:
+        # Importing torchao's quantizer installs a pass of its own for all networks of the process: what
+        # is compiled with it is not found again where torchao is not imported.
+        settings["pre_grad_custom_pass"] = None
     limits = {
         "recompile_limit": _MOST_GRAPHS,
         "accumulated_recompile_limit": 4 * _MOST_GRAPHS,

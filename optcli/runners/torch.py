@@ -91,7 +91,8 @@ class TorchRunner(Runner):
         self._effective = {"precision": self._computed_in() or precision}
         compilation = self._compilation(Compilation.of(transforms))
         if compilation is not None:
-            self._compile(model, compilation, artifact.path)
+            quantized = exported_format.QUANTIZED in artifact.facts.get("imports", ())
+            self._compile(model, compilation, artifact.path, quantized=quantized)
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
         self._bind({name: self._tensor(array) for name, array in feed.items()})
@@ -151,12 +152,15 @@ class TorchRunner(Runner):
             return made or Compilation()
         return (made or Compilation()).model_copy(update={"mode": self.compile})
 
-    def _compile(self, model: torch.nn.Module, wanted: Compilation, folder: Path) -> None:
+    def _compile(
+        self, model: torch.nn.Module, wanted: Compilation, folder: Path, *, quantized: bool
+    ) -> None:
         """Compile at the artifact's batch sizes, so that no call that is timed compiles."""
         self._context = ExitStack()
         try:
             cache = self._context.enter_context(torch_compiled.own_copy(folder))
-            self._context.enter_context(torch_compiled.compiling(cache, wanted.freezing))
+            compiling = torch_compiled.compiling(cache, wanted.freezing, quantized=quantized)
+            self._context.enter_context(compiling)
             before = torch_compiled.kernels(cache)
             self._model = wanted.apply(model)
             for size in wanted.sizes(self.inputs):

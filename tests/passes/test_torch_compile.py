@@ -1,5 +1,6 @@
 """torch.compile: right at every size, warm from its seed in a new process, bound to this CPU."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -12,8 +13,8 @@ from tiny_networks import INPUTS, Heard, apply, artifact, job, largest_error, to
 from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.errors import MissingError, StepError
+from optcli.formats import exported, torch_compiled
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_compiled
 from optcli.passes.channels_last import ChannelsLast
 from optcli.passes.torch_compile import TorchCompile
 from optcli.runners.torch import TorchRunner
@@ -36,7 +37,8 @@ print(json.dumps({**effective, "error": error}))
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """A network and the same compiled."""
+    """A network and the same compiled, in a process that other libraries have been at work in."""
+    importlib.import_module(exported.QUANTIZED)  # changes Inductor's configuration for all
     folder = tmp_path_factory.mktemp("compiled")
     source = torch_artifact(folder / "a", "Conv")
     made = apply(TorchCompile(), source, folder / "made", INPUTS["Conv"], batch_sizes=(1, 2))
