@@ -138,3 +138,65 @@ class SloSettings(Settings):
     p95_ms: float | None = Field(None, gt=0)
     p99_ms: float | None = Field(None, gt=0)
     rate_per_s: float | None = Field(None, gt=0, description="read by `optcli plan`")
+
+
+class GateBar(Settings):
+    """How much a percentile of latency may grow against the gate's baseline, as fractions.
+
+    Growth up to `margin` is what rebuilding the same sources explains; growth of `limit` and more is
+    what the gate promises to find.
+    """
+
+    limit: float = Field(gt=0, description="growth that the gate finds: 0.05 is 5 % slower")
+    margin: float | None = Field(
+        None, ge=0, description="growth that never fails; default: 0.4 of the limit"
+    )
+    undecided: Literal["blocks", "advice"] = Field(
+        "blocks", description="what it is when the samples cannot tell"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.margin is not None and self.margin >= self.limit:
+            raise ValueError(f"wanted margin < limit, found margin {self.margin}, limit {self.limit}")
+        return self
+
+    @property
+    def margin_or_default(self) -> float:
+        """The margin in force."""
+        return 0.4 * self.limit if self.margin is None else self.margin
+
+
+class GateSettings(Settings):
+    """What `optcli gate` compares with the baseline, and how sure it wants to be."""
+
+    p50: GateBar | None = Field(GateBar(limit=0.05), description="bar of the median; null: none")
+    p95: GateBar | None = Field(
+        GateBar(limit=0.30, margin=0.10, undecided="advice"),
+        description="bar of the 95th percentile; null: none",
+    )
+    looks: tuple[Annotated[int, Field(ge=2)], ...] = Field(
+        (8, 16, 24), min_length=1, description="after how many launch pairs to look"
+    )
+    false_alarms: float = Field(
+        0.01, gt=0, lt=0.5, description="probability that any bar fails at exactly its margin"
+    )
+    robust: Literal["ranks", "sign"] = Field(
+        "ranks", description="`sign`: weaker on calm machines, stronger where single pairs are wild"
+    )
+    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field((1,), min_length=1)
+    threads: int | None = Field(
+        None, ge=1, description="of each artifact; default: one less than the usable cores"
+    )
+    max_seconds: float = Field(180.0, gt=0, description="time cap per artifact and batch size")
+    max_size_growth: float | None = Field(0.05, ge=0, description="of the artifact's files; null: none")
+    max_memory_growth: float | None = Field(
+        0.10, ge=0, description="of the peak memory of its process; null: none"
+    )
+    confirm: bool = Field(False, description="repeat a failure independently; fail only if both do")
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if list(self.looks) != sorted(set(self.looks)):
+            raise ValueError(f"wanted ascending numbers of pairs, found {list(self.looks)}")
+        return self

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from optcli.results import Estimate
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 # From so many pairs on, Wilcoxon's signed-rank distribution has a two-sided 95 % interval.
 _FEWEST_FOR_RANKS = 6
@@ -133,11 +134,43 @@ def hodges_lehmann(values: Sequence[float], confidence: float = 0.95) -> tuple[f
     """Median of the Walsh averages (x_i + x_j) / 2, i <= j, with its exact interval. Needs 6 values."""
     import numpy as np
 
+    low, high = signed_rank_bounds(values, (1 - confidence) / 2)
+    return float(np.median(_walsh(values))), low, high
+
+
+def signed_rank_bounds(values: Sequence[float], tail: float) -> tuple[float, float]:
+    """One-sided bounds of the centre of symmetry, each wrong with probability `tail` at most.
+
+    From Wilcoxon's signed-rank distribution (Hollander, Wolfe and Chicken, section 3.3); infinite
+    where so few values give no bound, that is where 2^-n > tail.
+    """
+    walsh = _walsh(values)
+    rank = _signed_rank(len(values), tail)
+    return (float(walsh[rank - 1]), float(walsh[-rank])) if rank else (-math.inf, math.inf)
+
+
+def sign_bounds(values: Sequence[float], tail: float) -> tuple[float, float]:
+    """One-sided bounds of the median from the signs alone; infinite where 2^-n > tail.
+
+    Order statistics (David and Nagaraja, section 7.1): weaker than ranks for calm data, stronger
+    where some values are grossly wrong.
+    """
+    from scipy.stats import binom
+
+    ordered = sorted(values)
+    rank = int(binom.ppf(tail, len(ordered), 0.5))
+    if float(binom.cdf(rank, len(ordered), 0.5)) > tail:
+        rank -= 1
+    return (ordered[rank], ordered[-rank - 1]) if rank >= 0 else (-math.inf, math.inf)
+
+
+def _walsh(values: Sequence[float]) -> NDArray[np.float64]:
+    """All averages of two values, each with itself too, ascending."""
+    import numpy as np
+
     x = np.asarray(values, dtype=float)
     first, second = np.triu_indices(x.size)
-    walsh = np.sort((x[first] + x[second]) / 2)
-    rank = _signed_rank(x.size, (1 - confidence) / 2)
-    return float(np.median(walsh)), float(walsh[rank - 1]), float(walsh[-rank])
+    return np.sort((x[first] + x[second]) / 2)
 
 
 def _signed_rank(count: int, tail: float) -> int:

@@ -1,0 +1,121 @@
+"""The decision rule: slower or not, from the log ratios of launch pairs, looked at as they come.
+
+For pair i, x_i = ln(candidate / baseline), the median over the rounds that both took in turns. Its
+centre is bounded from below and above by exact signed-rank bounds. At each planned look
+
+    fail      the lower bound lies above ln(1 + margin)
+    pass      the upper bound lies below ln(1 + limit)
+    continue  else; after the last look: inconclusive
+
+The probability of a wrong `fail` is spent over the looks and divided by the number of comparisons
+(Bonferroni), so that at a true slow-down of exactly `margin` it stays under 1 % for the whole gate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from optcli.results import Estimate
+from optcli.settings import GateBar, GateSettings
+from optcli.statistics import sign_bounds, signed_rank_bounds
+
+Answer = Literal["pass", "fail", "continue", "inconclusive"]
+
+# Shares of the error rate of a wrong `fail`, spent early: most slow-downs are seen at the first look.
+_FAIL_SHARES = (0.4, 0.3, 0.3)
+# Wrong `pass` at exactly the limit, at each look.
+_PASS_TAIL = 0.025
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One comparison's bar: growth that a rebuild explains, growth that blocks, and when to look.
+
+    `margin` and `limit` are fractions (0.05: 5 % slower), `looks` numbers of pairs, `fail_tails` the
+    probability of a wrong `fail` at each look.
+    """
+
+    margin: float
+    limit: float
+    looks: tuple[int, ...]
+    fail_tails: tuple[float, ...]
+    pass_tail: float = _PASS_TAIL
+    bounds: Callable[[Sequence[float], float], tuple[float, float]] = signed_rank_bounds
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the pairs say so far.
+
+    `change` is the growth as a fraction with its 95 % interval (not corrected for looks); `low` and
+    `high` are the bounds that decided, as fractions too.
+    """
+
+    answer: Answer
+    pairs: int
+    change: Estimate
+    low: float
+    high: float
+
+    @property
+    def improved(self) -> bool:
+        """Whether it became faster, by the same certainty that a `fail` would need."""
+        return self.answer == "pass" and self.high < 0
+
+
+def planned(bar: GateBar, settings: GateSettings, comparisons: int) -> Rule:
+    """The rule for one of so many comparisons that are judged together.
+
+    The first look waits for as many pairs as a bound at the divided error rate needs.
+    """
+    alpha = settings.false_alarms / max(1, comparisons)
+    shares = _FAIL_SHARES if len(settings.looks) == len(_FAIL_SHARES) else None
+    tails = tuple(
+        alpha * (shares[index] if shares else 1 / len(settings.looks))
+        for index in range(len(settings.looks))
+    )
+    fewest = math.ceil(-math.log2(tails[0]) - 1e-9)
+    looks = tuple(sorted({max(look, fewest) for look in settings.looks}))
+    bounds = sign_bounds if settings.robust == "sign" else signed_rank_bounds
+    return Rule(bar.margin_or_default, bar.limit, looks, tails[-len(looks) :], bounds=bounds)
+
+
+def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
+    """Judge the pairs measured so far; between two planned looks the answer is always `continue`.
+
+    Raises ValueError without pairs.
+    """
+    count = len(log_ratios)
+    if count == 0:
+        raise ValueError("there is no pair to decide from")
+    index = rule.looks.index(count) if count in rule.looks else None
+    tail = rule.fail_tails[index] if index is not None else rule.fail_tails[-1]
+    low, _ = rule.bounds(log_ratios, tail)
+    _, high = rule.bounds(log_ratios, rule.pass_tail)
+    answer: Answer = "continue"
+    if index is not None or count > rule.looks[-1]:
+        if low > math.log1p(rule.margin):
+            answer = "fail"
+        elif high < math.log1p(rule.limit):
+            answer = "pass"
+        elif count >= rule.looks[-1]:
+            answer = "inconclusive"
+    return Decision(answer, count, _change(log_ratios, rule), math.expm1(low), math.expm1(high))
+
+
+def _change(log_ratios: Sequence[float], rule: Rule) -> Estimate:
+    import numpy as np
+
+    low, high = rule.bounds(log_ratios, 0.025)
+    x = np.asarray(log_ratios, dtype=float)
+    first, second = np.triu_indices(x.size)
+    centre = float(np.median((x[first] + x[second]) / 2))
+    finite = math.isfinite(low) and math.isfinite(high)
+    return Estimate(
+        value=math.expm1(centre),
+        low=math.expm1(low) if finite else None,
+        high=math.expm1(high) if finite else None,
+    )
