@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
@@ -13,10 +14,11 @@ from optcli.errors import RunnerError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import ort as ort_format
 from optcli.runners import Runner
+from optcli.runners._onnxruntime_calls import DeviceCalls, HostCalls
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnxruntime import InferenceSession, IOBinding
+    from onnxruntime import InferenceSession
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _LEVELS = {
@@ -33,8 +35,8 @@ _NO_BF16 = "it has no bfloat16 on the CPU: set `runner: openvino`, or `provider:
 class OnnxruntimeRunner(Runner):
     """Runs ONNX models, and those that it optimized before, in ONNX Runtime.
 
-    Inputs are copied when they are bound and outputs when they are fetched, both through I/O
-    binding. A provider that the session does not really use is an error, never a silent fall-back.
+    On the CPU it is called as a client would call it, with NumPy arrays. A provider that the session
+    does not really use is an error, never a silent fall-back.
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.ORT)
@@ -46,11 +48,7 @@ class OnnxruntimeRunner(Runner):
     )
 
     _session: InferenceSession | None = PrivateAttr(None)
-    _binding: IOBinding | None = PrivateAttr(None)
     _artifact: Artifact | None = PrivateAttr(None)
-    _outputs: tuple[str, ...] = PrivateAttr(())
-    _halves: set[str] = PrivateAttr(default_factory=set)
-    _buffers: dict[str, np.ndarray] = PrivateAttr(default_factory=dict)
 
     def load(self, artifact: Artifact) -> None:
         import onnxruntime
@@ -79,49 +77,21 @@ class OnnxruntimeRunner(Runner):
                 hint=_NO_BF16 if brain else "",
             ) from error
         self._artifact = artifact
-        self._halves = {
-            each.name for each in self._session.get_inputs() if each.type == "tensor(float16)"
-        }
-        self._outputs = tuple(output.name for output in self._session.get_outputs())
-        self._binding = self._session.io_binding()
         self._require_provider(self._session)
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
-        import numpy as np
-        import onnxruntime
-
-        _, binding = self._opened()
-        for name, array in feed.items():
-            # What a pass has made of the inputs is what a client would send.
-            dtype = np.dtype(np.float16) if name in self._halves else array.dtype
-            buffer = self._buffers.get(name)
-            if buffer is None or buffer.shape != array.shape or buffer.dtype != dtype:
-                buffer = self._buffers[name] = np.empty(array.shape, dtype)
-            np.copyto(buffer, array, casting="same_kind")
-            if self.provider == "cpu":
-                binding.bind_cpu_input(name, buffer)
-            else:
-                value = onnxruntime.OrtValue.ortvalue_from_numpy(buffer, self.provider, 0)
-                binding.bind_ortvalue_input(name, value)
-        for name in self._outputs:
-            binding.bind_output(name, self.provider)
+        self._calls.bind(feed)
 
     def execute(self) -> None:
-        session, binding = self._opened()
-        try:
-            session.run_with_iobinding(binding)
-            binding.synchronize_outputs()
-        except Exception as error:
-            raise RunnerError(f"ONNX Runtime failed: {first_line(error)}") from error
+        self._calls.execute()
 
     def fetch(self) -> dict[str, np.ndarray]:
-        _, binding = self._opened()
-        return dict(zip(self._outputs, binding.copy_outputs_to_cpu(), strict=True))
+        return self._calls.fetch()
 
     def effective(self) -> dict[str, Any]:
         import onnxruntime
 
-        session, _ = self._opened()
+        session = self._opened()
         assert self._artifact is not None
         level = session.get_session_options().graph_optimization_level
         found: dict[str, Any] = {
@@ -146,14 +116,23 @@ class OnnxruntimeRunner(Runner):
         return found
 
     def close(self) -> None:
-        self._binding = None
+        self.__dict__.pop("_calls", None)
         self._session = None
-        self._buffers.clear()
 
-    def _opened(self) -> tuple[InferenceSession, IOBinding]:
-        if self._session is None or self._binding is None:
+    @cached_property
+    def _calls(self) -> HostCalls | DeviceCalls:
+        session = self._opened()
+        names = [output.name for output in session.get_outputs()]
+        inputs = session.get_inputs()
+        halves = frozenset(each.name for each in inputs if each.type == "tensor(float16)")
+        if self.provider == "cpu":
+            return HostCalls(session, names, halves)
+        return DeviceCalls(session, names, halves, self.provider)
+
+    def _opened(self) -> InferenceSession:
+        if self._session is None:
             raise RunnerError("the runner holds no model", hint="open it first")
-        return self._session, self._binding
+        return self._session
 
     def _require_provider(self, session: InferenceSession) -> None:
         wanted, found = _PROVIDERS[self.provider], session.get_providers()[0]

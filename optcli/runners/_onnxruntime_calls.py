@@ -1,0 +1,86 @@
+"""The three steps of a call in ONNX Runtime, with nothing between them and the session.
+
+Plain objects, not part of the runner's pydantic model: a look at a private attribute of such a model
+takes a microsecond or two, and a small network takes fifty in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from optcli.errors import RunnerError, first_line
+
+if TYPE_CHECKING:
+    import numpy as np
+    from onnxruntime import InferenceSession
+
+
+class HostCalls:
+    """Calls on the CPU through `session.run`, as a client would make them.
+
+    The session reads the bound arrays where they lie and hands out arrays of its own: on two cores
+    of an EPYC a network of 4 µs takes 5 µs with I/O binding, which binds anew for every input.
+    """
+
+    __slots__ = ("_feed", "_halves", "_names", "_outputs", "_session")
+
+    def __init__(self, session: InferenceSession, names: Sequence[str], halves: frozenset[str]) -> None:
+        self._session, self._names, self._halves = session, list(names), halves
+        self._feed: dict[str, np.ndarray] = {}
+        self._outputs: list[np.ndarray] = []
+
+    def bind(self, feed: dict[str, np.ndarray]) -> None:
+        """Take the arrays; those whose input a pass made half as wide are cast."""
+        self._feed = {**feed, **_as_halves(feed, self._halves)} if self._halves else feed
+
+    def execute(self) -> None:
+        """Compute. Raises `RunnerError` with what ONNX Runtime says."""
+        try:
+            self._outputs = self._session.run(self._names, self._feed)
+        except Exception as error:
+            raise RunnerError(f"ONNX Runtime failed: {first_line(error)}") from error
+
+    def fetch(self) -> dict[str, np.ndarray]:
+        """The outputs by name."""
+        return dict(zip(self._names, self._outputs, strict=True))
+
+
+class DeviceCalls:
+    """Calls on another device: inputs and outputs are copied there and back through I/O binding."""
+
+    __slots__ = ("_binding", "_device", "_halves", "_names", "_session")
+
+    def __init__(
+        self, session: InferenceSession, names: Sequence[str], halves: frozenset[str], device: str
+    ) -> None:
+        self._session, self._names, self._halves = session, tuple(names), halves
+        self._device = device
+        self._binding = session.io_binding()
+
+    def bind(self, feed: dict[str, np.ndarray]) -> None:
+        """Copy the arrays to the device."""
+        import onnxruntime
+
+        for name, array in {**feed, **_as_halves(feed, self._halves)}.items():
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(array, self._device, 0)
+            self._binding.bind_ortvalue_input(name, value)
+        for name in self._names:
+            self._binding.bind_output(name, self._device)
+
+    def execute(self) -> None:
+        """Compute. Raises `RunnerError` with what ONNX Runtime says."""
+        try:
+            self._session.run_with_iobinding(self._binding)
+            self._binding.synchronize_outputs()
+        except Exception as error:
+            raise RunnerError(f"ONNX Runtime failed: {first_line(error)}") from error
+
+    def fetch(self) -> dict[str, np.ndarray]:
+        """Copy the outputs back."""
+        return dict(zip(self._names, self._binding.copy_outputs_to_cpu(), strict=True))
+
+
+def _as_halves(feed: dict[str, np.ndarray], halves: frozenset[str]) -> dict[str, np.ndarray]:
+    """The inputs that a pass has made float16: what a client would send."""
+    return {name: feed[name].astype("float16") for name in halves if name in feed}
