@@ -73,6 +73,59 @@ class Latency(Result):
     flags: tuple[str, ...] = ()
 
 
+class SweepPoint(Result):
+    """Latency at one batch size of a sweep; `samples` counts the timed calls of all launches.
+
+    `p99_ms` is None where there are too few of them, with a flag that says so.
+    """
+
+    batch_size: int
+    p50_ms: Estimate
+    p99_ms: Estimate | None = None
+    throughput_per_s: float
+    samples: int
+    peak_memory_bytes: int | None = None
+    flags: tuple[str, ...] = ()
+
+
+class SweepFit(Result):
+    """The line t(B) = fixed_ms + B * per_image_ms through the points of a sweep.
+
+    `largest_residual` is the largest distance of a point from it, as a fraction of the point.
+    `linear` is false where that is over 10 %, or nothing is fixed: the points then say more.
+    """
+
+    fixed_ms: Estimate
+    per_image_ms: Estimate
+    r_squared: float | None = None
+    largest_residual: float
+    linear: bool
+
+
+class Budget(Result):
+    """The largest batch size whose p99 keeps the service level, by the upper bound of its interval.
+
+    `batch_size` is None where none is known to; `sentence` says so, and why.
+    """
+
+    p99_ms: float
+    batch_size: int | None = None
+    throughput_per_s: float | None = None
+    sentence: str
+
+
+class Sweep(Result):
+    """One artifact over batch sizes, alone on the machine, and why it went no further."""
+
+    points: tuple[SweepPoint, ...] = ()
+    fit: SweepFit | None = None
+    budget: Budget | None = None
+    stopped_because: str
+    launches: int = 0
+    threads: int | None = None
+    measured_at: str | None = None
+
+
 class OutputError(Result):
     """How far a variant's outputs lie from the baseline's on the same samples.
 
@@ -143,6 +196,7 @@ class VariantReport(Result):
     artifact: ArtifactSummary | None = None
     runner: dict[str, Any] | None = None
     latency: tuple[Latency, ...] = ()
+    sweep: Sweep | None = None
     accuracy: Accuracy | None = None
     verdicts: tuple[Verdict, ...] = ()
 

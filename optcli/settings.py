@@ -107,6 +107,14 @@ def batch_range(inputs: Sequence[TensorSpec]) -> SymbolRange:
     return SymbolRange(min=low, opt=max(low, min(ranges[0].opt, high)), max=high)
 
 
+class SweepSettings(Settings):
+    """The batch sweep: sizes 1, 2, 4, ... of one artifact at a time, in several launches."""
+
+    max: int = Field(64, ge=1, description="the largest batch size; the model's own limit holds too")
+    max_seconds: float = Field(60.0, gt=0, description="time cap per artifact, for all its launches")
+    launches: int = Field(5, ge=2, le=20, description="fresh processes per artifact")
+
+
 class LatencySettings(Settings):
     """How latency is measured. `quick` is one launch per artifact, interleaved in short rounds."""
 
@@ -120,6 +128,14 @@ class LatencySettings(Settings):
     min_speedup: float | None = Field(
         None, gt=0, description="block a variant that is not this much faster than the baseline"
     )
+    sweep: bool | SweepSettings = Field(
+        False, description="measure every artifact over batch sizes as well; true, or its settings"
+    )
+
+    @property
+    def sweeping(self) -> SweepSettings | None:
+        """The settings of the batch sweep; None where none is wanted."""
+        return SweepSettings() if self.sweep is True else self.sweep or None
 
 
 class AccuracySettings(Settings):
