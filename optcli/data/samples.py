@@ -40,7 +40,14 @@ class PreparedSet:
         """One sample. Raises IndexError, and `InputError` with the sample's place in it."""
         if not 0 <= index < len(self):
             raise IndexError(index)
-        item = self._items.read(index)
+        return self.prepared(self.read(index))
+
+    def read(self, index: int) -> Item:
+        """One sample as it is stored, decoded. Raises `InputError`."""
+        return self._items.read(index)
+
+    def prepared(self, item: Item) -> Sample:
+        """What the declared steps make of it. Raises `InputError` with the sample's place in it."""
         try:
             return self._sample(item)
         except InputError as error:

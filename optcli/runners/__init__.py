@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -49,10 +50,18 @@ class Runner(Settings):
     threads: int | None = Field(None, ge=1, description="intra-op threads; default: the usable cores")
 
     _inputs: tuple[TensorSpec, ...] = PrivateAttr(())
+    _profile: Path | None = PrivateAttr(None)
 
-    def open(self, artifact: Artifact, inputs: Sequence[TensorSpec]) -> Self:
-        """Load an artifact. Raises `RunnerError` where the runtime refuses it or falls back."""
+    def open(
+        self, artifact: Artifact, inputs: Sequence[TensorSpec], *, profile: Path | None = None
+    ) -> Self:
+        """Load an artifact. Raises `RunnerError` where the runtime refuses it or falls back.
+
+        `profile` is a folder: a runtime that must be told before it loads then times its operators,
+        and may write there (`optcli/profiling`).
+        """
         self._inputs = tuple(inputs)
+        self._profile = profile
         self.load(artifact)
         return self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
@@ -63,6 +64,9 @@ class OnnxruntimeRunner(Runner):
         # steal the cores of whatever is measured in turn.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         options.log_severity_level = 3
+        if self._profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = os.fspath(self._profile / "onnxruntime")
         ahead = artifact.format == Format.ORT
         path = artifact.path / (ort_format.FILE if ahead else onnx_format.FILE)
         try:
@@ -114,6 +118,10 @@ class OnnxruntimeRunner(Runner):
                 ]
             found["optimization_level"] = saved
         return found
+
+    def end_profile(self) -> Path:
+        """The file of ONNX Runtime's own profiler, on every call since it was opened for profiling."""
+        return Path(self._opened().end_profiling())
 
     def close(self) -> None:
         self.__dict__.pop("_calls", None)
