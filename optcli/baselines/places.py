@@ -1,0 +1,91 @@
+"""Where baselines lie: names under `artifacts/baselines/`, files, and URLs that fsspec can read."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from optcli.errors import InputError, MissingError, UsageError, did_you_mean, first_line
+
+SUFFIX = ".optcli.tar"
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://")
+
+
+def folder(artifacts: Path) -> Path:
+    """Where named baselines are kept."""
+    return artifacts / "baselines"
+
+
+def place_of(name: str, artifacts: Path) -> Path:
+    """The file of a named baseline, there or not. Raises `UsageError` for a name that is none."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot name a baseline",
+            place="baseline",
+            hint="use letters, digits, `.`, `-`, `_` and `+`, such as main or v1.2",
+        )
+    return folder(artifacts) / f"{name}{SUFFIX}"
+
+
+def names(artifacts: Path) -> list[str]:
+    """The baselines that are here."""
+    return sorted(path.name.removesuffix(SUFFIX) for path in folder(artifacts).glob(f"*{SUFFIX}"))
+
+
+@contextmanager
+def fetch(reference: str, artifacts: Path) -> Iterator[Path]:
+    """A local file with the pack that a NAME, a FILE or a URL stands for, as long as the block runs.
+
+    Raises `InputError` where there is none, `MissingError` where the URL's library is not installed.
+    """
+    if _URL.match(reference):
+        with tempfile.TemporaryDirectory(prefix="optcli-baseline-") as scratch:
+            target = Path(scratch) / "baseline"
+            _download(reference, target)
+            yield target
+        return
+    path = Path(reference)
+    if path.suffix or len(path.parts) > 1 or path.is_file():
+        if not path.is_file():
+            raise InputError(
+                "there is no such file", place=reference, hint="check the path of the baseline"
+            )
+        yield path
+        return
+    named = place_of(reference, artifacts)
+    if not named.is_file():
+        known = sorted(
+            found.name.removesuffix(SUFFIX) for found in folder(artifacts).glob(f"*{SUFFIX}")
+        )
+        hint = did_you_mean(reference, known)
+        raise InputError(
+            f"there is no baseline {reference!r}",
+            place=str(folder(artifacts)),
+            hint=hint or f"save one with `optcli baseline save {reference}`, or name a git:REVISION",
+        )
+    yield named
+
+
+def _download(url: str, target: Path) -> None:
+    import fsspec
+
+    try:
+        with fsspec.open(url, "rb") as source, target.open("wb") as file:
+            shutil.copyfileobj(source, file)
+    except ImportError as error:
+        raise MissingError(
+            f"reading {url.partition(':')[0]}: needs a library: {first_line(error)}",
+            place=url,
+            hint="install it, for example `pip install s3fs`, `gcsfs` or `aiohttp`",
+        ) from error
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"the baseline cannot be fetched: {first_line(error)}",
+            place=url,
+            hint="check the address and your access to it",
+        ) from error
