@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -111,6 +112,18 @@ def cpu() -> dict[str, Any]:
     return {"model": model, "machine": platform.machine(), "flags": kept}
 
 
+def isa() -> str:
+    """The instructions that 8-bit sums are computed with here: `avx512_vnni`, `avx2`, `i8mm`, ..."""
+    flags, machine = set(cpu()["flags"]), platform.machine()
+    known = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "avx", "i8mm", "asimddp")
+    return next((flag for flag in known if flag in flags), machine)
+
+
+def sums_saturate(isa: str) -> bool:
+    """Whether sums of full-range 8-bit products saturate there: x86 without VNNI adds in 16 bits."""
+    return isa in ("avx512f", "avx2", "avx", "x86_64", "AMD64")
+
+
 def computes_in(precision: str) -> bool:
     """Whether the CPU has instructions for `bf16` or `fp16`; true where it does not tell."""
     flags = set(cpu()["flags"])
@@ -119,6 +132,62 @@ def computes_in(precision: str) -> bool:
         "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
     }
     return not flags or bool(flags & wanted[precision])
+
+
+def conditions() -> dict[str, Any]:
+    """The state of the machine now: what may differ between two runs here, so no part of any key.
+
+    `load_average` is over 1, 5 and 15 minutes; `steal_s` what the hypervisor kept from this machine
+    since it started, over all cores; `cpu_quota` in cores, None without one. What the system does not
+    tell is None.
+    """
+    return {
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "cpu_quota": _cgroup_quota(),
+        "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "boost": _text("/sys/devices/system/cpu/cpufreq/boost"),
+        "hyper_threading": _text("/sys/devices/system/cpu/smt/active"),
+        "steal_s": steal_s(),
+        "gpus": _gpus(),
+    }
+
+
+def steal_s() -> float | None:
+    """Seconds, over all cores, that the hypervisor kept from this machine since it started."""
+    line = (_text("/proc/stat") or "").partition("\n")[0].split()
+    return int(line[8]) / os.sysconf("SC_CLK_TCK") if len(line) > 8 else None
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+_GPU_FIELDS = (
+    "name",
+    "driver_version",
+    "clocks.sm",
+    "clocks.mem",
+    "power.limit",
+    "temperature.gpu",
+    "clocks_throttle_reasons.active",
+)
+
+
+def _gpus() -> list[dict[str, str]]:
+    """Clocks, limits and throttling of each GPU, as `nvidia-smi` says."""
+    if not has_gpu():
+        return []
+    command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = (line.split(", ") for line in found.stdout.strip().splitlines())
+    return [dict(zip(_GPU_FIELDS, row, strict=False)) for row in rows]
 
 
 def describe(packages: Sequence[str] = ()) -> dict[str, Any]:

@@ -9,38 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from optcli.outcomes import Accuracy, Estimate, Outcome, OutputError, Result, Verdict
 
 SCHEMA = 1
 
-Outcome = Literal["accept", "reject", "inconclusive"]
 Status = Literal["built", "cached", "skipped", "failed"]
-
-
-class Result(BaseModel):
-    """Base of all results: frozen; unknown keys of a newer writer are kept out of the way."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
-
-
-class Estimate(Result):
-    """A value with its 95 % interval; `low` and `high` are None where the samples do not give one."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-class Verdict(Result):
-    """One answer, with its reason: an accuracy bar, a service level, advice such as "does not pay"."""
-
-    name: str
-    outcome: Outcome
-    blocking: bool
-    limit: float | None = None
-    actual: float | None = None
-    interval: tuple[float, float] | None = None
-    reason: str
 
 
 class Latency(Result):
@@ -50,7 +25,11 @@ class Latency(Result):
     of samples cannot give is None, with a flag such as `p99 n/a (n=128, needs 368)`. `speedup` is
     over the baseline at the same batch size. `cpu_ms` is processor time per call, of all threads;
     `first_ms` the first call at this batch size; `peak_memory_bytes` what the process held at most,
-    above the same process without runtime and model. `measured_at` is ISO 8601 with its offset.
+    above the same process without runtime and model. `import_ms`, `load_ms`, `first_ms` and
+    `warm_calls` (calls until it was steady) are medians over the `launches`. `spread` is the
+    interquartile range over the median, without what different inputs explain; `waited` the share of
+    the time in which a thread of it was ready to run and had no processor. `measured_at` is ISO 8601
+    with its offset.
     """
 
     batch_size: int
@@ -68,7 +47,12 @@ class Latency(Result):
     import_ms: float | None = None
     load_ms: float | None = None
     first_ms: float | None = None
+    warm_calls: int | None = None
     peak_memory_bytes: int | None = None
+    launches: int = 1
+    rounds: int | None = None
+    spread: float | None = None
+    waited: float | None = None
     measured_at: str
     flags: tuple[str, ...] = ()
 
@@ -124,43 +108,6 @@ class Sweep(Result):
     launches: int = 0
     threads: int | None = None
     measured_at: str | None = None
-
-
-class OutputError(Result):
-    """How far a variant's outputs lie from the baseline's on the same samples.
-
-    Over all values of all outputs together: signal to noise in decibel (None where they are equal),
-    cosine, largest and mean difference; each None where values are not finite or nothing can be
-    compared. `samples` counts those compared. `constant` says that outputs do not depend on the
-    input although the baseline's do, or that none does.
-    """
-
-    sqnr_db: float | None = None
-    cosine: float | None = None
-    max_abs: float | None = None
-    mean_abs: float | None = None
-    finite: bool
-    constant: bool
-    baseline_finite: bool = True
-    baseline_constant: bool = False
-    samples: int | None = None
-
-
-class Accuracy(Result):
-    """Accuracy of one artifact in one runner, against the baseline on the same samples.
-
-    `value`, `baseline` and `drop` are fractions; they and `metric` are None without labels. `regressed`
-    counts samples the baseline had right and this variant has wrong, `improved` the reverse.
-    """
-
-    metric: str | None
-    value: float | None
-    baseline: float | None
-    samples: int
-    drop: Estimate | None = None
-    regressed: int | None = None
-    improved: int | None = None
-    output_error: OutputError | None = None
 
 
 class ArtifactSummary(Result):

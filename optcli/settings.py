@@ -115,16 +115,46 @@ class SweepSettings(Settings):
     launches: int = Field(5, ge=2, le=20, description="fresh processes per artifact")
 
 
-class LatencySettings(Settings):
-    """How latency is measured. `quick` is one launch per artifact, interleaved in short rounds."""
+# What a mode sets where the recipe does not; `quick` has the defaults that the fields declare.
+_MODES: dict[str, dict[str, Any]] = {
+    "table": {"launches": 5, "calls": 5, "max_seconds": 30.0},
+    "gate": {"launches": 8, "calls": 5, "max_seconds": 20.0},
+}
 
-    mode: Literal["quick"] = "quick"
+
+class LatencySettings(Settings):
+    """How latency is measured; the mode sets the defaults of all other settings.
+
+    `quick` opens each artifact once; `table`, for numbers to be cited, five times, each after warming
+    up until it is steady; `gate` warms up both sides of a comparison by the same number of calls.
+    """
+
+    mode: Literal["quick", "table", "gate"] = Field(
+        "quick", description="`quick`, `table` for numbers to be cited, or `gate`; sets the defaults"
+    )
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field((1,), min_length=1)
     threads: int | None = Field(None, ge=1, description="intra-op threads; default: the usable cores")
-    rounds: int = Field(8, ge=2, description="interleaved rounds per artifact and batch size")
-    calls: int = Field(16, ge=2, description="timed calls per round, before the time cap")
-    warmup: int = Field(10, ge=1, description="untimed calls before the first round")
-    max_seconds: float = Field(10.0, gt=0, description="time cap per artifact and batch size")
+    launches: int = Field(
+        1, ge=1, le=100, description="fresh processes per artifact; quick 1, table 5, gate 8"
+    )
+    rounds: int = Field(8, ge=2, description="interleaved rounds per launch and batch size")
+    calls: int = Field(
+        16,
+        ge=2,
+        description="timed calls per round at least, more where they are cheap, before the time cap; "
+        "table and gate 5",
+    )
+    warmup: int = Field(
+        10,
+        ge=1,
+        description="untimed calls before the first round; table and gate go on until it is steady",
+    )
+    max_seconds: float = Field(
+        10.0,
+        gt=0,
+        description="time cap of the timed calls per artifact and batch size, all launches together; "
+        "table 30, gate 20",
+    )
     min_speedup: float | None = Field(
         None, gt=0, description="block a variant that is not this much faster than the baseline"
     )
@@ -132,19 +162,17 @@ class LatencySettings(Settings):
         False, description="measure every artifact over batch sizes as well; true, or its settings"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _mode_sets_defaults(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and isinstance(value.get("mode"), str):
+            return {**_MODES.get(value["mode"], {}), **value}
+        return value
+
     @property
     def sweeping(self) -> SweepSettings | None:
         """The settings of the batch sweep; None where none is wanted."""
         return SweepSettings() if self.sweep is True else self.sweep or None
-
-
-class AccuracySettings(Settings):
-    """What accuracy is and how much of it a variant may lose against the baseline."""
-
-    metric: str = Field("top1", description="a metric of optcli/accuracy")
-    max_drop: float = Field(0.01, ge=0, le=1, description="largest absolute loss, as a fraction")
-    output: str | None = Field(None, description="which output the metric reads; default: the first")
-    batch_size: int = Field(32, ge=1)
 
 
 class SloSettings(Settings):
