@@ -1,12 +1,14 @@
 """Baselines: what a merge is compared with, packed into one verified file.
 
 `save` packs artifacts with all that running them needs, `fetch` brings a name, a file or a URL here,
-`load` checks a pack and puts its artifacts into the store.
+`load` checks a pack and puts its artifacts into the store;
+`checked_out` gives a recipe as it was at a commit.
 """
 
 from __future__ import annotations
 
 from optcli.baselines.pack import SCHEMA, Baseline, Kept, load, save
 from optcli.baselines.places import fetch, names, place_of
+from optcli.baselines.revisions import checked_out
 
-__all__ = ["SCHEMA", "Baseline", "Kept", "fetch", "load", "names", "place_of", "save"]
+__all__ = ["SCHEMA", "Baseline", "Kept", "checked_out", "fetch", "load", "names", "place_of", "save"]

@@ -1,0 +1,128 @@
+"""A recipe as it was at a commit: checked out in a worktree that stands where the repository stands.
+
+Recipes name data by relative paths, and data is seldom committed. So the worktree lies in a mirror of
+the folders around the repository, with links to all that is not of the commit:
+
+    <store>/revisions/<commit>/home/me/project/     the worktree
+    <store>/revisions/<commit>/home/me/project/data -> /home/me/project/data     ignored by git
+    <store>/revisions/<commit>/home/me/datasets     -> /home/me/datasets         beside it
+
+Its place is the same each time, so that the digests of data files are remembered.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from optcli.errors import InputError, MissingError, UsageError
+from optcli.store import Store, disk
+
+_KIND = "revision"
+# Made by tools for the checkout they lie in; nothing a recipe names.
+_NOT_LINKED = frozenset({".venv", "venv", "node_modules", "__pycache__", ".git"})
+
+
+@contextmanager
+def checked_out(recipe: Path, revision: str, store: Store) -> Iterator[tuple[Path, str]]:
+    """The recipe's path and the commit (40 hex digits) of a revision, as long as the block runs.
+
+    Raises `UsageError` where the recipe lies in no repository or the revision is unknown, `InputError`
+    where the recipe was not there yet, `MissingError` without git.
+    """
+    recipe = recipe.absolute()
+    top = Path(_git(recipe.parent, "rev-parse", "--show-toplevel", wanted=f"git:{revision}"))
+    commit = _commit(top, revision)
+    inside = recipe.resolve().relative_to(top.resolve())
+    mirror = store.root / "revisions" / commit
+    worktree = mirror / top.relative_to(top.anchor)
+    with store.lock(_KIND, commit):
+        try:
+            with disk.failures(store.root):
+                _remove(top, worktree, mirror)
+                worktree.parent.mkdir(parents=True, exist_ok=True)
+            _git(top, "worktree", "add", "--detach", "--force", str(worktree), commit)
+            if not (worktree / inside).is_file():
+                raise InputError(
+                    f"the recipe did not exist at {revision} ({commit[:10]})",
+                    place=inside.as_posix(),
+                    hint="name a later revision, or save a baseline with `optcli baseline save`",
+                )
+            with disk.failures(store.root):
+                _link_what_is_not_of_the_commit(top, worktree)
+                _link_neighbours(top, worktree)
+            yield worktree / inside, commit
+        finally:
+            _remove(top, worktree, mirror)
+
+
+def _commit(top: Path, revision: str) -> str:
+    try:
+        return _git(top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    except InputError as error:
+        raise UsageError(
+            f"git does not know the revision {revision!r}",
+            place=str(top),
+            hint="fetch it first; in CI check out with the whole history (`fetch-depth: 0`)",
+        ) from error
+
+
+def _link_what_is_not_of_the_commit(top: Path, worktree: Path) -> None:
+    listed = _git(top, "ls-files", "-z", "--others", "--directory", "--no-empty-directory")
+    for name in filter(None, listed.split("\0")):
+        there = worktree / name.rstrip("/")
+        if not _NOT_LINKED.intersection(there.parts[-1:]) and not os.path.lexists(there):
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.symlink_to(top / name.rstrip("/"))
+
+
+def _link_neighbours(top: Path, worktree: Path) -> None:
+    """Beside the worktree, and beside each folder above it, what lies beside the original."""
+    original, copy = top, worktree
+    while original != original.parent:
+        for neighbour in original.parent.iterdir():
+            there = copy.parent / neighbour.name
+            if neighbour != original and not os.path.lexists(there):
+                there.symlink_to(neighbour)
+        original, copy = original.parent, copy.parent
+
+
+def _remove(top: Path, worktree: Path, mirror: Path) -> None:
+    if worktree.exists():
+        _run(top, "worktree", "remove", "--force", str(worktree))
+    shutil.rmtree(mirror, ignore_errors=True)  # links are removed, not followed
+    _run(top, "worktree", "prune")
+
+
+def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # A hook runs with variables that would lead git elsewhere.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def _git(folder: Path, *arguments: str, wanted: str = "") -> str:
+    try:
+        done = _run(folder, *arguments)
+    except FileNotFoundError as error:
+        raise MissingError(
+            "git is not installed", place=wanted or "git", hint="install git, or name another baseline"
+        ) from error
+    if done.returncode == 0:
+        return done.stdout.strip()
+    said = done.stderr.strip().splitlines()
+    if "not a git repository" in done.stderr:
+        raise UsageError(
+            "the recipe does not lie in a git repository",
+            place=str(folder),
+            hint="name a saved baseline, a file or a URL instead of git:REVISION",
+        )
+    raise InputError(
+        f"git {arguments[0]} failed: {said[-1] if said else f'exit code {done.returncode}'}",
+        place=str(folder),
+        hint="try the same command in a shell",
+    )
