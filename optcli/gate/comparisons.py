@@ -1,0 +1,139 @@
+"""From figures to comparisons: each with its outcome and one sentence that a reviewer understands."""
+
+from __future__ import annotations
+
+from optcli.gate.rule import Decision, Rule
+from optcli.gate_report import Comparison, Metric, Unit
+from optcli.results import Estimate, Outcome, Verdict
+from optcli.settings import GateBar
+
+_OUTCOMES: dict[str, Outcome] = {"pass": "accept", "fail": "reject", "inconclusive": "inconclusive"}
+
+
+def latency(
+    metric: Metric,
+    batch_size: int,
+    baseline_ms: float,
+    candidate_ms: float,
+    decision: Decision,
+    rule: Rule,
+    bar: GateBar,
+) -> Comparison:
+    """A percentile, decided by the sequential rule. `continue` (cut short) counts as inconclusive."""
+    outcome = _OUTCOMES.get(decision.answer, "inconclusive")
+    return Comparison(
+        metric=metric,
+        name=metric,
+        batch_size=batch_size,
+        unit="ms",
+        baseline=baseline_ms,
+        candidate=candidate_ms,
+        change=decision.change,
+        limit=bar.limit,
+        outcome=outcome,
+        blocking=outcome != "inconclusive" or bar.undecided == "blocks",
+        improved=decision.improved,
+        pairs=decision.pairs,
+        reason=_sentence(decision, rule, outcome),
+    )
+
+
+def _sentence(decision: Decision, rule: Rule, outcome: Outcome) -> str:
+    figures = f"{_growth(decision.change.value, 'slower', 'faster')}{_span(decision.change)}"
+    pairs = f"in {decision.pairs} launch pairs"
+    if outcome == "reject":
+        bar = f"the limit of {_percent(rule.limit)}"
+        if decision.change.value < rule.limit:
+            bar = f"the {_percent(rule.margin)} that building again explains"
+        return f"{figures} {pairs}: more than {bar}"
+    if decision.improved:
+        return f"improved: {figures} {pairs}"
+    if outcome == "accept":
+        return f"{figures} {pairs}: within the limit of {_percent(rule.limit)}"
+    return (
+        f"cannot tell {pairs}: {figures}, between the margin of {_percent(rule.margin)} and the limit "
+        f"of {_percent(rule.limit)}; a calmer machine or more looks would"
+    )
+
+
+def reported(metric: Metric, batch_size: int, baseline_ms: float, candidate_ms: float) -> Comparison:
+    """A percentile for information."""
+    growth = candidate_ms / baseline_ms - 1
+    return Comparison(
+        metric=metric,
+        name=metric,
+        batch_size=batch_size,
+        unit="ms",
+        baseline=baseline_ms,
+        candidate=candidate_ms,
+        change=Estimate(value=growth),
+        outcome="accept",
+        blocking=False,
+        reason=f"{_growth(growth, 'slower', 'faster')}; reported, not judged",
+    )
+
+
+def plain(
+    metric: Metric, name: str, unit: Unit, baseline: float, candidate: float, limit: float
+) -> Comparison:
+    """A figure without noise worth speaking of, such as a size: growth over `limit` blocks."""
+    growth = candidate / baseline - 1 if baseline > 0 else (0.0 if candidate <= 0 else float("inf"))
+    outcome: Outcome = "reject" if growth > limit + 1e-12 else "accept"
+    words = _growth(growth, "larger", "smaller")
+    judged = "over" if outcome == "reject" else "within"
+    return Comparison(
+        metric=metric,
+        name=name,
+        unit=unit,
+        baseline=baseline,
+        candidate=candidate,
+        change=Estimate(value=growth),
+        limit=limit,
+        outcome=outcome,
+        improved=growth < -limit,
+        reason=f"{words}, {judged} the limit of {_percent(limit)}",
+    )
+
+
+def judged(
+    metric: Metric,
+    unit: Unit,
+    verdict: Verdict,
+    baseline: float | None = None,
+    candidate: float | None = None,
+) -> Comparison:
+    """What another room has judged already: accuracy, outputs, the service level."""
+    low, high = verdict.interval or (None, None)
+    change = None
+    if metric == "accuracy" and verdict.actual is not None:
+        change = Estimate(value=verdict.actual, low=low, high=high)
+    return Comparison(
+        metric=metric,
+        name=verdict.name,
+        unit=unit,
+        baseline=baseline,
+        candidate=verdict.actual if candidate is None else candidate,
+        change=change,
+        limit=verdict.limit,
+        outcome=verdict.outcome,
+        blocking=verdict.blocking,
+        reason=verdict.reason,
+    )
+
+
+def _growth(fraction: float, more: str, less: str) -> str:
+    if abs(fraction) < 0.0005:
+        return "unchanged"
+    return f"{_percent(abs(fraction))} {more if fraction > 0 else less}"
+
+
+def _span(change: Estimate) -> str:
+    if change.low is None or change.high is None:
+        return ""
+    return f" [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
+
+
+def _percent(fraction: float) -> str:
+    """At most one decimal: `5 %`, `2.4 %`, `120 %`."""
+    value = 100 * fraction
+    return f"{value:.0f} %" if value >= 100 or abs(value - round(value)) < 0.05 else f"{value:.1f} %"

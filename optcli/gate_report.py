@@ -1,0 +1,117 @@
+"""What the merge gate found out: comparisons with the baseline, and one answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from optcli.results import Estimate, Outcome, RecipeSummary, Result
+
+SCHEMA = 1
+
+Metric = Literal["p50", "p95", "p99", "size", "memory", "accuracy", "outputs", "slo"]
+Unit = Literal["ms", "bytes", "fraction"]
+
+
+class Comparison(Result):
+    """One figure of a candidate's artifact beside the baseline's.
+
+    `change` is the growth as a fraction (0.05: 5 % slower or larger) with its 95 % interval, for an
+    accuracy the loss in fractions; `limit` is what it is judged by. A comparison that does not block
+    is for information. `pairs` counts launch pairs.
+    """
+
+    metric: Metric
+    name: str
+    batch_size: int | None = None
+    unit: Unit
+    baseline: float | None = None
+    candidate: float | None = None
+    change: Estimate | None = None
+    limit: float | None = None
+    outcome: Outcome
+    blocking: bool = True
+    improved: bool = False
+    pairs: int = 0
+    reason: str
+
+
+class OperatorGrowth(Result):
+    """An operator whose time differs between baseline and candidate, ms per call."""
+
+    operator: str
+    baseline_ms: float
+    candidate_ms: float
+
+
+class GatedVariant(Result):
+    """One variant: its comparisons, what differs between the two artifacts, and doubts.
+
+    `causes` says in words what may explain a difference, the most telling first; empty where nothing
+    differs or nothing failed.
+    """
+
+    runner: str
+    comparisons: tuple[Comparison, ...] = ()
+    causes: tuple[str, ...] = ()
+    operators: tuple[OperatorGrowth, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst blocking outcome."""
+        return worst(each.outcome for each in self.comparisons if each.blocking)
+
+
+class GateReport(Result):
+    """One run of the gate. `baseline` says where it came from, `sentence` is the answer in words."""
+
+    schema_version: int = Field(SCHEMA, alias="schema")
+    recipe: RecipeSummary
+    baseline: str
+    outcome: Outcome
+    sentence: str
+    exit_code: int
+    variants: dict[str, GatedVariant]
+    environment: dict[str, Any]
+    baseline_environment: dict[str, Any]
+    protocol: dict[str, Any] = Field(default_factory=dict)
+    samples: str | None = None
+    started: str
+    finished: str
+
+    def to_json(self) -> str:
+        """The public JSON form."""
+        return self.model_dump_json(by_alias=True, indent=2)
+
+    @staticmethod
+    def load(path: Path) -> GateReport:
+        """Read a report. Raises `UsageError` where it is missing, damaged or of another schema."""
+        from optcli.errors import UsageError
+
+        try:
+            report = GateReport.model_validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"this is no readable report of the gate: {str(error).splitlines()[0]}",
+                place=str(path),
+                hint="run `optcli gate` to write it again",
+            ) from error
+        if report.schema_version != SCHEMA:
+            raise UsageError(
+                f"the report has schema {report.schema_version}, this optcli reads {SCHEMA}",
+                place=str(path),
+                hint="use the optcli that wrote it",
+            )
+        return report
+
+
+def worst(outcomes: Any) -> Outcome:
+    """Reject before inconclusive before accept; accept of none."""
+    found = set(outcomes)
+    for outcome in ("reject", "inconclusive"):
+        if outcome in found:
+            return outcome
+    return "accept"
