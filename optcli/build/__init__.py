@@ -12,7 +12,7 @@ from typing import Any
 from optcli import environment, report, results
 from optcli.accuracy import require_metric
 from optcli.artifact import Artifact
-from optcli.build import latency, plugins, verdicts, view
+from optcli.build import latency, plugins, sweep, verdicts, view
 from optcli.build.accuracy import judge
 from optcli.build.execute import Done, Execution, Settings, log_of
 from optcli.build.plan import Plan, PlannedVariant, plan
@@ -70,10 +70,11 @@ def build(
         logs = folder / "logs"
         samples = folder / "samples.npz"
         measured = latency.measure(planned, made, kept, feeds, samples, logs, observer, remeasure)
+        swept = sweep.measure(planned, made, kept, feeds, logs, observer, remeasure)
         judged, failures = judge(planned, made, kept, logs, observer, remeasure, timeout_s)
         for name, reason in measured.failures.items():
             failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
-        found = _report(planned, done, measured, judged, failures, kept, logs, began)
+        found = _report(planned, done, measured, swept, judged, failures, kept, logs, began)
         view.write(folder / "report.json", found.to_json() + "\n")
         view.write(folder / "report.md", report.markdown(found))
     kept.digests.save()
@@ -175,6 +176,7 @@ def _report(
     planned: Plan,
     done: dict[str, Done],
     measured: latency.Found,
+    swept: dict[str, results.Sweep],
     judged: dict[str, results.Accuracy],
     failures: dict[str, OptcliError],
     store: Store,
@@ -185,7 +187,7 @@ def _report(
     variants = {
         variant.name: verdicts.variant_report(
             variant, planned, done, measured, judged, failures, store, logs
-        )
+        ).model_copy(update={"sweep": swept.get(variant.name)})
         for variant in planned.variants
     }
     errors = {key: one.error for key, one in done.items() if one.error is not None} | failures

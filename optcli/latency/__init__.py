@@ -10,6 +10,7 @@ from optcli.latency.measure import measure
 from optcli.latency.plan import Candidate
 from optcli.latency.samples import Measured, Series, load, save
 from optcli.latency.summary import protocol, speedup, to_results
+from optcli.latency.sweep import sweep
 from optcli.latency.verdicts import verdicts
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "protocol",
     "save",
     "speedup",
+    "sweep",
     "to_results",
     "verdicts",
 ]

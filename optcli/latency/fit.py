@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 NON_LINEAR = 0.10
 FEWEST_POINTS = 3
+# A share of the smallest call below which a part of the line is none, but for rounding.
+_NOTHING = 1e-9
 
 
 def fit(batch_sizes: Sequence[int], launches: Sequence[Sequence[float]]) -> SweepFit | None:
@@ -51,12 +53,13 @@ def fit(batch_sizes: Sequence[int], launches: Sequence[Sequence[float]]) -> Swee
         for value, each in zip(solution, reach, strict=True)
     )
     residual = float(np.max(np.abs(predicted - middle) / middle))
+    both_cost = bool(np.all(solution * [1, sizes[0]] > _NOTHING * middle[0]))
     return SweepFit(
         fixed_ms=fixed_ms,
         per_image_ms=per_image_ms,
         r_squared=_r_squared(middle, predicted, weights),
         largest_residual=residual,
-        linear=bool(residual <= NON_LINEAR and solution[0] > 0 and solution[1] > 0),
+        linear=residual <= NON_LINEAR and both_cost,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from optcli.report.notes import notes
 from optcli.report.rows import Row, accuracy_label, batch_sizes, rows
+from optcli.report.sweep_text import sweep_markdown
 from optcli.results import Report
 
 
@@ -26,6 +27,7 @@ def _lines(report: Report) -> Iterator[str]:
             yield f"### Batch size {size}"
             yield ""
         yield from _table(found, label)
+    yield from sweep_markdown(report)
     told = notes(report)
     if told.recommendation:
         yield from ("", f"**{_plain(told.recommendation)}**")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.report.notes import notes
 from optcli.report.rows import Row, accuracy_label, batch_sizes, rows
+from optcli.report.sweep_text import sweep_lines
 from optcli.results import Report
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ class _Report:
         for heading, made in _sections(self._report, console, options):
             yield Text(heading, style="bold")
             yield made
+            yield Text()
+        if swept := sweep_lines(self._report):
+            yield from (Text(line, no_wrap=True, overflow="fold") for line in swept)
             yield Text()
         yield from self._notes()
 

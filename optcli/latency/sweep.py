@@ -1,0 +1,235 @@
+"""The batch sweep: one artifact at batch sizes 1, 2, 4, ..., alone on the machine.
+
+A first launch goes up the sizes until something ends it: memory, the time cap, throughput that grows
+no more, or the largest size. Then several launches, fresh processes each, time all sizes in short
+rounds in random order: a launch is what varies, so intervals and the fit are over launches.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from optcli import runners, workers
+from optcli.errors import OptcliError
+from optcli.latency import memory
+from optcli.latency.budget import budget
+from optcli.latency.fit import fit
+from optcli.latency.plan import Candidate
+from optcli.latency.sweep_plan import (
+    LEAD_IN,
+    LEAST_CALLS,
+    ROUNDS,
+    WARM_CALLS,
+    allot,
+    cost_s,
+    grows_no_more,
+    ladder,
+)
+from optcli.observer import Observer
+from optcli.results import Estimate, Sweep, SweepPoint
+from optcli.settings import SweepSettings, TensorSpec
+from optcli.statistics import needed, percentile, percentile_over_rounds, spread
+from optcli.workers import Child
+
+_MEMORY_SHARE = 0.7
+# Launches end where the machine turns out to be so many times as slow as planned.
+_PATIENCE = 2
+_SHORTEST_WAIT_S = 120.0
+_FLUCTUATING = 0.10
+_SPAWNED = "optcli.latency.process:serve"
+
+
+def sweep(
+    candidate: Candidate,
+    inputs: Sequence[TensorSpec],
+    feeds: Path | None,
+    settings: SweepSettings,
+    log: Path,
+    seed: int,
+    observer: Observer,
+    *,
+    p99_ms: float | None = None,
+    timeout_s: float = 300.0,
+    available_bytes: int | None = None,
+) -> Sweep:
+    """Measure one artifact over batch sizes; `feeds` as in `optcli.latency.measure`.
+
+    With `p99_ms`, in milliseconds, the sweep goes on until that is passed and its time goes first into
+    the sizes that decide it. `available_bytes` is what its process may take; default: what is free.
+    Raises `OptcliError` where the artifact cannot be run at its smallest batch size.
+    """
+    run = _Run(
+        candidate, inputs, feeds, settings, log, seed, observer, p99_ms, timeout_s, available_bytes
+    )
+    start = datetime.now(UTC)
+    observer.started(run.step)
+    found = run.carry_out(start.astimezone().isoformat(timespec="seconds"))
+    observer.finished(run.step, (datetime.now(UTC) - start).total_seconds())
+    return found
+
+
+@dataclass
+class _Run:
+    candidate: Candidate
+    inputs: Sequence[TensorSpec]
+    feeds: Path | None
+    settings: SweepSettings
+    log: Path
+    seed: int
+    observer: Observer
+    p99_ms: float | None
+    timeout_s: float
+    available_bytes: int | None
+    usual_ns: dict[int, float] = field(default_factory=dict)
+    held_bytes: dict[int, int] = field(default_factory=dict)
+    threads: int | None = None
+
+    @property
+    def step(self) -> str:
+        return f"{self.candidate.name} › sweep"
+
+    def carry_out(self, measured_at: str) -> Sweep:
+        sizes = ladder(self.inputs, self.settings.max)
+        with self._launched(sizes) as child:
+            stopped = self._explore(child, sizes)
+        calls = allot(self.usual_ns, self.settings, self.p99_ms and self.p99_ms * 1e6)
+        launches: list[dict[int, list[float]]] = []
+        spent_s = 0.0
+        for number in range(self.settings.launches):
+            if number >= 2 and spent_s > _PATIENCE * self.settings.max_seconds:
+                break
+            launches.append(self._launch(number, calls))
+            spent_s += sum(sum(times) for times in launches[-1].values()) / 1e9
+        points = tuple(self._point(size, [launch[size] for launch in launches]) for size in calls)
+        medians = [[percentile(launch[size], 0.5) / 1e6 for size in calls] for launch in launches]
+        return Sweep(
+            points=points,
+            fit=fit(list(calls), medians),
+            budget=None if self.p99_ms is None else budget(points, self.p99_ms, stopped),
+            stopped_because=stopped,
+            launches=len(launches),
+            threads=self.threads,
+            measured_at=measured_at,
+        )
+
+    def _launched(self, sizes: Sequence[int]) -> Child:
+        """A fresh process that can run the artifact at these sizes."""
+        options = dict(self.candidate.options)
+        environment = runners.find(self.candidate.runner).model_validate(options).environment()
+        payload = {
+            "inputs": [spec.model_dump(mode="json") for spec in self.inputs],
+            "feeds": str(self.feeds) if self.feeds else None,
+            "batch_sizes": list(sizes),
+            "seed": self.seed,
+            "artifact": self.candidate.artifact.to_record(),
+            "runner": self.candidate.runner,
+            "options": options,
+        }
+        child = workers.spawn(_SPAWNED, payload, log=self.log, environment=environment)
+        try:
+            self.threads = _ask(child, {"do": "open"}, self.timeout_s)["threads"]
+        except OptcliError:
+            child.kill()
+            raise
+        return child
+
+    def _explore(self, child: Child, sizes: Sequence[int]) -> str:
+        """Go up the sizes; says why no further. What it finds is in `usual_ns` and `held_bytes`."""
+        for number, size in enumerate(sizes):
+            self.observer.progress(self.step, number / len(sizes) / 5, f"batch {size}")
+            reason = self._enough(size)
+            if reason is not None:
+                return reason
+            try:
+                warm = self._warm(child, size)
+                held = _ask(child, {"do": "memory"}, self.timeout_s)
+            except OptcliError as error:
+                if not self.usual_ns:
+                    raise
+                child.kill()
+                return f"batch size {size} failed: {error.message}"
+            self.usual_ns[size] = warm["usual_ns"]
+            self.held_bytes[size] = held["peak_memory_bytes"] or 0
+        top, wanted = sizes[-1], self.settings.max
+        return f"{top} is the largest " + ("wanted" if top == wanted else "the model takes")
+
+    def _enough(self, size: int) -> str | None:
+        """Why not to go on to this size; the first two are measured whatever they take."""
+        known = list(self.usual_ns)
+        if len(known) < 2:
+            return None
+        last, before = known[-1], known[-2]
+        more = (self.held_bytes[last] - self.held_bytes[before]) * (size - last) // (last - before)
+        free = memory.available_bytes() if self.available_bytes is None else self.available_bytes
+        if more > _MEMORY_SHARE * free:
+            return f"memory: batch size {size} would take {more / 1e6:.0f} MB more"
+        expected = {**self.usual_ns, size: self.usual_ns[last] * size / last}
+        # p99 of the sizes that decide the budget takes more time than anything else.
+        decides = self.p99_ms is not None and min(self.usual_ns.values()) <= self.p99_ms * 1e6
+        least_s = cost_s(expected, dict.fromkeys(expected, LEAST_CALLS), self.settings)
+        if least_s > self.settings.max_seconds / (2 if decides else 1):
+            return f"time cap: batch size {size} does not fit into {self.settings.max_seconds:g} s"
+        passed = self.p99_ms is None or self.usual_ns[last] > self.p99_ms * 1e6
+        if passed and grows_no_more({each: each / ns for each, ns in self.usual_ns.items()}):
+            return "throughput stopped growing"
+        return None
+
+    def _warm(self, child: Child, size: int) -> dict[str, Any]:
+        seconds = self.settings.max_seconds / 20
+        command = {"do": "warm", "batch_size": size, "calls": WARM_CALLS, "seconds": seconds}
+        return _ask(child, command, self.timeout_s)
+
+    def _launch(self, number: int, calls: Mapping[int, int]) -> dict[int, list[float]]:
+        """One launch: nanoseconds of every timed call, by batch size."""
+        order = random.Random(f"{self.seed}/{number}")  # noqa: S311 - turns, not secrets
+        found: dict[int, list[float]] = {size: [] for size in calls}
+        with self._launched(list(calls)) as child:
+            for size in calls:
+                self._warm(child, size)
+            for turn in range(ROUNDS):
+                done = (number + turn / ROUNDS) / self.settings.launches
+                said = f"launch {number + 1} of {self.settings.launches}"
+                self.observer.progress(self.step, 0.2 + 0.8 * done, said)
+                turns = list(calls)
+                order.shuffle(turns)
+                for size in turns:
+                    found[size] += self._round(child, size, calls[size])
+        return found
+
+    def _round(self, child: Child, size: int, calls: int) -> list[float]:
+        command = {"do": "round", "batch_size": size, "calls": calls, "lead_in": LEAD_IN}
+        expected_s = (calls + LEAD_IN) * self.usual_ns[size] / 1e9
+        found: list[float] = _ask(child, command, max(_SHORTEST_WAIT_S, 20 * expected_s))["ns"]
+        return found
+
+    def _point(self, size: int, launches: Sequence[Sequence[float]]) -> SweepPoint:
+        p50, p99 = (percentile_over_rounds(launches, q) for q in (0.5, 0.99))
+        times = [ns for launch in launches for ns in launch]
+        assert p50 is not None
+        flags = [] if p99 else [f"p99 n/a (n={len(times)}, needs {needed(0.99)})"]
+        if (share := spread(times)) > _FLUCTUATING:
+            flags.append(f"fluctuating (IQR/median {100 * share:.0f} %)")
+        return SweepPoint(
+            batch_size=size,
+            p50_ms=_milliseconds(p50),
+            p99_ms=p99 and _milliseconds(p99),
+            throughput_per_s=size * len(times) / sum(times) * 1e9,
+            samples=len(times),
+            peak_memory_bytes=self.held_bytes[size] or None,
+            flags=tuple(flags),
+        )
+
+
+def _ask(child: Child, command: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    child.send(command)
+    return child.receive(timeout_s)
+
+
+def _milliseconds(ns: Estimate) -> Estimate:
+    low, high = (None if bound is None else bound / 1e6 for bound in (ns.low, ns.high))
+    return Estimate(value=ns.value / 1e6, low=low, high=high)

@@ -1,0 +1,80 @@
+"""The batch sweep below the table: a row for each batch size, the line through them, the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optcli.report import wording
+from optcli.results import Report, Sweep, SweepFit
+
+
+def sweep_lines(report: Report) -> list[str]:
+    """Plain text: a block for each variant that was swept; nothing where none was."""
+    lines: list[str] = []
+    for name, variant in report.variants.items():
+        if variant.sweep is not None:
+            lines += [*([""] if lines else []), *_block(name, variant.sweep)]
+    return lines
+
+
+def sweep_markdown(report: Report) -> list[str]:
+    """The same as Markdown: a table and its sentences for each variant."""
+    lines: list[str] = []
+    for name, variant in report.variants.items():
+        if variant.sweep is not None:
+            lines += ["", f"### Batch sweep of {name}", ""]
+            if variant.sweep.points:
+                lines += [f"| {' | '.join(_HEADINGS)} |", "|" + " ---: |" * len(_HEADINGS)]
+                lines += [f"| {' | '.join(cells)} |" for cells in _cells(variant.sweep)]
+                lines += [""]
+            lines += [f"- {sentence}" for sentence in sentences(variant.sweep)]
+    return lines
+
+
+def sentences(sweep: Sweep) -> list[str]:
+    """What a sweep says in words: the line, the budget, why it went no further."""
+    found = [] if sweep.fit is None else [_line(sweep.fit)]
+    if sweep.budget is not None:
+        found.append(f"budget: {sweep.budget.sentence}")
+    return [*found, f"stopped: {sweep.stopped_because}"]
+
+
+_HEADINGS = ("batch", "p50 ms", "[95 %]", "p99 ms", "[95 %]", "images/s", "calls")
+
+
+def _block(name: str, sweep: Sweep) -> Iterator[str]:
+    yield f"Batch sweep of {name}" + (f", {sweep.launches} launches" if sweep.launches else "")
+    if sweep.points:
+        rows = [_HEADINGS, *_cells(sweep)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+        for row in rows:
+            yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+    for sentence in sentences(sweep):
+        yield f"  {sentence}"
+
+
+def _cells(sweep: Sweep) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(point.batch_size),
+            wording.milliseconds(point.p50_ms),
+            wording.interval(point.p50_ms),
+            wording.milliseconds(point.p99_ms),
+            wording.interval(point.p99_ms),
+            wording.number(point.throughput_per_s),
+            str(point.samples),
+        )
+        for point in sweep.points
+    ]
+
+
+def _line(fit: SweepFit) -> str:
+    fixed, each = (
+        f"{wording.milliseconds(one)} {wording.interval(one)}".strip()
+        for one in (fit.fixed_ms, fit.per_image_ms)
+    )
+    said = f"t(B) = {fixed} ms + B * {each} ms"
+    off = f"largest residual {wording.percent(fit.largest_residual)}"
+    if fit.linear:
+        return f"{said}, {off}"
+    return f"non-linear: {said} does not describe it ({off}); between the points, interpolate"

@@ -1,0 +1,211 @@
+"""The batch sweep: its ladder, what ends it, and where its time goes."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from optcli import workers
+from optcli.errors import OptcliError, StepError
+from optcli.latency.sweep import sweep
+from optcli.latency.sweep_plan import allot, cost_s, ladder
+from optcli.observer import Silent
+from optcli.settings import LatencySettings, SweepSettings, TensorSpec
+
+MB = 10**6
+
+
+def image(**batch):
+    return (TensorSpec(name="image", shape=("batch", 3), batch=batch or {"max": 64}),)
+
+
+class Sized:
+    """A measuring process whose calls take as long as `times(batch size)` says, in milliseconds."""
+
+    def __init__(self, model, payload):
+        self.model, self.payload, self.answer, self.killed = model, payload, None, False
+
+    def send(self, command):
+        size = command.get("batch_size")
+        self.model.said.append((command["do"], size))
+        dead = size is not None and size >= self.model.dies_at
+        if dead or command["do"] == self.model.fails:
+            self.answer = StepError("it was killed, most likely because memory ran out (SIGKILL)")
+        else:
+            self.answer = getattr(self, f"do_{command['do']}")(size, command)
+
+    def receive(self, timeout_s=None):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def kill(self):
+        self.killed = True
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.killed = True
+
+    def do_open(self, size, command):
+        return {"threads": 2}
+
+    def do_warm(self, size, command):
+        self.last = size
+        return {"usual_ns": self.model.times(size) * 1e6}
+
+    def do_round(self, size, command):
+        self.model.timed[size] = self.model.timed.get(size, 0) + command["calls"]
+        slow = 1 + 0.001 * len(self.model.children)
+        return {"ns": [self.model.times(size) * slow * 1e6] * command["calls"]}
+
+    def do_memory(self, size, command):
+        return {"peak_memory_bytes": 50 * MB + self.model.image_bytes * self.last}
+
+
+@pytest.fixture
+def run(monkeypatch, plain_runner, candidate, tmp_path):
+    def run(times, *, dies_at=10**6, image_bytes=MB, fails=None, inputs=None, p99_ms=None, **settings):
+        model = SimpleNamespace(
+            times=times, dies_at=dies_at, image_bytes=image_bytes, fails=fails, children=[], said=[],
+            timed={},
+        )  # fmt: skip
+        run.model = model
+
+        def spawn(function, payload, *, log, environment):
+            assert function == "optcli.latency.process:serve"
+            assert not any(not child.killed for child in model.children), "one resident at a time"
+            model.children.append(Sized(model, payload))
+            return model.children[-1]
+
+        monkeypatch.setattr(workers, "spawn", spawn)
+        return sweep(
+            candidate("onnx", threads=2),
+            inputs or image(),
+            None,
+            SweepSettings(**settings),
+            tmp_path / "log",
+            0,
+            Silent(),
+            p99_ms=p99_ms,
+            available_bytes=1000 * MB,
+        )
+
+    return run
+
+
+def sizes(found):
+    return [point.batch_size for point in found.points]
+
+
+def line(size):
+    return 4 + size
+
+
+def test_all_sizes_of_a_line_are_found_in_fresh_processes(run):
+    found = run(line)
+    assert sizes(found) == [1, 2, 4, 8, 16, 32, 64]
+    assert found.stopped_because == "64 is the largest wanted"
+    assert (found.launches, found.threads) == (5, 2)
+    assert found.fit.linear
+    assert found.fit.fixed_ms.value == pytest.approx(4, rel=0.01)
+    assert found.fit.per_image_ms.value == pytest.approx(1, rel=0.01)
+    assert found.fit.fixed_ms.low < found.fit.fixed_ms.value < found.fit.fixed_ms.high
+    assert found.points[4].throughput_per_s == pytest.approx(800, rel=0.01)
+    assert found.points[4].peak_memory_bytes == 66 * MB
+    assert len(run.model.children) == 6  # one looks how far to go
+    assert all(child.payload["options"] == {"threads": 2} for child in run.model.children)
+    assert {point.batch_size: point.samples for point in found.points} == run.model.timed
+
+
+def test_sizes_take_turns_in_another_order_in_every_launch(run):
+    run(line, max=8, launches=4)
+    turns = [size for do, size in run.model.said if do == "round"]
+    rounds = [tuple(turns[start : start + 4]) for start in range(0, len(turns), 4)]
+    assert len(rounds) == 8
+    assert all(sorted(each) == [1, 2, 4, 8] for each in rounds)
+    assert len(set(rounds)) > 2
+
+
+@pytest.mark.parametrize(
+    ("batch", "most", "expected"),
+    [
+        ({"min": 1, "max": 64}, 64, (1, 2, 4, 8, 16, 32, 64)),
+        ({"min": 1, "max": 24}, 64, (1, 2, 4, 8, 16, 24)),
+        ({"min": 1, "max": 64}, 6, (1, 2, 4, 6)),
+        ({"min": 3, "max": 12}, 64, (3, 6, 12)),
+        ({"min": 8, "max": 64}, 4, (8,)),
+    ],
+)
+def test_the_ladder_stays_within_what_the_model_takes(batch, most, expected):
+    assert ladder(image(**batch), most) == expected
+
+
+def test_a_model_with_a_fixed_batch_has_one_point_and_no_fit(run):
+    found = run(line, inputs=(TensorSpec(name="image", shape=(8, 3)),))
+    assert (sizes(found), found.fit) == ([8], None)
+    assert found.stopped_because == "8 is the largest the model takes"
+
+
+def test_it_stops_where_throughput_grows_no_more(run):
+    found = run(lambda size: size if size <= 4 else 1.1 * size)
+    assert found.stopped_because == "throughput stopped growing"
+    assert sizes(found) == [1, 2, 4]
+    assert not found.fit.linear
+
+
+def test_with_a_limit_it_goes_on_until_that_is_passed(run):
+    found = run(lambda size: float(size), p99_ms=20)
+    assert sizes(found) == [1, 2, 4, 8, 16, 32]
+    assert (found.budget.batch_size, found.budget.p99_ms) == (16, 20)
+    assert found.budget.sentence.startswith("within 20 ms at p99: batch 16, 99")
+
+
+def test_it_stops_before_the_memory_is_gone(run):
+    found = run(line, image_bytes=60 * MB)
+    assert found.stopped_because == "memory: batch size 32 would take 960 MB more"
+    assert sizes(found) == [1, 2, 4, 8, 16]
+
+
+def test_a_process_that_dies_ends_the_sweep_and_the_rest_is_measured(run):
+    found = run(line, dies_at=16)
+    assert found.stopped_because.startswith("batch size 16 failed: it was killed")
+    assert sizes(found) == [1, 2, 4, 8]
+    assert found.launches == 5
+
+
+def test_what_cannot_run_at_all_is_an_error_and_leaves_no_process(run):
+    with pytest.raises(OptcliError, match="killed"):
+        run(line, fails="open")
+    assert all(child.killed for child in run.model.children)
+
+
+def test_the_time_cap_ends_it_and_is_kept(run):
+    found = run(lambda size: 40.0 * size, max_seconds=20, p99_ms=None, max=64)
+    assert found.stopped_because == "time cap: batch size 8 does not fit into 20 s"
+    assert sizes(found) == [1, 2, 4]
+    assert sum(count * 40 * size for size, count in run.model.timed.items()) < 20e3
+
+
+def test_time_goes_first_to_what_decides_the_budget():
+    usual = {size: 8e6 * size for size in (1, 2, 4, 8)}
+    settings = SweepSettings(max_seconds=30)
+    calls = allot(usual, settings, 40e6)
+    assert calls[4] * 10 >= 368
+    assert calls[8] < calls[4] > calls[1]
+    assert cost_s(usual, calls, settings) <= 30
+    free = allot(usual, settings, None)
+    assert free[1] * 10 >= 368 > free[4] * 10
+
+
+def test_too_few_calls_for_p99_are_said(run):
+    found = run(lambda size: 100.0 * size, max_seconds=20, max=4, p99_ms=150)
+    assert found.points[0].p99_ms is None
+    assert "p99 n/a" in found.points[0].flags[0]
+    assert "not decided" in found.budget.sentence
+
+
+def test_how_it_is_written_in_a_recipe():
+    assert LatencySettings().sweeping is None
+    assert LatencySettings(sweep=True).sweeping == SweepSettings()
+    assert LatencySettings(sweep={"max": 16}).sweeping.max == 16
