@@ -108,12 +108,30 @@ def listed(names: Sequence[str]) -> str:
 
 def age(then: str, now: str) -> str | None:
     """How long before `now` something was; None where it was less than a minute, or is not known."""
-    try:
-        seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(then)).total_seconds()
-    except (ValueError, TypeError):
+    passed = seconds(then, now)
+    if passed is None:
         return None
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        count = int(seconds // length)
+        count = int(passed // length)
         if count >= 1:
             return f"{count} {unit}{'s' if count > 1 else ''}"
     return None
+
+
+def seconds(started: str, finished: str) -> float | None:
+    """Seconds between two times in ISO 8601; None where one cannot be read."""
+    try:
+        return (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 20 s`, `1 h 5 min`."""
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"

@@ -1,0 +1,184 @@
+"""What charts are drawn with: axes, whiskers, markers, labels that keep out of each other's way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from optcli.report.html import scales
+from optcli.report.html.scales import Scale
+from optcli.report.html.tags import Markup, join, tag
+from optcli.results import Estimate
+
+COLOURS = 8
+WIDE, NARROW = 760, 346
+# Of the page's font at 12 pixels; a little too wide rather than too narrow.
+_CHARACTER = 6.7
+
+
+@dataclass(frozen=True)
+class Area:
+    """Where data are drawn, in pixels from the upper left corner of the figure."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+
+def figure(name: str, draw: Callable[[int], Markup]) -> Markup:
+    """A drawing twice, for wide pages and for phones: text in a picture that shrinks is unreadable."""
+    return tag(
+        "figure",
+        tag("div", draw(WIDE), class_="wide"),
+        tag("div", draw(NARROW), class_="narrow"),
+        aria_label=name,
+    )
+
+
+def picture(width: float, height: float, name: str, *children: object) -> Markup:
+    """An SVG of fixed size, with a name for those who cannot see it."""
+    return tag(
+        "svg",
+        tag("title", name),
+        join(children),  # type: ignore[arg-type]
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=width,
+        height=height,
+        role="img",
+    )
+
+
+def text(x: float, y: float, said: str, anchor: str = "start", kind: str = "") -> Markup:
+    """One line of text; `anchor` is start, middle or end."""
+    return tag("text", said, x=x, y=y, text_anchor=anchor, class_=kind or None)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
+    """A straight line of a CSS class."""
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind)
+
+
+def path(points: Iterable[tuple[float, float]], kind: str, *, closed: bool = False) -> Markup:
+    """Straight lines through points."""
+    steps = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    return tag("path", d=f"M{steps}{'Z' if closed else ''}", class_=kind)
+
+
+def axes(area: Area, x: Scale, y: Scale, x_name: str, y_name: str) -> list[Markup]:
+    """Grid, ticks and names of both axes; the name of the upright one lies above it."""
+    return [
+        *upright(area, y),
+        *level(area, x, x_name),
+        text(0, area.top - 12, y_name, kind="axis-name"),
+    ]
+
+
+def level(
+    area: Area, x: Scale, name: str, ticks: Sequence[float] | None = None, grid: str = "grid"
+) -> list[Markup]:
+    """The lower axis with its grid."""
+    made = []
+    for value in x.ticks() if ticks is None else ticks:
+        at = x(value)
+        made.append(line(at, area.top, at, area.bottom, grid))
+        made.append(text(at, area.bottom + 16, scales.label(value), "middle", "tick"))
+    made.append(line(area.left, area.bottom, area.right, area.bottom, "axis"))
+    made.append(text((area.left + area.right) / 2, area.bottom + 34, name, "middle", "axis-name"))
+    return made
+
+
+def upright(area: Area, y: Scale) -> list[Markup]:
+    """The left axis with its grid."""
+    made = []
+    for value in y.ticks(40):
+        at = y(value)
+        made.append(line(area.left, at, area.right, at, "grid"))
+        made.append(text(area.left - 7, at + 4, scales.label(value), "end", "tick"))
+    return made
+
+
+def whisker(at: float, ends: tuple[float, float], *, level: bool) -> Markup:
+    """A 95 % interval through `at`, the pixel on the other axis."""
+    low, high = ends
+    if level:
+        return path([(low, at), (high, at)], "whisker")
+    caps = [path([(at - 3, end), (at + 3, end)], "whisker") for end in ends]
+    return join([path([(at, low), (at, high)], "whisker"), *caps])
+
+
+def bounds(estimate: Estimate, scale: Scale) -> tuple[float, float] | None:
+    """The pixels of an interval's ends; None where there is no interval."""
+    if estimate.low is None or estimate.high is None:
+        return None
+    return scale(estimate.low), scale(estimate.high)
+
+
+def marker(index: int, x: float, y: float, name: str, *, hollow: bool = False) -> Markup:
+    """The sign of the series `index`: a shape beside its colour, with a tooltip."""
+    kind = "hollow" if hollow else "solid"
+    corners = (None, 4, 3, -3, -4)[index % 5]
+    if corners is None:
+        return tag("circle", tag("title", name), cx=x, cy=y, r=4.5, class_=kind)
+    size = {4: 5.8, 3: 5.8, -3: 5.8, -4: 6.0}[corners]
+    # A square stands on its side, a diamond on its corner; a triangle up, or down.
+    turn = {4: 45.0, 3: -90.0, -3: 90.0, -4: 0.0}[corners]
+    count = abs(corners)
+    points = " ".join(
+        f"{x + size * math.cos(math.radians(turn + 360 * k / count)):.1f},"
+        f"{y + size * math.sin(math.radians(turn + 360 * k / count)):.1f}"
+        for k in range(count)
+    )
+    return tag("polygon", tag("title", name), points=points, class_=kind)
+
+
+def series(index: int, *children: Markup) -> Markup:
+    """A group in the colour of a series."""
+    return tag("g", *children, class_=f"s{index % COLOURS}")
+
+
+def legend(names: Sequence[tuple[int, str]]) -> Markup:
+    """Which sign stands for which variant."""
+    entries = []
+    for index, name in names:
+        sign = tag(
+            "svg",
+            series(index, marker(index, 7, 7, name)),
+            viewBox="0 0 14 14",
+            width=14,
+            height=14,
+            aria_hidden="true",
+        )
+        entries.append(tag("li", sign, " ", name))
+    return tag("ul", *entries, class_="legend")
+
+
+def width_of(said: str) -> float:
+    """About how wide a text is, in pixels."""
+    return _CHARACTER * len(said)
+
+
+def shortened(said: str, room: float) -> str:
+    """A text that fits into so many pixels, its middle left out."""
+    most = max(4, int(room / _CHARACTER))
+    if len(said) <= most:
+        return said
+    head = (most - 1) // 2
+    return f"{said[: most - 1 - head]}…{said[len(said) - head :]}"
+
+
+def spread_out(wanted: Sequence[float], apart: float, low: float, high: float) -> list[float]:
+    """Positions near the wanted ones, at least `apart` from each other where there is room."""
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    apart = min(apart, (high - low) / max(1, len(order) - 1)) if len(order) > 1 else apart
+    placed = list(wanted)
+    edge = low
+    for index in order:
+        placed[index] = max(edge, min(placed[index], high))
+        edge = placed[index] + apart
+    edge = high
+    for index in reversed(order):
+        placed[index] = min(edge, placed[index])
+        edge = placed[index] - apart
+    return placed

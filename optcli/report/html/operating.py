@@ -1,0 +1,200 @@
+"""The operating curve: latency and throughput against the batch size, the budget drawn in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from optcli.report import wording
+from optcli.report.html import marks
+from optcli.report.html.budget import Budget, budget_of
+from optcli.report.html.marks import Area
+from optcli.report.html.scales import Scale, from_zero, spanning
+from optcli.report.html.tags import Markup, join, tag
+from optcli.results import Estimate, Report, SweepFit, VariantReport
+
+_HEIGHT = 300
+
+
+@dataclass(frozen=True)
+class _Point:
+    batch_size: int
+    ms: Estimate
+    throughput_per_s: float
+
+    def inside(self, budget: Budget | None) -> bool:
+        """Whether the whole interval keeps the budget; true where there is none."""
+        return budget is None or (self.ms.high or self.ms.value) <= budget.limit_ms
+
+
+@dataclass(frozen=True)
+class _Curve:
+    index: int
+    name: str
+    points: Sequence[_Point]
+    line: SweepFit | None
+
+
+def operating(report: Report) -> Markup | None:
+    """Both curves of every variant; None where fewer than two batch sizes were measured.
+
+    A variant's sweep is drawn where it has one, else what the table has. With a budget, latency is
+    the percentile that the budget bounds, else p50.
+    """
+    budget = budget_of(report)
+    percentile = budget.percentile if budget else "p50"
+    curves = [
+        _Curve(index, name, points, variant.sweep.fit if variant.sweep and not budget else None)
+        for index, (name, variant) in enumerate(report.variants.items())
+        if (points := _points(variant, percentile))
+    ]
+    if len({point.batch_size for curve in curves for point in curve.points}) < 2:
+        return None
+    latency = f"{percentile} against batch size"
+
+    def first(width: int) -> Markup:
+        return _latency(width, curves, percentile, budget)
+
+    def second(width: int) -> Markup:
+        return _throughput(width, curves, budget)
+
+    return join(
+        [
+            tag(
+                "div",
+                marks.figure(latency, lambda width: first(min(width, 372))),
+                marks.figure("Throughput against batch size", lambda width: second(min(width, 372))),
+                class_="pair",
+            ),
+            marks.legend([(curve.index, curve.name) for curve in curves]),
+            _said(report, curves, budget),
+        ]
+    )
+
+
+def _points(variant: VariantReport, percentile: str) -> list[_Point]:
+    rows = variant.sweep.points if variant.sweep and variant.sweep.points else variant.latency
+    found = [
+        _Point(row.batch_size, estimate, row.throughput_per_s)
+        for row in rows
+        if (estimate := getattr(row, f"{percentile}_ms", None)) is not None
+    ]
+    return sorted(found, key=lambda point: point.batch_size)
+
+
+def _latency(width: int, curves: Sequence[_Curve], percentile: str, budget: Budget | None) -> Markup:
+    area = Area(44, width - 14, 32, _HEIGHT - 40)
+    sizes = _sizes(curves)
+    x = spanning(sizes, area.left + 8, area.right - 4, log=True)
+    values = [value for curve in curves for point in curve.points for value in _ends(point.ms)]
+    y = spanning([*values, *([budget.limit_ms] if budget else [])], area.bottom, area.top)
+    made = [*_frame(area, x, y, sizes, f"{percentile}, milliseconds")]
+    if budget:
+        at = y(budget.limit_ms)
+        made.append(marks.line(area.left, at, area.right, at, "budget"))
+        said = f"budget {budget.limit_ms:g} ms"
+        below = at + 14 if at < area.top + 16 else at - 5
+        made.append(marks.text(area.left + 8, below, said, kind="budget-name"))
+    for place, curve in enumerate(curves):
+        aside = _aside(place, len(curves))
+        line = [(x(point.batch_size) + aside, y(point.ms.value)) for point in curve.points]
+        parts = [marks.path(line, "curve")]
+        for point in curve.points:
+            at = x(point.batch_size) + aside
+            if ends := marks.bounds(point.ms, y):
+                parts.append(marks.whisker(at, ends, level=False))
+            said = f"{curve.name}, batch {point.batch_size}: {percentile} {_milliseconds(point.ms)}"
+            hollow = not point.inside(budget)
+            parts.append(marks.marker(curve.index, at, y(point.ms.value), said, hollow=hollow))
+        if curve.line is not None and curve.line.linear:
+            parts.append(_fitted(curve.line, x, y, sizes))
+        made.append(marks.series(curve.index, *parts))
+    return marks.picture(width, _HEIGHT, f"{percentile} against batch size", *made)
+
+
+def _throughput(width: int, curves: Sequence[_Curve], budget: Budget | None) -> Markup:
+    area = Area(44, width - 14, 32, _HEIGHT - 40)
+    sizes = _sizes(curves)
+    x = spanning(sizes, area.left + 8, area.right - 4, log=True)
+    values = [point.throughput_per_s for curve in curves for point in curve.points]
+    y = spanning(values, area.bottom, area.top)
+    y = y if y.log else from_zero(values, area.bottom, area.top)
+    made = [*_frame(area, x, y, sizes, "images a second")]
+    for curve in curves:
+        line = [(x(point.batch_size), y(point.throughput_per_s)) for point in curve.points]
+        parts = [marks.path(line, "curve")]
+        for point, (at, height) in zip(curve.points, line, strict=True):
+            rate = wording.number(point.throughput_per_s)
+            said = f"{curve.name}, batch {point.batch_size}: {rate} images a second"
+            hollow = not point.inside(budget)
+            parts.append(marks.marker(curve.index, at, height, said, hollow=hollow))
+        made.append(marks.series(curve.index, *parts))
+    return marks.picture(width, _HEIGHT, "Throughput against batch size", *made)
+
+
+def _frame(area: Area, x: Scale, y: Scale, sizes: Sequence[int], name: str) -> Iterator[Markup]:
+    yield from marks.upright(area, y)
+    step = max(1, -(-len(sizes) // 8))
+    yield from marks.level(area, x, "batch size", [float(size) for size in sizes[::step]], "grid faint")
+    yield marks.text(0, 14, f"{name}{' (log scale)' if y.log else ''}", kind="axis-name")
+
+
+def _aside(place: int, count: int) -> float:
+    """Pixels that a curve stands aside, so that whiskers at one batch size do not cover each other."""
+    return (place - (count - 1) / 2) * min(3.0, 16.0 / count)
+
+
+def _fitted(line: SweepFit, x: Scale, y: Scale, sizes: Sequence[int]) -> Markup:
+    """The fitted line; a curve where the axes are logarithmic."""
+    low, high = sizes[0], sizes[-1]
+    steps = [low * (high / low) ** (index / 24) for index in range(25)]
+    found = [(x(size), y(line.fixed_ms.value + size * line.per_image_ms.value)) for size in steps]
+    return marks.path(found, "fitted")
+
+
+def _said(report: Report, curves: Sequence[_Curve], budget: Budget | None) -> Markup:
+    """What the budget allows, and what the fits say, in words."""
+    lines = []
+    for curve in curves:
+        sweep = report.variants[curve.name].sweep
+        if sweep is not None and sweep.budget is not None:
+            lines.append(f"{curve.name}: {sweep.budget.sentence}")
+        elif budget is not None:
+            lines.append(f"{curve.name}: {_largest(curve, budget)}")
+        if sweep is not None and sweep.fit is not None and sweep.fit.linear:
+            fixed, each = sweep.fit.fixed_ms, sweep.fit.per_image_ms
+            lines.append(
+                f"{curve.name}: a call costs {_milliseconds(fixed)} and"
+                f" {_milliseconds(each)} for each image (dotted line)"
+            )
+    hint = tag("p", "Hollow: not surely inside the budget.", class_="hint") if budget else None
+    return join([hint, tag("ul", *(tag("li", line) for line in lines)) if lines else None])
+
+
+def _largest(curve: _Curve, budget: Budget) -> str:
+    """In words, from the measured batch sizes alone: larger ones may do as well."""
+    inside = []
+    for point in curve.points:
+        if not point.inside(budget):
+            break
+        inside.append(point)
+    bound = f"{budget.limit_ms:g} ms ({budget.percentile})"
+    if not inside:
+        return f"no measured batch size surely keeps {bound}"
+    best = inside[-1]
+    more = ", the largest measured" if best is curve.points[-1] else ""
+    rate = wording.number(best.throughput_per_s)
+    return f"up to batch size {best.batch_size}{more} inside {bound}: {rate} images a second"
+
+
+def _sizes(curves: Sequence[_Curve]) -> list[int]:
+    return sorted({point.batch_size for curve in curves for point in curve.points})
+
+
+def _ends(estimate: Estimate) -> list[float]:
+    found = (estimate.value, estimate.low, estimate.high)
+    return [each for each in found if each is not None and each > 0]
+
+
+def _milliseconds(estimate: Estimate) -> str:
+    return f"{wording.number(estimate.value)} ms {wording.interval(estimate)}".strip()

@@ -1,0 +1,164 @@
+"""The page of one build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optcli.report import wording
+from optcli.report.html import tables
+from optcli.report.html.budget import budget_of
+from optcli.report.html.distributions import Quantiles, distributions
+from optcli.report.html.document import document, folded, section
+from optcli.report.html.operating import operating
+from optcli.report.html.tags import Markup, join, tag
+from optcli.report.html.timings import timings
+from optcli.report.html.tradeoff import tradeoff
+from optcli.report.notes import Notes, notes
+from optcli.report.rows import accuracy_label, batch_sizes
+from optcli.results import Report
+
+_CODES = {
+    0: ("every blocking verdict accepts", "accept"),
+    1: ("a blocking verdict rejects", "reject"),
+    3: ("something required is missing", "reject"),
+    4: ("a pass or runner failed", "reject"),
+    5: ("inconclusive", "inconclusive"),
+}
+_GLOSSARY = (
+    ("p50, p95, p99", "half of the calls, 95 %, 99 % took no longer"),
+    ("[low, high]", "the 95 % interval: what the value may be, by what the rounds show"),
+    ("n/a (n=…, needs …)", "too few calls for this percentile: it is left out rather than guessed"),
+    ("speed-up", "how many times as fast as the baseline, compared round by round"),
+    ("no clear gain", "the interval does not tell whether it is faster; advice, it blocks nothing"),
+    ("noisy", "other work interrupted some rounds; no sample is dropped for that"),
+    ("fluctuating", "the middle half of the calls spreads over more than 10 % of the median"),
+    ("environment not fit", "over more than 25 %: measure again when the machine is quiet"),
+)  # fmt: skip
+
+
+def page(report: Report, quantiles: Quantiles) -> str:
+    """The report of a build as one HTML file. `quantiles` may be empty: curves are left out then."""
+    told = notes(report)
+    return document(
+        f"{report.recipe.name}: optcli report",
+        _header(report),
+        tag("main", *_sections(report, told, quantiles)),
+        footer=[tag("p", each) for each in told.footer],
+    )
+
+
+def _header(report: Report) -> Markup:
+    said, outcome = _CODES.get(report.exit_code, (f"exit code {report.exit_code}", "reject"))
+    count = len(report.variants)
+    parts = [f"{count} variant{'s' if count != 1 else ''}", report.finished.replace("T", " ")]
+    cpu = report.environment.get("cpu", {}).get("model")
+    cores = report.environment.get("cores")
+    parts += [f"{cpu}, {cores} core{'s' if cores != 1 else ''}"] if cpu and cores else []
+    title = tag("div", tag("h1", report.recipe.name), tables.chip(said, outcome), class_="title")
+    return tag("header", title, tag("p", " · ".join(parts), class_="hint"))
+
+
+def _sections(report: Report, told: Notes, quantiles: Quantiles) -> Iterator[Markup]:
+    yield _answer(report)
+    yield _results(report, told)
+    yield from _distributions(report, quantiles)
+    yield from _operating(report)
+    label, chart = accuracy_label(report), tradeoff(report)
+    if chart is not None:
+        lead = "Left is faster. Whiskers are 95 % intervals, the dotted steps the Pareto frontier."
+        yield section(f"{label} against latency", lead, chart, id_="tradeoff")
+    yield section("Where the build's time went", None, timings(report), id_="time")
+    yield section(
+        "How it was measured",
+        None,
+        tag("ul", *(tag("li", line) for line in told.footer)),
+        folded("Environment", tables.environment(report.environment)),
+        folded("What the words mean", _glossary()),
+        id_="environment",
+    )
+
+
+def _answer(report: Report) -> Markup:
+    if report.recommended is None:
+        said = report.recommendation or "There is no recommendation."
+        return tag("section", tag("p", said), class_="answer none", id="answer")
+    return tag(
+        "section", tag("p", report.recommendation), _figures(report), class_="answer", id="answer"
+    )
+
+
+def _figures(report: Report) -> Markup | None:
+    """The recommended variant in four figures."""
+    variant = report.variants.get(report.recommended or "")
+    if variant is None or not variant.latency or variant.artifact is None:
+        return None
+    artifact = variant.artifact
+    row = min(variant.latency, key=lambda each: each.batch_size)
+    found = [
+        (wording.times(row.speedup), f"as fast as {report.baseline} {wording.interval(row.speedup)}"),
+        (f"{wording.milliseconds(row.p50_ms)} ms", f"p50 at batch size {row.batch_size}"),
+        (wording.megabytes(artifact.size_bytes), f"{artifact.precision} {artifact.format}"),
+    ]  # fmt: skip
+    accuracy = variant.accuracy
+    if accuracy is not None and accuracy.metric is not None:
+        change = wording.change(accuracy)
+        moved = f"{change} points" if change not in ("", "0.00") else "unchanged"
+        label = accuracy_label(report) or accuracy.metric
+        found.append((wording.percent(accuracy.value), f"{label}, {moved}"))
+    items = (tag("li", tag("b", figure), tag("span", said)) for figure, said in found)
+    return tag("ul", *items, class_="figures")
+
+
+def _results(report: Report, told: Notes) -> Markup:
+    sizes = batch_sizes(report)
+    parts: list[Markup] = []
+    for size in sizes:
+        shown = tables.results(report, size)
+        name = f"Batch size {size}" if size else "Results"
+        parts.append(shown if size == sizes[0] else folded(name, shown))
+    title = f"Results at batch size {sizes[0]}" if sizes[0] else "Results"
+    for name, lines in (
+        ("Verdicts", told.reasons),
+        ("Failed or skipped", told.missing),
+        ("Doubts about the measurement", told.doubts),
+    ):
+        if lines:
+            parts.append(tag("h3", name))
+            parts.append(tag("ul", *(tag("li", line) for line in lines)))
+    more = tables.details(report)
+    if more is not None:
+        parts.append(folded("More figures: processor time, loading, memory, flags", more))
+    return section(title, None, *parts, id_="results")
+
+
+def _distributions(report: Report, quantiles: Quantiles) -> Iterator[Markup]:
+    sizes = [size for size in batch_sizes(report) if size is not None]
+    if not sizes:
+        return
+    first = distributions(report, sizes[0], quantiles)
+    others = (
+        folded(f"Batch size {size}", distributions(report, size, quantiles)) for size in sizes[1:]
+    )
+    lead = f"Every timed call at batch size {sizes[0]}: a second hump is a second mode of the machine."
+    if not any(quantiles.values()):
+        lead = f"Percentiles at batch size {sizes[0]}; the raw samples are not beside this report."
+    yield section("Latency of each artifact", lead, first, *others, id_="distributions")
+
+
+def _operating(report: Report) -> Iterator[Markup]:
+    if not any(variant.latency or variant.sweep for variant in report.variants.values()):
+        return
+    chart = operating(report)
+    name = "Operating curve"
+    if chart is None:
+        said = "Only one batch size was measured: latency.batch_sizes or latency.sweep asks for more."
+        yield section(name, said, id_="operating")
+        return
+    budget = budget_of(report)
+    words = f"The budget is {budget.percentile} {budget.limit_ms:g} ms. " if budget else ""
+    lead = f"What a larger batch costs in latency and brings in throughput. {words}"
+    yield section(name, f"{lead}Whiskers are 95 % intervals.".strip(), chart, id_="operating")
+
+
+def _glossary() -> Markup:
+    return tag("dl", *(join([tag("dt", word), tag("dd", meaning)]) for word, meaning in _GLOSSARY))

@@ -1,0 +1,146 @@
+"""The report's figures as real tables; every `n/a` says why where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from optcli.report import wording
+from optcli.report.html.tags import Child, Markup, tag
+from optcli.report.rows import Row, accuracy_label, batch_sizes, rows
+from optcli.results import Latency, Report, VariantReport
+
+_SIGNS = {"accept": "✓", "reject": "✕", "inconclusive": "?"}
+
+
+def chip(said: str, outcome: str) -> Markup:
+    """A verdict: a sign beside its colour."""
+    return tag("span", f"{_SIGNS.get(outcome, '')} {said}".strip(), class_=f"chip {outcome}")
+
+
+def table(heads: list[tuple[str, bool]], body: list[Markup], name: str) -> Markup:
+    """A table in a box that scrolls by itself; `heads` are names and whether they stand left."""
+    cells = (tag("th", head, scope="col", class_="left" if left else None) for head, left in heads)
+    made = tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *body))
+    return tag("div", made, class_="scroll", tabindex="0", role="region", aria_label=name)
+
+
+def results(report: Report, batch_size: int | None) -> Markup:
+    """One row per variant at one batch size; the first size also shows what failed or was skipped."""
+    label = accuracy_label(report)
+    first = batch_size == batch_sizes(report)[0]
+    right = [label] if label and first else []
+    right += ["change"] if label and label != "SQNR" and first else []
+    heads = [("variant", True), ("runtime", True), ("precision", True), ("size", False)]
+    heads += [(name, False) for name in ("p50 ms", "p95 ms", "p99 ms", "images/s", "speed-up", *right)]
+    heads += [("verdict", True)] if first else []
+    found = {row.variant: row for row in rows(report, batch_size)}
+    body = []
+    for name, variant in report.variants.items():
+        if name in found:
+            body.append(_row(report, found[name], variant, batch_size, len(right), first))
+        elif first:
+            body.append(_missing(name, variant, len(heads)))
+    title = f"Results at batch size {batch_size}" if batch_size else "Results"
+    return table(heads, body, title)
+
+
+def _row(
+    report: Report, row: Row, variant: VariantReport, batch_size: int | None, right: int, first: bool
+) -> Markup:
+    latency = next((each for each in variant.latency if each.batch_size == batch_size), None)
+    cells: list[Child] = [
+        tag("th", row.variant, scope="row", class_="left"),
+        tag("td", row.runtime, class_="left"),
+        tag("td", row.precision, class_="left"),
+        tag("td", row.size),
+        tag("td", _known(row.p50, latency, "p50"), _below(row.p50_interval)),
+        tag("td", _known(row.p95, latency, "p95")),
+        tag("td", _known(row.p99, latency, "p99")),
+        tag("td", row.rate),
+        tag("td", _known(row.speedup, latency, "no speed-up"), _below(row.speedup_interval)),
+    ]
+    cells += [tag("td", each) for each in (row.accuracy, row.change)[:right]]
+    if first:
+        outcome = "none" if row.verdict == "baseline" else row.outcome
+        cells.append(tag("td", chip(row.verdict, outcome), class_="left"))
+    best = row.variant == report.recommended
+    return tag("tr", *cells, class_="best" if best else None)
+
+
+def _missing(name: str, variant: VariantReport, columns: int) -> Markup:
+    required = variant.required and variant.status == "skipped"
+    outcome = "reject" if variant.status == "failed" or required else "none"
+    return tag(
+        "tr",
+        tag("th", name, scope="row", class_="left"),
+        tag("td", variant.reason or "no reason given", colspan=str(columns - 2), class_="left wraps"),
+        tag("td", chip(variant.status, outcome), class_="left"),
+    )
+
+
+def _known(shown: str, latency: Latency | None, flag: str) -> Markup | str:
+    """A figure; where there is none, the flag that says why is its tooltip."""
+    if shown != wording.NONE:
+        return shown
+    why = "not measured" if latency is None else "not known"
+    why = next((each for each in (latency.flags if latency else ()) if each.startswith(flag)), why)
+    return tag("abbr", shown, title=why)
+
+
+def _below(interval: str) -> Markup | None:
+    return tag("small", interval) if interval else None
+
+
+def details(report: Report) -> Markup | None:
+    """What else was measured: one row per variant and batch size, flags in full."""
+    body = []
+    for name, variant in report.variants.items():
+        for row in variant.latency:
+            figures = (row.mean_ms, row.cpu_ms, row.import_ms, row.load_ms, row.first_ms)
+            cells = [wording.NONE if each is None else wording.number(each) for each in figures]
+            peak = row.peak_memory_bytes
+            body.append(
+                tag(
+                    "tr",
+                    tag("th", name, scope="row", class_="left"),
+                    tag("td", str(row.batch_size)),
+                    tag("td", str(row.threads)),
+                    tag("td", str(row.samples)),
+                    *(tag("td", each) for each in cells),
+                    tag("td", wording.NONE if peak is None else wording.megabytes(peak)),
+                    tag("td", "; ".join(row.flags), class_="left wraps"),
+                )
+            )
+    names = (
+        "batch",
+        "threads",
+        "calls",
+        "mean ms",
+        "CPU ms",
+        "import ms",
+        "load ms",
+        "first ms",
+        "memory",
+    )
+    heads = [("variant", True), *((name, False) for name in names), ("flags", True)]
+    return table(heads, body, "More figures") if body else None
+
+
+def environment(values: Mapping[str, Any]) -> Markup:
+    """Everything that the report knows of the machine, nested names joined."""
+    pairs = (tag("dt", name) + tag("dd", value) for name, value in _flat(values))
+    return tag("dl", *(Markup(pair) for pair in pairs))
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        full = f"{above} {name}".strip().replace("_", " ")
+        if isinstance(value, Mapping):
+            yield from _flat(value, full)
+        elif isinstance(value, list | tuple):
+            yield full, ", ".join(map(str, value)) or "none"
+        elif isinstance(value, bool):
+            yield full, "yes" if value else "no"
+        else:
+            yield full, "not known" if value is None else str(value)

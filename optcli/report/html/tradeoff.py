@@ -1,0 +1,184 @@
+"""Accuracy against latency, with the Pareto frontier: which artifacts are worth a look at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optcli.report import wording
+from optcli.report.html import marks
+from optcli.report.html.labels import Box, beside
+from optcli.report.html.marks import Area
+from optcli.report.html.scales import Scale, spanning
+from optcli.report.html.tags import Markup, join, tag
+from optcli.report.rows import accuracy_label, batch_sizes
+from optcli.results import Estimate, Report, VariantReport
+
+_HEIGHT = 380
+# Half a point of percent: differences below it shall not look like cliffs.
+_SMALLEST_ROOM = 0.5
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One variant: milliseconds, and how right it is: percent, or decibel where there are no labels.
+
+    `score` grows with how right it is, whichever way the metric counts.
+    """
+
+    index: int
+    name: str
+    ms: Estimate
+    right: Estimate
+    score: float
+    refused: bool
+
+
+def tradeoff(report: Report) -> Markup | None:
+    """The chart at the first batch size; None where fewer than two variants have both figures."""
+    label = accuracy_label(report)
+    choices, left_out = _choices(report)
+    if label is None or len(choices) < 2:
+        return None
+    best = frontier(choices)
+    unit = "dB" if label == "SQNR" else "%"
+    name = f"{label} against latency at batch size {batch_sizes(report)[0]}"
+    bar = None if label == "SQNR" else _bar(report)
+
+    def draw(width: int) -> Markup:
+        return _draw(width, choices, best, f"{label}, {unit}", bar, name)
+
+    names = wording.listed([choice.name for choice in best])
+    better = "Down is better. " if best[0].score < 0 else "Up is better. "
+    said = f"{better}On the frontier, where nothing else is both faster and at least as right: {names}."
+    hollow = (
+        " Hollow: a blocking verdict does not accept it." if any(c.refused for c in choices) else ""
+    )
+    other = f" Not drawn: {wording.listed(left_out)}." if left_out else ""
+    return join([marks.figure(name, draw), tag("p", said + hollow + other, class_="hint")])
+
+
+def frontier(choices: Sequence[Choice]) -> list[Choice]:
+    """Those that no other choice beats or equals in both while beating it in one, fastest first."""
+    found: list[Choice] = []
+    for choice in sorted(choices, key=lambda each: (each.ms.value, -each.score)):
+        if not found or choice.score > found[-1].score:
+            found.append(choice)
+    return found
+
+
+def _choices(report: Report) -> tuple[list[Choice], list[str]]:
+    """Variants with both figures; those that were measured but have no place on the upright axis."""
+    first = batch_sizes(report)[0]
+    found, left_out = [], []
+    for index, (name, variant) in enumerate(report.variants.items()):
+        row = next((row for row in variant.latency if row.batch_size == first), None)
+        right = _right(variant, name == report.baseline)
+        if row is not None and right is None:
+            error = variant.accuracy.output_error if variant.accuracy else None
+            why = "the reference" if name == report.baseline else f"outputs {wording.difference(error)}"
+            left_out.append(f"{name} ({why})")
+        if row is not None and right is not None:
+            refused = any(each.blocking and each.outcome != "accept" for each in variant.verdicts)
+            lower = variant.accuracy is not None and variant.accuracy.better == "lower"
+            score = -right.value if lower else right.value
+            found.append(Choice(index, name, row.p50_ms, right, score, refused))
+    return found, left_out
+
+
+def _right(variant: VariantReport, is_baseline: bool) -> Estimate | None:
+    """Percent with the interval of the drop around it, or decibel; None where neither is known."""
+    accuracy = variant.accuracy
+    if accuracy is None:
+        return None
+    if accuracy.value is not None:
+        drop, low, high = accuracy.drop, None, None
+        certain = is_baseline or drop is None  # what others are compared with has no interval
+        if not certain and drop is not None and drop.low is not None and drop.high is not None:
+            low = 100 * max(0.0, accuracy.value + drop.value - drop.high)
+            high = 100 * min(1.0, accuracy.value + drop.value - drop.low)
+        return Estimate(value=100 * accuracy.value, low=low, high=high)
+    error = accuracy.output_error
+    if error is None or error.sqnr_db is None or not error.finite:
+        return None
+    return Estimate(value=error.sqnr_db)
+
+
+def _bar(report: Report) -> float | None:
+    """The lowest accuracy that is accepted, in percent."""
+    for variant in report.variants.values():
+        for verdict in variant.verdicts:
+            known = variant.accuracy is not None and variant.accuracy.baseline is not None
+            if verdict.name == "accuracy" and verdict.limit is not None and known:
+                assert variant.accuracy is not None
+                assert variant.accuracy.baseline is not None
+                return 100 * (variant.accuracy.baseline - verdict.limit)
+    return None
+
+
+def _draw(
+    width: int,
+    choices: Sequence[Choice],
+    best: Sequence[Choice],
+    y_name: str,
+    bar: float | None,
+    name: str,
+) -> Markup:
+    area = Area(48, width - 14, 32, _HEIGHT - 42)
+    x = spanning([v for c in choices for v in _ends(c.ms) if v > 0], area.left + 8, area.right - 8)
+    y = _upright(choices, bar, area)
+    log = " (log scale)" if x.log else ""
+    made = [*marks.axes(area, x, y, f"p50, milliseconds{log}", y_name)]
+    if bar is not None:
+        made.append(marks.line(area.left, y(bar), area.right, y(bar), "budget"))
+        at = y(bar) - 5 if y(bar) > area.bottom - 18 else y(bar) + 15
+        made.append(marks.text(area.right, at, "accepted from here up", "end", "budget-name"))
+    made.append(marks.path(_steps(best, x, y, area), "frontier"))
+    places = [(x(choice.ms.value), y(choice.right.value)) for choice in choices]
+    lines = [_drawn(choice, x, y) for choice in choices]
+    labels = beside(
+        places, [choice.name for choice in choices], area, [b for each in lines for b in each]
+    )
+    for choice, (at, height), label in zip(choices, places, labels, strict=True):
+        parts = []
+        if ends := marks.bounds(choice.ms, x):
+            parts.append(marks.whisker(height, ends, level=True))
+        if ends := marks.bounds(choice.right, y):
+            parts.append(marks.whisker(at, ends, level=False))
+        said = f"{choice.name}: p50 {wording.number(choice.ms.value)} ms, {choice.right.value:.2f}"
+        parts.append(marks.marker(choice.index, at, height, said, hollow=choice.refused))
+        made += [marks.series(choice.index, *parts), label]
+    return marks.picture(width, _HEIGHT, name, *made)
+
+
+def _upright(choices: Sequence[Choice], bar: float | None, area: Area) -> Scale:
+    values = [value for choice in choices for value in _ends(choice.right)]
+    values += [] if bar is None else [bar]
+    middle = (min(values) + max(values)) / 2
+    values += [middle - _SMALLEST_ROOM, middle + _SMALLEST_ROOM]
+    return spanning(values, area.bottom, area.top, log=False)
+
+
+def _steps(best: Sequence[Choice], x: Scale, y: Scale, area: Area) -> list[tuple[float, float]]:
+    """The frontier as steps: right of a choice, nothing better is known until the next."""
+    edge = area.top if best[0].score < 0 else area.bottom
+    points = [(x(best[0].ms.value), edge)]
+    for choice in best:
+        points += [(x(choice.ms.value), points[-1][1]), (x(choice.ms.value), y(choice.right.value))]
+    return [*points, (area.right, points[-1][1])]
+
+
+def _drawn(choice: Choice, x: Scale, y: Scale) -> list[Box]:
+    """The room that a choice's whiskers take."""
+    at, height = x(choice.ms.value), y(choice.right.value)
+    found = []
+    if ends := marks.bounds(choice.ms, x):
+        found.append((ends[0], height - 2, ends[1], height + 2))
+    if ends := marks.bounds(choice.right, y):
+        found.append((at - 2, ends[1], at + 2, ends[0]))
+    return found
+
+
+def _ends(estimate: Estimate) -> list[float]:
+    found = (estimate.value, estimate.low, estimate.high)
+    return [each for each in found if each is not None]
