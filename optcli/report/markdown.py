@@ -16,7 +16,7 @@ def markdown(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    yield f"## {_plain(report.recipe.name)}"
+    yield f"## {escaped(report.recipe.name)}"
     label = accuracy_label(report)
     for size in batch_sizes(report):
         found = rows(report, size)
@@ -30,7 +30,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield from sweep_markdown(report)
     told = notes(report)
     if told.recommendation:
-        yield from ("", f"**{_plain(told.recommendation)}**")
+        yield from ("", f"**{escaped(told.recommendation)}**")
     for title, lines in (
         ("Failed or skipped", told.missing),
         ("Verdicts", told.reasons),
@@ -38,9 +38,9 @@ def _lines(report: Report) -> Iterator[str]:
     ):
         if lines:
             yield from ("", f"{title}:", "")
-            yield from (f"- {_plain(line)}" for line in lines)
+            yield from (f"- {escaped(line)}" for line in lines)
     for line in told.footer:
-        yield from ("", f"_{_plain(line)}_")
+        yield from ("", f"_{escaped(line)}_")
 
 
 def _table(found: Sequence[Row], accuracy: str | None) -> Iterator[str]:
@@ -49,22 +49,23 @@ def _table(found: Sequence[Row], accuracy: str | None) -> Iterator[str]:
     columns += ["change"] if accuracy and accuracy != "SQNR" else []
     columns += ["verdict"]
     left = ("variant", "runtime", "precision", "verdict")
-    yield _row(columns)
-    yield _row(["---" if name in left else "---:" for name in columns])
+    yield row_of(columns)
+    yield row_of(["---" if name in left else "---:" for name in columns])
     for row in found:
         cells = [row.variant, row.runtime, row.precision, row.size]
         cells += [f"{row.p50} {row.p50_interval}".strip(), row.p95, row.p99, row.rate]
         cells += [f"{row.speedup} {row.speedup_interval}".strip()]
         cells += [row.accuracy] if accuracy else []
         cells += [row.change] if "change" in columns else []
-        yield _row([_plain(cell) for cell in [*cells, row.verdict]])
+        yield row_of([escaped(cell) for cell in [*cells, row.verdict]])
 
 
-def _row(cells: Sequence[str]) -> str:
+def row_of(cells: Sequence[str]) -> str:
+    """One line of a table, its cells escaped already."""
     return f"| {' | '.join(cells)} |"
 
 
-def _plain(line: str) -> str:
+def escaped(line: str) -> str:
     """Text that Markdown shows as it is, on one line."""
     for sign in "\\|*_`<":
         line = line.replace(sign, f"\\{sign}")

@@ -1,0 +1,9 @@
+"""The gate's answer for people and for CI systems."""
+
+from __future__ import annotations
+
+from optcli.report.gate.ci import annotations, benchmark_json, gitlab_metrics, junit
+from optcli.report.gate.markdown import markdown
+from optcli.report.gate.terminal import table, text
+
+__all__ = ["annotations", "benchmark_json", "gitlab_metrics", "junit", "markdown", "table", "text"]

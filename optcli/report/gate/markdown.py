@@ -1,0 +1,45 @@
+"""The gate's answer as a comment of a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optcli.gate_report import GateReport
+from optcli.report.gate.rows import causes, doubts, rows
+from optcli.report.markdown import escaped, row_of
+
+_HEADINGS = {"accept": "passed", "reject": "FAILED", "inconclusive": "could not tell"}
+# Lets a bot find its own comment again and change it.
+MARK = "<!-- optcli gate -->"
+
+
+def markdown(report: GateReport) -> str:
+    """A GitHub-flavoured Markdown document: the answer first, then the table, then the reasons."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: GateReport) -> Iterator[str]:
+    yield MARK
+    yield f"## optcli gate {_HEADINGS[report.outcome]}: {escaped(report.recipe.name)}"
+    yield ""
+    yield f"**{escaped(report.sentence)}**"
+    yield ""
+    columns = ["variant", "figure", "baseline", "now", "change", "limit", "verdict"]
+    yield row_of(columns)
+    yield row_of(["---" if name in ("variant", "figure", "verdict") else "---:" for name in columns])
+    for row in rows(report):
+        cells = (row.variant, row.figure, row.baseline, row.candidate, row.change, row.limit)
+        verdict = f"**{row.verdict}**" if row.outcome == "reject" else row.verdict
+        yield row_of([*(escaped(cell) for cell in cells), verdict])
+    for name, variant in report.variants.items():
+        reasons = [each for each in variant.comparisons if each.outcome != "accept"]
+        if reasons:
+            yield from ("", f"Why `{name}`:", "")
+            yield from (f"- {escaped(each.name)}: {escaped(each.reason)}" for each in reasons)
+            yield from (f"- {escaped(line)}" for line in causes(variant))
+    told = list(doubts(report))
+    if told:
+        yield from ("", "<details><summary>Doubts about the measurement</summary>", "")
+        yield from (f"- {escaped(line)}" for line in told)
+        yield from ("", "</details>")
+    yield from ("", f"_Compared with {escaped(report.baseline)}._")

@@ -1,0 +1,76 @@
+"""The gate's answer in the terminal: a table, then what explains a failure, then the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optcli.gate_report import GateReport
+from optcli.report import wording
+from optcli.report.gate.rows import causes, doubts, rows
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_STYLES = {"accept": "green", "inconclusive": "yellow", "reject": "red"}
+_UNBOUNDED = 10_000
+
+
+def table(report: GateReport) -> RenderableType:
+    """A renderable for rich."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [
+        Text(f"{report.recipe.name} against {report.baseline}", style="bold"),
+        _table(report),
+        Text(),
+    ]
+    for name, variant in report.variants.items():
+        reasons = [each for each in variant.comparisons if each.outcome != "accept"]
+        if reasons:
+            parts.append(Text(f"Why {name}", style="yellow"))
+            parts += [Text(f"  {each.name}: {each.reason}") for each in reasons]
+            parts += [Text(f"  {line}") for line in causes(variant)]
+            parts.append(Text())
+    told = list(doubts(report))
+    if told:
+        parts += [Text("Doubts about the measurement", style="yellow")]
+        parts += [*(Text(f"  {line}") for line in told), Text()]
+    parts.append(Text(report.sentence, style=f"bold {_STYLES[report.outcome]}"))
+    took = wording.seconds(report.started, report.finished)
+    if took is not None:
+        parts.append(Text(f"Took {wording.duration(took)}.", style="dim"))
+    return Group(*parts)
+
+
+def text(report: GateReport, width: int | None = None) -> str:
+    """The same as plain text. Without a width, as for a pipe, every row and note is one line."""
+    import io
+
+    from rich.console import Console
+
+    stream = io.StringIO()
+    console = Console(
+        file=stream, width=width or _UNBOUNDED, color_system=None, force_terminal=False, highlight=False
+    )
+    console.print(table(report))
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def _table(report: GateReport) -> RenderableType:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("variant", "figure", "baseline", "now", "change", "limit", "verdict"):
+        left = heading in ("variant", "figure", "verdict")
+        made.add_column(heading, justify="left" if left else "right", overflow="fold")
+    before = None
+    for row in rows(report):
+        name = row.variant if row.variant != before else ""
+        before = row.variant
+        cells = (row.figure, row.baseline, row.candidate, row.change, row.limit)
+        verdict = Text(row.verdict, style=_STYLES[row.outcome])
+        made.add_row(Text(name, style="bold"), *(Text(cell) for cell in cells), verdict)
+    return made
