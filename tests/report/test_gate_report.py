@@ -139,7 +139,7 @@ def test_junit_has_a_case_for_every_figure():
 
 def test_annotations_are_one_per_figure_and_escaped():
     advice = p50(WILD, ADVICE)
-    found = list(gate.annotations(made(p50(SLOWER), p50(SAME), p50(WILD), advice)))
+    found = list(gate.github_annotations(made(p50(SLOWER), p50(SAME), p50(WILD), advice)))
     assert len(found) == 2
     assert found[0].startswith(
         "::error file=recipes/a%2Cb.yaml,title=optcli gate%3A onnx | int8 p50 FAIL::"

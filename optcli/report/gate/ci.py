@@ -50,7 +50,7 @@ def junit(report: GateReport) -> str:
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def annotations(report: GateReport) -> Iterator[str]:
+def github_annotations(report: GateReport) -> Iterator[str]:
     """Workflow commands of GitHub Actions: one for each figure that does not pass."""
     place = _property(report.recipe.path)
     for name, variant in report.variants.items():
