@@ -157,7 +157,10 @@ class RecipeSummary(Result):
 
 
 class Report(Result):
-    """One build of one recipe. See `VariantReport` for the parts."""
+    """One build of one recipe. See `VariantReport` for the parts.
+
+    `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`, `accuracy`.
+    """
 
     schema_version: int = Field(SCHEMA, alias="schema")
     recipe: RecipeSummary
@@ -169,6 +172,7 @@ class Report(Result):
     finished: str
     exit_code: int
     protocol: dict[str, Any] = Field(default_factory=dict)
+    took_s: dict[str, float] = Field(default_factory=dict)
     variants: dict[str, VariantReport]
 
     def to_json(self) -> str:
