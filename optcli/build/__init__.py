@@ -15,10 +15,12 @@ from optcli.artifact import Artifact
 from optcli.build import latency, plugins, sweep, verdicts, view
 from optcli.build.accuracy import judge
 from optcli.build.execute import Done, Execution, Settings, log_of
+from optcli.build.phases import Phases
 from optcli.build.plan import Plan, PlannedVariant, plan
 from optcli.errors import MissingError, OptcliError, RunnerError, StepError, UsageError, did_you_mean
 from optcli.observer import Observer, Silent
 from optcli.recipe import load
+from optcli.report import html
 from optcli.results import RecipeSummary, Report
 from optcli.store import Store, explain
 
@@ -48,15 +50,18 @@ def build(
     """
     began = _now()
     observer = observer or Silent()
+    phases = Phases()
     kept = Store(Store.default_root(store))
     planned = _plan(Path(recipe), kept, overrides, only)
     folder = (artifacts or Path("artifacts")).absolute() / planned.recipe.name
     with Execution(planned, kept, observer, Settings(jobs, keep_going, timeout_s)) as execution:
         try:
-            data = execution.prepare_data()
+            with phases.take("data"):
+                data = execution.prepare_data()
         except StepError as error:  # it died: of a sample that crashes a decoder, or for memory
             raise _with_log(error, "data", kept, planned.data_key) from error
-        done = execution.run()
+        with phases.take("steps"):
+            done = execution.run()
     _raise_what_fails_all(planned, done, kept)
     kept.digests.save()
     made = _made(planned, done)
@@ -69,14 +74,19 @@ def build(
                 view.remove(folder / variant.name)
         logs = folder / "logs"
         samples = folder / "samples.npz"
-        measured = latency.measure(planned, made, kept, feeds, samples, logs, observer, remeasure)
-        swept = sweep.measure(planned, made, kept, feeds, logs, observer, remeasure)
-        judged, failures = judge(planned, made, kept, logs, observer, remeasure, timeout_s)
+        with phases.take("latency"):
+            measured = latency.measure(planned, made, kept, feeds, samples, logs, observer, remeasure)
+        with phases.take("sweep"):
+            swept = sweep.measure(planned, made, kept, feeds, logs, observer, remeasure)
+        with phases.take("accuracy"):
+            judged, failures = judge(planned, made, kept, logs, observer, remeasure, timeout_s)
         for name, reason in measured.failures.items():
             failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
         found = _report(planned, done, measured, swept, judged, failures, kept, logs, began)
+        found = found.model_copy(update={"took_s": phases.took_s})
         view.write(folder / "report.json", found.to_json() + "\n")
         view.write(folder / "report.md", report.markdown(found))
+        view.write(folder / "report.html", html.page(found, measured.quantiles))
     kept.digests.save()
     return found
 

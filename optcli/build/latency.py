@@ -15,6 +15,7 @@ from optcli.artifact import Artifact
 from optcli.build.plan import Plan, PlannedVariant, own_code
 from optcli.digest import of_value
 from optcli.latency import Candidate, Measured
+from optcli.latency.quantiles import quantiles
 from optcli.observer import Observer
 from optcli.results import Estimate, Latency
 from optcli.store import Store, key_of
@@ -27,13 +28,17 @@ _CODE = tuple(f"latency/{name}.py" for name in ("feeds", "measure", "plan", "pro
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured, by variant: rows, settings read back, speed-up over the parent, failures."""
+    """What was measured, by variant: rows, settings read back, speed-up over the parent, failures.
+
+    `quantiles` are for charts: a cached build draws them without reading the raw samples.
+    """
 
     rows: dict[str, tuple[Latency, ...]] = field(default_factory=dict)
     effective: dict[str, dict[str, Any]] = field(default_factory=dict)
     over_parent: dict[str, tuple[str, Estimate]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     protocol: dict[str, Any] = field(default_factory=dict)
+    quantiles: dict[str, dict[int, list[float]]] = field(default_factory=dict)
 
 
 def measure(
@@ -176,6 +181,7 @@ def _to_record(measured: Measured, plan: Plan, ids: dict[str, str]) -> dict[str,
         "over_parent": over_parent,
         "failures": {ids[name]: reason for name, reason in measured.failures.items()},
         "protocol": latency.protocol(measured),
+        "quantiles": {ids[name]: sizes for name, sizes in quantiles(measured).items()},
     }
 
 
@@ -183,7 +189,7 @@ def _of_record(record: dict[str, Any], ids: dict[str, str]) -> Found:
     names = {one: name for name, one in ids.items()}
 
     def by_name(part: str) -> dict[str, Any]:
-        return {name: record[part][one] for name, one in ids.items() if one in record[part]}
+        return {name: record[part][one] for name, one in ids.items() if one in record.get(part, {})}
 
     return Found(
         rows={
@@ -198,4 +204,8 @@ def _of_record(record: dict[str, Any], ids: dict[str, str]) -> Found:
         },
         failures=by_name("failures"),
         protocol=record["protocol"],
+        quantiles={
+            name: {int(size): values for size, values in sizes.items()}
+            for name, sizes in by_name("quantiles").items()
+        },
     )

@@ -12,8 +12,12 @@ from optcli.report.html.tags import Markup, join, tag
 from optcli.results import Report
 
 _MOST_BARS = 16
-_PHASES = {"data": "reading and preparing data", "latency": "measuring latency",
-           "accuracy": "judging accuracy"}  # fmt: skip
+_PHASES = {
+    "data": "reading and preparing data",
+    "latency": "measuring latency",
+    "sweep": "measuring over batch sizes",
+    "accuracy": "judging accuracy",
+}
 
 
 @dataclass(frozen=True)
