@@ -44,6 +44,7 @@ class _Packed(BaseModel):
     artifact: dict[str, Any]
     runner: str
     options: dict[str, Any]
+    made_by: tuple[dict[str, Any], ...]
     files: dict[str, str]
 
 
@@ -58,11 +59,15 @@ class _Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Kept:
-    """One variant of a baseline: its artifact, and the runner that it is measured in."""
+    """One variant of a baseline: its artifact, and the runner that it is measured in.
+
+    `made_by` holds each step with the ingredients of its key, the source first.
+    """
 
     artifact: Artifact
     runner: str
     options: dict[str, Any]
+    made_by: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,13 @@ def save(
             files[inside] = of_file(file)
         record = kept.artifact.to_record()
         del record["path"]
-        packed[name] = _Packed(artifact=record, runner=kept.runner, options=kept.options, files=files)
+        packed[name] = _Packed(
+            artifact=record,
+            runner=kept.runner,
+            options=kept.options,
+            made_by=kept.made_by,
+            files=files,
+        )
     text = report.to_json().encode()
     manifest = _Manifest(
         schema=SCHEMA,
@@ -164,6 +175,7 @@ def _baseline(manifest: _Manifest, root: Path, origin: str) -> Baseline:
             Artifact.from_record({**one.artifact, "path": str(root / _ARTIFACTS / name)}),
             one.runner,
             one.options,
+            one.made_by,
         )
         for name, one in manifest.variants.items()
     }

@@ -44,7 +44,7 @@ class Difference:
     why: Why | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}: {_shown(self.old)} -> {_shown(self.new)}"
+        return f"{self.name}: {shown(self.old)} -> {shown(self.new)}"
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class _Explanation:
         else:
             differences = tuple(
                 Difference(name, before, after, self._follow(before, after))
-                for name, before, after in _differing(old.ingredients, new)
+                for name, before, after in differing(old.ingredients, new)
             )
         return Why(step, key_of(new), "changed", old, differences)
 
@@ -162,7 +162,7 @@ class _Explanation:
         if old.get("step", "") != new.get("step", ""):
             return _ANOTHER_STEP
         count = 0
-        for _, before, after in _differing(old, new):
+        for _, before, after in differing(old, new):
             parents = self._known(before), self._known(after)
             if parents[0] is not None and parents[1] is not None:
                 count += self._distance(parents[0], parents[1])
@@ -171,7 +171,8 @@ class _Explanation:
         return count
 
 
-def _differing(old: Ingredients, new: Ingredients) -> Iterator[tuple[str, Any, Any]]:
+def differing(old: Ingredients, new: Ingredients) -> Iterator[tuple[str, Any, Any]]:
+    """Every ingredient that differs: its dotted name, its value before and after (or `ABSENT`)."""
     before, after = dict(_flat(old)), dict(_flat(new))
     for name in (*after, *(name for name in before if name not in after)):
         pair = before.get(name, ABSENT), after.get(name, ABSENT)
@@ -194,7 +195,8 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as people read it: digests shortened."""
     if isinstance(value, str):
         return f"{value[:8]}…" if _DIGEST.fullmatch(value) else value
     return repr(value)

@@ -23,7 +23,7 @@ def kept(folder, format=Format.ONNX, **files):
     for name, content in (files or {"model.onnx": b"weights" * 1000}).items():
         (folder / name).write_bytes(content)
     artifact = Artifact("key", format, folder, "fp32", 7000, "digest", {"outputs": ["y"]})
-    return Kept(artifact, "onnxruntime", {"threads": 1})
+    return Kept(artifact, "onnxruntime", {"threads": 1}, ({"step": "source", "key": "k"},))
 
 
 def report():
