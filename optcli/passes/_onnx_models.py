@@ -14,6 +14,8 @@ from optcli.errors import StepError, did_you_mean, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job
 from optcli.passes._calibration import ModelInput
+from optcli.passes._full_precision import widened
+from optcli.passes._onnx_upgrade import upgraded
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -37,16 +39,27 @@ def _expression(pattern: str) -> str:
 Patterns = tuple[Annotated[str, AfterValidator(_expression)], ...]
 
 
-def modern(model: ModelProto, wanted: int, job: Job, why: str) -> ModelProto:
+def modern(
+    model: ModelProto, wanted: int, job: Job, why: str, *, full_precision: bool = False
+) -> ModelProto:
     """The model at an opset of at least `wanted`, and what old files lack.
 
-    Weights are no longer listed as inputs (runtimes fold and fuse only what cannot be overridden) and
-    every node has a name of its own. Raises `StepError` where the upgrade fails.
+    Weights are no longer listed as inputs (runtimes fold and fuse only what cannot be overridden),
+    functions of the file's own are written out and every node has a name of its own. With
+    `full_precision` fp16 inside becomes fp32. Raises `StepError` where the upgrade fails or changes
+    the model.
     """
+    from onnx import inliner
+
     _drop_weight_inputs(model)
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    if full_precision and onnx_format.precision(model) == "fp16":
+        model = widened(model)
+        job.warn("the model is fp16: its weights were widened to fp32, inputs and outputs stay fp16")
     found = onnx_format.opset(model)
     if found < wanted:
-        model = _converted(model, found, wanted)
+        model = upgraded(model, found, wanted, job)
         job.warn(f"the model was upgraded from opset {found} to {wanted}: {why}")
     _name_nodes(model)
     return model
@@ -95,6 +108,17 @@ def already_quantized() -> StepError:
     return StepError(
         "the model is quantized already", hint="quantize the floating-point model it was made from"
     )
+
+
+def require_floats(precision: str) -> None:
+    """Raise `StepError` for a model that cannot be quantized as it is; fp16 can, by `modern`."""
+    if precision == "int8":
+        raise already_quantized()
+    if precision not in ("fp32", "fp16"):
+        raise StepError(
+            f"the model is {precision}, wanted fp32 or fp16",
+            hint="quantize the floating-point model that it was made from",
+        )
 
 
 def chosen(
@@ -156,19 +180,6 @@ def prepared(model: ModelProto, folder: Path, job: Job) -> ModelProto:
         raise StepError(
             f"ONNX Runtime cannot prepare the graph for quantization: {first_line(error)}",
             hint="run optimize_onnx before, or look into the log",
-        ) from error
-
-
-def _converted(model: ModelProto, found: int, wanted: int) -> ModelProto:
-    from onnx import version_converter
-
-    try:
-        return version_converter.convert_version(model, wanted)
-    except Exception as error:
-        raise StepError(
-            f"the model has opset {found}, wanted is {wanted}, and onnx cannot upgrade it: "
-            f"{first_line(error)}",
-            hint=f"export the model again with opset {wanted} or newer",
         ) from error
 
 

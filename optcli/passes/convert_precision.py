@@ -17,9 +17,9 @@ from optcli.passes import Job, Made, Pass
 from optcli.passes._activation_ranges import activation_ranges
 from optcli.passes._half_precision import Precision, halved
 from optcli.passes._onnx_models import Patterns, already_quantized, chosen, modern
+from optcli.passes._onnx_upgrade import noise
 
 if TYPE_CHECKING:
-    import numpy as np
     from onnx import ModelProto, TensorProto
 
 # The first operator set in which convolutions and pooling take bfloat16.
@@ -122,7 +122,6 @@ def _out_of_range(model: ModelProto, job: Job, facts: dict[str, Any]) -> set[str
 
 def _largest_activations(model: ModelProto, job: Job) -> dict[str, float]:
     """Largest |value| of each fp32 activation on noise; empty where that cannot be found out."""
-    import numpy as np
     import onnx
     from onnx import TensorProto
 
@@ -135,15 +134,11 @@ def _largest_activations(model: ModelProto, job: Job) -> dict[str, float]:
         if value.type.tensor_type.elem_type == TensorProto.FLOAT
     }
     floats &= {name for node in model.graph.node for name in node.output}
-    generator = np.random.default_rng(job.seed)
-    feed: dict[str, np.ndarray] = {}
-    for spec in job.inputs:
-        shape = spec.concrete(spec.batch_range().opt)
-        noise = generator.standard_normal(shape)
-        feed[spec.name] = (noise if "float" in spec.dtype else np.zeros(shape)).astype(spec.dtype)
     with tempfile.TemporaryDirectory(dir=job.out.parent) as folder:
         try:
-            found = activation_ranges(model, floats, [feed], "minmax", 100, job.threads, Path(folder))
+            found = activation_ranges(
+                model, floats, [noise(job)], "minmax", 100, job.threads, Path(folder)
+            )
         except StepError as error:
             job.warn(f"whether activations fit into fp16 is not known: {error.message}")
             return {}

@@ -20,9 +20,9 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._onnx_models import PER_CHANNEL_OPSET, modern, prepared
+from optcli.passes._onnx_models import PER_CHANNEL_OPSET, modern, prepared, require_floats
 from optcli.passes._selection import matching
-from optcli.passes._torch_layers import quantize_layers, require_fp32
+from optcli.passes._torch_layers import quantize_layers
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -88,11 +88,13 @@ class QuantizeDynamic(Pass):
         )
 
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
-        require_fp32(source)
+        require_floats(source.precision)
         with tempfile.TemporaryDirectory(dir=job.out.parent) as folder, _quiet():
             work = Path(folder)
             why = "older ones know no scale per channel"
-            model = modern(onnx_format.open(source.path), PER_CHANNEL_OPSET, job, why)
+            model = modern(
+                onnx_format.open(source.path), PER_CHANNEL_OPSET, job, why, full_precision=True
+            )
             model = prepared(model, work / "prepared", job)
             # The quantizer turns weights round and trips over the shapes that were noted for them.
             weights = {tensor.name for tensor in model.graph.initializer}

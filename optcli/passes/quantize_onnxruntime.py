@@ -24,12 +24,12 @@ from optcli.passes._calibration import Feeds
 from optcli.passes._onnx_models import (
     PER_CHANNEL_OPSET,
     Patterns,
-    already_quantized,
     chosen,
     count_quantized,
     model_inputs,
     modern,
     prepared,
+    require_floats,
 )
 
 if TYPE_CHECKING:
@@ -125,20 +125,14 @@ class QuantizeOnnxruntime(Pass):
         return Format.ONNX
 
     def run(self, source: Artifact, job: Job) -> Made:
-        outline = onnx_format.outline(source.path)
-        found = onnx_format.precision(outline)
-        if found == "int8":
-            raise already_quantized()
-        if found != "fp32":
-            raise StepError(
-                f"the model is {found}, wanted fp32",
-                hint="quantize before convert_precision, or the FP32 model it was made from",
-            )
-        opset = PER_CHANNEL_OPSET if self.per_channel else 11
-        why = "older ones know no scale per channel" if self.per_channel else "older ones lack integers"
+        require_floats(onnx_format.precision(onnx_format.outline(source.path)))
+        # With one scale for all, too: OpenVINO misreads quantized networks of opset 11.
+        why = "older ones know no scale per channel"
         with tempfile.TemporaryDirectory(dir=job.out.parent) as folder, _quiet():
             work = Path(folder)
-            model = modern(onnx_format.open(source.path), opset, job, why)
+            model = modern(
+                onnx_format.open(source.path), PER_CHANNEL_OPSET, job, why, full_precision=True
+            )
             model = prepared(model, work / "prepared", job)
             transformer = self._is_transformer(model)
             types, nodes, ignored = self._scope(model)

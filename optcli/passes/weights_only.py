@@ -14,7 +14,7 @@ from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
 from optcli.passes import Job, Made, Pass
 from optcli.passes._nncf import quiet
-from optcli.passes._onnx_models import PER_CHANNEL_OPSET, modern
+from optcli.passes._onnx_models import PER_CHANNEL_OPSET, modern, require_floats
 from optcli.passes._selection import matching
 from optcli.passes._torch_layers import quantize_layers, require_fp32
 
@@ -68,11 +68,11 @@ class WeightsOnly(Pass):
         return source
 
     def run(self, source: Artifact, job: Job) -> Made:
+        if source.format == Format.ONNX:
+            return self._run_onnx(source, job)
         require_fp32(source)
         if source.format == Format.TORCH:
             return self._run_torch(source, job)
-        if source.format == Format.ONNX:
-            return self._run_onnx(source, job)
         return self._run_openvino(source, job)
 
     def _run_torch(self, source: Artifact, job: Job) -> Made:
@@ -88,13 +88,14 @@ class WeightsOnly(Pass):
         )
 
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
+        require_floats(source.precision)
         if self.bits == 4 and not self.symmetric:
             raise StepError(
                 "ONNX Runtime does not read the 4-bit zero points that NNCF writes",
                 hint="set `symmetric: true`, or put to_openvino before weights_only",
             )
         why = "older ones know no scale per channel"
-        model = modern(onnx_format.open(source.path), PER_CHANNEL_OPSET, job, why)
+        model = modern(onnx_format.open(source.path), PER_CHANNEL_OPSET, job, why, full_precision=True)
         nodes = [node.name for node in model.graph.node]
         compressed = self._compress(model, matching(self.ignored_names, nodes, "ignored_names"))
         _mend(compressed)

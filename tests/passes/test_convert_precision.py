@@ -173,10 +173,10 @@ def test_what_cannot_work_says_why(tmp_path, conv):
     int8 = apply(QuantizeOnnxruntime(), conv, tmp_path / "c", INPUTS["Conv"], calibration=calibration)
     with pytest.raises(StepError, match="quantized already"):
         ConvertPrecision().run(int8, job(int8, tmp_path / "d", INPUTS["Conv"]))
-    late = job(again, tmp_path / "e", INPUTS["Conv"], calibration=calibration)
-    with pytest.raises(StepError, match="is fp16"):
-        QuantizeOnnxruntime().run(again, late)
     brain = apply(ConvertPrecision(precision="bf16"), conv, tmp_path / "f", INPUTS["Conv"])
+    late = job(brain, tmp_path / "e", INPUTS["Conv"], calibration=calibration)
+    with pytest.raises(StepError, match="is bf16"):
+        QuantizeOnnxruntime().run(brain, late)
     with pytest.raises(RunnerError) as failure:
         OnnxruntimeRunner().open(brain, INPUTS["Conv"])
     assert "runner: openvino" in failure.value.hint

@@ -1,0 +1,124 @@
+"""ONNX models brought to a newer opset, and held to what they computed before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optcli.errors import StepError, first_line
+from optcli.formats import onnx as onnx_format
+from optcli.passes import Job
+
+if TYPE_CHECKING:
+    import numpy as np
+    from onnx import ModelProto
+
+# Largest difference, of the largest output: the same kernels compute both, in halves they round.
+_TOLERANCE = 1e-4
+_HALF_TOLERANCE = 5e-3
+
+# Before this opset Resize (once Upsample) knew one way to find the pixel that a result comes from.
+_RESIZE_OPSET = 11
+
+
+def upgraded(model: ModelProto, found: int, wanted: int, job: Job) -> ModelProto:
+    """The model at the opset `wanted`; `found` is the one that it has.
+
+    Both are run on noise. Raises `StepError` where onnx cannot upgrade it, or changes what it computes.
+    """
+    from onnx import version_converter
+
+    hint = f"export the model again with opset {wanted} or newer"
+    try:
+        made = version_converter.convert_version(model, wanted)
+    except Exception as error:
+        raise StepError(
+            f"the model has opset {found}, wanted is {wanted}, and onnx cannot upgrade it: "
+            f"{first_line(error)}",
+            hint=hint,
+        ) from error
+    if found < _RESIZE_OPSET <= wanted:
+        _resize_as_before(made)
+    difference = _difference(model, made, job)
+    allowed = _TOLERANCE if onnx_format.precision(model) == "fp32" else _HALF_TOLERANCE
+    if not difference <= allowed:
+        raise StepError(
+            f"the model has opset {found}, wanted is {wanted}, and what onnx makes of it computes "
+            f"something else: its outputs differ by {difference:.2g} of the largest",
+            hint=hint,
+        )
+    return made
+
+
+def _resize_as_before(model: ModelProto) -> None:
+    """Say how old models resized: onnx 1.23 leaves it out, and newer operators do it differently."""
+    from onnx import helper
+
+    before = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    for graph in onnx_format.graphs(model.graph):
+        for node in graph.node:
+            if node.op_type == "Resize":
+                said = {attribute.name for attribute in node.attribute}
+                node.attribute.extend(
+                    helper.make_attribute(key, text) for key, text in before.items() if key not in said
+                )
+
+
+def _difference(before: ModelProto, after: ModelProto, job: Job) -> float:
+    """Largest |difference| of any output, of its largest value; 0 where it cannot be found out.
+
+    Models too large for one message are not compared, nor those that do not run on noise.
+    """
+    import numpy as np
+
+    if before.ByteSize() > onnx_format.ONE_FILE_BYTES:
+        return 0.0
+    feed = noise(job)
+    try:
+        wanted = _outputs(before, feed, job.threads)
+    except Exception:
+        return 0.0
+    try:
+        found = _outputs(after, feed, job.threads)
+    except Exception as error:
+        raise StepError(
+            f"the model does not run any more at a newer opset: {first_line(error)}",
+            hint="export the model again with a newer opset",
+        ) from error
+    worst = 0.0
+    for a, b in zip(wanted, found, strict=True):
+        if not isinstance(a, np.ndarray) or a.dtype.kind not in "fiub" or not a.size:
+            continue
+        if a.shape != b.shape:
+            return float("inf")
+        known, made = a.astype(np.float64), b.astype(np.float64)
+        finite = np.isfinite(known)
+        if finite.any():
+            scale = float(np.abs(known[finite]).max()) or 1.0
+            error = float(np.abs(known[finite] - made[finite]).max()) / scale
+            worst = max(worst, error if np.isfinite(error) else np.inf)
+    return worst
+
+
+def noise(job: Job) -> dict[str, np.ndarray]:
+    """Random numbers for every input at its usual batch size; zeros for whole numbers."""
+    import numpy as np
+
+    generator = np.random.default_rng(job.seed)
+    feed: dict[str, np.ndarray] = {}
+    for spec in job.inputs:
+        shape = spec.concrete(spec.batch_range().opt)
+        values = generator.standard_normal(shape) if "float" in spec.dtype else np.zeros(shape)
+        feed[spec.name] = values.astype(spec.dtype)
+    return feed
+
+
+def _outputs(model: ModelProto, feed: dict[str, np.ndarray], threads: int) -> list[np.ndarray]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return list(session.run(None, feed))
