@@ -100,10 +100,12 @@ def percentile_over_rounds(
     return Estimate(value=value, low=float(values[low - 1]), high=float(values[high - 1]))
 
 
-def log_ratios(base_rounds: Sequence[ArrayLike], other_rounds: Sequence[ArrayLike]) -> list[float]:
-    """ln(median of base / median of other), round by round; unpaired rounds are left out."""
+def log_ratios(
+    base_rounds: Sequence[ArrayLike], other_rounds: Sequence[ArrayLike], q: float = 0.5
+) -> list[float]:
+    """ln(quantile of base / quantile of other), round by round; unpaired rounds are left out."""
     return [
-        math.log(percentile(base, 0.5) / percentile(other, 0.5))
+        math.log(percentile(base, q) / percentile(other, q))
         for base, other in zip(base_rounds, other_rounds, strict=False)
     ]
 
@@ -124,7 +126,7 @@ def ratio_interval(
     if len(ratios) == 1:
         return Estimate(value=math.exp(ratios[0]))
     if len(ratios) < _FEWEST_FOR_RANKS:
-        value, low, high = _t_interval(ratios, confidence)
+        value, low, high = t_interval(ratios, confidence)
     else:
         value, low, high = hodges_lehmann(ratios, confidence)
     return Estimate(value=math.exp(value), low=math.exp(low), high=math.exp(high))
@@ -187,7 +189,8 @@ def _signed_rank(count: int, tail: float) -> int:
     return int(np.searchsorted(cumulated, tail, side="right"))
 
 
-def _t_interval(values: Sequence[float], confidence: float) -> tuple[float, float, float]:
+def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """Mean, lower and upper bound by Student's t. Needs 2 values."""
     import numpy as np
     from scipy.stats import t
 

@@ -38,12 +38,20 @@ class Settings:
 
 @dataclass(frozen=True)
 class Done:
-    """What became of a step. `error` is set where it failed, or a step that it needs did."""
+    """What became of a step. `error` is set where it failed, or a step that it needs did.
+
+    `seconds` is what it took now, None where nothing was to do; `made_in_s` what making it took once.
+    """
 
     status: Literal["built", "cached", "failed"]
     entry: Entry | None = None
     seconds: float | None = None
     error: OptcliError | None = None
+
+    @property
+    def made_in_s(self) -> float | None:
+        """None where an older optcli made it, or it failed."""
+        return None if self.entry is None else self.entry.record.get("seconds")
 
     def artifact(self) -> Artifact:
         """The artifact that the step made. Only for a step that did not fail."""
@@ -223,6 +231,7 @@ class Execution:
             began = time.monotonic()
             with self._store.work(kind, key) as work:
                 record = self._work(key, label, call, work, spawned)
+                record["seconds"] = round(time.monotonic() - began, 3)
                 entry = self._store.put(kind, key, work, record, ingredients)
             seconds = time.monotonic() - began
             self._observer.finished(label, seconds)

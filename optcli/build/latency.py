@@ -23,7 +23,13 @@ from optcli.store.locks import held
 
 _KIND = "measurement"
 STEP = "latency"
-_CODE = tuple(f"latency/{name}.py" for name in ("feeds", "measure", "plan", "process", "summary"))
+_CODE = tuple(
+    f"latency/{name}.py"
+    for name in (
+        *("feeds", "measure", "session", "takes", "plan", "process", "warming", "noise", "samples"),
+        *("summary", "launches", "doubts", "protocol", "quantiles"),
+    )
+)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from optcli import accuracy, latency
@@ -61,6 +61,7 @@ def variant_report(
         log=_last_words(logs, variant.name) if problem else None,
         required=variant.required,
         steps=summaries,
+        build_s=_build_s([done[step.key] for step in steps]),
         artifact=summary(variant.name, artifact),
         runner={"name": variant.runner_name, "requested": options, **effective},
         latency=measured.rows.get(variant.name, ()),
@@ -128,6 +129,11 @@ def _step_summary(name: str, key: str, done: Done, store: Store) -> StepSummary:
         repeat=repeat_command(store, key) if log_of(store, key).exists() else None,
         facts=done.entry.record["facts"] if done.entry is not None else {},
     )
+
+
+def _build_s(steps: Sequence[Done]) -> float | None:
+    seconds = [each.made_in_s for each in steps]
+    return None if None in seconds else round(sum(each or 0.0 for each in seconds), 3)
 
 
 def _last_words(logs: Path, name: str) -> str | None:

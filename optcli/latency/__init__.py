@@ -6,19 +6,22 @@
 
 from __future__ import annotations
 
-from optcli.latency.measure import measure
+from optcli.latency.measure import LaunchPairs, measure
 from optcli.latency.plan import Candidate
+from optcli.latency.protocol import protocol
 from optcli.latency.samples import Measured, Series, load, save
-from optcli.latency.summary import protocol, speedup, to_results
+from optcli.latency.summary import pair_log_ratios, speedup, to_results
 from optcli.latency.sweep import sweep
 from optcli.latency.verdicts import verdicts
 
 __all__ = [
     "Candidate",
+    "LaunchPairs",
     "Measured",
     "Series",
     "load",
     "measure",
+    "pair_log_ratios",
     "protocol",
     "save",
     "speedup",

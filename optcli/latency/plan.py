@@ -15,23 +15,35 @@ from optcli.statistics import needed
 # times while it is loaded (file, parsed, packed for the kernels).
 _RUNTIME_BYTES = 400 * 1024**2
 _COPIES = 3
+# A shorter round would measure single slices of the scheduler.
 _SHORTEST_ROUND_NS = 20e6
 _MOST_CALLS = 500
+# In table and gate mode a round is longer where calls are not too many for it.
+_ROUND_NS = 60e6
+_USUAL_CALLS = 200
+# What a table aims at: p99 with a useful interval, else p99 at all.
+_TARGETS = (1000, needed(0.99))
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An artifact to measure, under a variant's name, with a runner and its options."""
+    """An artifact to measure, under a variant's name, with a runner and its options.
+
+    `interpreter` is another Python to open it in, `serve` what its process runs instead of
+    `optcli.latency.process:serve` (a benchmark's process that is slower on purpose).
+    """
 
     name: str
     artifact: Artifact
     runner: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    interpreter: str | None = None
+    serve: str = "optcli.latency.process:serve"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many rounds and how many timed calls in each."""
+    """How many rounds in each launch and how many timed calls in each round."""
 
     rounds: int
     calls: int
@@ -40,15 +52,35 @@ class Plan:
 def plan(call_ns: float, settings: LatencySettings, wants_p99: bool) -> Plan:
     """As many calls as asked for, more where they are cheap or p99 is wanted, fewer at the time cap.
 
-    A round lasts 20 ms at least: shorter ones would measure single slices of the scheduler.
+    A round lasts 20 ms at least, in table and gate mode 60 ms unless that takes more than 200 calls. A
+    table has 1000 samples where the cap allows, else 368 (for p99).
     """
     rounds = settings.rounds
+    total = rounds * settings.launches
     affordable = int(settings.max_seconds * 1e9 / call_ns)
     calls = max(settings.calls, min(math.ceil(_SHORTEST_ROUND_NS / call_ns), _MOST_CALLS))
-    enough = math.ceil(needed(0.99) / rounds)
-    if wants_p99 or enough * rounds <= affordable / 4:
-        calls = max(calls, enough)
-    return Plan(min(rounds, max(2, affordable)), max(1, min(calls, affordable // rounds)))
+    if settings.mode != "quick":
+        calls = max(calls, min(math.ceil(_ROUND_NS / call_ns), _USUAL_CALLS))
+    for samples in _targets(settings, wants_p99, affordable):
+        enough = math.ceil(samples / total)
+        if enough * total <= affordable:
+            calls = max(calls, enough)
+            break
+    least_rounds = max(2, affordable // settings.launches)
+    return Plan(min(rounds, least_rounds), max(1, min(calls, affordable // total)))
+
+
+def _targets(settings: LatencySettings, wants_p99: bool, affordable: int) -> Sequence[int]:
+    """Numbers of samples to try for, the best first."""
+    if settings.mode == "table":
+        return _TARGETS
+    if settings.mode == "quick":
+        # As many as the cap allows where p99 is asked for, else only where p99 is cheap.
+        enough = math.ceil(needed(0.99) / settings.rounds) * settings.rounds
+        if wants_p99:
+            return (min(enough, affordable),)
+        return (enough,) if enough <= affordable / 4 else ()
+    return ()
 
 
 def groups(

@@ -2,10 +2,12 @@
 
 The parent speaks first; every command has one answer:
 
-    {"do": "open"}                                            -> how it was opened
-    {"do": "warm", "batch_size": B, "calls": N, "seconds": S} -> the first call and the usual one
+    {"do": "ready"}                                            -> nothing: inputs are made
+    {"do": "open"}                                             -> how it was opened
+    {"do": "warm", "batch_size": B, "calls": N, "seconds": S}  -> the first call and the usual one
+        with "steady": true: on until it is steady, N calls at least
     {"do": "round", "batch_size": B, "calls": N, "lead_in": L} -> every call's time, and the noise
-    {"do": "memory"}                                          -> the most memory held so far
+    {"do": "memory"}                                           -> the most memory held so far
 """
 
 from __future__ import annotations
@@ -13,14 +15,15 @@ from __future__ import annotations
 import gc
 import importlib
 import time
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import runners
 from optcli.artifact import Artifact
 from optcli.errors import RunnerError
-from optcli.latency import feeds, memory
+from optcli.latency import feeds, memory, warming
+from optcli.latency.noise import Noise
 from optcli.settings import TensorSpec
 from optcli.workers import Channel
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 def serve(payload: dict[str, Any], channel: Channel) -> None:
     """Carry out the parent's commands until it is done. `payload`: see `optcli.latency.measure`."""
-    process = _Process(payload)
+    process = Process(payload)
     try:
         while (command := channel.receive()) is not None and command["do"] != "end":
             channel.send(process.answer(command))
@@ -39,26 +42,43 @@ def serve(payload: dict[str, Any], channel: Channel) -> None:
         process.close()
 
 
-class _Process:
+class Process:
+    """One artifact, its inputs, and what was asked of them so far."""
+
     def __init__(self, payload: dict[str, Any]) -> None:
         self._artifact = Artifact.from_record(payload["artifact"])
         self._inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
         self._runner: Runner = runners.find(payload["runner"]).model_validate(payload["options"])
         samples = Path(payload["feeds"]) if payload["feeds"] else None
         self._feeds = feeds.make(self._inputs, samples, payload["batch_sizes"], payload["seed"])
-        self._turn = count()
+        self._turn = 0
+        self._cpu_ns = 0
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one command. Of a round it also says what the process computed since the last."""
+        idle_cpu_ns = time.process_time_ns() - self._cpu_ns
+        found = self._answer(command)
+        self._cpu_ns = time.process_time_ns()
+        return found if command["do"] != "round" else {**found, "idle_cpu_ns": idle_cpu_ns}
+
+    def _answer(self, command: dict[str, Any]) -> dict[str, Any]:
         what = command["do"]
+        if what == "ready":
+            return {}
         if what == "open":
             return self._open()
         if what == "warm":
-            return self._warm(command["batch_size"], command["calls"], command["seconds"])
+            call = partial(self.call, self._feeds[command["batch_size"]])
+            least, seconds = command["calls"], command["seconds"]
+            if command.get("steady"):
+                return warming.until_steady(call, least, seconds)
+            return warming.by_count(call, least, seconds)
         if what == "round":
             return self._round(command["batch_size"], command["calls"], command["lead_in"])
         return {"peak_memory_bytes": max(0, memory.high_water_bytes() - self._empty_bytes)}
 
     def close(self) -> None:
+        """Let go of the model."""
         self._runner.close()
 
     def _open(self) -> dict[str, Any]:
@@ -71,6 +91,9 @@ class _Process:
         self._runner.open(self._artifact, self._inputs)
         loaded = time.perf_counter_ns()
         effective = self._runner.effective()
+        # What importing left behind is not looked through again before every round.
+        gc.collect()
+        gc.freeze()
         return {
             "import_ms": (imported - start) / 1e6,
             "load_ms": (loaded - imported) / 1e6,
@@ -78,36 +101,28 @@ class _Process:
             "threads": effective.get("threads") or self._runner.thread_count(),
         }
 
-    def _warm(self, batch_size: int, calls: int, seconds: float) -> dict[str, Any]:
-        """Call until `calls` or `seconds` are reached; `usual_ns` is the median of the later half."""
-        deadline = time.perf_counter_ns() + seconds * 1e9
-        times = [self._call(self._feeds[batch_size])]
-        while len(times) < calls and time.perf_counter_ns() < deadline:
-            times.append(self._call(self._feeds[batch_size]))
-        later = sorted(times[len(times) // 2 :])
-        return {"first_ms": times[0] / 1e6, "calls": len(times), "usual_ns": later[len(later) // 2]}
-
     def _round(self, batch_size: int, calls: int, lead_in: int) -> dict[str, Any]:
         """Time calls one by one, after some untimed ones that bring the model back into the caches."""
         batches = self._feeds[batch_size]
         gc.collect()
-        gc.freeze()
         gc.disable()
         try:
             for _ in range(lead_in):
-                self._call(batches)
-            noise = _Noise()
+                self.call(batches)
+            first_feed = self._turn % len(batches)
+            noise = Noise()
             cpu = time.process_time_ns()
-            times = [self._call(batches) for _ in range(calls)]
+            times = [self.call(batches) for _ in range(calls)]
             cpu = time.process_time_ns() - cpu
-            return {"ns": times, "cpu_ns": cpu, **noise.since()}
+            about = {"first_feed": first_feed, "feeds": len(batches)}
+            return {"ns": times, "cpu_ns": cpu, **noise.since(), **about}
         finally:
             gc.enable()
-            gc.unfreeze()
 
-    def _call(self, batches: list[Feed]) -> int:
+    def call(self, batches: list[Feed]) -> int:
         """Nanoseconds of one call: inputs copied in, computed, outputs copied out."""
-        feed = batches[next(self._turn) % len(batches)]
+        feed = batches[self._turn % len(batches)]
+        self._turn += 1
         runner = self._runner
         start = time.perf_counter_ns()
         runner.bind(feed)
@@ -117,34 +132,3 @@ class _Process:
         if not outputs:
             raise RunnerError("the model gave no output")
         return stop - start
-
-
-class _Noise:
-    """What disturbed this process or this machine since the object was made."""
-
-    def __init__(self) -> None:
-        self._switches, self._steal_s = _involuntary_switches(), _steal_s()
-
-    def since(self) -> dict[str, float]:
-        return {
-            "switches": _involuntary_switches() - self._switches,
-            "steal_s": _steal_s() - self._steal_s,
-        }
-
-
-def _involuntary_switches() -> int:
-    """How often another task took the processor from one of this process's threads."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
-def _steal_s() -> float:
-    """Seconds, over all cores, that the hypervisor kept from this machine; 0 where it does not say."""
-    import os
-
-    try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-        return int(fields[8]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return 0.0

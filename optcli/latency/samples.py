@@ -1,4 +1,9 @@
-"""Raw samples of a comparison, and the file they are kept in."""
+"""Raw samples of a comparison, and the file they are kept in.
+
+`samples.npz` holds one array `ns_0`, `ns_1`, ... per series, `[rows, calls]` nanoseconds as int64, and
+`about`, a JSON text: `Measured` without these arrays. A row is one round of one launch; which, say the
+lists `launch` and `round` of the series with that number.
+"""
 
 from __future__ import annotations
 
@@ -11,46 +16,87 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-_VERSION = 1
+_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Start:
+    """What one launch of an artifact cost at one batch size before its first round.
+
+    `warm_calls` came before it was steady; `steady` is None where nobody looked, `warm_s` what warming
+    up took. `peak_memory_bytes` is the most the process held until the batch size was done.
+    """
+
+    launch: int
+    first_ms: float
+    warm_calls: int
+    steady: bool | None
+    warm_s: float
+    peak_memory_bytes: int | None
 
 
 @dataclass(frozen=True)
 class Series:
     """All timed calls of one artifact at one batch size, in one group.
 
-    `ns` holds nanoseconds, `[rounds, calls]`; row r was measured beside row r of the others in the
-    group. `switches` (involuntary context switches) and `steal_s` say what disturbed each round.
+    `ns` holds nanoseconds, `[rows, calls]`. Row r is round `round[r]` of launch `launch[r]`, measured
+    beside the same round of the others in the group. Its calls went through `feeds` distinct inputs in
+    rotation, from number `first_feed[r]` on. What disturbed it: `switches` (involuntary ones),
+    `steal_s`, and `waited_ns`, the time its threads were ready and had no processor. `idle_cpu_ns` is
+    what the process computed while others had their turns.
     """
 
     name: str
     batch_size: int
     group: int
     ns: np.ndarray
+    launch: tuple[int, ...]
+    round: tuple[int, ...]
     cpu_ns: tuple[int, ...]
     switches: tuple[int, ...]
     steal_s: tuple[float, ...]
-    first_ms: float
-    warm_calls: int
-    peak_memory_bytes: int | None
+    waited_ns: tuple[int, ...]
+    idle_cpu_ns: tuple[int, ...]
+    first_feed: tuple[int, ...]
+    feeds: int
+    starts: tuple[Start, ...]
 
     @property
     def rounds(self) -> list[np.ndarray]:
-        """The rounds in the order they were measured."""
+        """The rounds of all launches, in the order they were measured."""
         return list(self.ns)
+
+    @property
+    def launches(self) -> dict[int, list[np.ndarray]]:
+        """The rounds of each launch."""
+        found: dict[int, list[np.ndarray]] = {}
+        for launch, row in zip(self.launch, self.ns, strict=True):
+            found.setdefault(launch, []).append(row)
+        return found
+
+    def paired(self, other: Series) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
+        """By launch: the rounds that both have, side by side."""
+        theirs = dict(zip(zip(other.launch, other.round, strict=True), other.ns, strict=True))
+        found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+        for launch, number, row in zip(self.launch, self.round, self.ns, strict=True):
+            if (launch, number) in theirs:
+                found.setdefault(launch, []).append((row, theirs[launch, number]))
+        return found
 
 
 @dataclass(frozen=True)
 class Opened:
-    """How an artifact was opened: milliseconds, threads, and the runner's effective settings.
+    """How an artifact was opened: milliseconds by launch, threads, the runner's effective settings.
 
-    `threads` were read back, `wanted_threads` were asked for.
+    `threads` were read back, `wanted_threads` were asked for. `environment` was set before any import.
     """
 
-    import_ms: float
-    load_ms: float
+    import_ms: tuple[float, ...]
+    load_ms: tuple[float, ...]
     threads: int
     effective: dict[str, Any]
     wanted_threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,7 +104,9 @@ class Measured:
     """One comparison: everything that was measured, how, and what could not be.
 
     `failures` says why an artifact has no (or not all) series, `skipped` why a batch size has none.
-    `orders` is the order of turns: one list of names per round, by `group/batch size`.
+    `orders` is the order of turns: one list of names per round, by `group/launch/batch size`.
+    `conditions` are the machine's `before` and `after`, `seconds` where the time went: `wall`,
+    `opening`, `warm_up`, `timed`.
     """
 
     baseline: str
@@ -73,6 +121,8 @@ class Measured:
     failures: dict[str, str] = field(default_factory=dict)
     skipped: dict[int, str] = field(default_factory=dict)
     orders: dict[str, list[list[str]]] = field(default_factory=dict)
+    conditions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -124,12 +174,18 @@ def load(path: Path) -> Measured:
             **about,
             "series": series,
             "groups": tuple(tuple(group) for group in about["groups"]),
-            "opened": {name: Opened(**each) for name, each in about["opened"].items()},
+            "opened": {name: _opened(each) for name, each in about["opened"].items()},
             "skipped": {int(size): why for size, why in about["skipped"].items()},
         }
     )
 
 
+def _opened(record: dict[str, Any]) -> Opened:
+    times = {key: tuple(record[key]) for key in ("import_ms", "load_ms")}
+    return Opened(**{**record, **times})
+
+
 def _series(record: dict[str, Any], ns: np.ndarray) -> Series:
-    lists = {key: tuple(record[key]) for key in ("cpu_ns", "switches", "steal_s")}
-    return Series(**{**record, **lists, "ns": ns})
+    lists = {key: tuple(value) for key, value in record.items() if isinstance(value, list)}
+    starts = tuple(Start(**each) for each in record["starts"])
+    return Series(**{**record, **lists, "starts": starts, "ns": ns})

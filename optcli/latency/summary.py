@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from statistics import median
 
-from optcli.latency.samples import Measured, Opened, Series
+from optcli.latency.doubts import flags_of, notes_of, spread_of, waited_of
+from optcli.latency.launches import percentile_over_launches, ratio_over_launches
+from optcli.latency.samples import Measured, Series
 from optcli.results import Estimate, Latency
-from optcli.statistics import needed, percentile, percentile_over_rounds, ratio_interval, spread
-
-FLUCTUATING = 0.10
-NOT_FIT = 0.25
-# A round counts as disturbed from this share of its calls interrupted, or of its time stolen, on.
-_DISTURBED_CALLS = 0.05
-_DISTURBED_TIME = 0.01
+from optcli.statistics import log_ratios, percentile, ratio_interval
 
 
 def to_results(measured: Measured) -> dict[str, tuple[Latency, ...]]:
@@ -32,35 +28,46 @@ def speedup(measured: Measured, name: str, over: str, batch_size: int) -> Estima
             continue
         other = measured.beside(series, over)
         if other is not None:
-            return ratio_interval(other.rounds, series.rounds)
+            return _ratio(other, series)
     return None
 
 
-def protocol(measured: Measured) -> dict[str, Any]:
-    """How it was measured, in plain data: the report's `protocol`, the table's footer."""
-    calls = [series.ns.shape[1] for series in measured.series]
-    threads = {opened.threads for opened in measured.opened.values()}
-    return {
-        "mode": measured.settings["mode"],
-        "region": "host",
-        "launches": 1,
-        "rounds": measured.settings["rounds"],
-        "calls_per_round": [min(calls), max(calls)] if calls else None,
-        "warmup_calls": measured.settings["warmup"],
-        "lead_in_calls": measured.lead_in,
-        "threads": sorted(threads),
-        "order": "random in every round",
-        "seed": measured.seed,
-        "inputs": "real samples in rotation" if measured.real_inputs else "random",
-        "groups": [list(group) for group in measured.groups],
-        "skipped_batch_sizes": {str(size): why for size, why in measured.skipped.items()},
-    }
+def pair_log_ratios(
+    measured: Measured, name: str, batch_size: int, *, over: str | None = None, q: float = 0.5
+) -> list[float]:
+    """ln(quantile of `name` / quantile of `over`), one value for each launch pair: above 0 is slower.
+
+    Each is the median of the launch's rounds. `over` is the baseline unless told otherwise. Empty where
+    the two were not measured side by side.
+    """
+    for series in measured.series:
+        other = measured.beside(series, over or measured.baseline)
+        if (series.name, series.batch_size) == (name, batch_size) and other is not None:
+            return _launch_log_ratios(series, other, q)
+    return []
+
+
+def _launch_log_ratios(series: Series, other: Series, q: float = 0.5) -> list[float]:
+    """ln(quantile of series / quantile of other): for each launch the median of its rounds'."""
+    return [
+        median(log_ratios([mine for mine, _ in rounds], [theirs for _, theirs in rounds], q))
+        for rounds in series.paired(other).values()
+    ]
+
+
+def _ratio(base: Series, other: Series) -> Estimate | None:
+    paired = base.paired(other)
+    if len(paired) > 1:
+        return ratio_over_launches(_launch_log_ratios(base, other))
+    rounds = [each for launch in paired.values() for each in launch]
+    return ratio_interval([mine for mine, _ in rounds], [theirs for _, theirs in rounds])
 
 
 def _latency(measured: Measured, series: Series) -> Latency:
     opened = measured.opened[series.name]
     mean_ms = float(series.ns.mean()) / 1e6
     percentiles = {f"p{q}_ms": _percentile(series, q / 100) for q in (90, 95, 99)}
+    held = [start.peak_memory_bytes for start in series.starts if start.peak_memory_bytes is not None]
     return Latency(
         batch_size=series.batch_size,
         threads=opened.threads,
@@ -71,17 +78,22 @@ def _latency(measured: Measured, series: Series) -> Latency:
         throughput_per_s=series.batch_size / mean_ms * 1e3,
         speedup=_over_baseline(measured, series),
         cpu_ms=sum(series.cpu_ns) / series.ns.size / 1e6,
-        import_ms=opened.import_ms,
-        load_ms=opened.load_ms,
-        first_ms=series.first_ms,
-        peak_memory_bytes=series.peak_memory_bytes,
+        import_ms=median(opened.import_ms),
+        load_ms=median(opened.load_ms),
+        first_ms=median(start.first_ms for start in series.starts),
+        warm_calls=int(median(start.warm_calls for start in series.starts)),
+        peak_memory_bytes=int(median(held)) if held else None,
+        launches=len(series.launches),
+        rounds=len(series.ns),
+        spread=round(spread_of(series), 4),
+        waited=round(waited_of(series), 4),
         measured_at=measured.measured_at,
-        flags=tuple(_flags(measured, series, opened)),
+        flags=flags_of(measured, series),
     )
 
 
 def _percentile(series: Series, q: float) -> Estimate | None:
-    found = percentile_over_rounds(series.rounds, q)
+    found = percentile_over_launches(list(series.launches.values()), q)
     if found is None:
         return None
     low, high = (None if bound is None else bound / 1e6 for bound in (found.low, found.high))
@@ -92,52 +104,11 @@ def _over_baseline(measured: Measured, series: Series) -> Estimate | None:
     if series.name == measured.baseline:
         return Estimate(value=1.0, low=1.0, high=1.0)
     base = measured.beside(series, measured.baseline)
-    return None if base is None else ratio_interval(base.rounds, series.rounds)
-
-
-def _flags(measured: Measured, series: Series, opened: Opened) -> list[str]:
-    count = int(series.ns.size)
-    flags = [
-        f"p{q} n/a (n={count}, needs {needed(q / 100)})"
-        for q in (90, 95, 99)
-        if count < needed(q / 100)
-    ]
-    share = spread(series.ns)
-    if share > FLUCTUATING:
-        word = "environment not fit" if share > NOT_FIT else "fluctuating"
-        flags.append(f"{word} (IQR/median {share:.0%})".replace("%", " %"))
-    flags += _disturbed(series)
-    rounds, planned = len(series.ns), measured.settings["rounds"]
-    if rounds < planned:
-        flags.append(f"time cap: {rounds} of {planned} rounds")
-    wanted = opened.wanted_threads
-    if wanted is not None and opened.threads != wanted:
-        flags.append(f"ran with {opened.threads} threads, wanted {wanted}")
-    flags += opened.effective.get("flags", [])
-    if series.name != measured.baseline and measured.beside(series, measured.baseline) is None:
-        flags.append(f"no speed-up: the baseline {measured.baseline} could not be measured beside it")
-    return flags
-
-
-def _disturbed(series: Series) -> list[str]:
-    calls = series.ns.shape[1]
-    rounds = [
-        (switches, steal_s)
-        for switches, steal_s, ns in zip(series.switches, series.steal_s, series.ns, strict=True)
-        if switches > _DISTURBED_CALLS * calls or steal_s > _DISTURBED_TIME * float(ns.sum()) / 1e9
-    ]
-    if not rounds:
-        return []
-    switches, steal_s = sum(each[0] for each in rounds), sum(each[1] for each in rounds)
-    causes = [f"{switches} involuntary context switches"] if switches else []
-    causes += [f"{steal_s:.2f} s stolen by the hypervisor"] if steal_s else []
-    return [f"noisy: {len(rounds)} of {len(series.ns)} rounds ({', '.join(causes)})"]
+    return None if base is None else _ratio(base, series)
 
 
 def _with_notes(measured: Measured, name: str, rows: Sequence[Latency]) -> tuple[Latency, ...]:
     """Put what has no row of its own on the first: batch sizes left out, a failure on the way."""
-    notes = [f"batch size {size} not measured: {why}" for size, why in measured.skipped.items()]
-    if name in measured.failures:
-        notes.append(measured.failures[name])
+    notes = notes_of(measured, name)
     first = rows[0].model_copy(update={"flags": (*rows[0].flags, *notes)})
     return (first, *rows[1:])

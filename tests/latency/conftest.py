@@ -50,12 +50,13 @@ def scripted(monkeypatch, plain_runner):
 
     def prepare(**scripts):
         spawned = []
-        ScriptedChild.turns = []
+        ScriptedChild.turns, ScriptedChild.launches = [], {}
 
-        def spawn(function, payload, *, log, environment):
+        def spawn(function, payload, *, log, environment, interpreter=None):
             name = payload["artifact"]["key"]
             spawned.append(ScriptedChild(name, payload, **scripts[name]))
             spawned[-1].environment, spawned[-1].log = environment, log
+            spawned[-1].function, spawned[-1].interpreter = function, interpreter
             return spawned[-1]
 
         monkeypatch.setattr(workers, "spawn", spawn)

@@ -10,27 +10,46 @@ class ScriptedChild:
     """Answers the protocol of `optcli.latency.process` for a model that takes `call_ns` nanoseconds.
 
     Its rounds take `busy` times as long as the warm-up promised. `fails` is the command at which it
-    dies: "open", "warm" or "round"; `fails_at` at which batch size.
+    dies: "ready", "open", "warm", "round" or "memory"; `fails_at` at which batch size, `fails_in` in
+    which launch. `launch_jitter` is the standard deviation of what its launches differ by.
     """
 
     turns: ClassVar = []  # (name, command, batch size) of all children, in order
+    launches: ClassVar = {}  # how many children of each name there have been
 
     def __init__(
-        self, name, payload, call_ns, fails=None, fails_at=None, jitter=0.0, busy=1, threads=2, flags=()
+        self,
+        name,
+        payload,
+        call_ns,
+        fails=None,
+        fails_at=None,
+        fails_in=0,
+        jitter=0.0,
+        launch_jitter=0.0,
+        busy=1,
+        threads=2,
+        flags=(),
+        steady=True,
+        noise=None,
     ):
         import numpy as np
 
-        self.name, self.payload, self.call_ns = name, payload, call_ns
+        self.name, self.payload = name, payload
+        self.launch = self.launches[name] = self.launches.get(name, -1) + 1
         self.fails, self.fails_at, self.jitter = fails, fails_at, jitter
-        self.busy, self.threads, self.flags = busy, threads, flags
-        self.rng = np.random.default_rng(zlib.crc32(name.encode()))
+        self.dies = self.launch == fails_in
+        self.busy, self.threads, self.flags, self.steady = busy, threads, flags, steady
+        self.noise = noise or {}
+        self.rng = np.random.default_rng(zlib.crc32(f"{name} {self.launch}".encode()))
+        self.call_ns = call_ns * (1 + launch_jitter * self.rng.normal())
         self.killed = False
         self.pending = None
 
     def send(self, command):
         size = command.get("batch_size")
         ScriptedChild.turns.append((self.name, command["do"], size))
-        if command["do"] == self.fails and self.fails_at in (None, size):
+        if self.dies and command["do"] == self.fails and self.fails_at in (None, size):
             self.pending = StepError("it crashed with a segmentation fault (SIGSEGV)")
         else:
             self.pending = getattr(self, f"do_{command['do']}")(command)
@@ -53,14 +72,35 @@ class ScriptedChild:
         effective = {"precision": "fp32", "threads": self.threads, "flags": list(self.flags)}
         return {"import_ms": 100.0, "load_ms": 20.0, "effective": effective, "threads": self.threads}
 
+    def do_ready(self, command):
+        return {}
+
     def do_warm(self, command):
-        return {"first_ms": 9.0, "calls": command["calls"], "usual_ns": self.call_ns}
+        calls = command["calls"] * (3 if command.get("steady") else 1)
+        return {
+            "first_ms": 9.0 + self.launch,
+            "calls": calls,
+            "usual_ns": self.call_ns,
+            "steady_after": calls,
+            "steady": self.steady if command.get("steady") else None,
+            "seconds": calls * self.call_ns / 1e9,
+        }
 
     def do_round(self, command):
         scale = self.busy * command["batch_size"] ** 0.5
         noise = 1 + self.jitter * self.rng.normal(size=command["calls"])
         times = [int(self.call_ns * scale * each) for each in noise]
-        return {"ns": times, "cpu_ns": 2 * sum(times), "switches": 0, "steal_s": 0.0}
+        return {
+            "ns": times,
+            "cpu_ns": 2 * sum(times),
+            "switches": 0,
+            "steal_s": 0.0,
+            "waited_ns": 0,
+            "idle_cpu_ns": 0,
+            "first_feed": 0,
+            "feeds": 16,
+            **self.noise,
+        }
 
     def do_memory(self, command):
         return {"peak_memory_bytes": 50_000_000}

@@ -1,3 +1,6 @@
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scripted import ScriptedChild
@@ -28,7 +31,7 @@ def test_every_artifact_has_its_turn_in_every_round(measure):
     for size in (1, 4):
         named = [name for name, at in turns if at == size]
         rounds = [named[start : start + 3] for start in range(0, 24, 3)]
-        assert rounds == measured.orders[f"0/{size}"]
+        assert rounds == measured.orders[f"0/0/{size}"]
         assert all(sorted(each) == ["eager", "int8", "onnx"] for each in rounds)
         assert len({tuple(each) for each in rounds}) > 2
     assert [series.ns.shape[0] for series in measured.series] == [8] * 6
@@ -43,7 +46,8 @@ def test_the_order_comes_from_the_seed(measure):
 
 def test_all_are_open_and_warm_before_the_first_round(measure):
     measure({"eager": {"call_ns": 8e6}, "onnx": {"call_ns": 4e6}}, LatencySettings())
-    assert [do for _, do, _ in ScriptedChild.turns[:4]] == ["open", "open", "warm", "warm"]
+    done = [do for _, do, _ in ScriptedChild.turns[:6]]
+    assert done == ["ready", "ready", "open", "open", "warm", "warm"]
 
 
 def test_results_have_percentiles_and_a_paired_speedup(measure):
@@ -75,7 +79,7 @@ def test_a_percentile_without_enough_samples_is_none_with_a_flag(measure):
     assert "p99 n/a (n=20, needs 368)" in row.flags
 
 
-@pytest.mark.parametrize("step", ["open", "warm", "round", "memory"])
+@pytest.mark.parametrize("step", ["ready", "open", "warm", "round"])
 def test_a_failing_candidate_costs_only_itself(measure, step):
     measured = measure(
         {"eager": {"call_ns": 4e6}, "bad": {"call_ns": 4e6, "fails": step}, "ok": {"call_ns": 2e6}}
@@ -201,13 +205,26 @@ def test_interrupted_and_stolen_rounds_are_marked(measure, monkeypatch):
 
 
 def test_samples_come_back_from_the_file(measure, tmp_path):
-    measured = measure({"eager": {"call_ns": 4e6}, "bad": {"call_ns": 4e6, "fails": "open"}})
+    scripts = {"eager": {"call_ns": 4e6}, "bad": {"call_ns": 4e6, "fails": "round", "fails_in": 1}}
+    measured = measure(scripts, LatencySettings(mode="table", launches=2, batch_sizes=(1, 4)))
     latency.save(measured, tmp_path / "samples.npz")
     again = latency.load(tmp_path / "samples.npz")
     assert latency.to_results(again) == latency.to_results(measured)
     assert latency.protocol(again) == latency.protocol(measured)
     assert (again.failures, again.orders) == (measured.failures, measured.orders)
-    assert np.array_equal(again.series[1].ns, measured.series[1].ns)
+    assert (again.opened, again.conditions) == (measured.opened, measured.conditions)
+    for mine, theirs in zip(measured.series, again.series, strict=True):
+        assert np.array_equal(mine.ns, theirs.ns)
+        assert replace(mine, ns=None) == replace(theirs, ns=None)
+
+
+def test_samples_of_another_version_are_refused(measure, tmp_path):
+    latency.save(measure({"eager": {"call_ns": 4e6}}), tmp_path / "samples.npz")
+    with np.load(tmp_path / "samples.npz") as archive:
+        about = json.loads(str(archive["about"]))
+    np.savez(tmp_path / "older.npz", about=np.array(json.dumps({**about, "version": 1})))
+    with pytest.raises(ValueError, match="another version"):
+        latency.load(tmp_path / "older.npz")
 
 
 def test_protocol_says_how_it_was_measured(measure):
