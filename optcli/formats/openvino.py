@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,9 @@ from optcli.errors import InputError
 
 if TYPE_CHECKING:
     from openvino import Core, Model
+
+# How OpenVINO names what it cannot read: integer operators, and those of Microsoft's own domains.
+_ONNXRUNTIME_ONLY = re.compile(r"[Cc]onversion .*(QLinear|Integer|com\.microsoft)")
 
 FILE = "model.xml"
 WEIGHTS = "model.bin"
@@ -116,4 +120,14 @@ def _name(port: Any) -> str:
 def reason(error: Exception) -> str:
     """What an error says: OpenVINO begins with positions in its own source, the last line matters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return lines[-1].removeprefix("-- ") if lines else type(error).__name__
+
+
+def unknown_operators_hint(error: Exception) -> str:
+    """What to do where OpenVINO lacks operators that ONNX Runtime has; empty for other errors."""
+    if not _ONNXRUNTIME_ONLY.search(str(error)):
+        return ""
+    return (
+        "these are ONNX Runtime's operators: set `runner: onnxruntime`, or make the model without them "
+        "(`format: qdq` in quantize_onnxruntime, no `level:` in optimize_onnx)"
+    )

@@ -69,6 +69,11 @@ class OptimizeOnnx(Pass):
             job.progress(None, "simplifying")
             model = _slim(model)
         level = self.level or ("all" if self.to == "ort" else "none")
+        if level != "none" and onnx_format.precision(model) == "bf16":
+            raise StepError(
+                "ONNX Runtime has no bfloat16 on the CPU, and optimizes what it can run",
+                hint="leave out `level:` and `to: ort`, or put optimize_onnx before convert_precision",
+            )
         if level == "none":
             onnx_format.save(model, job.out)
         else:

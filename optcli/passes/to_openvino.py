@@ -42,7 +42,8 @@ class ToOpenvino(Pass):
         except RuntimeError as error:
             raise StepError(
                 f"OpenVINO cannot convert the model: {openvino_format.reason(error)}",
-                hint="the log holds OpenVINO's whole message",
+                hint=openvino_format.unknown_operators_hint(error)
+                or "the log holds OpenVINO's whole message",
             ) from error
         openvino_format.save(model, job.out)
         return Made()

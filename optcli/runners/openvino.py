@@ -55,7 +55,12 @@ class OpenvinoRunner(Runner):
             self._compiled = core.compile_model(model, "CPU", self._configuration())
         except RuntimeError as error:
             reason = openvino_format.reason(error)
-            raise RunnerError(f"OpenVINO cannot load the model: {reason}", place=str(path)) from error
+            raise RunnerError(
+                f"OpenVINO cannot load the model: {reason}",
+                place=str(path),
+                hint=openvino_format.unknown_operators_hint(error)
+                or ("try it in ONNX Runtime: `runner: onnxruntime`" if onnx else "build it again"),
+            ) from error
         self._quantized = openvino_format.precision(model)
         self._outputs = openvino_format.output_names(model)
         self._halves = {

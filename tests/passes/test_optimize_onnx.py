@@ -10,6 +10,7 @@ from optcli.artifact import Format
 from optcli.errors import InputError, StepError
 from optcli.formats import onnx as onnx_format
 from optcli.formats import ort as ort_format
+from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.optimize_onnx import OptimizeOnnx
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
@@ -158,3 +159,14 @@ def test_nothing_is_printed(tmp_path, conv, capfd):
     apply(OptimizeOnnx(to="ort"), conv, tmp_path / "a", INPUTS["Conv"])
     printed = capfd.readouterr()
     assert (printed.out, printed.err) == ("", "")
+
+
+@pytest.mark.parametrize("options", WAYS)
+def test_bfloat16_is_simplified_and_not_optimized(tmp_path, conv, options):
+    halved = apply(ConvertPrecision(precision="bf16"), conv, tmp_path / "bf16", INPUTS["Conv"])
+    if not options:
+        apply(OptimizeOnnx(), halved, tmp_path / "made", INPUTS["Conv"])
+        return
+    with pytest.raises(StepError, match="no bfloat16") as found:
+        apply(OptimizeOnnx(**options), halved, tmp_path / "made", INPUTS["Conv"])
+    assert "before convert_precision" in found.value.hint

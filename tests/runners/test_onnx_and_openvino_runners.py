@@ -5,8 +5,9 @@ import pytest
 from tiny_networks import INPUTS, apply, artifact, feed, torch_artifact
 
 from optcli.artifact import Format
-from optcli.errors import RunnerError
+from optcli.errors import RunnerError, StepError
 from optcli.passes.export_onnx import ExportOnnx
+from optcli.passes.to_openvino import ToOpenvino
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner
 
@@ -125,3 +126,23 @@ def test_openvino_can_be_asked_for_throughput(onnx):
         found = model.effective()
         assert (found["hint"], found["streams"]) == ("throughput", 2)
         assert model.run(feed(IMAGE, 3))["output"].shape == (3, 5)
+
+
+def test_openvino_says_what_to_do_about_operators_of_onnx_runtime(tmp_path):
+    from onnx import TensorProto, helper, save
+
+    x = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", 3, 16, 16])
+    y = helper.make_tensor_value_info("output", TensorProto.FLOAT, ["N", 3, 16, 16])
+    node = helper.make_node("Inverse", ["image"], ["output"], domain="com.microsoft")
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "own", [x], [y])
+    save(helper.make_model(graph, opset_imports=domains, ir_version=8), tmp_path / "model.onnx")
+    made = artifact(tmp_path, Format.ONNX)
+    OnnxruntimeRunner(threads=1).open(made, IMAGE).close()
+    with pytest.raises(RunnerError, match="Inverse") as found:
+        OpenvinoRunner(threads=1).open(made, IMAGE)
+    assert "set `runner: onnxruntime`" in found.value.hint
+    assert "model: No conversion rule" in found.value.message
+    with pytest.raises(StepError) as refused:
+        apply(ToOpenvino(), made, tmp_path / "made", IMAGE)
+    assert refused.value.hint == found.value.hint
