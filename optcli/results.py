@@ -13,6 +13,19 @@ from pydantic import Field
 
 from optcli.outcomes import Accuracy, Estimate, Outcome, OutputError, Result, Verdict
 
+__all__ = [
+    "SCHEMA",
+    "Accuracy",
+    "Estimate",
+    "Latency",
+    "Outcome",
+    "OutputError",
+    "Report",
+    "Result",
+    "VariantReport",
+    "Verdict",
+]
+
 SCHEMA = 1
 
 Status = Literal["built", "cached", "skipped", "failed"]
@@ -133,13 +146,17 @@ class StepSummary(Result):
 
 
 class VariantReport(Result):
-    """Everything about one variant."""
+    """Everything about one variant.
+
+    `build_s` is what making all its steps took, whenever that was and whoever shares them.
+    """
 
     status: Status
     reason: str | None = None
     log: str | None = None
     required: bool = False
     steps: tuple[StepSummary, ...] = ()
+    build_s: float | None = None
     artifact: ArtifactSummary | None = None
     runner: dict[str, Any] | None = None
     latency: tuple[Latency, ...] = ()
