@@ -1,0 +1,200 @@
+"""The gate's history: one line of JSON for every run, and where a series of them changed.
+
+A history informs and never decides: its figures were measured at different times. Those of different
+machines are never put in one series.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from optcli.digest import of_value
+from optcli.errors import InputError
+from optcli.gate_report import GateReport
+from optcli.results import Outcome, Result
+from optcli.store import disk
+from optcli.store.locks import held
+
+SCHEMA = 1
+# A step must last this many runs to be one; fewer are outliers.
+_SHORTEST = 3
+_LONGEST_LINE_BYTES = 1024**2
+
+
+class Entry(Result):
+    """One figure of one run of the gate. `machine` is a digest of CPU, cores and threads."""
+
+    at: str
+    recipe: str
+    commit: str | None = None
+    baseline: str
+    variant: str
+    metric: str
+    batch_size: int | None = None
+    unit: str
+    value: float
+    change: float | None = None
+    outcome: Outcome
+    machine: str
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A figure over time on one machine; `steps` are indices at which it changed and stayed so."""
+
+    recipe: str
+    variant: str
+    metric: str
+    batch_size: int | None
+    unit: str
+    machine: str
+    entries: tuple[Entry, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """`onnx-int8 p50, batch 1`."""
+        where = "" if self.batch_size is None else f", batch {self.batch_size}"
+        return f"{self.variant} {self.metric}{where}"
+
+    def growth(self, step: int) -> float:
+        """How much the median grew at a step, as a fraction of the median before it."""
+        from statistics import median
+
+        bounds = [0, *self.steps, len(self.entries)]
+        place = self.steps.index(step)
+        values = [each.value for each in self.entries]
+        before = median(values[bounds[place] : step])
+        after = median(values[step : bounds[place + 2]])
+        return after / before - 1 if before else 0.0
+
+
+def append(path: Path, report: GateReport, commit: str | None = None) -> int:
+    """Add a run's figures to a history; gives how many. Raises `StoreError` where the disk refuses."""
+    lines = [entry.model_dump_json() for entry in entries_of(report, commit)]
+    with disk.failures(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with held(path.with_name(f".{path.name}.lock")), path.open("a+b") as stream:
+            _drop_torn_line(stream)
+            stream.write("".join(f"{line}\n" for line in lines).encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+    return len(lines)
+
+
+def _drop_torn_line(stream: BinaryIO) -> None:
+    """Remove a last line without its end: what a killed run has not finished."""
+    size = stream.seek(0, os.SEEK_END)
+    start = stream.seek(max(0, size - _LONGEST_LINE_BYTES))
+    tail = stream.read()
+    stream.truncate(start + tail.rfind(b"\n") + 1)
+    stream.seek(0, os.SEEK_END)
+
+
+def entries_of(report: GateReport, commit: str | None = None) -> list[Entry]:
+    """What a run adds to a history: every figure that has a value."""
+    cpu = report.environment.get("cpu", {})
+    machine = of_value(
+        [cpu.get("model"), report.environment.get("cores"), report.protocol.get("threads")]
+    )[:12]
+    return [
+        Entry(
+            at=report.finished,
+            recipe=report.recipe.name,
+            commit=commit,
+            baseline=report.baseline,
+            variant=name,
+            metric=each.name,
+            batch_size=each.batch_size,
+            unit=each.unit,
+            value=each.candidate,
+            change=None if each.change is None else each.change.value,
+            outcome=each.outcome,
+            machine=machine,
+        )
+        for name, variant in report.variants.items()
+        for each in variant.comparisons
+        if each.candidate is not None
+    ]
+
+
+def load(path: Path) -> list[Entry]:
+    """Every entry of a history, in order. Raises `InputError` for a file that is none.
+
+    A last line that a killed run has not finished is left out.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            "there is no history here yet" if not path.exists() else f"it cannot be read: {error}",
+            place=str(path),
+            hint="run `optcli gate ... --history FILE` to begin one",
+        ) from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(Entry.model_validate(json.loads(line)))
+        except ValueError as error:
+            if number < len(lines):
+                raise InputError(
+                    "this line is no entry of a history",
+                    place=f"{path}:{number}",
+                    hint="remove it, or name the file that `optcli gate --history` wrote",
+                ) from error
+    return found
+
+
+def trends(entries: Iterable[Entry]) -> list[Trend]:
+    """One trend for each figure of each variant on each machine, in order of first appearance."""
+    groups: dict[tuple[Any, ...], list[Entry]] = defaultdict(list)
+    for each in entries:
+        groups[each.recipe, each.variant, each.metric, each.batch_size, each.unit, each.machine].append(
+            each
+        )
+    return [
+        Trend(*key, entries=tuple(group), steps=tuple(change_points([one.value for one in group])))
+        for key, group in groups.items()
+    ]
+
+
+def change_points(values: Sequence[float]) -> list[int]:
+    """Indices at which the level of a series changes and stays so for three values at least.
+
+    Optimal partitioning of the values' logarithms (R. Killick, P. Fearnhead and I. A. Eckley, Optimal
+    detection of changepoints with a linear computational cost, JASA 107 (2012) 1590-1598) with the
+    penalty 5 σ² ln n; σ from the median absolute difference of neighbours, 0.5 % at least.
+    """
+    import numpy as np
+
+    count = len(values)
+    if count < 2 * _SHORTEST or min(values) <= 0:
+        return []
+    import ruptures
+
+    logs = np.log(np.asarray(values, dtype=float))
+    # The difference of two has twice the variance; 0.6745 turns a median deviation into σ.
+    noise = float(np.median(np.abs(np.diff(logs)))) / 0.6745 / np.sqrt(2)
+    sigma = max(noise, 0.005)
+    search = ruptures.Pelt(model="l2", min_size=_SHORTEST, jump=1).fit(logs.reshape(-1, 1))
+    found = search.predict(pen=5 * sigma**2 * np.log(count))
+    return [int(index) for index in found[:-1]]
+
+
+def current_commit(folder: Path) -> str | None:
+    """The commit that is checked out at a folder; None where there is no git."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

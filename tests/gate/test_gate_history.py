@@ -1,0 +1,100 @@
+"""The gate's history: nothing lost, machines kept apart, steps found where there are some."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from optcli.errors import InputError, StoreError
+from optcli.gate import comparisons, history
+from optcli.gate_report import GatedVariant, GateReport
+from optcli.results import RecipeSummary
+
+
+def run(p99_ms, model="cpu one", finished="2026-01-01T00:00:00+00:00"):
+    found = comparisons.reported("p99", 1, 1.0, p99_ms)
+    return GateReport(
+        recipe=RecipeSummary(name="r", path="r.yaml", digest="d"),
+        baseline="main",
+        outcome="accept",
+        sentence="",
+        exit_code=0,
+        variants={"onnx": GatedVariant(runner="onnxruntime", comparisons=(found,))},
+        environment={"cpu": {"model": model}, "cores": 2},
+        baseline_environment={},
+        started=finished,
+        finished=finished,
+    )
+
+
+def test_runs_come_back_in_order_and_by_machine(tmp_path):
+    path = tmp_path / "new" / "history.jsonl"
+    for p99_ms, model in ((2.0, "a"), (3.0, "b"), (2.5, "a")):
+        assert history.append(path, run(p99_ms, model), commit="c0ffee") == 1
+    one, other = history.trends(history.load(path))
+    assert [each.value for each in one.entries] == [2.0, 2.5]
+    assert [each.value for each in other.entries] == [3.0]
+    assert (one.name, one.entries[0].commit) == ("onnx p99, batch 1", "c0ffee")
+
+
+def test_many_at_once_lose_nothing(tmp_path):
+    path = tmp_path / "history.jsonl"
+    threads = [
+        threading.Thread(target=lambda: [history.append(path, run(1.0)) for _ in range(20)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(history.load(path)) == 80
+
+
+def test_a_torn_last_line_is_left_out_and_a_foreign_file_refused(tmp_path):
+    path = tmp_path / "history.jsonl"
+    history.append(path, run(1.0))
+    with path.open("a") as stream:
+        stream.write('{"at": "20')
+    assert len(history.load(path)) == 1
+    history.append(path, run(2.0))
+    assert [each.value for each in history.load(path)] == [1.0, 2.0]
+    path.write_text("not json\n" + path.read_text())
+    with pytest.raises(InputError, match="no entry") as failure:
+        history.load(path)
+    assert failure.value.place.endswith(":1")
+    with pytest.raises(InputError, match="no history here yet"):
+        history.load(tmp_path / "none.jsonl")
+
+
+def test_a_disk_that_refuses_says_so(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError):
+        history.append(tmp_path / "file" / "history.jsonl", run(1.0))
+
+
+def noisy(levels, spread, seed):
+    rng = np.random.default_rng(seed)
+    return [level * float(np.exp(rng.normal(0, spread))) for level in levels]
+
+
+def test_steps_are_found_where_they_are():
+    values = noisy([1.0] * 15 + [1.08] * 15 + [0.9] * 10, 0.01, 3)
+    assert history.change_points(values) == [15, 30]
+    trend = history.Trend("r", "v", "p50", 1, "ms", "m", tuple(map(entry, values)), (15, 30))
+    assert trend.growth(15) == pytest.approx(0.08, abs=0.01)
+    assert trend.growth(30) == pytest.approx(0.9 / 1.08 - 1, abs=0.01)
+
+
+def test_noise_and_single_outliers_are_no_steps():
+    false = sum(bool(history.change_points(noisy([1.0] * 30, 0.03, seed))) for seed in range(100))
+    assert false <= 5
+    assert history.change_points([1.0] * 10 + [1.5] + [1.0] * 10) == []
+    assert history.change_points([1.0, 1.0, 2.0]) == []
+    assert history.change_points([0.0] * 10) == []
+
+
+def entry(value):
+    return history.Entry(
+        at="2026-01-01", recipe="r", baseline="main", variant="v", metric="p50", unit="ms",
+        value=value, outcome="accept", machine="m",
+    )  # fmt: skip
