@@ -123,6 +123,42 @@ class Sweep(Result):
     measured_at: str | None = None
 
 
+class Share(Result):
+    """How near one batch size came to the machine's limit.
+
+    `achieved_per_s` and `limit_per_s` are operations a second, at the median. The limit is the peak of
+    `precision` with as many threads, or what memory allows, whichever `bound` names. `share` is their
+    ratio; over 1 it is no success but a miscount, or a peak measured too low, and `flags` say so.
+    """
+
+    batch_size: int
+    precision: str
+    bound: Literal["compute", "memory"]
+    achieved_per_s: float
+    limit_per_s: float
+    share: float
+    flags: tuple[str, ...] = ()
+
+
+class Operations(Result):
+    """What one image costs at least: operations (a multiply-accumulate is two) and bytes moved.
+
+    Of convolutions and matrix products. Bytes are a lower bound: every weight once per call, inputs
+    and outputs once per image; what passes between layers may stay in a cache. `counted_in` names the
+    step that was counted, where what it became cannot be read.
+    """
+
+    per_image: int
+    weight_bytes: int
+    input_output_bytes_per_image: int
+    counted_in: str
+    shares: tuple[Share, ...] = ()
+
+    def moved_bytes(self, batch_size: int) -> int:
+        """Bytes that one call moves at least."""
+        return self.weight_bytes + batch_size * self.input_output_bytes_per_image
+
+
 class ArtifactSummary(Result):
     """Where an artifact lies and how large it is. `path` is relative to the report's folder."""
 
@@ -161,6 +197,7 @@ class VariantReport(Result):
     runner: dict[str, Any] | None = None
     latency: tuple[Latency, ...] = ()
     sweep: Sweep | None = None
+    operations: Operations | None = None
     accuracy: Accuracy | None = None
     verdicts: tuple[Verdict, ...] = ()
 

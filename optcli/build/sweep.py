@@ -18,7 +18,7 @@ from optcli.results import Sweep
 from optcli.store import Store, key_of
 
 _KIND = "sweep"
-_NAMES = ("budget", "feeds", "fit", "memory", "process", "sweep", "sweep_plan")
+_NAMES = ("budget", "feeds", "fit", "memory", "process", "sweep", "sweep_plan", "warming")
 _CODE = (*(f"latency/{name}.py" for name in _NAMES), "statistics.py")
 
 

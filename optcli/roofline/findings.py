@@ -1,0 +1,104 @@
+"""What this machine can do at most: rates of arithmetic by precision, and of memory by size."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from optcli.outcomes import Result
+
+Operation = Literal["matmul", "convolution"]
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+
+
+class Rate(Result):
+    """The best that one library reached: operations a second, a multiply-accumulate being two.
+
+    `size` is what was computed, such as `512 x 512 x 512`.
+    """
+
+    precision: str
+    operation: Operation
+    library: str
+    threads: int
+    size: str
+    per_s: float
+    device: Literal["cpu", "gpu"] = "cpu"
+
+
+class Bandwidth(Result):
+    """Bytes a second to and from arrays of together `working_set_bytes`.
+
+    `read_per_s` is the best of a sum and a scalar product, `triad_per_s` of a = b + s * c, counted as
+    two reads and one write (J. D. McCalpin, STREAM, 1995).
+    """
+
+    working_set_bytes: int
+    threads: int
+    read_per_s: float
+    triad_per_s: float
+
+
+class Roofline(Result):
+    """All rates that were measured on this machine; the fastest of each kind is its peak."""
+
+    schema_version: Literal[1] = Field(1, alias="schema")
+    cores: int
+    last_level_cache_bytes: int
+    rates: tuple[Rate, ...]
+    bandwidths: tuple[Bandwidth, ...]
+    environment: dict[str, Any]
+    measured_at: str
+    notes: tuple[str, ...] = ()
+
+    def peak(
+        self,
+        precision: str,
+        threads: int | None = None,
+        operation: Operation | None = None,
+        device: str = "cpu",
+    ) -> Rate | None:
+        """The fastest rate in a precision, of matrix products or convolutions (None: of either).
+
+        With as many threads as were measured; None where this machine does not compute in it.
+        """
+        found = [
+            rate
+            for rate in self.rates
+            if (rate.precision, rate.device) == (precision, device)
+            and operation in (None, rate.operation)
+            and threads in (None, rate.threads)
+        ]
+        return max(found, key=lambda rate: rate.per_s, default=None)
+
+    def operations_per_s(self, precision: str, threads: int) -> float | None:
+        """The most operations a second with so many threads.
+
+        Between one and all cores, which were measured, no more than all do, nor than so many times
+        one. None where this machine does not compute in the precision.
+        """
+        one, every = self.peak(precision, 1), self.peak(precision, self.cores)
+        if one is None or every is None:
+            return None
+        return min(max(one.per_s, every.per_s), threads * one.per_s)
+
+    def bytes_per_s(self, working_set_bytes: float, threads: int) -> float | None:
+        """The most bytes a second of a working set: what the largest one measured within it reaches.
+
+        A larger set cannot be faster, so that what a larger one reached counts as well.
+        """
+        sizes = sorted({each.working_set_bytes for each in self.bandwidths})
+        if not sizes:
+            return None
+        base = max((size for size in sizes if size <= working_set_bytes), default=sizes[0])
+        at = {count: self._bandwidth(base, count) for count in (1, self.cores)}
+        return min(max(at.values()), threads * at[1])
+
+    def _bandwidth(self, least_bytes: int, threads: int) -> float:
+        found = [
+            max(each.read_per_s, each.triad_per_s)
+            for each in self.bandwidths
+            if each.working_set_bytes >= least_bytes and each.threads == threads
+        ]
+        return max(found, default=0.0)

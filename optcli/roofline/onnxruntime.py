@@ -1,0 +1,90 @@
+"""ONNX Runtime's rates: matrix products in fp32 and int8, convolutions in fp32."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optcli.roofline.findings import Rate
+from optcli.roofline.shapes import CONVOLUTIONS, MATRICES, Layer, product_operations, product_size
+from optcli.roofline.timing import best_s
+from optcli.workers import Channel
+
+if TYPE_CHECKING:
+    import numpy as np
+    from onnx import ModelProto
+
+
+def rates(payload: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
+    """Rates with `payload["threads"]` threads, `payload["seconds"]` for each, as records of `Rate`."""
+    found = []
+    for precision in ("fp32", "int8"):
+        for side in MATRICES:
+            model, image = _product(side, precision)
+            done = _best_s(model, image, payload)
+            found.append((precision, "matmul", product_size(side), product_operations(side) / done))
+    for layer in CONVOLUTIONS:
+        done = _best_s(*_convolution(layer), payload)
+        found.append(("fp32", "convolution", layer.size, layer.operations / done))
+    about = {"library": "onnxruntime", "threads": payload["threads"]}
+    return [
+        Rate.model_validate(
+            {"precision": precision, "operation": operation, "size": size, "per_s": per_s, **about}
+        ).model_dump()
+        for precision, operation, size, per_s in found
+    ]
+
+
+def _best_s(model: ModelProto, image: np.ndarray, payload: dict[str, Any]) -> float:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = payload["threads"]
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", image)
+    binding.bind_output("y")
+    return best_s(lambda: session.run_with_iobinding(binding), payload["seconds"])
+
+
+def _product(side: int, precision: str) -> tuple[ModelProto, np.ndarray]:
+    import numpy as np
+    from onnx import TensorProto
+
+    rng = np.random.default_rng(0)
+    if precision == "fp32":
+        first, weights = (rng.random((side, side), dtype=np.float32) for _ in range(2))
+        return _model("MatMul", first, weights, TensorProto.FLOAT), first
+    image = rng.integers(0, 200, (side, side)).astype(np.uint8)
+    weights = rng.integers(-100, 100, (side, side)).astype(np.int8)
+    return _model("MatMulInteger", image, weights, TensorProto.INT32), image
+
+
+def _convolution(layer: Layer) -> tuple[ModelProto, np.ndarray]:
+    import numpy as np
+    from onnx import TensorProto
+
+    rng = np.random.default_rng(0)
+    image = rng.random((layer.batch, layer.channels, layer.side, layer.side), dtype=np.float32)
+    weights = rng.random((layer.channels, layer.channels, 3, 3), dtype=np.float32)
+    return _model("Conv", image, weights, TensorProto.FLOAT, pads=[1, 1, 1, 1]), image
+
+
+def _model(
+    operator: str, image: np.ndarray, weights: np.ndarray, made: int, **attributes: Any
+) -> ModelProto:
+    from onnx import helper, numpy_helper
+
+    taken = helper.np_dtype_to_tensor_dtype(image.dtype)
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", "w"], ["y"], **attributes)],
+        "peak",
+        [helper.make_tensor_value_info("x", taken, image.shape)],
+        [helper.make_tensor_value_info("y", made, [None] * image.ndim)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)

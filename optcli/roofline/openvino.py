@@ -1,0 +1,107 @@
+"""OpenVINO's rates: matrix products and convolutions in fp32, bf16, fp16 and int8."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optcli.environment import computes_in
+from optcli.roofline.findings import Rate
+from optcli.roofline.shapes import CONVOLUTIONS, MATRICES, Layer, product_operations, product_size
+from optcli.roofline.timing import best_s
+from optcli.workers import Channel
+
+if TYPE_CHECKING:
+    from openvino import Model, Node
+
+# One layer alone would be measured together with what turns its input and output around.
+_LAYERS = 4
+_HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
+
+
+def rates(payload: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
+    """Rates with `payload["threads"]` threads, `payload["seconds"]` for each, as records of `Rate`."""
+    found = []
+    for precision in _HINTS:
+        if precision in ("bf16", "fp16") and not computes_in(precision):
+            continue
+        for side in MATRICES:
+            done = _best_s(_product(side, precision), precision, payload)
+            operations = _LAYERS * product_operations(side)
+            found.append((precision, "matmul", product_size(side), operations / done))
+        for layer in CONVOLUTIONS:
+            done = _best_s(_convolutions(layer, precision), precision, payload)
+            operations = _LAYERS * layer.operations
+            found.append((precision, "convolution", layer.size, operations / done))
+    about = {"library": "openvino", "threads": payload["threads"]}
+    return [
+        Rate.model_validate(
+            {"precision": precision, "operation": operation, "size": size, "per_s": per_s, **about}
+        ).model_dump()
+        for precision, operation, size, per_s in found
+    ]
+
+
+def _best_s(model: Model, precision: str, payload: dict[str, Any]) -> float:
+    import openvino
+
+    settings = {
+        "INFERENCE_NUM_THREADS": payload["threads"],
+        "INFERENCE_PRECISION_HINT": _HINTS[precision],
+        "NUM_STREAMS": 1,
+    }
+    request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+    request.set_input_tensor(openvino.Tensor(_random(tuple(model.inputs[0].shape))))
+    return best_s(request.infer, payload["seconds"])
+
+
+def _product(side: int, precision: str) -> Model:
+    import numpy as np
+    from openvino import Model
+    from openvino import opset13 as opset
+
+    given = opset.parameter([side, side], np.float32)
+    last = given
+    for _ in range(_LAYERS):
+        weights = _weights((side, side), precision)
+        last = opset.matmul(_limited(last, precision), weights, False, True)
+    return Model([last], [given], "peak")
+
+
+def _convolutions(layer: Layer, precision: str) -> Model:
+    import numpy as np
+    from openvino import Model
+    from openvino import opset13 as opset
+
+    given = opset.parameter([layer.batch, layer.channels, layer.side, layer.side], np.float32)
+    last = given
+    for _ in range(_LAYERS):
+        weights = _weights((layer.channels, layer.channels, 3, 3), precision)
+        last = opset.convolution(_limited(last, precision), weights, [1, 1], [1, 1], [1, 1], [1, 1])
+    return Model([last], [given], "peak")
+
+
+def _limited(value: Node, precision: str) -> Node:
+    """For int8, to 256 levels, which makes the operator that follows compute in integers."""
+    import numpy as np
+    from openvino import opset13 as opset
+
+    if precision != "int8":
+        return value
+    low, high = np.float32(0), np.float32(2.55)
+    return opset.fake_quantize(value, low, high, low, high, 256)
+
+
+def _weights(shape: tuple[int, ...], precision: str) -> Node:
+    import numpy as np
+    from openvino import opset13 as opset
+
+    if precision != "int8":
+        return opset.constant(_random(shape) / shape[1])
+    stored = opset.constant(np.random.default_rng(0).integers(-127, 128, shape).astype(np.int8))
+    return opset.multiply(opset.convert(stored, "f32"), opset.constant(np.float32(0.01)))
+
+
+def _random(shape: tuple[int, ...]) -> Any:
+    import numpy as np
+
+    return np.random.default_rng(0).random(shape, dtype=np.float32)

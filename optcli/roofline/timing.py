@@ -1,0 +1,33 @@
+"""The shortest of many repetitions: what disturbs a call can only make it longer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+_FEWEST = 5
+# The shortest is believed once so many calls took hardly longer.
+_WITNESSES = 3
+_HARDLY = 1.03
+_PATIENCE = 4
+
+
+def best_s(call: Callable[[], Any], seconds: float) -> float:
+    """Seconds of the fastest call within so many seconds, and within five calls at least.
+
+    On a machine that is not quiet, up to four times as long, until three calls agree.
+    """
+    call()
+    found: list[float] = []
+    begin = time.perf_counter()
+    while True:
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+        spent = time.perf_counter() - begin
+        if len(found) >= _FEWEST and spent >= seconds:
+            best = min(found)
+            agree = sum(each <= _HARDLY * best for each in found)
+            if agree >= _WITNESSES or spent >= _PATIENCE * seconds:
+                return best

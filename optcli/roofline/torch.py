@@ -1,0 +1,100 @@
+"""PyTorch's rates: its matrix products (MKL, oneDNN), its convolutions, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from optcli.environment import computes_in
+from optcli.roofline.findings import Bandwidth, Rate
+from optcli.roofline.shapes import CONVOLUTIONS, MATRICES, product_operations, product_size
+from optcli.roofline.timing import best_s
+from optcli.workers import Channel
+
+
+def rates(payload: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
+    """Rates with `payload["threads"]` threads, `payload["seconds"]` for each, as records of `Rate`."""
+    import torch
+
+    torch.set_num_threads(payload["threads"])
+    seconds = payload["seconds"]
+    found: list[dict[str, Any]] = []
+
+    def add(
+        precision: str, operation: str, size: str, operations: int, call: Callable[[], Any]
+    ) -> None:
+        per_s = count / best_s(call, seconds)
+        about = {"operation": operation, "library": "torch", "threads": payload["threads"]}
+        found.append({"precision": precision, "size": size, "per_s": per_s, **about})
+
+    with torch.inference_mode():
+        for precision, dtype in _types().items():
+            for side in MATRICES:
+                size, operations = product_size(side), product_operations(side)
+                add(precision, "matmul", size, operations, _product(side, dtype))
+            for layer in CONVOLUTIONS if dtype.is_floating_point else ():
+                network = torch.nn.Conv2d(layer.channels, layer.channels, 3, padding=1, bias=False)
+                network = network.to(dtype, memory_format=torch.channels_last)
+                image = torch.rand(layer.batch, layer.channels, layer.side, layer.side).to(dtype)
+                image = image.contiguous(memory_format=torch.channels_last)
+                run = _call(network, image)
+                add(precision, "convolution", layer.size, layer.operations, run)
+    return [Rate.model_validate(each).model_dump() for each in found]
+
+
+def bandwidths(payload: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
+    """Bandwidth at each of `payload["working_sets_bytes"]`, as records of `Bandwidth`."""
+    import torch
+
+    threads, seconds = payload["threads"], payload["seconds"]
+    torch.set_num_threads(threads)
+    with torch.inference_mode():
+        found = [_bandwidth(size, threads, seconds) for size in payload["working_sets_bytes"]]
+    return [each.model_dump() for each in found]
+
+
+def _bandwidth(working_set_bytes: int, threads: int, seconds: float) -> Bandwidth:
+    import torch
+
+    whole = torch.rand(working_set_bytes // 4)
+    half, other = torch.rand(whole.numel() // 2), torch.rand(whole.numel() // 2)
+    third = whole.numel() // 3
+    a, b, c = torch.empty(third), torch.rand(third), torch.rand(third)
+
+    def triad() -> Any:
+        return torch.add(b, c, alpha=2.0, out=a)
+
+    read = max(
+        whole.numel() * 4 / best_s(whole.sum, seconds),
+        half.numel() * 8 / best_s(_call(torch.dot, half, other), seconds),
+    )
+    return Bandwidth(
+        working_set_bytes=working_set_bytes,
+        threads=threads,
+        read_per_s=read,
+        triad_per_s=third * 12 / best_s(triad, seconds),
+    )
+
+
+def _types() -> dict[str, Any]:
+    """The types that this CPU computes in; 8-bit integers always, if slowly."""
+    import torch
+
+    halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    usable = {name: dtype for name, dtype in halves.items() if computes_in(name)}
+    return {"fp32": torch.float32, **usable, "int8": torch.int8}
+
+
+def _product(side: int, dtype: Any) -> Callable[[], Any]:
+    import torch
+
+    if dtype == torch.int8:
+        first, second = (torch.randint(-100, 100, (side, side), dtype=dtype) for _ in range(2))
+        return _call(torch._int_mm, first, second)
+    first, second = (torch.rand(side, side).to(dtype) for _ in range(2))
+    made = torch.empty(side, side, dtype=dtype)
+    return lambda: torch.mm(first, second, out=made)
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    return lambda: function(*arguments)
