@@ -14,7 +14,7 @@ from optcli.inspection.targets import Target, resolve
 from optcli.inspection.text import lines
 from optcli.workers import run
 
-__all__ = ["Findings", "Operations", "Operator", "Target", "Tensor", "inspect", "lines", "resolve"]
+__all__ = ["Findings", "Operations", "Operator", "Target", "Tensor", "inspect", "lines", "look_into", "resolve"]
 
 _TIMEOUT_S = 600.0
 
@@ -26,8 +26,12 @@ def inspect(target: str, artifacts: Path) -> Findings:
     it. Raises `UsageError` where there is no such thing, `InputError` where it is no sound model,
     `TrustError` where reading it could run code, `MissingError` where a library is not here.
     """
-    found = resolve(target, artifacts)
+    return look_into(resolve(target, artifacts))
+
+
+def look_into(target: Target) -> Findings:
+    """The same for what is known to be where it is, such as an artifact in the store."""
     record: dict[str, Any] = run(
-        "optcli.inspection.looking:look", found.to_record(), timeout_s=_TIMEOUT_S
+        "optcli.inspection.looking:look", target.to_record(), timeout_s=_TIMEOUT_S
     )
     return Findings.model_validate(record)
