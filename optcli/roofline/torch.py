@@ -23,7 +23,7 @@ def rates(payload: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
     def add(
         precision: str, operation: str, size: str, operations: int, call: Callable[[], Any]
     ) -> None:
-        per_s = count / best_s(call, seconds)
+        per_s = operations / best_s(call, seconds)
         about = {"operation": operation, "library": "torch", "threads": payload["threads"]}
         found.append({"precision": precision, "size": size, "per_s": per_s, **about})
 
