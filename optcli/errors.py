@@ -98,6 +98,12 @@ class RunnerError(OptcliError):
     """A runtime could not load or run an artifact, or fell back without being asked."""
 
 
+class NotComparableError(OptcliError):
+    """Two reports say nothing about each other: they come from machines that differ."""
+
+    exit_code = ExitCode.INCONCLUSIVE
+
+
 class StoreError(OptcliError):
     """The store cannot be read or written: disk full, read-only, damaged."""
 

@@ -1,32 +1,163 @@
-"""`optcli compare`: the table of a finished build."""
+"""`optcli compare`: the table of a finished build, or what changed between several."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from optcli.cli import options, show
+from optcli.errors import NotComparableError, UsageError
+
+if TYPE_CHECKING:
+    from optcli.report.changes import Comparison
+    from optcli.report.html import Quantiles
+    from optcli.results import Report
+
+_FORMATS = ("terminal", "markdown", "json", "csv", "html")
+_SUFFIXES = {".md": "markdown", ".json": "json", ".csv": "csv", ".html": "html", ".htm": "html"}
 
 
 @click.command("compare")
-@click.argument("where", required=False, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT]")
+@click.argument("where", nargs=-1, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT]...")
 @options.artifacts
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS), help="Default: terminal, or what --output ends in."
+)
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file instead."
+)
 @options.as_json
-@click.option("--markdown", is_flag=True, help="Print Markdown, for a pull request.")
+@click.option("--markdown", is_flag=True, help="The same as --format markdown, for a pull request.")
+@click.option("--force", is_flag=True, help="Compare reports of machines that differ all the same.")
 @options.verbose
-def command(where: Path | None, artifacts: Path | None, as_json: bool, markdown: bool) -> int:
-    """Show the table of the last build, or of a RECIPE's last one, or of a REPORT file.
+def command(
+    where: tuple[Path, ...],
+    artifacts: Path | None,
+    form: str | None,
+    output: Path | None,
+    as_json: bool,
+    markdown: bool,
+    force: bool,
+) -> int:
+    """Show the table of the last build, or what changed between several reports.
 
-    Nothing is measured: the table says when the figures were taken. The exit code is the build's.
+    Without an argument the newest report here; with one that of a RECIPE, a recipe's name, a report
+    file or its folder; the exit code is then the build's. With several, each is compared with the
+    first: exit code 0, or 5 where machines differ and nothing can be said. Nothing is measured.
     """
-    found, _ = options.find_report(where, options.artifacts_root(artifacts))
-    if as_json:
-        click.echo(found.to_json())
-    elif markdown:
-        from optcli import report
-
-        click.echo(report.markdown(found))
+    wanted = _form(form, output, as_json, markdown)
+    root = options.artifacts_root(artifacts)
+    if len(where) < 2:
+        found, path = options.find_report(where[0] if where else None, root)
+        if wanted == "terminal" and output is None:
+            show(found)
+        else:
+            _give(_one(found, path, wanted), output)
+        return found.exit_code
+    reports = [(str(each), options.find_report(each, root)[0]) for each in where]
+    comparisons = _compared(reports, force)
+    if wanted == "terminal" and output is None:
+        _show(comparisons)
     else:
-        show(found)
-    return found.exit_code
+        _give(_several(comparisons, wanted), output)
+    return 0
+
+
+def _form(form: str | None, output: Path | None, as_json: bool, markdown: bool) -> str:
+    """The one form that is asked for in one of several ways."""
+    named = {form, "json" if as_json else None, "markdown" if markdown else None} - {None}
+    if len(named) > 1:
+        raise UsageError(
+            f"found {' and '.join(sorted(filter(None, named)))}, wanted one form",
+            place="--format",
+            hint="leave out --json and --markdown where --format is given",
+        )
+    if named:
+        return str(named.pop())
+    return _SUFFIXES.get(output.suffix.lower(), "terminal") if output else "terminal"
+
+
+def _one(found: Report, path: Path, form: str) -> str:
+    from optcli import report
+
+    if form == "json":
+        return found.to_json() + "\n"
+    if form == "markdown":
+        return report.markdown(found)
+    if form == "csv":
+        return report.csv_text(found)
+    if form == "html":
+        from optcli.report import html
+
+        return html.page(found, _quantiles(path.with_name("samples.npz")))
+    return report.text(found)
+
+
+def _quantiles(samples: Path) -> Quantiles:
+    """From the raw samples beside a report; nothing where they are not there, or not readable."""
+    from optcli import latency
+    from optcli.latency.quantiles import quantiles
+
+    try:
+        return quantiles(latency.load(samples))
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _compared(reports: Sequence[tuple[str, Report]], force: bool) -> list[Comparison]:
+    from optcli.report import changes
+
+    found = [changes.compare(reports[0], other) for other in reports[1:]]
+    apart = next((each for each in found if not each.comparable), None)
+    if apart is not None and not force:
+        raise NotComparableError(
+            f"not comparable because {'; '.join(apart.reasons)}",
+            place=f"{apart.before.label} and {apart.after.label}",
+            hint="measure both on one machine, or use --force to see the figures side by side",
+        )
+    return found
+
+
+def _several(comparisons: Sequence[Comparison], form: str) -> str:
+    from optcli.report import changes
+
+    if form == "json":
+        return (
+            json.dumps([each.model_dump(mode="json", by_alias=True) for each in comparisons], indent=2)
+            + "\n"
+        )
+    if form == "markdown":
+        return changes.markdown(comparisons)
+    if form == "csv":
+        from optcli.report.csv_text import csv_of_changes
+
+        return csv_of_changes(comparisons)
+    if form == "html":
+        from optcli.report import html
+
+        return html.changes_page(comparisons)
+    return changes.text(comparisons)
+
+
+def _show(comparisons: Sequence[Comparison]) -> None:
+    from optcli.report import changes
+
+    if not sys.stdout.isatty():
+        click.echo(changes.text(comparisons), nl=False)
+        return
+    from rich.console import Console
+
+    Console().print(changes.table(comparisons))
+
+
+def _give(text: str, output: Path | None) -> None:
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    output.write_text(text, encoding="utf-8")
+    click.echo(f"wrote {output}", err=True)

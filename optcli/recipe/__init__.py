@@ -17,6 +17,7 @@ from optcli.recipe.models import (
     RunnerUse,
     Variant,
 )
+from optcli.recipe.names import name_of
 from optcli.recipe.schema import MODELINE, SCHEMA_FILE, schema
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Variant",
     "check_formats",
     "load",
+    "name_of",
     "option_problems",
     "passes_between",
     "schema",

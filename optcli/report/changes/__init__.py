@@ -1,0 +1,9 @@
+"""What changed from one report to another, with intervals, or why that cannot be said."""
+
+from __future__ import annotations
+
+from optcli.report.changes.comparing import compare
+from optcli.report.changes.forms import markdown, table, text
+from optcli.report.changes.model import Comparison
+
+__all__ = ["Comparison", "compare", "markdown", "table", "text"]

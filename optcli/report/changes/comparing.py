@@ -1,0 +1,196 @@
+"""From two reports to what changed between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from optcli.report import wording
+from optcli.report.changes import intervals, machines
+from optcli.report.changes.matching import match, same
+from optcli.report.changes.model import (
+    AccuracyChange,
+    BatchChange,
+    Comparison,
+    Rightness,
+    Source,
+    Speed,
+    SpeedChange,
+    VariantChange,
+)
+from optcli.results import Accuracy, Estimate, Report
+
+# Metrics that say right or wrong of each sample: their values are proportions.
+_PROPORTIONS = ("top",)
+
+
+def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison:
+    """What changed; each report comes with the label that it is shown under.
+
+    Variants are matched by name, what is left over by being the same artifact in the same runner.
+    Percentiles are compared as two separate runs (`intervals.ratio`): faster where the whole interval
+    of the ratio lies below 1, slower where it lies above. What is the same in both runs can differ
+    only by the machine: where it moved for certain, changes of others that are no larger are not clear.
+    """
+    old, new = before[1], after[1]
+    pairs = match(old, new)
+    variants = [_variant(name, other, old, new) for name, other in pairs]
+    reasons = machines.differences(old, new)
+    for each in variants:
+        threads = machines.thread_difference(
+            each.name, old.variants[each.name_before], new.variants[each.name]
+        )
+        if threads is not None and not any(one.startswith("threads ") for one in each.settings):
+            reasons.append(threads)
+    drift = _drift(variants)
+    known_before, known_after = {other for _, other in pairs}, {name for name, _ in pairs}
+    return Comparison(
+        before=_source(*before),
+        after=_source(*after),
+        comparable=not reasons,
+        reasons=tuple(reasons),
+        changed=tuple(machines.changed(old, new)),
+        notes=tuple(_notes(old, new, variants, drift)),
+        drift=drift,
+        variants=tuple(_judged(each, drift) for each in variants),
+        only_before=tuple(name for name in old.variants if name not in known_before),
+        only_after=tuple(name for name in new.variants if name not in known_after),
+    )
+
+
+def _source(label: str, report: Report) -> Source:
+    return Source(
+        label=label,
+        recipe=report.recipe.name,
+        started=report.started,
+        machine=machines.machine(report),
+        mode=str(report.protocol.get("mode", "quick")),
+        launches=int(report.protocol.get("launches") or 1),
+    )
+
+
+def _variant(name: str, other: str, old: Report, new: Report) -> VariantChange:
+    before, after = old.variants[other], new.variants[name]
+    rows = {row.batch_size: row for row in before.latency}
+    latency = [
+        BatchChange(
+            batch_size=row.batch_size,
+            p50=_speed(rows[row.batch_size].p50_ms, row.p50_ms),
+            p95=_speed(rows[row.batch_size].p95_ms, row.p95_ms),
+            p99=_speed(rows[row.batch_size].p99_ms, row.p99_ms),
+        )
+        for row in after.latency
+        if row.batch_size in rows
+    ]
+    return VariantChange(
+        name=name,
+        name_before=other,
+        same=same(before, after) and not machines.versions(old, new),
+        settings=tuple(machines.settings(before, after)),
+        status_before=before.status,
+        status=after.status,
+        size_bytes_before=before.artifact.size_bytes if before.artifact else None,
+        size_bytes=after.artifact.size_bytes if after.artifact else None,
+        latency=tuple(latency),
+        accuracy=_accuracy(before.accuracy, after.accuracy),
+    )
+
+
+def _speed(before: Estimate | None, after: Estimate | None) -> SpeedChange:
+    if before is None or after is None or before.value <= 0 or after.value <= 0:
+        return SpeedChange(before=before, after=after)
+    ratio = intervals.ratio(before, after)
+    return SpeedChange(before=before, after=after, ratio=ratio, outcome=_outcome(ratio, 1.0))
+
+
+def _outcome(ratio: Estimate, drift: float) -> Speed:
+    if ratio.low is None or ratio.high is None:
+        return "not known"
+    if ratio.high < 1 / drift:
+        return "faster"
+    return "slower" if ratio.low > drift else "no clear change"
+
+
+def _accuracy(before: Accuracy | None, after: Accuracy | None) -> AccuracyChange | None:
+    if before is None or after is None or before.value is None or after.value is None:
+        return None
+    if before.metric is None or before.metric != after.metric:
+        return None
+    difference = Estimate(value=after.value - before.value)
+    if before.metric.startswith(_PROPORTIONS) and before.samples and after.samples:
+        difference = intervals.share_difference(
+            before.value, before.samples, after.value, after.samples
+        )
+    return AccuracyChange(
+        metric=before.metric,
+        before=before.value,
+        after=after.value,
+        difference=difference,
+        outcome=_rightness(difference, lower_is_better=after.better == "lower"),
+    )
+
+
+def _rightness(difference: Estimate, *, lower_is_better: bool) -> Rightness:
+    if abs(difference.value) < 1e-12:
+        return "unchanged"
+    if difference.low is None or difference.high is None:
+        return "not known"
+    if difference.low <= 0 <= difference.high:
+        return "no clear change"
+    return "better" if (difference.value > 0) != lower_is_better else "worse"
+
+
+def _drift(variants: Sequence[VariantChange]) -> dict[int, float]:
+    """By batch size: the most that something which is the same moved for certain; at least 1."""
+    found: dict[int, float] = {}
+    for variant in variants:
+        for row in variant.latency if variant.same else ():
+            ratio = row.p50.ratio
+            if ratio is not None:
+                certain = _outcome(ratio, 1.0) in ("faster", "slower")
+                moved = math.exp(abs(math.log(ratio.value))) if certain else 1.0
+                found[row.batch_size] = max(found.get(row.batch_size, 1.0), moved)
+    return found
+
+
+def _judged(variant: VariantChange, drift: dict[int, float]) -> VariantChange:
+    """Outcomes again, now that it is known how far the runs lie apart by themselves."""
+    if variant.same:
+        return variant
+
+    def judged(change: SpeedChange, size: int) -> SpeedChange:
+        if change.ratio is None:
+            return change
+        return change.model_copy(update={"outcome": _outcome(change.ratio, drift.get(size, 1.0))})
+
+    rows = (
+        row.model_copy(
+            update={name: judged(getattr(row, name), row.batch_size) for name in ("p50", "p95", "p99")}
+        )
+        for row in variant.latency
+    )
+    return variant.model_copy(update={"latency": tuple(rows)})
+
+
+def _notes(
+    old: Report, new: Report, variants: Sequence[VariantChange], drift: dict[int, float]
+) -> Iterator[str]:
+    for each in variants:
+        if each.name != each.name_before:
+            yield f"{each.name} is what {each.name_before} was: the same artifact in the same runner."
+    still = wording.listed([each.name for each in variants if each.same])
+    moved = [
+        f"{100 * (most - 1):.0f} % at batch size {size}" for size, most in drift.items() if most > 1
+    ]
+    if moved:
+        yield (
+            f"What is the same in both ({still}) moved by up to {wording.listed(moved)}: the machine"
+            " did that, and smaller changes of others are not clear."
+        )
+    if any(int(each.protocol.get("launches") or 1) == 1 for each in (old, new)):
+        yield (
+            "One launch says nothing of how launches differ: intervals of quick runs are too narrow"
+            " for that. latency.mode: table measures it."
+        )
+    if old.recipe.name != new.recipe.name:
+        yield f"The reports are of two recipes, {old.recipe.name} and {new.recipe.name}."

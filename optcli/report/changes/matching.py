@@ -1,0 +1,27 @@
+"""Which variant of one report is which of another."""
+
+from __future__ import annotations
+
+from optcli.report.changes import machines
+from optcli.results import Report, VariantReport
+
+
+def match(old: Report, new: Report) -> list[tuple[str, str]]:
+    """Pairs of (name after, name before), in the order of the report after."""
+    found = {name: name for name in new.variants if name in old.variants}
+    left = {name: each for name, each in old.variants.items() if name not in found}
+    for name, variant in new.variants.items():
+        if name in found or variant.artifact is None:
+            continue
+        twin = next((one for one, each in left.items() if same(each, variant)), None)
+        if twin is not None:
+            found[name] = twin
+            del left[twin]
+    return [(name, found[name]) for name in new.variants if name in found]
+
+
+def same(one: VariantReport, other: VariantReport) -> bool:
+    """Whether two variants are the same artifact in the same runner with the same settings."""
+    if one.artifact is None or other.artifact is None or one.artifact.key != other.artifact.key:
+        return False
+    return machines.requested(one) == machines.requested(other)

@@ -1,0 +1,128 @@
+"""The page of a comparison: what moved, by how much, and what else differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from optcli.report.changes.model import BatchChange, Comparison, SpeedChange
+from optcli.report.changes.rows import MEANING, Row, moved, remarks, rows, title
+from optcli.report.html import marks, tables
+from optcli.report.html.document import document, section
+from optcli.report.html.marks import Area
+from optcli.report.html.scales import Scale
+from optcli.report.html.tags import Markup, join, tag
+
+_HEADS = (
+    ("variant", True),
+    ("batch", False),
+    ("p50 ms", False),
+    ("change", False),
+    ("verdict", True),
+    ("p95", False),
+    ("size", True),
+    ("accuracy", True),
+)
+_OUTCOMES = {"faster": "accept", "slower": "reject", "no clear change": "none"}
+_ROW = 26.0
+# At least this factor to both sides: a change of one per cent shall not fill the picture.
+_LEAST_RANGE = 1.2
+
+
+def changes_page(comparisons: Sequence[Comparison]) -> str:
+    """All comparisons on one page, one below the other."""
+    first = comparisons[0]
+    parts = [part for each in comparisons for part in _sections(each)]
+    about = f"{first.before.recipe} · {first.before.started.replace('T', ' ')} · {first.before.machine}"
+    header = tag("header", tag("h1", "What changed"), tag("p", f"From: {about}", class_="hint"))
+    return document("What changed: optcli", header, tag("main", *parts), footer=tag("p", MEANING))
+
+
+def _sections(comparison: Comparison) -> Iterator[Markup]:
+    after = comparison.after
+    said = f"{after.recipe}, {after.started.replace('T', ' ')}, {after.machine}"
+    told = [
+        join([tag("h3", name), tag("ul", *(tag("li", line) for line in lines))])
+        for name, lines in remarks(comparison)
+    ]
+    warning = (
+        tag("p", tables.chip("not comparable, shown by force", "reject"))
+        if not comparison.comparable
+        else None
+    )
+    yield section(title(comparison), said, warning, _table(comparison), *told)
+    chart = _chart(comparison)
+    if chart is not None:
+        lead = "p50 after over before: left of 1 is faster. Whiskers are 95 % intervals."
+        yield section("How much the latency moved", lead, chart)
+
+
+def _table(comparison: Comparison) -> Markup:
+    body = [tag("tr", *_cells(row)) for row in rows(comparison)]
+    return tables.table(list(_HEADS), body, title(comparison))
+
+
+def _cells(row: Row) -> Iterator[Markup]:
+    outcome = _OUTCOMES.get(row.outcome, "inconclusive")
+    verdict = tables.chip(row.outcome, outcome) if row.batch else row.outcome
+    yield tag("th", row.variant, scope="row", class_="left")
+    yield tag("td", row.batch)
+    yield tag("td", row.p50)
+    yield tag("td", row.change)
+    yield tag("td", verdict, class_="left")
+    yield tag("td", row.p95)
+    yield tag("td", row.size, class_="left")
+    yield tag("td", row.accuracy, class_="left")
+
+
+def _chart(comparison: Comparison) -> Markup | None:
+    """One row per variant and batch size, the ratio with its interval on a log axis around 1."""
+    found = [
+        (index, variant.name, row, row.p50.ratio)
+        for index, variant in enumerate(comparison.variants)
+        for row in variant.latency
+        if row.p50.ratio is not None
+    ]
+    if not found:
+        return None
+    ends = [v for _, _, _, ratio in found for v in (ratio.value, ratio.low, ratio.high) if v]
+    most = max([_LEAST_RANGE, *(max(value, 1 / value) for value in ends)]) * 1.05
+    lines = [(index, f"{name}, batch {row.batch_size}", row) for index, name, row, _ in found]
+
+    def draw(width: int) -> Markup:
+        return _draw(width, lines, most)
+
+    return marks.figure("Change of p50", draw)
+
+
+def _draw(width: int, lines: Sequence[tuple[int, str, BatchChange]], most: float) -> Markup:
+    wide = width == marks.WIDE
+    height = _ROW if wide else _ROW + 12
+    area = Area(200 if wide else 6, width - 14, 6, 6 + height * len(lines))
+    x = Scale(1 / most, most, area.left, area.right, log=True)
+    made = [*marks.level(area, x, "p50 after / before (log scale)", _ticks(most))]
+    made.append(marks.line(x(1.0), area.top, x(1.0), area.bottom, "one"))
+    for place, (index, name, row) in enumerate(lines):
+        y = area.top + (place + 1) * height - 10
+        if wide:
+            made.append(marks.text(area.left - 8, y + 4, marks.shortened(name, 190), "end", "name"))
+        else:
+            made.append(marks.text(4, y - 10, marks.shortened(name, width - 10), kind="name"))
+        made.append(marks.series(index, *_mark(x, y, index, name, row.p50)))
+    return marks.picture(width, area.bottom + 40, "Change of p50", *made)
+
+
+def _mark(x: Scale, y: float, index: int, name: str, change: SpeedChange) -> Iterator[Markup]:
+    assert change.ratio is not None
+    if ends := marks.bounds(change.ratio, x):
+        yield marks.line(ends[0], y, ends[1], y, "interval")
+    said = f"{name}: {moved(change.ratio)}, {change.outcome}"
+    hollow = change.outcome not in ("faster", "slower")
+    yield marks.marker(index, x(change.ratio.value), y, said, hollow=hollow)
+
+
+def _ticks(most: float) -> list[float]:
+    """Round ratios to both sides of 1, at most seven."""
+    steps = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
+    right = [step for step in steps if step <= most]
+    right = right[-3:] if len(right) > 3 else right
+    return sorted([*(float(f"{1 / step:.2g}") for step in right), 1.0, *right])
