@@ -34,6 +34,8 @@ _SUFFIXES = {".md": "markdown", ".json": "json", ".csv": "csv", ".html": "html",
 @options.as_json
 @click.option("--markdown", is_flag=True, help="The same as --format markdown, for a pull request.")
 @click.option("--force", is_flag=True, help="Compare reports of machines that differ all the same.")
+@click.option("--roofline", is_flag=True, help="Add operations and the share of this machine's peak.")
+@options.store
 @options.verbose
 def command(
     where: tuple[Path, ...],
@@ -43,6 +45,8 @@ def command(
     as_json: bool,
     markdown: bool,
     force: bool,
+    roofline: bool,
+    store: Path | None,
 ) -> int:
     """Show the table of the last build, or what changed between several reports.
 
@@ -54,11 +58,18 @@ def command(
     root = options.artifacts_root(artifacts)
     if len(where) < 2:
         found, path = options.find_report(where[0] if where else None, root)
+        found = _near_the_limit(found, path.parent, store) if roofline else found
         if wanted == "terminal" and output is None:
             show(found)
         else:
             _give(_one(found, path, wanted), output)
         return found.exit_code
+    if roofline:
+        raise UsageError(
+            f"found {len(where)} reports, --roofline wants one",
+            place="--roofline",
+            hint="name one report; the share of the peak is a matter of one machine",
+        )
     reports = [(str(each), options.find_report(each, root)[0]) for each in where]
     comparisons = _compared(reports, force)
     if wanted == "terminal" and output is None:
@@ -66,6 +77,16 @@ def command(
     else:
         _give(_several(comparisons, wanted), output)
     return 0
+
+
+def _near_the_limit(found: Report, folder: Path, store: Path | None) -> Report:
+    from optcli.build import roofline
+    from optcli.store import Store
+
+    kept = Store(Store.default_root(store))
+    counted = roofline.near(found, folder, kept)
+    kept.digests.save()
+    return counted
 
 
 def _form(form: str | None, output: Path | None, as_json: bool, markdown: bool) -> str:

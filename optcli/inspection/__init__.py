@@ -14,7 +14,17 @@ from optcli.inspection.targets import Target, resolve
 from optcli.inspection.text import lines
 from optcli.workers import run
 
-__all__ = ["Findings", "Operations", "Operator", "Target", "Tensor", "inspect", "lines", "look_into", "resolve"]
+__all__ = [
+    "Findings",
+    "Operations",
+    "Operator",
+    "Target",
+    "Tensor",
+    "inspect",
+    "lines",
+    "look_into",
+    "resolve",
+]
 
 _TIMEOUT_S = 600.0
 

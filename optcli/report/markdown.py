@@ -45,7 +45,9 @@ def _lines(report: Report) -> Iterator[str]:
 
 def _table(found: Sequence[Row], accuracy: str | None) -> Iterator[str]:
     columns = ["variant", "runtime", "precision", "size", "p50 ms", "p95 ms", "p99 ms", "images/s"]
-    columns += ["speed-up", *([accuracy] if accuracy else [])]
+    limits = any(row.operations for row in found)
+    columns += ["speed-up", *(["GOP", "of peak"] if limits else [])]
+    columns += [accuracy] if accuracy else []
     columns += ["change"] if accuracy and accuracy != "SQNR" else []
     columns += ["verdict"]
     left = ("variant", "runtime", "precision", "verdict")
@@ -55,6 +57,7 @@ def _table(found: Sequence[Row], accuracy: str | None) -> Iterator[str]:
         cells = [row.variant, row.runtime, row.precision, row.size]
         cells += [f"{row.p50} {row.p50_interval}".strip(), row.p95, row.p99, row.rate]
         cells += [f"{row.speedup} {row.speedup_interval}".strip()]
+        cells += [row.operations, row.share] if limits else []
         cells += [row.accuracy] if accuracy else []
         cells += [row.change] if "change" in columns else []
         yield row_of([escaped(cell) for cell in [*cells, row.verdict]])

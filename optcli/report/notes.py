@@ -25,7 +25,7 @@ def notes(report: Report) -> Notes:
     return Notes(
         reasons=list(_reasons(report)),
         missing=list(_missing(report)),
-        doubts=list(_doubts(report)),
+        doubts=[*_doubts(report), *_miscounts(report)],
         recommendation=report.recommendation,
         footer=_footer(report),
     )
@@ -82,8 +82,24 @@ def _doubts(report: Report) -> Iterator[str]:
         yield f"{said}: {who}"
 
 
+_LIMITS = (
+    "GOP: 10^9 operations of a call's convolutions and matrix products, two for a multiply-accumulate."
+    " Of peak: how near that came, at the median, to what this machine can do at most with as many"
+    " threads, in the precision (compute) or for the bytes that must move (memory)."
+)
+
+
+def _miscounts(report: Report) -> Iterator[str]:
+    """Shares of the peak that cannot be."""
+    for name, variant in report.variants.items():
+        for share in variant.operations.shares if variant.operations else ():
+            yield from (f"{name} (batch {share.batch_size}): {flag}" for flag in share.flags)
+
+
 def _footer(report: Report) -> list[str]:
     lines = []
+    if any(variant.operations for variant in report.variants.values()):
+        lines.append(_LIMITS)
     if any(variant.latency for variant in report.variants.values()):
         lines += [_measured(report), _meaning(report)]
         lines += _reused(report)

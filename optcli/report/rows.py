@@ -27,6 +27,8 @@ class Row:
     change: str
     verdict: str
     outcome: str
+    operations: str = ""
+    share: str = ""
 
 
 def batch_sizes(report: Report) -> tuple[int | None, ...]:
@@ -89,4 +91,17 @@ def _row(
         change="" if is_baseline else wording.change(accuracy),
         verdict=short,
         outcome=outcome,
+        **_near_the_limit(variant, latency),
     )
+
+
+def _near_the_limit(variant: VariantReport, latency: Latency | None) -> dict[str, str]:
+    """Operations of a call in units of 10^9, and the share of what the machine can do at most."""
+    work = variant.operations
+    if work is None or latency is None:
+        return {}
+    share = next((each for each in work.shares if each.batch_size == latency.batch_size), None)
+    operations = wording.number(work.per_image * latency.batch_size / 1e9)
+    if share is None:
+        return {"operations": operations, "share": wording.NONE}
+    return {"operations": operations, "share": f"{100 * share.share:.0f} % ({share.bound})"}

@@ -91,7 +91,7 @@ def _sections(report: Report, console: Console, options: ConsoleOptions) -> list
         made = [
             (
                 f"{report.recipe.name}, batch size {size}" if size else report.recipe.name,
-                _table(layout(label, size == sizes[0]), found[size]),
+                _table(_with_limits(layout(label, size == sizes[0]), found[size]), found[size]),
             )
             for size in sizes
             if found[size]
@@ -172,6 +172,17 @@ def _three_lines(accuracy: str | None, with_verdict: bool) -> list[Column]:
         ("speed-up\n[95 %]\nimages/s", lambda row: [row.speedup, row.speedup_interval, row.rate]),
     ]
     return columns + _accuracy(accuracy, with_verdict) + _verdict(with_verdict)
+
+
+def _with_limits(columns: list[Column], found: Sequence[Row]) -> list[Column]:
+    """Operations and the share of the machine's peak behind the speed-up, where they are known."""
+    if not any(row.operations for row in found):
+        return columns
+    after = next(i for i, (heading, _) in enumerate(columns) if heading.startswith("speed-up")) + 1
+    added: list[Column] = [("GOP\nof peak", lambda row: [row.operations, row.share])]
+    if all("\n" not in heading for heading, _ in columns):
+        added = [("GOP", lambda row: [row.operations]), ("of peak", lambda row: [row.share])]
+    return [*columns[:after], *added, *columns[after:]]
 
 
 def _accuracy(label: str | None, wanted: bool) -> list[Column]:

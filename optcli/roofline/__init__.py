@@ -19,8 +19,19 @@ from optcli.errors import OptcliError, RunnerError
 from optcli.observer import Observer
 from optcli.roofline.findings import PRECISIONS, Bandwidth, Rate, Roofline
 from optcli.roofline.limits import Limit, limit
+from optcli.roofline.text import lines
 
-__all__ = ["PACKAGES", "PRECISIONS", "Bandwidth", "Limit", "Rate", "Roofline", "limit", "measure"]
+__all__ = [
+    "PACKAGES",
+    "PRECISIONS",
+    "Bandwidth",
+    "Limit",
+    "Rate",
+    "Roofline",
+    "limit",
+    "lines",
+    "measure",
+]
 
 # Libraries whose kernels are tried; numpy makes what they are tried on.
 PACKAGES = ("torch", "onnx", "onnxruntime", "openvino", "numpy")

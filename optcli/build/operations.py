@@ -1,0 +1,108 @@
+"""Operations and bytes of artifacts, counted once and kept in the store."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optcli
+from optcli import inspection
+from optcli.errors import OptcliError
+from optcli.inspection import Findings, Target, Tensor
+from optcli.results import Operations
+from optcli.store import Store, key_of
+
+_KIND = "operations"
+_PACKAGE = Path(optcli.__file__).parent
+_BYTES = {"fp64": 8.0, "fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "float8": 1.0, "bool": 1.0}
+_ABOUT = "artifact.json"
+
+
+def count(folder: Path, store: Store) -> Operations | None:
+    """What an artifact laid out in `folder` computes and moves; None where it cannot be counted.
+
+    Compiled code cannot be read: what it was made from is counted instead, which passes that only
+    convert leave as it is.
+    """
+    about: dict[str, Any] = json.loads((folder / _ABOUT).read_bytes())
+    code = sorted((_PACKAGE / "inspection").glob("*.py"))
+    ingredients = {
+        "step": _KIND,
+        "artifact": about["digest"],
+        "made_by": [each["key"] for each in about["made_by"]],
+        "code": store.digests.of_files(_PACKAGE, [*code, Path(__file__)]),
+    }
+    key = key_of(ingredients)
+    known = store.get(_KIND, key)
+    if known is None:
+        found = _counted(folder, about, store)
+        record = {"operations": found.model_dump(mode="json") if found else None}
+        with store.work(_KIND, key) as work:
+            known = store.put(_KIND, key, work, record, ingredients)
+    record = known.record["operations"]
+    return Operations.model_validate(record) if record else None
+
+
+def _counted(folder: Path, about: dict[str, Any], store: Store) -> Operations | None:
+    for target in _targets(folder, about, store):
+        try:
+            findings = inspection.look_into(target)
+        except OptcliError:
+            continue
+        found = of(findings, target.name)
+        if found is not None:
+            return found
+    return None
+
+
+def _targets(folder: Path, about: dict[str, Any], store: Store) -> Iterator[Target]:
+    """The artifact, then what it was made from, as far as the store has it."""
+    steps = about["made_by"]
+    yield Target(steps[-1]["step"], "artifact", about["format"], folder, about)
+    for number in range(len(steps) - 2, -1, -1):
+        entry = store.peek("artifact", steps[number]["key"])
+        if entry is not None:
+            made = {**entry.record, "made_by": steps[: number + 1]}
+            name = str(steps[number]["step"])
+            yield Target(name, "artifact", str(entry.record["format"]), entry.path, made)
+
+
+def of(findings: Findings, counted_in: str) -> Operations | None:
+    """From what an inspection found; None where it found no operations."""
+    counted = findings.operations
+    if counted is None or not counted.macs or not counted.at:
+        return None
+    batch = next(iter(counted.at.values()))[0] if next(iter(counted.at.values())) else 1
+    taken = sum(
+        math.prod(shape) / batch * _width(_dtype(findings.inputs, name))
+        for name, shape in counted.at.items()
+    )
+    given = sum(_smallest(each) * _width(each.dtype) for each in findings.outputs or ())
+    weights = sum(many * _width(kind) for kind, many in findings.parameters_by_type.items())
+    return Operations(
+        per_image=round(counted.flops / batch),
+        weight_bytes=round(weights),
+        input_output_bytes_per_image=round(taken + given),
+        counted_in=counted_in,
+    )
+
+
+def _dtype(tensors: tuple[Tensor, ...] | None, name: str) -> str:
+    return next((each.dtype for each in tensors or () if each.name == name), "float32")
+
+
+def _smallest(tensor: Tensor) -> int:
+    """Values per image; a size that is not known counts as one, the first is the batch."""
+    sizes = tensor.shape[1:] if tensor.shape else ()
+    return math.prod(size for size in sizes if isinstance(size, int))
+
+
+def _width(kind: str) -> float:
+    """Bytes of one value of a type: `fp32`, `float32`, `int8`, `uint4`."""
+    if kind in _BYTES:
+        return _BYTES[kind]
+    digits = "".join(sign for sign in kind if sign.isdigit())
+    return int(digits) / 8 if digits and len(digits) < 3 else 4.0

@@ -1,0 +1,37 @@
+"""`optcli roofline`: what this machine can do at most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from optcli.cli import options
+from optcli.cli.progress import Progress
+from optcli.store import Store
+
+
+@click.command("roofline")
+@options.store
+@click.option("--remeasure", is_flag=True, help="Measure again what is in the store.")
+@options.as_json
+@options.verbose
+def command(store: Path | None, remeasure: bool, as_json: bool) -> None:
+    """Measure this machine's peaks: arithmetic in every precision, and memory.
+
+    Matrix products and convolutions in every library that runs artifacts, with one core and with all
+    that are usable; whichever is fastest counts. It takes about a minute, best on a quiet machine, and
+    is kept in the store. `optcli compare --roofline` then shows how near each artifact comes.
+    """
+    from optcli.build import roofline
+    from optcli.roofline import lines
+
+    progress = Progress()
+    try:
+        found = roofline.measured(Store(Store.default_root(store)), progress, remeasure=remeasure)
+    finally:
+        progress.close()
+    if as_json:
+        click.echo(found.model_dump_json(by_alias=True, indent=2))
+    else:
+        click.echo("\n".join(lines(found)))

@@ -1,0 +1,74 @@
+"""The roofline as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optcli.roofline.findings import PRECISIONS, Bandwidth, Operation, Rate, Roofline
+
+_OPERATIONS: tuple[tuple[Operation, str], ...] = (
+    ("matmul", "matrix products"),
+    ("convolution", "convolutions"),
+)
+
+
+def lines(machine: Roofline) -> Iterator[str]:
+    """Peaks by precision with one core and with all, memory by size, and which library was fastest."""
+    cpu = machine.environment.get("cpu", {}).get("model", "this machine")
+    yield f"{cpu}, {_cores(machine.cores)}, measured {machine.measured_at}"
+    yield ""
+    counts = sorted({1, machine.cores})
+    yield _row("10^9 operations/s", [_cores(count) for count in counts], "fastest")
+    for precision in PRECISIONS:
+        for operation, name in _OPERATIONS:
+            found = [machine.peak(precision, count, operation) for count in counts]
+            if any(found):
+                yield _row(f"{precision} {name}", [_rate(each) for each in found], _libraries(found))
+    for rate in _gpu(machine):
+        yield _row(f"{rate.precision} on the GPU", ["", _rate(rate)][-len(counts) :], rate.library)
+    yield ""
+    yield _row("10^9 bytes/s (read, triad)", [_cores(count) for count in counts], "")
+    for size in sorted({each.working_set_bytes for each in machine.bandwidths}):
+        at = {each.threads: each for each in machine.bandwidths if each.working_set_bytes == size}
+        cells = [
+            f"{at[count].read_per_s / 1e9:.1f}, {at[count].triad_per_s / 1e9:.1f}"
+            if count in at
+            else ""
+            for count in counts
+        ]
+        yield _row(f"arrays of {_size(size)}", cells, "")
+    cache = f"the last cache holds {_size(machine.last_level_cache_bytes)}"
+    yield from ("", f"A multiply-accumulate is two operations; {cache}.")
+    yield from machine.notes
+
+
+def _gpu(machine: Roofline) -> Iterator[Rate]:
+    for precision in dict.fromkeys(rate.precision for rate in machine.rates if rate.device == "gpu"):
+        best = machine.peak(precision, device="gpu")
+        if best is not None:
+            yield best
+
+
+def _row(name: str, cells: list[str], last: str) -> str:
+    return f"{name:<27}{''.join(cell.rjust(16) for cell in cells)}  {last}".rstrip()
+
+
+def _rate(rate: Rate | None) -> str:
+    return "" if rate is None else f"{rate.per_s / 1e9:.0f}"
+
+
+def _libraries(found: list[Rate | None]) -> str:
+    return ", ".join(dict.fromkeys(f"{rate.library} {rate.size}" for rate in found if rate))
+
+
+def _cores(count: int) -> str:
+    return f"{count} core" + ("s" if count > 1 else "")
+
+
+def _size(size_bytes: int) -> str:
+    kib = size_bytes // 1024
+    return f"{kib} KiB" if kib < 1024 else f"{kib // 1024} MiB"
+
+
+def _speeds(found: Bandwidth | None) -> str:
+    return "" if found is None else f"{found.read_per_s / 1e9:.1f}, {found.triad_per_s / 1e9:.1f}"
