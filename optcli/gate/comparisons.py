@@ -73,14 +73,39 @@ def reported(metric: Metric, batch_size: int, baseline_ms: float, candidate_ms: 
     )
 
 
+def not_given(metric: Metric, batch_size: int | None, why: str) -> Comparison:
+    """A figure that nobody could compare; it does not block."""
+    return Comparison(
+        metric=metric,
+        name=metric,
+        batch_size=batch_size,
+        unit="ms",
+        outcome="accept",
+        blocking=False,
+        reason=f"n/a: {why}",
+    )
+
+
 def plain(
-    metric: Metric, name: str, unit: Unit, baseline: float, candidate: float, limit: float
+    metric: Metric,
+    name: str,
+    unit: Unit,
+    baseline: float,
+    candidate: float,
+    limit: float,
+    slack: float = 0.0,
 ) -> Comparison:
-    """A figure without noise worth speaking of, such as a size: growth over `limit` blocks."""
+    """A figure without noise worth speaking of, such as a size: growth over `limit` blocks.
+
+    Growth by `slack` at most, in the figure's unit, never does.
+    """
     growth = candidate / baseline - 1 if baseline > 0 else (0.0 if candidate <= 0 else float("inf"))
-    outcome: Outcome = "reject" if growth > limit + 1e-12 else "accept"
+    over = growth > limit + 1e-12 and candidate - baseline > slack
+    outcome: Outcome = "reject" if over else "accept"
     words = _growth(growth, "larger", "smaller")
-    judged = "over" if outcome == "reject" else "within"
+    judged = "over" if over else "within"
+    if growth > limit and not over:
+        judged = "too little to count against"
     return Comparison(
         metric=metric,
         name=name,

@@ -1,0 +1,212 @@
+"""One variant's latency against the baseline's: launch pairs until it is decided, then sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from optcli import environment, latency
+from optcli.errors import RunnerError
+from optcli.gate import comparisons
+from optcli.gate.rule import Decision, Rule, planned
+from optcli.gate.sequence import Figure, until_decided
+from optcli.gate_report import Comparison, Metric
+from optcli.latency import Candidate, Measured
+from optcli.latency.feeds import choose_batch_sizes
+from optcli.observer import Observer
+from optcli.results import Estimate, Latency
+from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings, TensorSpec
+from optcli.statistics import log_ratios, needed
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# From so many calls on a round has a 95th percentile of its own; else a launch has one.
+_CALLS_FOR_P95 = 60
+# Peak memory differs by so much between launches of the same artifact.
+_MEMORY_SLACK_BYTES = 8 * 1024**2
+STEP = "gate"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What launch pairs of one variant gave; `measured` holds the raw samples."""
+
+    comparisons: tuple[Comparison, ...]
+    measured: Measured
+    flags: tuple[str, ...]
+
+
+def threads_of(settings: GateSettings) -> int:
+    """Threads of each artifact: one core is left to what else runs on a shared machine."""
+    return settings.threads or max(1, environment.usable_cores() - 1)
+
+
+def bars(settings: GateSettings, batch_sizes: Sequence[int]) -> dict[Figure, GateBar]:
+    """The figures that are judged, each with its bar."""
+    wanted = {0.5: settings.p50, 0.95: settings.p95}
+    return {
+        Figure(q, size): bar for size in batch_sizes for q, bar in wanted.items() if bar is not None
+    }
+
+
+def compare(
+    baseline: Candidate,
+    candidate: Candidate,
+    inputs: Sequence[TensorSpec],
+    feeds: Path | None,
+    settings: GateSettings,
+    slo: SloSettings | None,
+    variants: int,
+    logs: Path,
+    seed: int,
+    observer: Observer,
+) -> Timed:
+    """Measure a variant against its baseline until it is decided.
+
+    `variants` is how many variants the gate judges: they share its error rate. Raises `RunnerError`
+    where one of the two cannot be measured.
+    """
+    measuring = LatencySettings(
+        mode="gate",
+        batch_sizes=settings.batch_sizes,
+        threads=threads_of(settings),
+        launches=settings.looks[-1],
+        max_seconds=settings.max_seconds,
+    )
+    pairs = _Launched(
+        latency.LaunchPairs(baseline, candidate, inputs, feeds, measuring, logs, seed, observer),
+        candidate.name,
+    )
+    sizes, _ = choose_batch_sizes(inputs, settings.batch_sizes)
+    wanted = bars(settings, sizes)
+    rules = {figure: planned(bar, settings, len(wanted) * variants) for figure, bar in wanted.items()}
+    advice = [figure for figure, bar in wanted.items() if bar.undecided == "advice"]
+
+    def told(done: int, most: int) -> None:
+        observer.progress(STEP, done / most, f"{candidate.name}: {done} of at most {most} launch pairs")
+
+    found = until_decided(pairs, rules, advice, settings.max_seconds, told)
+    measured = pairs.measured
+    assert measured is not None
+    rows = latency.to_results(measured)
+    mine, theirs = rows[candidate.name], rows[baseline.name]
+    judged = [
+        *_latencies(found, rules, wanted, mine, theirs),
+        *_p99(mine, theirs),
+        *_service_level(mine, slo),
+        *_memory(mine, theirs, settings),
+    ]
+    flags = dict.fromkeys(flag for row in mine for flag in row.flags if not flag.startswith("no speed"))
+    return Timed(tuple(judged), measured, tuple(flags))
+
+
+class _Launched:
+    """`Pairs` of real processes."""
+
+    def __init__(self, pairs: latency.LaunchPairs, name: str) -> None:
+        self._pairs, self._name = pairs, name
+        self.measured: Measured | None = None
+
+    def measure(self, count: int) -> None:
+        self.measured = self._pairs.measure(count)
+        for name, reason in self.measured.failures.items():
+            raise RunnerError(reason, place=f"{name} › gate")
+
+    def log_ratios(self, figure: Figure) -> Sequence[float]:
+        assert self.measured is not None
+        series = next(
+            one
+            for one in self.measured.series
+            if (one.name, one.batch_size) == (self._name, figure.batch_size)
+        )
+        other = self.measured.beside(series, self.measured.baseline)
+        assert other is not None
+        found = []
+        for rounds in series.paired(other).values():
+            mine, theirs = [mine for mine, _ in rounds], [theirs for _, theirs in rounds]
+            if figure.q == 0.5 or min(map(len, mine)) >= _CALLS_FOR_P95:
+                found.append(median(log_ratios(mine, theirs, figure.q)))
+            elif sum(map(len, mine)) >= needed(figure.q):
+                found += log_ratios([_joined(mine)], [_joined(theirs)], figure.q)
+        return found
+
+
+def _joined(rounds: Sequence[np.ndarray]) -> np.ndarray:
+    import numpy as np
+
+    return np.concatenate(rounds)
+
+
+def _latencies(
+    found: Mapping[Figure, Decision],
+    rules: Mapping[Figure, Rule],
+    wanted: Mapping[Figure, GateBar],
+    mine: Sequence[Latency],
+    theirs: Sequence[Latency],
+) -> list[Comparison]:
+    made = []
+    for figure, bar in wanted.items():
+        metric: Metric = "p50" if figure.q == 0.5 else "p95"
+        now, before = (_value(rows, figure) for rows in (mine, theirs))
+        if figure in found and now is not None and before is not None:
+            made.append(
+                comparisons.latency(
+                    metric, figure.batch_size, before, now, found[figure], rules[figure], bar
+                )
+            )
+        else:
+            made.append(comparisons.not_given(metric, figure.batch_size, "too few calls for it"))
+    return made
+
+
+def _value(rows: Sequence[Latency], figure: Figure) -> float | None:
+    row = next(row for row in rows if row.batch_size == figure.batch_size)
+    found: Estimate | None = getattr(row, f"{figure.metric}_ms")
+    return None if found is None else found.value
+
+
+def _p99(mine: Sequence[Latency], theirs: Sequence[Latency]) -> list[Comparison]:
+    return [
+        comparisons.reported("p99", now.batch_size, before.p99_ms.value, now.p99_ms.value)
+        if now.p99_ms and before.p99_ms
+        else comparisons.not_given("p99", now.batch_size, "too few calls for it")
+        for now, before in zip(mine, theirs, strict=True)
+    ]
+
+
+def _service_level(rows: Sequence[Latency], slo: SloSettings | None) -> list[Comparison]:
+    """The promise in milliseconds. A machine that is not fit may keep it, but cannot break it."""
+    found = latency.verdicts(rows, LatencySettings(), slo, "", is_baseline=False)
+    unfit = any(flag.startswith("environment not fit") for row in rows for flag in row.flags)
+    made = []
+    for verdict in found:
+        if verdict.name.startswith("slo"):
+            if verdict.outcome == "reject" and unfit:
+                reason = f"{verdict.reason}; but the environment is not fit to tell"
+                verdict = verdict.model_copy(update={"outcome": "inconclusive", "reason": reason})
+            made.append(comparisons.judged("slo", "ms", verdict))
+    return made
+
+
+def _memory(
+    mine: Sequence[Latency], theirs: Sequence[Latency], settings: GateSettings
+) -> list[Comparison]:
+    now = [row.peak_memory_bytes for row in mine if row.peak_memory_bytes is not None]
+    before = [row.peak_memory_bytes for row in theirs if row.peak_memory_bytes is not None]
+    if settings.max_memory_growth is None or not now or not before:
+        return []
+    return [
+        comparisons.plain(
+            "memory",
+            "peak memory",
+            "bytes",
+            max(before),
+            max(now),
+            settings.max_memory_growth,
+            _MEMORY_SLACK_BYTES,
+        )
+    ]
