@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optcli import registry
 from optcli.data.collection import Collection, Finding
@@ -19,8 +19,10 @@ from optcli.data.settings import DataSettings, Split
 from optcli.digest import FileDigests
 from optcli.environment import version
 from optcli.errors import InputError, did_you_mean
-from optcli.sample import SampleSet
 from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    from optcli.data.samples import PreparedSet
 
 __all__ = [
     "KINDS",
@@ -83,7 +85,7 @@ def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> d
     }
 
 
-def open(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec]) -> SampleSet:
+def open(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec]) -> PreparedSet:
     """The samples of a role, prepared for a model's inputs and decoded one at a time.
 
     Raises `InputError` for data that cannot be used as declared, `TrustError` for pickled arrays.

@@ -1,0 +1,62 @@
+"""`optcli profile`: where the time of one variant goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from optcli.cli import options
+
+
+@click.command("profile")
+@click.argument("variant")
+@click.option(
+    "--recipe",
+    type=click.Path(path_type=Path),
+    metavar="NAME|RECIPE.yaml",
+    help="Which recipe's build; default: the last one that was built.",
+)
+@options.artifacts
+@click.option("--batch-size", type=click.IntRange(1), help="Images a call; default: the least.")
+@click.option(
+    "--top", type=click.IntRange(0), default=15, show_default=True, help="Slowest operators to list."
+)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where the Chrome trace goes; default: profiles/VARIANT.trace.json beside the report.",
+)
+@options.as_json
+@options.verbose
+def command(
+    variant: str,
+    recipe: Path | None,
+    artifacts: Path | None,
+    batch_size: int | None,
+    top: int,
+    trace: Path | None,
+    as_json: bool,
+) -> None:
+    """Show where the time of VARIANT goes: by stage, by operator, and what matters in words.
+
+    VARIANT is one of the last build. It runs in a process of its own, with the runner's own settings,
+    with and without the runtime's profiler in turns. The trace opens in chrome://tracing and Perfetto.
+    """
+    from optcli.build.profile import profile
+    from optcli.profiling import lines
+
+    report, path = options.find_report(recipe, options.artifacts_root(artifacts))
+    found = profile(
+        variant,
+        report,
+        path,
+        recipe=recipe if recipe is not None and recipe.suffix in (".yaml", ".yml") else None,
+        batch_size=batch_size,
+        trace=trace.absolute() if trace is not None else None,
+    )
+    if as_json:
+        click.echo(found.model_dump_json(indent=2, by_alias=True))
+    else:
+        click.echo("\n".join(lines(found, top)))

@@ -1,0 +1,228 @@
+"""What matters in a profile, in words: plain functions over the record, the largest share first.
+
+Thresholds say from which share of the time on something is worth a sentence; they are choices:
+
+    overhead    15 %   of compute lies outside of operators: the framework, its calls, kernel launches
+    quantize     5 %   in QuantizeLinear and DequantizeLinear that no integer operator has absorbed
+    reformat     5 %   in changing layout or type: Reorder, Transpose, Cast, Convert, copies
+    copies      15 %   of a call is spent copying inputs in and outputs out
+    decode             reading, decoding and preparing a batch takes longer than the call itself
+    opaque      50 %   in generated code that the profiler does not tell apart
+    hot                nothing of these: which type of operator the time goes to
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from optcli.profiling.events import OPAQUE
+from optcli.profiling.record import Finding, OperatorTime, Profile
+
+OVERHEAD = 0.15
+QUANTIZE = 0.05
+REFORMAT = 0.05
+COPIES = 0.15
+OPAQUE_FROM = 0.5
+MOST = 3
+
+_QUANTIZE = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "FakeQuantize", "Quantize"}
+_QUANTIZE_TORCH = ("quantize_per", "dequantize_per", "aten::quantize", "aten::dequantize")
+_REFORMAT = {
+    *("ReorderInput", "ReorderOutput", "Reorder", "Transpose", "Cast", "Convert", "MemcpyToHost"),
+    *("MemcpyFromHost", "Permute", "aten::copy_", "aten::_to_copy", "aten::clone", "aten::contiguous"),
+    *("aten::mkldnn_reorder_conv2d_weight", "aten::_reorder", "aten::to_dense", "aten::to_mkldnn"),
+}
+_COMPILE = {
+    "torch": "compile it, so that Python leaves the call: the pass aot_inductor, or export_onnx",
+    "torchscript": "compile it ahead: the pass aot_inductor, or export_onnx",
+}
+
+
+def findings(profile: Profile) -> tuple[Finding, ...]:
+    """The three that matter most, the largest share first; at least one where operators are known."""
+    looks: Sequence[Callable[[Profile], Finding | None]] = (
+        decode_bound,
+        overhead,
+        unfused,
+        reformat,
+        copies,
+        opaque,
+    )
+    found = [finding for look in looks if (finding := look(profile)) is not None]
+    found.sort(key=lambda each: (each.kind != "decode", -each.share))
+    if len(found) < MOST and (finding := hot(profile)) is not None:
+        found.append(finding)
+    return tuple(found[:MOST])
+
+
+def decode_bound(profile: Profile) -> Finding | None:
+    """Getting a batch ready takes longer than computing it."""
+    ready_ms = profile.stage_ms("read", "prepare")
+    call_ms = profile.stage_ms("copy in", "compute", "copy out")
+    if ready_ms is None or call_ms is None or ready_ms <= call_ms:
+        return None
+    read_ms = profile.stage_ms("read") or 0.0
+    return Finding(
+        kind="decode",
+        share=ready_ms / (ready_ms + call_ms),
+        message=f"decode-bound: reading and preparing a batch takes {_ms(ready_ms)} in one thread"
+        f" (reading and decoding {_ms(read_ms)}), the call itself {_ms(call_ms)}",
+        action=f"prepare in {_times(ready_ms / call_ms)} processes beside the model, or smaller images:"
+        " a faster model alone gains little",
+    )
+
+
+def overhead(profile: Profile) -> Finding | None:
+    """Time outside of operators: the interpreter, dispatch, kernel launches.
+
+    Where the machine is unsteady and the runtime gives means alone, waiting for a core cannot be told
+    from the framework's own time: nothing is said.
+    """
+    if profile.operators_ms is None or profile.outside_ms is None:
+        return None
+    if profile.flags and profile.statistic == "mean":
+        return None
+    share = profile.outside_ms / (profile.operators_ms + profile.outside_ms)
+    if share < OVERHEAD:
+        return None
+    count = sum(each.calls for each in profile.operators)
+    unsure = "; the machine was too unsteady to rely on it" if profile.flags else ""
+    each_us = profile.outside_ms / count * 1e3 if count else 0.0
+    name = str(profile.runner.get("name"))
+    larger = f"more images a call: try --batch-size {max(8, profile.batch_size * 4)}"
+    return Finding(
+        kind="overhead",
+        share=share,
+        message=f"framework overhead: {_percent(share)} of compute, {_ms(profile.outside_ms)} of"
+        f" {_ms(profile.operators_ms + profile.outside_ms)}, lies outside of the {count:.0f} operators"
+        f" ({each_us:.1f} µs for each of them){unsure}",
+        action=_COMPILE.get(name, larger) if not profile.runner.get("compile") else larger,
+    )
+
+
+def unfused(profile: Profile) -> Finding | None:
+    """QuantizeLinear and DequantizeLinear that remain as operators of their own."""
+    found = [each for each in profile.operators if _quantizes(each)]
+    share = sum(each.share for each in found)
+    if share < QUANTIZE:
+        return None
+    count = sum(each.calls for each in found)
+    torch = profile.runner.get("name") == "torch"
+    return Finding(
+        kind="quantize",
+        share=share,
+        message=f"unfused Q/DQ: {count:.0f} operators that only quantize or dequantize take"
+        f" {_percent(share)}, {_ms(sum(each.time_ms for each in found))};"
+        f" the slowest is {max(found, key=lambda each: each.time_ms).name}",
+        action="let aot_inductor follow: eager PyTorch computes quantized graphs in floats"
+        if torch
+        else "`optcli inspect` lists what stayed in floats between them: quantize those too, or leave"
+        " their neighbours out (ignored_names)",
+    )
+
+
+def reformat(profile: Profile) -> Finding | None:
+    """Operators that only change layout or type."""
+    found = [each for each in profile.operators if each.type in _REFORMAT]
+    share = sum(each.share for each in found)
+    if share < REFORMAT:
+        return None
+    kinds: dict[str, float] = defaultdict(float)
+    for each in found:
+        kinds[each.type] += each.calls
+    listed = ", ".join(f"{count:.0f} {kind}" for kind, count in kinds.items())
+    return Finding(
+        kind="reformat",
+        share=share,
+        message=f"reformat: {listed} take {_percent(share)}, {_ms(sum(e.time_ms for e in found))}; they"
+        f" change layout or type and compute nothing; the slowest is"
+        f" {max(found, key=lambda each: each.time_ms).name}",
+        action=_reformat_action(set(kinds)),
+    )
+
+
+def _reformat_action(kinds: set[str]) -> str:
+    if kinds & {"ReorderInput", "ReorderOutput"}:
+        return "try runner: {optimization_level: extended}, which keeps the plain layout, and compare"
+    if kinds & {"Cast", "Convert", "aten::_to_copy"}:
+        return "feed the type that the network computes in, or keep one precision throughout"
+    if kinds & {"Transpose", "Permute"}:
+        return "export the network with the layout that its inputs have"
+    return "keep one layout throughout: the pass channels_last, or contiguous inputs"
+
+
+def copies(profile: Profile) -> Finding | None:
+    """Copying inputs in and outputs out."""
+    moved_ms = profile.stage_ms("copy in", "copy out")
+    call_ms = profile.stage_ms("copy in", "compute", "copy out")
+    if moved_ms is None or not call_ms or moved_ms / call_ms < COPIES:
+        return None
+    share = moved_ms / call_ms
+    into_ms = profile.stage_ms("copy in") or 0.0
+    return Finding(
+        kind="copies",
+        share=share,
+        message=f"copies: {_percent(share)} of a call, {_ms(moved_ms)}, is copying inputs in"
+        f" ({_ms(into_ms)}) and outputs out ({_ms(moved_ms - into_ms)})",
+        action="send uint8 images and scale them inside the model, or return less than all outputs",
+    )
+
+
+def opaque(profile: Profile) -> Finding | None:
+    """Generated code that the profiler sees as one piece."""
+    found = [each for each in profile.operators if each.type == OPAQUE]
+    share = sum(each.share for each in found)
+    if share < OPAQUE_FROM:
+        return None
+    return Finding(
+        kind="opaque",
+        share=share,
+        message=f"{_percent(share)} of compute is compiled code, one piece to torch.profiler",
+        action="profile the variant that it was compiled from (eager), or the same network in ONNX"
+        " Runtime, for times by operator",
+    )
+
+
+def hot(profile: Profile) -> Finding | None:
+    """Which type of operator the time goes to."""
+    kinds: dict[str, float] = defaultdict(float)
+    for each in profile.operators:
+        if each.type != OPAQUE:
+            kinds[each.type] += each.share
+    if not kinds:
+        return None
+    kind = max(kinds, key=lambda name: kinds[name])
+    members = [each for each in profile.operators if each.type == kind]
+    slowest = max(members, key=lambda each: each.time_ms)
+    precisions = {each.precision for each in members}
+    quantizable = precisions <= {"fp32", None} and kind.startswith(
+        ("Conv", "MatMul", "Gemm", "FullyConnected", "aten::mkldnn_convolution", "aten::addmm")
+    )
+    return Finding(
+        kind="hot",
+        share=kinds[kind],
+        message=f"{_percent(kinds[kind])} of compute is {kind} ({len(members)} of them); the slowest,"
+        f" {slowest.name}, takes {_percent(slowest.share)}",
+        action="INT8 or fewer channels make these faster: quantize_nncf, prune"
+        if quantizable
+        else "a smaller network, or smaller inputs, make these faster",
+    )
+
+
+def _quantizes(operator: OperatorTime) -> bool:
+    kind = operator.type.rpartition("::")[2] if "decomposed" in operator.type else operator.type
+    return kind in _QUANTIZE or kind.startswith(_QUANTIZE_TORCH)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3g} ms" if value >= 0.001 else f"{1e3 * value:.1g} µs"
+
+
+def _times(value: float) -> str:
+    """Rounded up: so many processes are needed at least."""
+    return f"{int(value) + (value > int(value))}"

@@ -1,0 +1,81 @@
+"""OpenVINO's counters: the mean time of every layer over all calls since the model was compiled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from optcli.profiling.events import Event, Reading
+from optcli.profiling.profiler import Profiler
+from optcli.runners.openvino import OpenvinoRunner
+
+Counter = Mapping[str, Any]
+
+_SHORT = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int8", "u8": "int8"}
+_KERNEL = re.compile(r"_(f32|f16|bf16|i8|u8|i32|i64|f64|u1|i4|u4|boolean)$", re.IGNORECASE)
+_NOTE = (
+    "OpenVINO counts means in whole microseconds, no single calls: layers lie end to end in the trace"
+)
+
+
+class OpenvinoProfiler(Profiler):
+    """Reads the counters of a model that was compiled with `PERF_COUNT`."""
+
+    _before: tuple[int, list[dict[str, Any]]] = (0, [])
+
+    def begin(self) -> None:
+        self._before = (self._calls, self._counters())
+
+    def read(self) -> Reading:
+        warm, before = self._before
+        return reading(before, warm, self._counters(), self._calls)
+
+    def _counters(self) -> list[dict[str, Any]]:
+        return cast(OpenvinoRunner, self._runner).counters()
+
+
+def reading(
+    before: Sequence[Counter], calls_before: int, after: Sequence[Counter], calls_after: int
+) -> Reading:
+    """Means over the calls between two looks at the counters, which are means since the beginning.
+
+    Their rounding to microseconds makes an error of about (before + after) / (after - before) of one.
+    """
+    known = {(each["name"], each["type"]): float(each["time_us"]) for each in before}
+    events = []
+    for each in after:
+        earlier_us = known.get((each["name"], each["type"]), 0.0) * calls_before
+        time_us = (float(each["time_us"]) * calls_after - earlier_us) / max(
+            1, calls_after - calls_before
+        )
+        events.append(
+            Event(str(each["name"]), str(each["type"]), max(0.0, time_us), precision(each["kernel"]))
+        )
+    return Reading("OpenVINO's counters", [events], _trace(after, events), "mean", (_NOTE,))
+
+
+def precision(kernel: str) -> str | None:
+    """What a kernel computes in, from its name: `brgconv_avx512_I8` gives int8."""
+    found = _KERNEL.search(kernel)
+    return None if found is None else _SHORT.get(found[1].lower(), found[1].lower())
+
+
+def _trace(counters: Sequence[Counter], events: Sequence[Event]) -> list[dict[str, Any]]:
+    trace = []
+    start_us = 0.0
+    for each, event in zip(counters, events, strict=True):
+        trace.append(
+            {
+                "name": event.name,
+                "cat": event.type,
+                "ph": "X",
+                "pid": 0,
+                "tid": 0,
+                "ts": start_us,
+                "dur": event.time_us,
+                "args": {"type": event.type, "kernel": each["kernel"]},
+            }
+        )
+        start_us += event.time_us
+    return trace

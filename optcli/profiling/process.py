@@ -1,0 +1,190 @@
+"""What a profiling process does: time one artifact with and without its profiler, in turns."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from datetime import UTC, datetime
+from itertools import count, pairwise
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from optcli import runners
+from optcli.artifact import Artifact
+from optcli.errors import InputError
+from optcli.profiling import feeds
+from optcli.profiling.events import Reading, Times, times
+from optcli.profiling.feeds import Feeds
+from optcli.profiling.profiler import Profiler, of_runner
+from optcli.profiling.record import StageTime
+from optcli.settings import TensorSpec
+from optcli.workers import Channel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optcli.profiling.profiler import Feed
+    from optcli.runners import Runner
+
+ROUNDS = 4
+_WARM_CALLS = 5
+_WARM_S = 5.0
+_BUDGET_S = 4.0
+_MOST_CALLS = 25
+_UNSTEADY = 0.25
+
+
+def profile(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
+    """Measure one artifact; gives what `Profile` holds of it, and writes the Chrome trace.
+
+    `payload`: `artifact`, `inputs`, `runner`, `options`, `batch_size`, `seed`, `data` (a role's
+    settings or None), `folder` (that its paths are relative to) and `trace` (the file to write).
+    """
+    inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
+    fed = _fed(payload, inputs)
+    artifact = Artifact.from_record(payload["artifact"])
+    kind = runners.find(payload["runner"])
+
+    def opened(profile: Path | None = None) -> Runner:
+        runner: Runner = kind.model_validate(payload["options"])
+        return runner.open(artifact, inputs, profile=profile)
+
+    with tempfile.TemporaryDirectory() as scratch, opened() as plain:
+        profiler_kind = of_runner(payload["runner"])
+        profiler = profiler_kind(plain, opened, Path(scratch)) if profiler_kind else None
+        try:
+            timed = _Timed(plain, profiler, fed.batches)
+            timed.run(channel)
+            reading = profiler.read() if profiler else None
+        finally:
+            if profiler is not None:
+                profiler.close()
+        effective = plain.effective()
+    found = _found(timed, reading)
+    if reading is not None and reading.trace:
+        _write_trace(Path(payload["trace"]), reading.trace, payload)
+        found["trace"] = payload["trace"]
+    found["stages"] = [stage.model_dump() for stage in (*fed.stages, *timed.stages())]
+    found["notes"] = [*fed.notes, *found["notes"]]
+    return {**found, "effective": effective, "inputs": "real samples" if payload["data"] else "random"}
+
+
+def _fed(payload: dict[str, Any], inputs: Sequence[TensorSpec]) -> Feeds:
+    if payload["data"] is None:
+        return feeds.random(inputs, payload["batch_size"], payload["seed"])
+    return feeds.real(payload["data"], Path(payload["folder"]), inputs, payload["batch_size"])
+
+
+class _Timed:
+    """Calls in turns: a round without the profiler, a round with it, and again."""
+
+    def __init__(self, plain: Runner, profiler: Profiler | None, batches: Sequence[Feed]) -> None:
+        self._plain, self._profiler = plain, profiler
+        self._batches: Iterator[Feed] = (batches[turn % len(batches)] for turn in count())
+        self.steps_ms: list[tuple[float, float, float]] = []
+        self.profiled_ms: list[float] = []
+
+    def run(self, channel: Channel) -> None:
+        calls = self._warm_up()
+        for number in range(ROUNDS):
+            channel.send({"round": number + 1, "of": ROUNDS})
+            self.steps_ms += [self._call() for _ in range(calls)]
+            if self._profiler is not None:
+                with self._profiler.round():
+                    self.profiled_ms += [self._profiler.call(next(self._batches)) for _ in range(calls)]
+
+    @property
+    def plain_ms(self) -> list[float]:
+        """The compute step of every call without a profiler."""
+        return [step[1] for step in self.steps_ms]
+
+    def stages(self) -> tuple[StageTime, ...]:
+        names = ("copy in", "compute", "copy out")
+        return tuple(
+            StageTime(name=name, time_ms=median(values), samples=len(values))
+            for name, values in zip(names, zip(*self.steps_ms, strict=True), strict=True)
+        )
+
+    def _warm_up(self) -> int:
+        """Call both until they are warm; gives the calls per round that four seconds allow."""
+        deadline = time.perf_counter() + _WARM_S
+        warm: list[float] = []
+        while len(warm) < _WARM_CALLS and (len(warm) < 2 or time.perf_counter() < deadline):
+            warm.append(sum(self._call()))
+        if self._profiler is not None:
+            with self._profiler.round():
+                for _ in range(min(3, len(warm))):
+                    self._profiler.call(next(self._batches))
+            self._profiler.begin()
+        usual_s = median(warm[1:]) / 1e3
+        return max(2, min(_MOST_CALLS, int(_BUDGET_S / (2 * ROUNDS * usual_s))))
+
+    def _call(self) -> tuple[float, float, float]:
+        """Milliseconds of the three steps of one call."""
+        feed = next(self._batches)
+        marks = [time.perf_counter_ns()]
+        self._plain.bind(feed)
+        marks.append(time.perf_counter_ns())
+        self._plain.execute()
+        marks.append(time.perf_counter_ns())
+        self._plain.fetch()
+        marks.append(time.perf_counter_ns())
+        first, second, third = ((stop - start) / 1e6 for start, stop in pairwise(marks))
+        return first, second, third
+
+
+def _found(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
+    plain_ms = timed.plain_ms
+    found: dict[str, Any] = {
+        "profiler": None,
+        "calls": len(plain_ms),
+        "wall_ms": median(plain_ms),
+        "measured_at": datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        "flags": _unsteady(plain_ms),
+        "notes": [],
+    }
+    if reading is None:
+        return {**found, "notes": ["optcli reads no profiler of this runner: stages alone"]}
+    come_to: Times = times(reading, plain_ms, timed.profiled_ms)
+    wall_ms, profiled_ms = found["wall_ms"], median(timed.profiled_ms)
+    found |= {
+        "profiler": reading.profiler,
+        "statistic": reading.statistic,
+        "profiled_ms": profiled_ms,
+        "profiler_adds": profiled_ms / wall_ms - 1 if profiled_ms > wall_ms else None,
+        "notes": [*reading.notes, *come_to.notes],
+    }
+    if come_to.operators:
+        found |= {
+            "operators_ms": come_to.operators_ms,
+            "outside_ms": come_to.outside_ms,
+            "operators": [each.model_dump() for each in come_to.operators],
+        }
+    return found
+
+
+def _unsteady(plain_ms: Sequence[float]) -> list[str]:
+    """As the table of latencies marks it: the middle half spreads over a quarter of the median."""
+    ordered = sorted(plain_ms)
+    quarter = len(ordered) // 4
+    share = (ordered[-1 - quarter] - ordered[quarter]) / median(ordered)
+    return [f"environment not fit (IQR/median {100 * share:.0f} %)"] if share > _UNSTEADY else []
+
+
+def _write_trace(path: Path, events: list[dict[str, Any]], payload: dict[str, Any]) -> None:
+    pid = next((event["pid"] for event in events if event.get("ph") == "X"), 0)
+    name = {"ph": "M", "name": "process_name", "pid": pid, "tid": 0}
+    about = {key: payload[key] for key in ("runner", "options", "batch_size")}
+    labelled = {**name, "args": {"name": f"{payload['runner']}, batch size {payload['batch_size']}"}}
+    record = {"traceEvents": [*events, labelled], "displayTimeUnit": "ms", "otherData": about}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record))
+    except OSError as error:
+        raise InputError(
+            f"the trace cannot be written: {error.strerror or error}",
+            place=str(path),
+            hint="name another file with --trace",
+        ) from error
