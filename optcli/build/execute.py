@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from optcli.artifact import Artifact, Format
+from optcli.artifact import Artifact
+from optcli.build.entries import artifact_of
 from optcli.build.plan import Plan, Step
 from optcli.errors import OptcliError
 from optcli.observer import Observer
@@ -56,16 +57,7 @@ class Done:
     def artifact(self) -> Artifact:
         """The artifact that the step made. Only for a step that did not fail."""
         assert self.entry is not None
-        record = self.entry.record
-        return Artifact(
-            self.entry.key,
-            Format(record["format"]),
-            self.entry.path,
-            record["precision"],
-            self.entry.size_bytes,
-            self.entry.digest,
-            record["facts"],
-        )
+        return artifact_of(self.entry)
 
 
 class Execution:

@@ -1,0 +1,79 @@
+"""`optcli baseline`: keep a build as what later ones are compared with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from optcli.cli import options
+
+
+@click.group("baseline")
+def command() -> None:
+    """Save builds as baselines of `optcli gate`, and list them."""
+
+
+@command.command("save")
+@click.argument("name")
+@click.option(
+    "--report",
+    "where",
+    type=click.Path(path_type=Path),
+    metavar="RECIPE|REPORT",
+    help="Which build; default: the last one.",
+)
+@click.option("--only", multiple=True, metavar="VARIANT", help="Save just these variants.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to this file instead of artifacts/baselines/NAME.optcli.tar.",
+)
+@options.store
+@options.artifacts
+@options.verbose
+def save(
+    name: str,
+    where: Path | None,
+    only: tuple[str, ...],
+    output: Path | None,
+    store: Path | None,
+    artifacts: Path | None,
+) -> int:
+    """Pack the artifacts, facts and report of the last build into one verified file called NAME."""
+    from optcli import baselines
+    from optcli.build import baselines as builds
+    from optcli.report import wording
+    from optcli.store import Store
+
+    root = options.artifacts_root(artifacts)
+    report, place = options.find_report(where, root)
+    path = output or baselines.place_of(name, root)
+    made = builds.save(path, report, place, Store(Store.default_root(store)), only)
+    click.echo(f"{made}  ({wording.megabytes(made.stat().st_size)})")
+    return 0
+
+
+@command.command("ls")
+@options.artifacts
+@options.as_json
+def ls(artifacts: Path | None, as_json: bool) -> int:
+    """List the baselines that are here."""
+    from optcli import baselines
+    from optcli.report import wording
+
+    root = options.artifacts_root(artifacts)
+    found = {name: baselines.place_of(name, root) for name in baselines.names(root)}
+    if as_json:
+        rows = [
+            {"name": name, "path": str(path), "size_bytes": path.stat().st_size}
+            for name, path in found.items()
+        ]
+        click.echo(json.dumps(rows, indent=2))
+    elif not found:
+        click.echo("no baseline here; `optcli baseline save NAME` keeps the last build")
+    else:
+        for name, path in found.items():
+            click.echo(f"{name:<24} {wording.megabytes(path.stat().st_size):>9}  {path}")
+    return 0
