@@ -42,6 +42,7 @@ def _cells(report: Report, name: str, variant: VariantReport, row: Latency | Non
         "precision": runner.get("precision") or (artifact.precision if artifact else None),
         "format": artifact.format if artifact else None,
         "size_bytes": artifact.size_bytes if artifact else None,
+        "build_s": variant.build_s,
         **_latency(row),
         "metric": accuracy.metric if accuracy else None,
         "accuracy": accuracy.value if accuracy else None,
@@ -53,7 +54,7 @@ def _cells(report: Report, name: str, variant: VariantReport, row: Latency | Non
 
 
 def _latency(row: Latency | None) -> Cells:
-    plain = ("batch_size", "region", "threads", "samples")
+    plain = ("batch_size", "region", "threads", "launches", "samples")
     found: Cells = {name: getattr(row, name, None) for name in plain}
     for name in ("p50_ms", "p90_ms", "p95_ms", "p99_ms"):
         found |= _estimate(name, getattr(row, name, None))

@@ -11,9 +11,12 @@ from optcli.report.html.budget import Budget, budget_of
 from optcli.report.html.marks import Area
 from optcli.report.html.scales import Scale, from_zero, spanning
 from optcli.report.html.tags import Markup, join, tag
+from optcli.report.sweep_text import sentences
 from optcli.results import Estimate, Report, SweepFit, VariantReport
 
 _HEIGHT = 300
+# Two of them stand beside each other on wide pages.
+_PANEL = 372
 
 
 @dataclass(frozen=True)
@@ -39,37 +42,37 @@ def operating(report: Report) -> Markup | None:
     """Both curves of every variant; None where fewer than two batch sizes were measured.
 
     A variant's sweep is drawn where it has one, else what the table has. With a budget, latency is
-    the percentile that the budget bounds, else p50.
+    the percentile that the budget bounds, else p50, also where there are too few calls for that one.
     """
     budget = budget_of(report)
+    curves = _curves(report, budget.percentile) if budget else []
+    if len(_sizes(curves)) < 2:
+        budget, curves = None, _curves(report, "p50")
+    if len(_sizes(curves)) < 2:
+        return None
     percentile = budget.percentile if budget else "p50"
-    curves = [
-        _Curve(index, name, points, variant.sweep.fit if variant.sweep and not budget else None)
+
+    def first(width: int) -> Markup:
+        return _latency(min(width, _PANEL), curves, percentile, budget)
+
+    def second(width: int) -> Markup:
+        return _throughput(min(width, _PANEL), curves, budget)
+
+    panels = (
+        marks.figure(f"{percentile} against batch size", first),
+        marks.figure("Throughput against batch size", second),
+    )
+    names = marks.legend([(curve.index, curve.name) for curve in curves])
+    return join([tag("div", *panels, class_="pair"), names, _said(report, curves, budget)])
+
+
+def _curves(report: Report, percentile: str) -> list[_Curve]:
+    fitted = percentile == "p50"  # what the line of a sweep goes through
+    return [
+        _Curve(index, name, points, variant.sweep.fit if variant.sweep and fitted else None)
         for index, (name, variant) in enumerate(report.variants.items())
         if (points := _points(variant, percentile))
     ]
-    if len({point.batch_size for curve in curves for point in curve.points}) < 2:
-        return None
-    latency = f"{percentile} against batch size"
-
-    def first(width: int) -> Markup:
-        return _latency(width, curves, percentile, budget)
-
-    def second(width: int) -> Markup:
-        return _throughput(width, curves, budget)
-
-    return join(
-        [
-            tag(
-                "div",
-                marks.figure(latency, lambda width: first(min(width, 372))),
-                marks.figure("Throughput against batch size", lambda width: second(min(width, 372))),
-                class_="pair",
-            ),
-            marks.legend([(curve.index, curve.name) for curve in curves]),
-            _said(report, curves, budget),
-        ]
-    )
 
 
 def _points(variant: VariantReport, percentile: str) -> list[_Point]:
@@ -155,19 +158,16 @@ def _fitted(line: SweepFit, x: Scale, y: Scale, sizes: Sequence[int]) -> Markup:
 def _said(report: Report, curves: Sequence[_Curve], budget: Budget | None) -> Markup:
     """What the budget allows, and what the fits say, in words."""
     lines = []
-    for curve in curves:
-        sweep = report.variants[curve.name].sweep
-        if sweep is not None and sweep.budget is not None:
-            lines.append(f"{curve.name}: {sweep.budget.sentence}")
-        elif budget is not None:
-            lines.append(f"{curve.name}: {_largest(curve, budget)}")
-        if sweep is not None and sweep.fit is not None and sweep.fit.linear:
-            fixed, each = sweep.fit.fixed_ms, sweep.fit.per_image_ms
-            lines.append(
-                f"{curve.name}: a call costs {_milliseconds(fixed)} and"
-                f" {_milliseconds(each)} for each image (dotted line)"
-            )
+    drawn = {curve.name: curve for curve in curves}
+    for name, variant in report.variants.items():
+        sweep = variant.sweep
+        if sweep is not None:
+            lines += [f"{name}: {sentence}" for sentence in sentences(sweep)]
+        elif budget is not None and name in drawn:
+            lines.append(f"{name}: {_largest(drawn[name], budget)}")
     hint = tag("p", "Hollow: not surely inside the budget.", class_="hint") if budget else None
+    if any(curve.line and curve.line.linear for curve in curves):
+        hint = tag("p", "Dotted: the line t(B) fitted to a sweep.", class_="hint")
     return join([hint, tag("ul", *(tag("li", line) for line in lines)) if lines else None])
 
 

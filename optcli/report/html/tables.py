@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from optcli.report import wording
@@ -10,6 +10,7 @@ from optcli.report.html.tags import Child, Markup, tag
 from optcli.report.rows import Row, accuracy_label, batch_sizes, rows
 from optcli.results import Latency, Report, VariantReport
 
+_ALWAYS = ("p50 ms", "p95 ms", "p99 ms", "images/s", "speed-up")
 _SIGNS = {"accept": "✓", "reject": "✕", "inconclusive": "?"}
 
 
@@ -32,13 +33,15 @@ def results(report: Report, batch_size: int | None) -> Markup:
     right = [label] if label and first else []
     right += ["change"] if label and label != "SQNR" and first else []
     heads = [("variant", True), ("runtime", True), ("precision", True), ("size", False)]
-    heads += [(name, False) for name in ("p50 ms", "p95 ms", "p99 ms", "images/s", "speed-up", *right)]
-    heads += [("verdict", True)] if first else []
     found = {row.variant: row for row in rows(report, batch_size)}
+    limits = ["GOP", "of peak"] if any(row.operations for row in found.values()) else []
+    figures = (*_ALWAYS, *limits, *right)
+    heads += [(name, False) for name in figures]
+    heads += [("verdict", True)] if first else []
     body = []
     for name, variant in report.variants.items():
         if name in found:
-            body.append(_row(report, found[name], variant, batch_size, len(right), first))
+            body.append(_row(report, found[name], variant, batch_size, figures, first))
         elif first:
             body.append(_missing(name, variant, len(heads)))
     title = f"Results at batch size {batch_size}" if batch_size else "Results"
@@ -46,7 +49,12 @@ def results(report: Report, batch_size: int | None) -> Markup:
 
 
 def _row(
-    report: Report, row: Row, variant: VariantReport, batch_size: int | None, right: int, first: bool
+    report: Report,
+    row: Row,
+    variant: VariantReport,
+    batch_size: int | None,
+    figures: Sequence[str],
+    first: bool,
 ) -> Markup:
     latency = next((each for each in variant.latency if each.batch_size == batch_size), None)
     cells: list[Child] = [
@@ -60,7 +68,8 @@ def _row(
         tag("td", row.rate),
         tag("td", _known(row.speedup, latency, "no speed-up"), _below(row.speedup_interval)),
     ]
-    cells += [tag("td", each) for each in (row.accuracy, row.change)[:right]]
+    rest = {"GOP": row.operations, "of peak": row.share, "change": row.change}
+    cells += [tag("td", rest.get(name, row.accuracy)) for name in figures[len(_ALWAYS) :]]
     if first:
         outcome = "none" if row.verdict == "baseline" else row.outcome
         cells.append(tag("td", chip(row.verdict, outcome), class_="left"))

@@ -30,11 +30,15 @@ class Bar:
 
 
 def timings(report: Report) -> Markup:
-    """The chart, or a sentence where nothing took any time; and what came from the store."""
+    """The chart, and what came from the store; where nothing ran, what each variant once took."""
     bars, reused = _bars(report)
     total = wording.seconds(report.started, report.finished)
     took = "" if total is None else f"The build took {wording.duration(total)}. "
     kept = f"{reused} step{'s' if reused != 1 else ''} came from the store." if reused else ""
+    if not bars:
+        bars = [Bar(name, each.build_s) for name, each in report.variants.items() if each.build_s]
+        bars.sort(key=lambda bar: -bar.seconds)
+        kept += " The bars say what it once took to make each variant." if bars else ""
     said = tag("p", took + kept, class_="hint") if took or kept else None
     if not bars:
         return join([said])
