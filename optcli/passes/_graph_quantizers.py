@@ -2,18 +2,123 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from optcli import environment
+from optcli.artifact import Artifact, Format
+from optcli.errors import OptcliError, StepError, first_line
+from optcli.formats import exported as exported_format
+from optcli.formats import torch as torch_format
+from optcli.passes import Job
+from optcli.passes._calibration import ModelInput
+from optcli.passes._tracing import flat, trace
+
 if TYPE_CHECKING:
+    import torch
     from torch.fx import GraphModule
     from torchao.quantization.pt2e.quantizer import QuantizationConfig, Quantizer
 
+# With these a sum of products of 8-bit integers does not saturate.
+_FULL_RANGE = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+
 # What exporters put before the path of a module: strict mode, and the wrapper of `_tracing.flat`.
 _PREFIXES = ("L['self'].", "model.")
+
+
+@dataclass
+class Found:
+    """A graph to quantize; `facts` says how it was traced and what must stay in floating point."""
+
+    graph: GraphModule
+    facts: dict[str, Any]
+
+
+def graph_of(source: Artifact, job: Job, strict: bool | None) -> Found:
+    """The graph of a torch or exported artifact, ready to be quantized.
+
+    `strict` None traces the bytecode, which tells calls of a shared module apart, and runs the code
+    where that fails. Raises `StepError`.
+    """
+    facts: dict[str, Any] = {"imports": [exported_format.QUANTIZED]}
+    if source.format == Format.EXPORTED:
+        graph = exported_format.open(source.path).module()
+    else:
+        model = flat(torch_format.open(source.path), job.inputs)
+        graph, facts["strict"] = _traced(model, job, strict)
+    if any(spec.symbols for spec in job.inputs):
+        kept = _keep_single_channels(graph)
+        if kept:
+            facts["kept_in_fp32"] = dict.fromkeys(kept, "its input has one channel")
+    return Found(graph, facts)
+
+
+def _traced(model: torch.nn.Module, job: Job, strict: bool | None) -> tuple[GraphModule, bool]:
+    for attempt in (True, False) if strict is None else (strict,):
+        try:
+            return trace(model, job, strict=attempt).module(), attempt
+        except OptcliError:
+            raise
+        except Exception as error:
+            failed = error
+            traceback.print_exc()  # into the step's log
+    raise StepError(
+        f"torch.export failed: {first_line(failed)}",
+        hint="the log shows the line of the network that it cannot follow",
+    ) from failed
+
+
+def write_graph(graph: GraphModule, job: Job) -> dict[str, int]:
+    """Write a quantized graph as an exported program; gives how many operators of a kind are quantized.
+
+    Raises `StepError` where there is none.
+    """
+    job.progress(None, "writing the quantized graph")
+    counts = _count_quantized(graph)
+    if not counts:
+        raise StepError(
+            "there is nothing to quantize in this model: convolutions and linear layers are, "
+            "dynamically linear layers alone",
+            hint="take modules out of the ignored ones, or drop the pass",
+        )
+    _drop_unused(graph)
+    exported_format.save(trace(graph, job, strict=False), job.out)
+    return dict(sorted(counts.items()))
+
+
+def not_told_apart(source: Artifact, error: Exception) -> StepError:
+    """The refusal of a graph whose layers a quantizer cannot find."""
+    return StepError(
+        f"the layers of this graph cannot be told apart: {first_line(error)}",
+        hint="leave `export` out before this pass, or set `export: {strict: true}`"
+        if source.format == Format.EXPORTED
+        else "give layers that are called twice modules of their own",
+    )
+
+
+def graph_inputs(job: Job) -> list[ModelInput]:
+    """What the graph takes; a batch that must have several samples is calibrated with as many."""
+    found = []
+    for spec in job.inputs:
+        first, *others = (size if isinstance(size, int) else None for size in spec.shape)
+        least = spec.batch_range().min
+        batch = least if first is None and least > 1 else first
+        found.append(ModelInput(spec.name, spec.dtype, (batch, *others)))
+    return found
+
+
+def this_cpu() -> str:
+    """The kind of quantizer for this machine, `x86` or `arm`."""
+    return "arm" if environment.cpu()["machine"] in ("aarch64", "arm64") else "x86"
+
+
+def saturates(kind: str) -> bool:
+    """Whether products of 8-bit integers saturate on this CPU, so that activations get 7 bits."""
+    return kind == "x86" and not _FULL_RANGE.intersection(environment.cpu()["flags"])
 
 
 def quantizer(
@@ -53,7 +158,7 @@ def quantizer(
     return made
 
 
-def keep_single_channels(graph: GraphModule) -> list[str]:
+def _keep_single_channels(graph: GraphModule) -> list[str]:
     """Keep convolutions of one channel in floating point; gives the names of their nodes.
 
     Where sizes are dynamic Inductor takes the output of such a one for contiguous
@@ -85,7 +190,7 @@ def module_names(graph: GraphModule) -> set[str]:
     return found
 
 
-def count_quantized(graph: GraphModule) -> Counter[str]:
+def _count_quantized(graph: GraphModule) -> Counter[str]:
     """How many convolutions, linear layers and matrix products multiply quantized tensors."""
     import torch
 
@@ -99,19 +204,20 @@ def count_quantized(graph: GraphModule) -> Counter[str]:
     )
 
 
-def drop_unused(graph: GraphModule) -> None:
+def _drop_unused(graph: GraphModule) -> None:
     """Take out what nothing reads any more: the FP32 weights that integers stand for now."""
     import torch
 
     graph.graph.eliminate_dead_code()
     read = {str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}
-    nested = [
+    # Graphs within the graph, and modules that it calls (NNCF's SmoothQuant), read what is theirs.
+    whole = {str(node.target) for node in graph.graph.nodes if node.op == "call_module"} | {
         name
         for name, module in graph.named_modules()
         if name and isinstance(module, torch.fx.GraphModule)
-    ]
+    }
     for name in [*dict(graph.named_parameters()), *dict(graph.named_buffers())]:
-        if name not in read and not any(name.startswith(f"{inner}.") for inner in nested):
+        if name not in read and not any(name.startswith(f"{inner}.") for inner in whole):
             owner, _, attribute = name.rpartition(".")
             delattr(graph.get_submodule(owner), attribute)
     graph.recompile()

@@ -16,7 +16,7 @@ from optcli.formats import openvino as openvino_format
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._calibration import Feeds, ModelInput
 from optcli.passes._integer_chains import close_integer_chains
-from optcli.passes._nncf import quiet
+from optcli.passes._nncf import quantize_graph, quiet
 from optcli.passes._onnx_models import PER_CHANNEL_OPSET, already_quantized, model_inputs, modern
 
 if TYPE_CHECKING:
@@ -38,11 +38,17 @@ class QuantizeNncf(Pass):
     """Quantizes weights and activations to INT8 after training, with NNCF.
 
     Ranges come from the calibration samples, biases are corrected for the error that remains. Works on
-    ONNX (the result runs in ONNX Runtime and OpenVINO) and on OpenVINO models.
+    ONNX (the result runs in ONNX Runtime and OpenVINO) and on OpenVINO models. A PyTorch network
+    becomes an exported program for `aot_inductor`: as with `quantize_pt2e`, but NNCF's algorithms.
     """
 
-    accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.OPENVINO)
-    needs: ClassVar[Needs] = Needs(("nncf", "onnx", "onnxruntime", "openvino"))
+    accepts: ClassVar[tuple[Format, ...]] = (
+        Format.ONNX,
+        Format.OPENVINO,
+        Format.TORCH,
+        Format.EXPORTED,
+    )
+    needs: ClassVar[Needs] = Needs(("nncf", "onnx", "onnxruntime", "openvino", "torch", "torchao"))
     uses: ClassVar[tuple[Role, ...]] = ("calibration",)
 
     preset: Literal["performance", "mixed"] | None = Field(
@@ -63,7 +69,11 @@ class QuantizeNncf(Pass):
     target: Literal["any", "cpu", "cpu_spr", "gpu"] = Field(
         "any", description="device whose rules decide which layers are quantized, and how"
     )
-    ignored_names: tuple[str, ...] = Field((), description="nodes to keep in floating point, by name")
+    ignored_names: tuple[str, ...] = Field(
+        (),
+        description="nodes to keep in floating point, by name; of PyTorch networks: modules, by name "
+        "or pattern",
+    )
     ignored_types: tuple[str, ...] = Field((), description="nodes to keep, by operator type")
     ignored_patterns: tuple[str, ...] = Field((), description="nodes to keep, by regular expression")
 
@@ -74,12 +84,31 @@ class QuantizeNncf(Pass):
         return self
 
     def produces(self, source: Format) -> Format:
-        return source
+        return Format.EXPORTED if source in (Format.TORCH, Format.EXPORTED) else source
 
     def run(self, source: Artifact, job: Job) -> Made:
+        if source.format in (Format.TORCH, Format.EXPORTED):
+            return self._run_torch(source, job)
         if source.format == Format.OPENVINO:
             return self._run_openvino(source, job)
         return self._run_onnx(source, job)
+
+    def _run_torch(self, source: Artifact, job: Job) -> Made:
+        plain = QuantizeNncf()
+        for option in ("preset", "target", "ignored_types", "ignored_patterns"):
+            if getattr(self, option) != getattr(plain, option):
+                raise StepError(
+                    f"`{option}` does nothing for PyTorch networks: the kernels of the CPU decide",
+                    hint=f"take {option} out, or put export_onnx before quantize_nncf",
+                )
+        return quantize_graph(
+            source,
+            job,
+            samples=self.samples,
+            fast_bias_correction=self.fast_bias_correction,
+            smooth_quant=self.model_type == "transformer" and self.smooth_quant is not False,
+            ignored_modules=self.ignored_names,
+        )
 
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
         openvino_format.forbid_telemetry()

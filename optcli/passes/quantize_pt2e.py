@@ -6,29 +6,27 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import OptcliError, StepError, first_line
-from optcli.formats import exported as exported_format
-from optcli.formats import torch as torch_format
+from optcli.errors import StepError, first_line
 from optcli.passes import Job, Made, Pass, Role
-from optcli.passes._calibration import Feeds, ModelInput
+from optcli.passes._calibration import Feeds
 from optcli.passes._graph_quantizers import (
-    count_quantized,
-    drop_unused,
-    keep_single_channels,
+    graph_inputs,
+    graph_of,
     module_names,
+    not_told_apart,
     quantizer,
+    saturates,
+    this_cpu,
+    write_graph,
 )
 from optcli.passes._selection import matching
-from optcli.passes._tracing import example, flat, trace
+from optcli.passes._torch_layers import require_fp32
+from optcli.passes._tracing import example
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
-
-# With these a sum of products of 8-bit integers does not saturate.
-_FULL_RANGE = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 _SAMPLES = 128
 
@@ -88,61 +86,24 @@ class QuantizePt2e(Pass):
     def roles(self) -> tuple[Role, ...]:
         return () if self.dynamic else self.uses
 
-    def attempts(self) -> tuple[Pass, ...]:
-        if self.strict is not None:
-            return (self,)
-        return tuple(self.model_copy(update={"strict": strict}) for strict in (True, False))
-
     def run(self, source: Artifact, job: Job) -> Made:
         import torch
 
-        if source.precision != "fp32":
-            raise StepError(
-                f"the model is {source.precision}, wanted fp32",
-                hint="quantize the FP32 model that it was made from",
-            )
+        require_fp32(source)
         with torch.no_grad():
-            graph = self._graph(source, job)
-            ignored = matching(self.ignored_modules, module_names(graph), "ignored_modules")
-            dynamic_sizes = any(spec.symbols for spec in job.inputs)
-            kept = keep_single_channels(graph) if dynamic_sizes else []
-            prepared = self._prepared(graph, ignored, source)
+            found = graph_of(source, job, self.strict)
+            ignored = matching(self.ignored_modules, module_names(found.graph), "ignored_modules")
+            prepared = self._prepared(found.graph, ignored, source)
             feeds = self._calibrate(prepared, job)
-            job.progress(None, "writing the quantized graph")
-            quantized = self._converted(prepared)
-            counts = count_quantized(quantized)
-            if not counts:
-                raise StepError(
-                    "torchao found nothing to quantize in this model"
-                    + (" (dynamic quantization is for linear layers)" if self.dynamic else ""),
-                    hint="take modules out of ignored_modules, or drop the pass",
-                )
-            drop_unused(quantized)
-            exported_format.save(trace(quantized, job, strict=bool(self.strict)), job.out)
+            counts = write_graph(self._converted(prepared), job)
         facts = {
-            "imports": [exported_format.QUANTIZED],
-            "strict": bool(self.strict),
+            **found.facts,
             "quantizer": self._quantizer(),
             "reduce_range": self._reduce_range(),
-            "quantized_operators": dict(sorted(counts.items())),
-            **({"kept_in_fp32": dict.fromkeys(kept, "its input has one channel")} if kept else {}),
+            "quantized_operators": counts,
             **({"calibration_samples": feeds.samples} if feeds else {}),
         }
         return Made(precision="int8-dynamic" if self.dynamic else "int8", facts=facts)
-
-    def _graph(self, source: Artifact, job: Job) -> GraphModule:
-        if source.format == Format.EXPORTED:
-            return exported_format.open(source.path).module()
-        try:
-            model = flat(torch_format.open(source.path), job.inputs)
-            return trace(model, job, strict=bool(self.strict)).module()
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise StepError(
-                f"torch.export failed: {first_line(error)}",
-                hint="the log shows the line of the network that it cannot follow",
-            ) from error
 
     def _prepared(self, graph: GraphModule, ignored: set[str], source: Artifact) -> GraphModule:
         from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
@@ -158,12 +119,7 @@ class QuantizePt2e(Pass):
         try:
             return prepare_pt2e(graph, configured)
         except Exception as error:
-            raise StepError(
-                f"torchao cannot tell the layers of this graph apart: {first_line(error)}",
-                hint="leave `export` out before quantize_pt2e, or set `export: {strict: true}`"
-                if source.format == Format.EXPORTED
-                else "set `strict: true`, or give layers that are called twice modules of their own",
-            ) from error
+            raise not_told_apart(source, error) from error
 
     def _calibrate(self, prepared: GraphModule, job: Job) -> Feeds | None:
         import torch
@@ -172,7 +128,7 @@ class QuantizePt2e(Pass):
             # Weights are looked at when the graph runs, whatever it runs on.
             prepared(*example(job.inputs))
             return None
-        feeds = Feeds(job, _inputs(job), self.samples or _SAMPLES)
+        feeds = Feeds(job, graph_inputs(job), self.samples or _SAMPLES)
         for feed in feeds:
             prepared(*(torch.from_numpy(feed[spec.name]) for spec in job.inputs))
         return feeds
@@ -186,22 +142,9 @@ class QuantizePt2e(Pass):
             raise StepError(f"torchao cannot quantize this graph: {first_line(error)}") from error
 
     def _quantizer(self) -> str:
-        if self.quantizer != "auto":
-            return self.quantizer
-        return "arm" if environment.cpu()["machine"] in ("aarch64", "arm64") else "x86"
+        return this_cpu() if self.quantizer == "auto" else self.quantizer
 
     def _reduce_range(self) -> bool:
         if self.reduce_range is not None:
             return self.reduce_range
-        return self._quantizer() == "x86" and not _FULL_RANGE.intersection(environment.cpu()["flags"])
-
-
-def _inputs(job: Job) -> list[ModelInput]:
-    """What the graph takes; a batch that must have several samples is calibrated with as many."""
-    found = []
-    for spec in job.inputs:
-        first, *others = (size if isinstance(size, int) else None for size in spec.shape)
-        least = spec.batch_range().min
-        batch = least if first is None and least > 1 else first
-        found.append(ModelInput(spec.name, spec.dtype, (batch, *others)))
-    return found
+        return saturates(self._quantizer())
