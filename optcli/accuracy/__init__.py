@@ -1,6 +1,6 @@
 """Accuracy: what an artifact loses against the baseline on the same samples, in its own runner.
 
-`evaluate` runs one artifact over the evaluation set in a process of its own, `compare` pairs it with
+`evaluate` runs one artifact over the evaluation set in processes of its own, `compare` pairs it with
 the baseline sample by sample, `verdicts` judges it. Nothing heavy is imported here.
 """
 
@@ -9,6 +9,15 @@ from __future__ import annotations
 from optcli.accuracy.evaluation import Evaluation, evaluate
 from optcli.accuracy.metrics import metric_names, require_metric
 from optcli.accuracy.pairs import compare
+from optcli.accuracy.policies import too_few
 from optcli.accuracy.verdicts import verdicts
 
-__all__ = ["Evaluation", "compare", "evaluate", "metric_names", "require_metric", "verdicts"]
+__all__ = [
+    "Evaluation",
+    "compare",
+    "evaluate",
+    "metric_names",
+    "require_metric",
+    "too_few",
+    "verdicts",
+]

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from optcli import runners, workers
+from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Artifact
 from optcli.observer import Observer
-from optcli.settings import AccuracySettings, TensorSpec
+from optcli.outcomes import Stability
+from optcli.postprocess import PostprocessSettings
+from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
 ABOUT = "evaluation.json"
 SAMPLES = "samples.npz"
+_ETA_AFTER_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,8 @@ class Evaluation:
     """What one artifact made of the evaluation set.
 
     `value` is the metric as a fraction; it and `metric` are None without labels or without
-    `accuracy:` in the recipe. Outputs are kept for the first `stored` samples.
+    `accuracy:` in the recipe. Outputs are kept for the first `stored` samples. `class_order` says why
+    the labels seem to be in another order than the model's classes, `doubts` what else is odd.
     """
 
     folder: Path
@@ -45,21 +53,39 @@ class Evaluation:
     finite: bool
     outputs: tuple[StoredOutput, ...]
     effective: dict[str, Any]
+    runner: str = ""
+    better: str = "higher"
+    figures: dict[str, float] = field(default_factory=dict)
+    stability: Stability | None = None
+    class_order: str | None = None
+    doubts: tuple[str, ...] = ()
+    full_range: bool | None = None
 
     @staticmethod
     def load(folder: Path) -> Evaluation:
         """What `evaluate` left in a folder. Raises OSError, ValueError or KeyError if damaged."""
         about = json.loads((folder / ABOUT).read_bytes())
         outputs = tuple(StoredOutput(**each) for each in about["outputs"])
-        return Evaluation(**{**about, "folder": folder, "outputs": outputs})
+        stability = about["stability"] and Stability.model_validate(about["stability"])
+        read = {"folder": folder, "outputs": outputs, "stability": stability}
+        return Evaluation(**{**about, **read, "doubts": tuple(about["doubts"])})
 
     def ids(self) -> np.ndarray:
         """The samples' ids, in order."""
-        return self._samples("ids")
+        found = self.array("ids")
+        assert found is not None
+        return found
 
-    def correct(self) -> np.ndarray:
-        """Whether each sample was right, `[samples]` of bool. Raises KeyError without a metric."""
-        return self._samples("correct")
+    def array(self, name: str) -> np.ndarray | None:
+        """What was kept of every sample, or None.
+
+        `correct` (bool, metrics that are the share of right samples), `resampled` (the metric of the
+        bootstrap's resamples, for others), `label` and `predicted` (class numbers).
+        """
+        import numpy as np
+
+        with np.load(self.folder / SAMPLES, allow_pickle=False) as archive:
+            return archive[name] if name in archive.files else None
 
     def rows(self, output: StoredOutput) -> np.ndarray:
         """The stored rows of an output, mapped from disk."""
@@ -67,13 +93,6 @@ class Evaluation:
 
         assert output.file is not None
         found: np.ndarray = np.load(self.folder / output.file, mmap_mode="r", allow_pickle=False)
-        return found
-
-    def _samples(self, name: str) -> np.ndarray:
-        import numpy as np
-
-        with np.load(self.folder / SAMPLES, allow_pickle=False) as archive:
-            found: np.ndarray = archive[name]
         return found
 
 
@@ -88,13 +107,18 @@ def evaluate(
     out: Path,
     observer: Observer,
     *,
+    postprocess: PostprocessSettings | None = None,
+    feeds: Sequence[TensorSpec] | None = None,
     step: str = "accuracy",
     log: Path | None = None,
     timeout_s: float | None = None,
+    jobs: int = 1,
 ) -> Evaluation:
-    """Run an artifact in its runner over the evaluation set, in a fresh process; writes into `out`.
+    """Run an artifact in its runner over the evaluation set, in fresh processes; writes into `out`.
 
-    `data` is the record of a `DataSettings`, its paths relative to `folder`. Raises `InputError` for
+    `data` is the record of a `DataSettings`, its paths relative to `folder`. `feeds` are the artifact's
+    own inputs in the order of `inputs`, where names or element types differ. With `jobs` the set is
+    split between as many processes, by whole batches, and comes out the same. Raises `InputError` for
     data or labels that do not fit, `RunnerError` or `StepError` where the artifact fails.
     """
     payload = {
@@ -102,23 +126,56 @@ def evaluate(
         "runner": runner,
         "options": dict(options),
         "inputs": [spec.model_dump(mode="json") for spec in inputs],
+        "feeds": [spec.model_dump(mode="json") for spec in feeds or inputs],
         "data": dict(data),
         "folder": str(folder),
         "settings": settings.model_dump(mode="json") if settings else None,
+        "postprocess": postprocess.model_dump(mode="json") if postprocess else None,
         "out": str(out),
+        "jobs": jobs,
     }
-
-    def on_event(event: dict[str, Any]) -> None:
-        done, of = event["done"], event["of"]
-        observer.progress(step, done / of, f"{done} of {of} samples")
-
     out.mkdir(parents=True, exist_ok=True)
-    workers.run(
-        "optcli.accuracy.process:evaluate",
-        payload,
-        log=log,
-        environment=runners.find(runner).model_validate(dict(options)).environment(),
-        timeout_s=timeout_s,
-        on_event=on_event,
-    )
+    environment = runners.find(runner).model_validate(dict(options)).environment()
+    news = _News(step, observer)
+
+    def run(function: str, job: int) -> None:
+        workers.run(
+            f"optcli.accuracy.process:{function}",
+            {**payload, "job": job},
+            log=log,
+            environment=environment,
+            timeout_s=timeout_s,
+            on_event=lambda event: news.heard(job, event),
+        )
+
+    if jobs == 1:
+        run("evaluate", 0)
+    else:
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(lambda job: run("shard", job), range(jobs)))
+        run("finish", 0)
     return Evaluation.load(out)
+
+
+class _News:
+    """Progress of all processes together, with the time that is left."""
+
+    def __init__(self, step: str, observer: Observer) -> None:
+        self._step, self._observer, self._began = step, observer, time.monotonic()
+        self._done: dict[int, int] = {}
+        self._lock = Lock()
+
+    def heard(self, job: int, event: dict[str, Any]) -> None:
+        with self._lock:
+            self._done[job] = event["done"]
+            done, of = sum(self._done.values()), event["of"]
+            text = f"{done} of {of} samples"
+            spent_s = time.monotonic() - self._began
+            if done and spent_s > _ETA_AFTER_S:
+                left_s = round(spent_s / done * (of - done))
+                text += (
+                    f", {left_s // 60} min {left_s % 60} s left"
+                    if left_s >= 60
+                    else f", {left_s} s left"
+                )
+            self._observer.progress(self._step, done / of, text)

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from optcli import environment
 from optcli.accuracy.evaluation import Evaluation
 from optcli.errors import InputError
-from optcli.results import Accuracy, Estimate, OutputError
-from optcli.statistics import drop_interval
+from optcli.outcomes import Accuracy, ClassChange, Estimate, Figure, OutputError
+from optcli.statistics import drop_interval, mcnemar
 
 if TYPE_CHECKING:
     import numpy as np
 
 _CHUNK_BYTES = 16 * 1024**2
+_CLASSES_SHOWN = 5
 
 
-def compare(variant: Evaluation, baseline: Evaluation) -> Accuracy:
+def compare(variant: Evaluation, baseline: Evaluation, confidence: float = 0.95) -> Accuracy:
     """Accuracy of a variant against the baseline (which may be compared with itself).
 
-    The drop's 95 % interval is Tango's score interval on the samples whose correctness differs.
-    Raises `InputError` where the two did not see the same samples in the same order.
+    The drop's 95 % interval, and its one-sided bounds at `confidence`, are Tango's score interval on
+    the samples whose correctness differs; for metrics that are no share of right samples, percentiles
+    of the paired bootstrap. Raises `InputError` where the two did not see the same samples in order.
     """
     import numpy as np
 
@@ -31,24 +34,112 @@ def compare(variant: Evaluation, baseline: Evaluation) -> Accuracy:
             place=str(variant.folder),
             hint="evaluate both again: optcli build --remeasure",
         )
-    error = output_error(variant, baseline)
+    found: dict[str, Any] = {
+        "samples": variant.samples,
+        "output_error": output_error(variant, baseline),
+        "agreement": _agreement(variant, baseline),
+        "stability": variant.stability,
+        "doubts": variant.doubts,
+        "full_range_weights": variant.full_range,
+        "runner": variant.runner,
+        "precision": variant.effective.get("precision"),
+        "isa": environment.isa(),
+    }
     if variant.metric is None or variant.metric != baseline.metric:
-        return Accuracy(
-            metric=None, value=None, baseline=None, samples=variant.samples, output_error=error
-        )
-    mine, theirs = variant.correct(), baseline.correct()
-    regressed, improved = int((theirs & ~mine).sum()), int((mine & ~theirs).sum())
-    low, high = drop_interval(regressed, improved, variant.samples)
-    drop = (regressed - improved) / variant.samples
+        return Accuracy(metric=None, value=None, baseline=None, **found)
+    assert variant.value is not None
+    assert baseline.value is not None
+    figures = {
+        name: Figure(value=value, baseline=baseline.figures[name])
+        for name, value in variant.figures.items()
+        if name in baseline.figures and name != variant.metric
+    }
     return Accuracy(
         metric=variant.metric,
         value=variant.value,
         baseline=baseline.value,
-        samples=variant.samples,
-        drop=Estimate(value=drop, low=low, high=high),
-        regressed=regressed,
-        improved=improved,
-        output_error=error,
+        better="lower" if variant.better == "lower" else "higher",
+        confidence=confidence,
+        figures=figures,
+        **(_counted(variant, baseline, confidence) or _bootstrapped(variant, baseline, confidence)),
+        **found,
+    )
+
+
+def _counted(variant: Evaluation, baseline: Evaluation, confidence: float) -> dict[str, Any] | None:
+    """Counts of samples that changed sides, and what follows; None for metrics of another kind."""
+    mine, theirs = variant.array("correct"), baseline.array("correct")
+    if mine is None or theirs is None:
+        return None
+    regressed, improved = int((theirs & ~mine).sum()), int((mine & ~theirs).sum())
+    value = (regressed - improved) / variant.samples
+    low, high = drop_interval(regressed, improved, variant.samples)
+    least, most = drop_interval(regressed, improved, variant.samples, 2 * confidence - 1)
+    return {
+        "drop": Estimate(value=value, low=low, high=high),
+        "bounds": Estimate(value=value, low=least, high=most),
+        "regressed": regressed,
+        "improved": improved,
+        "mcnemar_p": mcnemar(regressed, improved),
+        "classes": _class_changes(variant.array("label"), mine, theirs),
+    }
+
+
+def _bootstrapped(variant: Evaluation, baseline: Evaluation, confidence: float) -> dict[str, Any]:
+    """The drop with percentiles over resamples of the same samples."""
+    import numpy as np
+
+    assert variant.value is not None
+    assert baseline.value is not None
+    sign = -1 if variant.better == "lower" else 1
+    value = sign * (baseline.value - variant.value)
+    mine, theirs = variant.array("resampled"), baseline.array("resampled")
+    if mine is None or theirs is None:
+        return {"drop": Estimate(value=value)}
+    drops = sign * (theirs - mine)
+    drops = drops[np.isfinite(drops)]
+    if not len(drops):
+        return {"drop": Estimate(value=value)}
+    low, high, least, most = np.quantile(drops, [0.025, 0.975, 1 - confidence, confidence])
+    return {
+        "drop": Estimate(value=value, low=float(low), high=float(high)),
+        "bounds": Estimate(value=value, low=float(least), high=float(most)),
+    }
+
+
+def _agreement(variant: Evaluation, baseline: Evaluation) -> float | None:
+    """The share of samples whose largest score is the same."""
+    mine, theirs = variant.array("predicted"), baseline.array("predicted")
+    if mine is None or theirs is None or not len(mine):
+        return None
+    return float((mine == theirs).mean())
+
+
+def _class_changes(
+    label: np.ndarray | None, mine: np.ndarray, theirs: np.ndarray
+) -> tuple[ClassChange, ...]:
+    """The classes that lost or gained most samples, the worst loss first."""
+    import numpy as np
+
+    if label is None:
+        return ()
+    count = int(label.max(initial=0)) + 1
+    sizes, lost, gained, now, before = (
+        np.bincount(label[chosen], minlength=count)
+        for chosen in (np.ones(len(label), bool), theirs & ~mine, mine & ~theirs, mine, theirs)
+    )
+    order = np.lexsort((-lost, -np.abs(lost - gained)))
+    changed = [int(each) for each in order[:_CLASSES_SHOWN] if lost[each] or gained[each]]
+    return tuple(
+        ClassChange(
+            label=each,
+            samples=int(sizes[each]),
+            value=float(now[each] / sizes[each]),
+            baseline=float(before[each] / sizes[each]),
+            regressed=int(lost[each]),
+            improved=int(gained[each]),
+        )
+        for each in sorted(changed, key=lambda each: gained[each] - lost[each])
     )
 
 

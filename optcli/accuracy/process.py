@@ -1,190 +1,225 @@
-"""What an evaluating process does: the whole evaluation set through one artifact, batch by batch."""
+"""What an evaluating process does: its part of the evaluation set through one artifact, by batches."""
 
 from __future__ import annotations
 
-import json
+import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import data, runners
-from optcli.accuracy.evaluation import ABOUT, SAMPLES, StoredOutput
-from optcli.accuracy.metrics import require_metric
+from optcli.accuracy import decoding, kept, merging, metrics, saturation, stability
+from optcli.accuracy.metrics import Metric, Seen
+from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Artifact
 from optcli.data import DataSettings
-from optcli.errors import InputError, RunnerError, did_you_mean
+from optcli.errors import InputError
+from optcli.postprocess import PostprocessSettings
+from optcli.runners import Runner
 from optcli.sample import Batch, SampleSet, collate, cycled
-from optcli.settings import AccuracySettings, TensorSpec, batch_range
+from optcli.settings import TensorSpec, batch_range
 from optcli.workers import Channel
 
 if TYPE_CHECKING:
     import numpy as np
 
-    Outputs = Mapping[str, np.ndarray]
-
-_KEPT_BYTES = 256 * 1024**2
 _NEWS_EVERY_S = 0.5
 
 
 def evaluate(payload: dict[str, Any], channel: Channel) -> None:
     """Write what `Evaluation.load` reads. `payload`: see `optcli.accuracy.evaluate`."""
-    inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
-    settings = AccuracySettings.model_validate(payload["settings"]) if payload["settings"] else None
-    samples = data.open(DataSettings.model_validate(payload["data"]), Path(payload["folder"]), inputs)
-    if not len(samples):
-        raise InputError(
-            "the evaluation set is empty", place="data.evaluation", hint="look at its split and samples"
-        )
-    runner = runners.find(payload["runner"]).model_validate(payload["options"])
-    kept = _Kept(Path(payload["out"]), len(samples), settings)
+    shard(payload, channel)
+    finish(payload, channel)
+
+
+def shard(payload: dict[str, Any], channel: Channel) -> None:
+    """Run one part of the set and keep its records below `out`; `job` of `jobs` is the part."""
+    work = _Work(payload)
+    samples, job = work.samples, int(payload["job"])
+    span = _span(len(samples), work.size, job, int(payload["jobs"]))
+    part = kept.Part(work.out / f"part-{job}", span, len(samples), work.output, work.kept_bytes)
     news = 0.0
-    with runner.open(Artifact.from_record(payload["artifact"]), inputs) as model:
-        for batch, rows in _batches(samples, inputs, settings or AccuracySettings()):
-            kept.add(batch, rows, model.run(dict(batch.inputs)))
+    runner = runners.find(payload["runner"]).model_validate(payload["options"])
+    with runner.open(Artifact.from_record(payload["artifact"]), work.feeds) as model:
+        for batch, rows in _batches(samples, span, work.size, work.fewest):
+            outputs = work.run(model, batch)
+            if not part.count:
+                part.begin(len(batch.ids), outputs)
+            seen = work.seen(batch, rows, outputs)
+            if not part.count and job == 0:
+                work.check_labels(seen)
+            part.add(seen, work.records(seen))
             if time.monotonic() - news > _NEWS_EVERY_S:
                 news = time.monotonic()
-                channel.send({"done": kept.count, "of": len(samples)})
-        kept.write(model.effective())
+                channel.send({"done": part.count, "of": len(samples)})
+        look = functools.partial(stability.look, functools.partial(work.run, model), samples)
+        part.write(model.effective(), look(work.size, work.fewest) if job == 0 else None)
 
 
-def _batches(
-    samples: SampleSet, inputs: Sequence[TensorSpec], settings: AccuracySettings
-) -> Iterator[tuple[Batch, int]]:
-    """Batches of a size the model takes, and how many rows of each count.
+def finish(payload: dict[str, Any], channel: Channel) -> None:
+    """Join the parts, work out the metric, and write what `Evaluation.load` reads."""
+    settings = payload["settings"] and AccuracySettings.model_validate(payload["settings"])
+    metric = metrics.make(settings, Path(payload["folder"])) if settings else None
+    name = settings.metric if settings else None
+    known = {
+        "runner": payload["runner"],
+        "full_range": saturation.full_range(Artifact.from_record(payload["artifact"])),
+    }
+    merging.merge(Path(payload["out"]), payload["jobs"], name, metric, known)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The payload, read."""
+
+    payload: dict[str, Any]
+
+    @cached_property
+    def folder(self) -> Path:
+        return Path(self.payload["folder"])
+
+    @cached_property
+    def out(self) -> Path:
+        return Path(self.payload["out"])
+
+    @cached_property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec.model_validate(spec) for spec in self.payload["inputs"])
+
+    @cached_property
+    def feeds(self) -> tuple[TensorSpec, ...]:
+        """The artifact's own inputs, in the order of the recipe's."""
+        return tuple(TensorSpec.model_validate(spec) for spec in self.payload["feeds"])
+
+    @cached_property
+    def settings(self) -> AccuracySettings | None:
+        given = self.payload["settings"]
+        return AccuracySettings.model_validate(given) if given else None
+
+    @property
+    def output(self) -> str | None:
+        return self.settings.output if self.settings else None
+
+    @cached_property
+    def metric(self) -> Metric | None:
+        return metrics.make(self.settings, self.folder) if self.settings else None
+
+    @cached_property
+    def decode(self) -> decoding.Decode | None:
+        given = self.payload["postprocess"]
+        settings = PostprocessSettings.model_validate(given) if given else None
+        return decoding.make(settings, self.folder)
+
+    @property
+    def kept_bytes(self) -> int:
+        return kept.BYTES if self.decode is None else kept.BYTES_BESIDE_DETECTIONS
+
+    @cached_property
+    def samples(self) -> SampleSet:
+        settings = DataSettings.model_validate(self.payload["data"])
+        samples = data.open(settings, self.folder, self.inputs)
+        if not len(samples):
+            raise InputError(
+                "the evaluation set is empty",
+                place="data.evaluation",
+                hint="look at its split and samples",
+            )
+        return samples
+
+    @property
+    def fewest(self) -> int:
+        return batch_range(self.feeds).min
+
+    @property
+    def size(self) -> int:
+        """The batch size: as asked for, within what the model takes."""
+        asked = (self.settings or AccuracySettings()).batch_size
+        return max(self.fewest, min(asked, batch_range(self.feeds).max))
+
+    def run(self, model: Runner, batch: Batch) -> dict[str, np.ndarray]:
+        """The model's outputs; inputs get the artifact's own names and element types."""
+        feed = {
+            theirs.name: batch.inputs[ours.name].astype(theirs.dtype, copy=False)
+            for ours, theirs in zip(self.inputs, self.feeds, strict=True)
+        }
+        return model.run(feed)
+
+    def seen(self, batch: Batch, rows: int, outputs: dict[str, np.ndarray]) -> Seen:
+        """What counts of a batch: the first `rows` samples, decoded where the recipe says how."""
+        whole = len(batch.ids)
+        cut = {k: a[:rows] if a.ndim and len(a) == whole else a for k, a in outputs.items()}
+        seen = Seen(batch.ids[:rows], batch.targets[:rows], batch.meta[:rows], cut, None, self.output)
+        if self.decode is None or self.metric is None:
+            return seen
+        image = next((x for x in batch.inputs.values() if x.ndim == 4), None)
+        size = (0, 0) if image is None else _size(image.shape)
+        found = decoding.decode(self.decode, seen, size)
+        return Seen(seen.ids, seen.targets, seen.meta, cut, found, self.output)
+
+    def records(self, seen: Seen) -> dict[str, np.ndarray]:
+        if self.metric is None or self.settings is None:
+            return {}
+        if self.metric.needs_labels():
+            _labelled(self.settings.metric, seen.ids, seen.targets)
+        return self.metric.records(seen)
+
+    def check_labels(self, seen: Seen) -> None:
+        """Before all samples are run: every label that the data tells without reading the samples."""
+        targets = getattr(self.samples, "targets", lambda: None)()
+        if targets is None or self.metric is None or self.settings is None:
+            return
+        if self.metric.needs_labels():
+            _labelled(self.settings.metric, seen.ids, seen.targets)
+        for place, target in targets:
+            if target is None and self.metric.needs_labels():
+                _labelled(self.settings.metric, (*seen.ids, place), (*seen.targets, None))
+            if target is not None:
+                self.metric.check(target, place, seen)
+
+
+def _labelled(metric: str, ids: Sequence[str], targets: Sequence[Any]) -> None:
+    without = [name for name, target in zip(ids, targets, strict=True) if target is None]
+    if not without:
+        return
+    some = len(without) < len(ids)
+    raise InputError(
+        "some samples of the evaluation set have a label and some have none"
+        if some
+        else f"{metric} needs labels, and the evaluation set has none",
+        place=without[0] if some else "data.evaluation",
+        hint="label all of them, or choose those with labels by split"
+        if some
+        else "label the samples, or remove `accuracy:`: then outputs alone are compared",
+    )
+
+
+def _span(total: int, size: int, job: int, jobs: int) -> range:
+    """The samples of one part: whole batches, the same as without parts.
+
+    What a batch holds may decide the last digit, so every part has the batches of the whole.
+    """
+    batches = -(-total // size)
+    ends = (size * (job * batches // jobs), size * ((job + 1) * batches // jobs))
+    return range(min(total, ends[0]), min(total, ends[1]))
+
+
+def _batches(samples: SampleSet, span: range, size: int, fewest: int) -> Iterator[tuple[Batch, int]]:
+    """Batches of a span, and how many rows of each count.
 
     Samples are repeated to fill the last batch up where it would be smaller than the model takes.
     """
-    allowed = batch_range(inputs)
-    size = max(allowed.min, min(settings.batch_size, allowed.max))
-    for start in range(0, len(samples), size):
-        rows = min(size, len(samples) - start)
-        if rows < allowed.min:
-            yield cycled(samples, allowed.min, start), rows
+    for start in span[::size]:
+        rows = min(size, span.stop - start)
+        if rows < fewest:
+            yield cycled(samples, fewest, start), rows
         else:
             yield collate([samples[start + row] for row in range(rows)]), rows
 
 
-class _Kept:
-    """What is kept of the outputs: right or wrong per sample, and the first samples' values on disk."""
-
-    def __init__(self, out: Path, total: int, settings: AccuracySettings | None) -> None:
-        self._out, self._total, self._settings = out, total, settings
-        self._ids: list[str] = []
-        self._correct: list[np.ndarray] = []
-        self._outputs: dict[str, _Output] = {}
-        self._finite = True
-        self._stored = 0
-
-    @property
-    def count(self) -> int:
-        return len(self._ids)
-
-    def add(self, batch: Batch, rows: int, outputs: Outputs) -> None:
-        import numpy as np
-
-        if not outputs:
-            raise RunnerError("the model gave no output")
-        if not self._outputs:
-            self._begin(batch, outputs)
-        for name, array in outputs.items():
-            self._finite &= bool(np.isfinite(array).all()) if array.dtype.kind == "f" else True
-            self._outputs[name].add(array, len(batch.ids), rows, self.count)
-        self._judge(batch, rows, outputs)
-        self._ids.extend(batch.ids[:rows])
-
-    def write(self, effective: dict[str, Any]) -> None:
-        """Write the files; the one that is read first comes last."""
-        import numpy as np
-
-        arrays = {"ids": np.array(self._ids)}
-        value = None
-        if self._correct:
-            arrays["correct"] = np.concatenate(self._correct)
-            value = float(arrays["correct"].mean())
-        np.savez_compressed(self._out / SAMPLES, **arrays)  # type: ignore[arg-type]
-        about = {
-            "samples": self.count,
-            "stored": self._stored,
-            "metric": self._settings.metric if self._settings and self._correct else None,
-            "value": value,
-            "finite": self._finite,
-            "outputs": [asdict(output.summary(name)) for name, output in self._outputs.items()],
-            "effective": effective,
-        }
-        (self._out / ABOUT).write_text(json.dumps(about, indent=1))
-
-    def _begin(self, batch: Batch, outputs: Outputs) -> None:
-        """Decide from the first batch how many samples' outputs fit into 256 MiB."""
-        rows = len(batch.ids)
-        by_sample = {n: a for n, a in outputs.items() if a.ndim and len(a) == rows}
-        bytes_each = sum(array.nbytes for array in by_sample.values()) / rows
-        self._stored = min(self._total, max(1, int(_KEPT_BYTES / bytes_each))) if by_sample else 0
-        for index, (name, array) in enumerate(outputs.items()):
-            file = f"output_{index}.npy" if name in by_sample else None
-            self._outputs[name] = _Output(self._out, file, array, self._stored)
-
-    def _judge(self, batch: Batch, rows: int, outputs: Outputs) -> None:
-        """Right or wrong, where there are a metric and labels."""
-        if self._settings is None:
-            return
-        targets, ids = batch.targets[:rows], batch.ids[:rows]
-        without = [name for name, target in zip(ids, targets, strict=True) if target is None]
-        if without:
-            some = self._correct or len(without) < rows
-            raise InputError(
-                "some samples of the evaluation set have a label and some have none"
-                if some
-                else f"{self._settings.metric} needs labels, and the evaluation set has none",
-                place=without[0] if some else "data.evaluation",
-                hint="label all of them, or choose those with labels by split"
-                if some
-                else "label the samples, or remove `accuracy:`: then outputs alone are compared",
-            )
-        metric = require_metric(self._settings.metric)
-        scores = outputs[self._scored(outputs)]
-        self._correct.append(metric(scores[:rows], targets, ids))
-
-    def _scored(self, outputs: Outputs) -> str:
-        assert self._settings is not None
-        name = self._settings.output
-        if name is None:
-            return next(iter(outputs))
-        if name not in outputs:
-            hint = did_you_mean(name, list(outputs))
-            raise InputError(f"the model has no output {name!r}", place="accuracy.output", hint=hint)
-        return name
-
-
-class _Output:
-    """One output over the whole set: whether it ever changes, and its first rows on disk."""
-
-    def __init__(self, out: Path, file: str | None, first: np.ndarray, stored: int) -> None:
-        from numpy.lib.format import open_memmap
-
-        self._file, self._first, self._seen, self._constant = file, first[:1].copy(), 0, True
-        self._rows: np.ndarray | None = None
-        if file is not None:
-            shape = (stored, *first.shape[1:])
-            self._rows = open_memmap(out / file, mode="w+", dtype=first.dtype, shape=shape)
-
-    def add(self, array: np.ndarray, batch_rows: int, rows: int, start: int) -> None:
-        import numpy as np
-
-        if self._rows is None or len(array) != batch_rows or array.shape[1:] != self._rows.shape[1:]:
-            self._file, self._rows, self._constant = None, None, False
-            return
-        array = array[:rows]
-        self._seen += rows
-        self._constant = self._constant and np.array_equal(
-            array, np.broadcast_to(self._first, array.shape), equal_nan=array.dtype.kind == "f"
-        )
-        stop = min(start + rows, len(self._rows))
-        if start < stop:
-            self._rows[start:stop] = array[: stop - start]
-
-    def summary(self, name: str) -> StoredOutput:
-        if self._rows is not None:
-            self._rows.flush()  # type: ignore[attr-defined]
-        return StoredOutput(name, self._file, self._constant and self._seen > 1)
+def _size(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width of a batch of images, channels first or last."""
+    last = shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4)
+    return (shape[1], shape[2]) if last else (shape[2], shape[3])

@@ -2,57 +2,50 @@
 
 from __future__ import annotations
 
-from optcli.results import Accuracy, OutputError, Verdict
-from optcli.settings import AccuracySettings
+from collections.abc import Iterator
 
-# A drop of exactly the bar passes, whatever the last bit of the division says.
-_ROUNDING = 1e-12
+from optcli.accuracy import policies, saturation
+from optcli.accuracy_settings import AccuracySettings
+from optcli.outcomes import Accuracy, OutputError, Stability, Verdict
+
 # Noise with a hundredth of the signal's power. Labels say what that costs; without them nobody can.
 _DOUBTFUL_DB = 20.0
+# Of the largest output: rounding in another order, and one step of 8 bits in one layer or two.
+_SAME_RUN = 1e-6
+_SAME_IN_BATCH = {"fp32": 1e-3}
+_SAME_IN_BATCH_COARSE = 5e-2
 
 
 def verdicts(
-    accuracy: Accuracy, settings: AccuracySettings | None, *, is_baseline: bool = False
+    accuracy: Accuracy,
+    settings: AccuracySettings | None,
+    *,
+    is_baseline: bool = False,
 ) -> tuple[Verdict, ...]:
-    """`outputs`: finite and not constant. `accuracy`: the drop on this fixed set is within `max_drop`.
+    """All that accuracy has to say; the verdicts are named as follows.
 
-    Both block. The baseline has no bar to pass, without labels nobody has: outputs that then lie far
-    from the baseline's (signal to noise below 20 dB) are inconclusive, as advice.
+    `outputs`: finite and not constant; blocks. `accuracy`: the policy that decides; blocks. The
+    other policy, `fixed-set` or `non-inferiority`, for information. The baseline has no bar to pass,
+    without labels nobody has: outputs that then lie far from the baseline's (signal to noise below
+    20 dB) are inconclusive, as advice. Advice that is given only where there is reason: `batch
+    invariance`, `determinism`, `saturation` (INT8 weights of full range meet a CPU without VNNI), and
+    `labels`, where the baseline does not do better than guessing.
     """
     found = []
     if accuracy.output_error is not None:
         labelled = accuracy.drop is not None or is_baseline
         found.append(_outputs(accuracy.output_error, is_baseline, labelled))
     if settings is not None and accuracy.drop is not None and not is_baseline:
-        found.append(_fixed_set(accuracy, settings.max_drop))
-    return tuple(found)
-
-
-def _fixed_set(accuracy: Accuracy, max_drop: float) -> Verdict:
-    """The set is the definition: the drop on it decides, without a test (MLPerf's quality targets)."""
-    assert accuracy.drop is not None
-    assert accuracy.value is not None
-    assert accuracy.baseline is not None
-    drop = accuracy.drop
-    accepted = drop.value <= max_drop + _ROUNDING
-    change = f"{abs(drop.value):.2%} {'below' if drop.value > 0 else 'above'}".replace("%", " points")
-    against = (
-        f"{change} the baseline's {_percent(accuracy.baseline)}" if drop.value else "as the baseline"
-    )
-    bar = f"{max_drop:.2%}".replace("%", " points")
-    return Verdict(
-        name="accuracy",
-        outcome="accept" if accepted else "reject",
-        blocking=True,
-        limit=max_drop,
-        actual=drop.value,
-        interval=None if drop.low is None or drop.high is None else (drop.low, drop.high),
-        reason=(
-            f"{accuracy.metric} {_percent(accuracy.value)}, {against} ({accuracy.regressed} lost,"
-            f" {accuracy.improved} gained of {accuracy.samples}), {'within' if accepted else 'over'}"
-            f" the {bar} allowed"
-        ),
-    )
+        found.extend(policies.judged(accuracy, settings))
+    if accuracy.stability is not None:
+        found.extend(_stability(accuracy.stability, accuracy.precision or ""))
+    saturates = saturation.warning(accuracy.full_range_weights, settings)
+    if saturates is not None:
+        found.append(_advice("saturation", saturates, None))
+    if is_baseline:
+        found.extend(_advice("labels", reason, None) for reason in accuracy.doubts)
+    where = {"runner": accuracy.runner, "isa": accuracy.isa}
+    return tuple(verdict.model_copy(update=where) for verdict in found)
 
 
 def _outputs(error: OutputError, is_baseline: bool, labelled: bool) -> Verdict:
@@ -85,5 +78,27 @@ def _outputs(error: OutputError, is_baseline: bool, labelled: bool) -> Verdict:
     )
 
 
-def _percent(fraction: float) -> str:
-    return f"{fraction:.2%}".replace("%", " %")
+def _stability(stability: Stability, precision: str) -> Iterator[Verdict]:
+    allowed = _SAME_IN_BATCH.get(precision, _SAME_IN_BATCH_COARSE)
+    if stability.repeat_error > _SAME_RUN:
+        yield _advice(
+            "determinism",
+            f"two runs of the same {stability.samples} samples differ by"
+            f" {stability.repeat_error:.2g} of the largest output",
+            (_SAME_RUN, stability.repeat_error),
+        )
+    if stability.batch_error is not None and stability.batch_error > allowed:
+        yield _advice(
+            "batch invariance",
+            "a sample's outputs depend on its batch: alone they differ by"
+            f" {stability.batch_error:.2g} of the largest output from those in a batch of"
+            f" {stability.samples}; ranges found at run time do that, and errors of exports",
+            (allowed, stability.batch_error),
+        )
+
+
+def _advice(name: str, reason: str, bounds: tuple[float, float] | None) -> Verdict:
+    limit, actual = bounds or (None, None)
+    return Verdict(
+        name=name, outcome="inconclusive", blocking=False, limit=limit, actual=actual, reason=reason
+    )

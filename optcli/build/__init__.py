@@ -13,7 +13,7 @@ from optcli import environment, report, results
 from optcli.accuracy import require_metric
 from optcli.artifact import Artifact
 from optcli.build import latency, plugins, sweep, verdicts, view
-from optcli.build.accuracy import judge
+from optcli.build.accuracy import Circumstances, judge
 from optcli.build.execute import Done, Execution, Settings, log_of
 from optcli.build.phases import Phases
 from optcli.build.plan import Plan, PlannedVariant, plan
@@ -79,7 +79,17 @@ def build(
         with phases.take("sweep"):
             swept = sweep.measure(planned, made, kept, feeds, logs, observer, remeasure)
         with phases.take("accuracy"):
-            judged, failures = judge(planned, made, kept, logs, observer, remeasure, timeout_s)
+            around = Circumstances(
+                planned.recipe,
+                planned.role_keys.get("evaluation", ""),
+                kept,
+                logs,
+                observer,
+                remeasure,
+                timeout_s,
+                jobs,
+            )
+            judged, failures = judge(planned, made, around)
         for name, reason in measured.failures.items():
             failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
         found = _report(planned, done, measured, swept, judged, failures, kept, logs, began)
@@ -136,7 +146,7 @@ def preview(
 def _plan(path: Path, store: Store, overrides: Sequence[str], only: Sequence[str]) -> Plan:
     recipe = load(path, overrides)
     if recipe.accuracy is not None:
-        require_metric(recipe.accuracy.metric)
+        require_metric(recipe.accuracy)
     for name in only:
         if name not in recipe.variants:
             hint = did_you_mean(name, list(recipe.variants))

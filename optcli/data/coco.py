@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -158,6 +158,9 @@ class CocoItems(Items):
         raw = {self._name: open_image(str(each.path))}
         return Item(each.name, str(each.path), raw, self._target(each), {"image_id": each.number})
 
+    def targets(self) -> Iterator[tuple[str, Any]]:
+        return ((each.name, self._target(each)) for each in self._chosen)
+
     def identity(self, index: int) -> tuple[str, str]:
         each = self._chosen[index]
         with each.path.open("rb") as stream:
@@ -166,7 +169,7 @@ class CocoItems(Items):
     def _target(self, each: Annotated) -> dict[str, Any]:
         import numpy as np
 
-        corners = np.array([box["bbox"] for box in each.boxes], np.float32).reshape(-1, 4)
+        corners = np.array([box["bbox"] for box in each.boxes], np.float64).reshape(-1, 4)
         corners[:, 2:] += corners[:, :2]
         ids = [int(box["category_id"]) for box in each.boxes]
         unknown = [number for number in ids if number not in self._labels]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,10 @@ class Items(ABC):
     @abstractmethod
     def read(self, index: int) -> Item:
         """One item. Raises `InputError` where it cannot be read."""
+
+    def targets(self) -> Iterator[tuple[str, Any]] | None:
+        """The place and target of every item; None where only reading the samples tells them."""
+        return None
 
     @abstractmethod
     def identity(self, index: int) -> tuple[str, str]:

@@ -117,6 +117,9 @@ class ImageItems(Items):
         file = self._files[index]
         return Item(file.id, file.path, {self._name: open_image(file.path)}, file.target)
 
+    def targets(self) -> Iterator[tuple[str, Any]]:
+        return ((file.id, file.target) for file in self._files)
+
     def identity(self, index: int) -> tuple[str, str]:
         file = self._files[index]
         with open(file.path, "rb") as stream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
@@ -119,6 +119,12 @@ class NpzItems(Items):
             target = target.item()
         raw = {key: array[row] for key, array in self._arrays.items()}
         return Item(name, f"{self._archive.path}, row {row} (id {name})", raw, target)
+
+    def targets(self) -> Iterator[tuple[str, Any]] | None:
+        if self._labels is None:
+            return None
+        labels = self._labels
+        return ((name, labels[row]) for name, row in zip(self._ids, self._rows, strict=True))
 
     def identity(self, index: int) -> tuple[str, str]:
         mark = hashlib.sha256()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from optcli.data.collection import Item, Items
@@ -54,6 +54,10 @@ class PreparedSet:
             raise type(error)(
                 error.message, place=error.place or item.place, hint=error.hint
             ) from error
+
+    def targets(self) -> Iterator[tuple[str, Any]] | None:
+        """The place and target of every sample, where the source tells them without reading samples."""
+        return self._items.targets()
 
     def identity(self, index: int) -> tuple[str, str]:
         """The id of a sample and the digest of its content before preparation."""

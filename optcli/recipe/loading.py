@@ -114,6 +114,7 @@ def _recipe(
         model=sections.model,
         inputs=sections.inputs,
         data=sections.data,
+        postprocess=sections.postprocess,
         plugins=sections.plugins,
         variants=variants,
         matrix={k: MatrixEntry(**v) for k, v in (matrix.plain() if matrix else {}).items()},

@@ -7,11 +7,13 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny
 
+from optcli.accuracy_settings import AccuracySettings
 from optcli.data import DataSettings
 from optcli.digest import of_value
 from optcli.passes import Pass
+from optcli.postprocess import PostprocessSettings
 from optcli.runners import Runner
-from optcli.settings import AccuracySettings, LatencySettings, Settings, SloSettings, TensorSpec
+from optcli.settings import LatencySettings, Settings, SloSettings, TensorSpec
 
 ROLES = ("calibration", "training", "validation", "evaluation")
 
@@ -105,6 +107,7 @@ class Recipe(Header):
     model: ModelSettings
     inputs: tuple[TensorSpec, ...]
     data: dict[str, DataSettings] = Field(default_factory=dict)
+    postprocess: PostprocessSettings | None = None
     plugins: dict[str, str] = Field(default_factory=dict)
     variants: dict[str, Variant] = Field(min_length=1)
     matrix: dict[str, MatrixEntry] = Field(default_factory=dict)

@@ -8,9 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from optcli import passes, registry, runners
+from optcli.accuracy_settings import AccuracySettings
 from optcli.data import DataSettings
+from optcli.postprocess import PostprocessSettings
 from optcli.recipe.models import REQUIRED, ROLES, Header, ModelSettings, VariantSettings
-from optcli.settings import AccuracySettings, LatencySettings, SloSettings, SymbolRange, TensorSpec
+from optcli.settings import LatencySettings, SloSettings, SymbolRange, TensorSpec
 
 # The first line of a recipe, by which editors find the schema beside it.
 SCHEMA_FILE = "recipe.schema.json"
@@ -34,6 +36,7 @@ def schema() -> dict[str, Any]:
         SymbolRange,
         DataSettings,
         LatencySettings,
+        PostprocessSettings,
         AccuracySettings,
         SloSettings,
         VariantSettings,
@@ -61,6 +64,7 @@ def schema() -> dict[str, Any]:
         "model": ref(ModelSettings),
         "inputs": {"type": "array", "minItems": 1, "items": ref(TensorSpec)},
         "data": _closed({role: _removable(ref(DataSettings)) for role in ROLES}),
+        "postprocess": _removable({"anyOf": [_TEXT, ref(PostprocessSettings)]}),
         "plugins": {
             "description": "passes from your own files, FILE.py:CLASS, or a mapping from names to them",
             "anyOf": [

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optcli import data, sources, user_code
+from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Format
 from optcli.data import DataSettings
 from optcli.errors import UsageError, did_you_mean
+from optcli.postprocess import PostprocessSettings
 from optcli.recipe.models import KEYS, REQUIRED, ROLES, Header, ModelSettings
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.wording import allowed_keys, checked, found, unknown_keys
 from optcli.settings import (
-    AccuracySettings,
     LatencySettings,
     Settings,
     SloSettings,
@@ -49,6 +50,7 @@ class Sections:
     data: dict[str, DataSettings]
     plugins: dict[str, str]
     latency: LatencySettings | None
+    postprocess: PostprocessSettings | None
     accuracy: AccuracySettings | None
     slo: SloSettings | None
 
@@ -66,6 +68,8 @@ def read_sections(recipe: Node, folder: Path, problems: Problems) -> Sections:
     accuracy, slo = settings["accuracy"], settings["slo"]
     assert accuracy is None or isinstance(accuracy, AccuracySettings)
     assert slo is None or isinstance(slo, SloSettings)
+    if accuracy is not None and accuracy.metric.startswith("python:"):
+        _user_code(recipe.value["accuracy"].value["metric"], accuracy.metric, folder, problems)
     return Sections(
         _header(recipe, problems),
         model,
@@ -75,9 +79,24 @@ def read_sections(recipe: Node, folder: Path, problems: Problems) -> Sections:
         _data(recipe, folder, problems),
         read_plugins(recipe, folder, problems),
         latency,
+        _postprocess(recipe, folder, problems),
         accuracy,
         slo,
     )
+
+
+def _postprocess(recipe: Node, folder: Path, problems: Problems) -> PostprocessSettings | None:
+    node = _given(recipe, "postprocess")
+    settings = checked(PostprocessSettings, node, problems, "postprocess") if node else None
+    if node is not None and settings is not None and settings.python is not None:
+        _user_code(node.get("python") or node, settings.python, folder, problems)
+    return settings
+
+
+def _user_code(node: Node, reference: str, folder: Path, problems: Problems) -> None:
+    wrong = user_code.problem(reference.removeprefix("python:"), folder)
+    if wrong is not None:
+        problems.add(node.place, *wrong)
 
 
 def _given(recipe: Node, name: str) -> Node | None:

@@ -1,0 +1,143 @@
+"""What is kept of one part of the evaluation set: records, and the first outputs on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.accuracy.metrics import Seen
+from optcli.accuracy.metrics._classes import best, rows_of_scores
+from optcli.errors import RunnerError
+from optcli.outcomes import Stability
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Of outputs, for their distance from the baseline's; with a postprocess its results are what counts.
+BYTES = 64 * 1024**2
+BYTES_BESIDE_DETECTIONS = 16 * 1024**2
+ABOUT = "part.json"
+RECORDS = "records.npz"
+FIRSTS = "firsts.npz"
+
+
+class Part:
+    """Collects the samples of one span of the set; what it keeps grows by some bytes a sample.
+
+    Of the outputs the first samples of the whole set are kept, as many as fit into `kept_bytes`.
+    """
+
+    def __init__(self, out: Path, span: range, total: int, output: str | None, kept_bytes: int) -> None:
+        self._out, self._span, self._total = out, span, total
+        self._output, self._bytes = output, kept_bytes
+        self._ids: list[str] = []
+        self._records: list[dict[str, np.ndarray]] = []
+        self._outputs: dict[str, _Output] = {}
+        self._finite = True
+        self._stored = 0
+        out.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def count(self) -> int:
+        """How many samples it has."""
+        return len(self._ids)
+
+    def begin(self, batch_rows: int, outputs: Mapping[str, np.ndarray]) -> None:
+        """Decide from the first batch how many samples' outputs are kept."""
+        if not outputs:
+            raise RunnerError("the model gave no output")
+        by_sample = {n: a for n, a in outputs.items() if a.ndim and len(a) == batch_rows}
+        bytes_each = sum(array.nbytes for array in by_sample.values()) / batch_rows
+        if by_sample:
+            self._stored = min(self._total, max(1, int(self._bytes / max(1, bytes_each))))
+        rows = max(0, min(self._span.stop, self._stored) - self._span.start)
+        for index, (name, array) in enumerate(outputs.items()):
+            file = f"output_{index}.npy" if name in by_sample else None
+            self._outputs[name] = _Output(self._out, file, array, rows)
+
+    def add(self, seen: Seen, records: dict[str, np.ndarray]) -> None:
+        """Take the samples of one batch, in order."""
+        import numpy as np
+
+        for name, array in seen.outputs.items():
+            self._finite &= bool(np.isfinite(array).all()) if array.dtype.kind == "f" else True
+            self._outputs[name].add(array, len(seen.ids), self.count)
+        self._records.append({**moved(records, self.count), **self._predicted(seen)})
+        self._ids.extend(seen.ids)
+
+    def write(self, effective: dict[str, Any], stability: Stability | None) -> None:
+        """Write the part's files."""
+        import numpy as np
+
+        joined = joined_records(self._records)
+        joined["ids"] = np.array(self._ids, dtype=str)
+        np.savez(self._out / RECORDS, **joined)  # type: ignore[arg-type]
+        firsts = {f"output_{i}": one.first for i, one in enumerate(self._outputs.values())}
+        np.savez(self._out / FIRSTS, **firsts)  # type: ignore[arg-type]
+        about = {
+            "stored": self._stored,
+            "finite": self._finite,
+            "outputs": [one.summary(name) for name, one in self._outputs.items()],
+            "effective": effective,
+            "stability": stability.model_dump() if stability else None,
+        }
+        (self._out / ABOUT).write_text(json.dumps(about))
+
+    def _predicted(self, seen: Seen) -> dict[str, np.ndarray]:
+        """The class of the largest score, where the output is scores: for agreement."""
+        name = self._output or next(iter(seen.outputs))
+        if name not in seen.outputs:
+            return {}
+        array = seen.outputs[name]
+        rows = rows_of_scores(array) if array.ndim and len(array) == len(seen.ids) else None
+        if rows is None or rows.shape[1] < 2 or rows.dtype.kind != "f":
+            return {}
+        return {"predicted": best(rows.astype("float64"))[0]}
+
+
+def moved(records: dict[str, np.ndarray], by: int) -> dict[str, np.ndarray]:
+    """Records of samples that others stand before: their numbers of samples grow."""
+    return {name: a + by if name.endswith("_sample") else a for name, a in records.items()}
+
+
+def joined_records(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Records one after the other; those that not every part has are left out."""
+    import numpy as np
+
+    names = [name for name in parts[0] if all(name in part for part in parts)] if parts else []
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
+
+
+class _Output:
+    """One output over a span: whether it ever changes, and its first rows on disk."""
+
+    def __init__(self, out: Path, file: str | None, first: np.ndarray, rows: int) -> None:
+        from numpy.lib.format import open_memmap
+
+        self.first, self._file, self._seen, self._constant = first[:1].copy(), file, 0, True
+        self._shape = first.shape[1:]
+        self._rows: np.ndarray | None = None
+        if file is not None and rows:
+            shape = (rows, *self._shape)
+            self._rows = open_memmap(out / file, mode="w+", dtype=first.dtype, shape=shape)
+
+    def add(self, array: np.ndarray, rows: int, start: int) -> None:
+        import numpy as np
+
+        if self._file is None or len(array) != rows or array.shape[1:] != self._shape:
+            self._file, self._rows, self._constant = None, None, False
+            return
+        self._seen += rows
+        self._constant = self._constant and np.array_equal(
+            array, np.broadcast_to(self.first, array.shape), equal_nan=array.dtype.kind == "f"
+        )
+        if self._rows is not None and start < len(self._rows):
+            stop = min(start + rows, len(self._rows))
+            self._rows[start:stop] = array[: stop - start]
+
+    def summary(self, name: str) -> dict[str, Any]:
+        if self._rows is not None:
+            self._rows.flush()  # type: ignore[attr-defined]
+        return {"name": name, "file": self._file, "constant": self._constant, "seen": self._seen}

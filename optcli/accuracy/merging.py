@@ -1,0 +1,116 @@
+"""From the parts of an evaluation to one: records joined in order, the metric worked out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.accuracy import kept, labels, resampling
+from optcli.accuracy.evaluation import ABOUT, SAMPLES
+from optcli.accuracy.metrics import Metric
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, known: dict[str, Any]) -> None:
+    """Write `evaluation.json`, `samples.npz` and the outputs' rows; take the parts away.
+
+    `known` is what else belongs into the first.
+    """
+    import numpy as np
+
+    folders = [out / f"part-{job}" for job in range(jobs)]
+    abouts = [json.loads((folder / kept.ABOUT).read_bytes()) for folder in folders]
+    busy = [i for i, about in enumerate(abouts) if about["outputs"]]
+    folders, abouts = [folders[i] for i in busy], [abouts[i] for i in busy]
+    records = _records(folders)
+    ids = records.pop("ids")
+    arrays: dict[str, np.ndarray] = {
+        "ids": ids,
+        **{k: records[k] for k in ("predicted", "label") if k in records},
+    }
+    about: dict[str, Any] = {
+        "samples": len(ids),
+        "stored": abouts[0]["stored"],
+        "metric": name,
+        "value": None,
+        "finite": all(each["finite"] for each in abouts),
+        "outputs": _outputs(out, folders, abouts),
+        "effective": abouts[0]["effective"],
+        "stability": abouts[0]["stability"],
+        "class_order": None,
+        "doubts": [],
+        **known,
+    }
+    if metric is not None:
+        right = metric.right(records)
+        if right is not None:
+            arrays["correct"] = right
+        else:
+            arrays["resampled"] = resampling.resampled(metric, records, len(ids))
+        about |= {
+            "value": metric.value(records),
+            "better": metric.better(),
+            "figures": metric.figures(records),
+            **labels.suspicions(records),
+        }
+    np.savez_compressed(out / SAMPLES, **arrays)  # type: ignore[arg-type]
+    (out / ABOUT).write_text(json.dumps(about, indent=1))
+    for folder in out.glob("part-*"):
+        shutil.rmtree(folder)
+
+
+def _records(folders: list[Path]) -> dict[str, np.ndarray]:
+    import numpy as np
+
+    parts, count = [], 0
+    for folder in folders:
+        with np.load(folder / kept.RECORDS, allow_pickle=False) as archive:
+            part = kept.moved({name: archive[name] for name in archive.files}, count)
+        parts.append(part)
+        count += len(part["ids"])
+    return kept.joined_records(parts)
+
+
+def _outputs(out: Path, folders: list[Path], abouts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is known of each output over all parts; its rows become one file."""
+    import numpy as np
+
+    firsts = []
+    for folder in folders:
+        with np.load(folder / kept.FIRSTS, allow_pickle=False) as archive:
+            firsts.append({name: archive[name] for name in archive.files})
+    found = []
+    for index, one in enumerate(abouts[0]["outputs"]):
+        parts = [about["outputs"][index] for about in abouts]
+        file = one["file"] if all(part["file"] for part in parts) else None
+        same = all(
+            np.array_equal(first[f"output_{index}"], firsts[0][f"output_{index}"]) for first in firsts
+        )
+        constant = same and all(part["constant"] for part in parts)
+        several = sum(part["seen"] for part in parts) > 1
+        if file is not None:
+            _join([folder / file for folder in folders], out / file)
+        found.append({"name": one["name"], "file": file, "constant": constant and several})
+    return found
+
+
+def _join(parts: list[Path], whole: Path) -> None:
+    import numpy as np
+    from numpy.lib.format import open_memmap
+
+    parts = [part for part in parts if part.exists()]
+    if len(parts) == 1:
+        parts[0].rename(whole)
+        return
+    rows = [np.load(part, mmap_mode="r", allow_pickle=False) for part in parts]
+    count = sum(len(each) for each in rows)
+    joined = open_memmap(whole, mode="w+", dtype=rows[0].dtype, shape=(count, *rows[0].shape[1:]))
+    start = 0
+    for each in rows:
+        joined[start : start + len(each)] = each
+        start += len(each)
+    joined.flush()

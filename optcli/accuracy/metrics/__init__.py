@@ -1,0 +1,148 @@
+"""Metrics: one file is one metric; its name in recipes is the file's.
+
+A metric turns outputs and targets into records, sample by sample, as the outputs come; records are
+small, add up over batches and shards, and hold all that the value, its interval and the further figures
+need. So memory grows by some bytes a sample, and a resample costs no new evaluation.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ValidationError
+
+from optcli import registry
+from optcli.accuracy_settings import AccuracySettings
+from optcli.errors import InputError, UsageError, did_you_mean
+from optcli.settings import Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    # Arrays by name, a row a sample; those named `*_sample` hold numbers of samples instead, and
+    # arrays of the same beginning have a row for each of their entries.
+    Records = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Some samples and what the model made of them.
+
+    `outputs` are `[samples, ...]`; `decoded` is what postprocessing made of each sample, None without.
+    `output` is the one that the recipe names.
+    """
+
+    ids: Sequence[str]
+    targets: Sequence[Any]
+    meta: Sequence[Mapping[str, Any]]
+    outputs: Mapping[str, np.ndarray]
+    decoded: Sequence[Any] | None = None
+    output: str | None = None
+
+    def of_sample(self, index: int) -> dict[str, np.ndarray]:
+        """The outputs of one sample by name; those without a row by sample as they are."""
+        count = len(self.ids)
+        return {k: a[index] if a.ndim and len(a) == count else a for k, a in self.outputs.items()}
+
+    def scores(self) -> np.ndarray:
+        """The output that the metric reads, `[samples, ...]`. Raises `InputError`."""
+        import numpy as np
+
+        if self.decoded is not None:
+            try:
+                return np.stack([np.asarray(each) for each in self.decoded])
+            except ValueError as error:
+                raise InputError(
+                    "postprocess gives arrays of several shapes, the metric wants one",
+                    place="postprocess",
+                    hint="return one array of the same shape for every sample",
+                ) from error
+        name = self.output or next(iter(self.outputs))
+        if name not in self.outputs:
+            hint = did_you_mean(name, list(self.outputs))
+            raise InputError(f"the model has no output {name!r}", place="accuracy.output", hint=hint)
+        found = self.outputs[name]
+        if found.ndim == 0 or len(found) != len(self.ids):
+            raise InputError(
+                f"output {name!r} has no row for each sample: its shape is {found.shape}",
+                place="accuracy.output",
+                hint="name another output, or give a postprocess",
+            )
+        return found
+
+
+class Metric(Settings, ABC):
+    """One metric; its fields are what `accuracy: {options: ...}` may say."""
+
+    def better(self) -> Literal["higher", "lower"]:
+        """Which way a better model's value lies."""
+        return "higher"
+
+    def needs_labels(self) -> bool:
+        """Whether a sample without a target is an error."""
+        return True
+
+    @abstractmethod
+    def records(self, seen: Seen) -> Records:
+        """The records of some samples. Raises `InputError` for labels and outputs that do not fit."""
+
+    @abstractmethod
+    def value(self, records: Records) -> float:
+        """The metric over all samples, as a fraction."""
+
+    @abstractmethod
+    def resampled(self, records: Records, counts: np.ndarray) -> np.ndarray:
+        """The metric of resamples: `counts[resamples, samples]` says how often each sample is in."""
+
+    def right(self, records: Records) -> np.ndarray | None:
+        """Whether each sample is right, bool `[samples]`, for metrics that are the share of these."""
+        return None
+
+    def figures(self, records: Records) -> dict[str, float]:
+        """Further figures from the same records."""
+        return {}
+
+    def check(self, target: Any, place: str, seen: Seen) -> None:
+        """Raise `InputError` for a label that cannot be right; `seen` is the first batch."""
+        return
+
+
+def metric_names() -> tuple[str, ...]:
+    """The names that `accuracy.metric` may have, beside `python:FILE.py:CALLABLE`."""
+    return registry.names(__name__)
+
+
+def require_metric(settings: AccuracySettings) -> None:
+    """Raise `UsageError` for an unknown metric or wrong options; imports nothing of the user's."""
+    if not settings.metric.startswith("python:"):
+        _own(settings)
+
+
+def make(settings: AccuracySettings, folder: Path) -> Metric:
+    """The metric of a recipe in `folder`; imports the user's code where it is theirs."""
+    if settings.metric.startswith("python:"):
+        from optcli.accuracy.metrics._user import UserMetric
+
+        return UserMetric.of(settings.metric.removeprefix("python:"), folder, settings.options)
+    return _own(settings)
+
+
+def _own(settings: AccuracySettings) -> Metric:
+    if settings.metric not in metric_names():
+        hint = did_you_mean(settings.metric, metric_names())
+        raise UsageError(f"unknown metric {settings.metric!r}", place="accuracy.metric", hint=hint)
+    kind = registry.find(__name__, settings.metric, Metric)  # type: ignore[type-abstract]
+    try:
+        return kind.model_validate(settings.options)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UsageError(
+            f"{settings.metric}: option {key!r}: {first['msg']}",
+            place="accuracy.options",
+            hint=did_you_mean(key, list(kind.model_fields)) or "it has no options: remove them",
+        ) from error

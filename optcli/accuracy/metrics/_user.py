@@ -1,0 +1,126 @@
+"""A metric of the user's own: `python:FILE.py:CALLABLE`."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ConfigDict
+
+from optcli import user_code
+from optcli.accuracy.metrics import Metric, Seen
+from optcli.errors import InputError, OptcliError, first_line
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from optcli.accuracy.metrics import Records
+
+_WANTED = "metric(outputs, target, meta) gives a number, a truth value or a row of numbers"
+
+
+class UserMetric(Metric):
+    """Calls the user's function for every sample: `metric(outputs, target, meta)`.
+
+    `outputs` are the sample's arrays by name, or what postprocess made of them. It gives a truth
+    value or a number, and the metric is their mean; or, where the callable has a method `total`, a
+    row of numbers, of which `total(rows)` makes the value. An attribute `better = "lower"` turns the
+    direction. A class is made once, with the options; a function gets them as keyword arguments.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    reference: str
+    folder: Path
+    function: Any = None
+    direction: Literal["higher", "lower"] = "higher"
+
+    @staticmethod
+    def of(reference: str, folder: Path, options: dict[str, Any]) -> UserMetric:
+        """Import it. Raises `InputError` where that fails or it cannot be called."""
+        made = user_code.load(reference, folder)
+        bound: Any = made
+        if inspect.isclass(made):
+            bound = made(**options)
+        elif options:
+
+            def bound(*arguments: Any) -> Any:
+                return made(*arguments, **options)
+
+        if not callable(bound):
+            raise InputError(f"{reference} cannot be called", place="accuracy.metric", hint=_WANTED)
+        found = "lower" if getattr(made, "better", "higher") == "lower" else "higher"
+        return UserMetric(reference=reference, folder=folder, function=bound, direction=found)
+
+    def better(self) -> Literal["higher", "lower"]:
+        return self.direction
+
+    def needs_labels(self) -> bool:
+        return False  # the function may do without
+
+    def records(self, seen: Seen) -> Records:
+        import numpy as np
+
+        rows = []
+        for index, name in enumerate(seen.ids):
+            given = seen.of_sample(index) if seen.decoded is None else seen.decoded[index]
+            rows.append(self._row(given, seen.targets[index], seen.meta[index], name))
+        try:
+            return {"score": np.stack(rows)}
+        except ValueError as error:
+            raise InputError(
+                "the metric gives rows of several lengths", place=self.reference, hint=_WANTED
+            ) from error
+
+    def value(self, records: Records) -> float:
+        return self._total(records["score"])
+
+    def resampled(self, records: Records, counts: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        score = records["score"]
+        if score.ndim == 1 and not hasattr(self.function, "total"):
+            shares: np.ndarray = counts @ score.astype(float) / counts.sum(axis=1)
+            return shares
+        numbers = np.arange(len(score))
+        return np.array([self._total(score[np.repeat(numbers, row)]) for row in counts])
+
+    def right(self, records: Records) -> np.ndarray | None:
+        score = records["score"]
+        plain = score.dtype == bool and score.ndim == 1 and not hasattr(self.function, "total")
+        return score if plain and self.direction == "higher" else None
+
+    def _row(self, outputs: Any, target: Any, meta: Any, name: str) -> np.ndarray:
+        import numpy as np
+
+        try:
+            row = np.asarray(self.function(outputs, target, dict(meta)))
+        except OptcliError:
+            raise
+        except Exception as error:  # it is the user's code, which may raise anything
+            raise self._failed(error, f"sample {name}") from error
+        summed = hasattr(self.function, "total")
+        if row.dtype.kind not in "biuf" or (row.ndim and not summed):
+            raise InputError(
+                f"the metric gives {row.dtype} {list(row.shape)} for sample {name}",
+                place=self.reference,
+                hint=f"{_WANTED}; rows need a class with a method total(rows)",
+            )
+        return row if row.dtype == bool else row.astype(np.float64)
+
+    def _total(self, score: np.ndarray) -> float:
+        if not hasattr(self.function, "total"):
+            return float(score.mean())
+        try:
+            return float(self.function.total(score))
+        except Exception as error:
+            raise self._failed(error, "total") from error
+
+    def _failed(self, error: Exception, where: str) -> InputError:
+        files = user_code.closure(self.reference, self.folder).files
+        return InputError(
+            f"the metric raises {type(error).__name__} in {where}: {first_line(error)}",
+            place=user_code.place_of(error, files) or self.reference,
+            hint="mend it; it is called as metric(outputs, target, meta)",
+        )

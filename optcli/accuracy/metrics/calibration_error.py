@@ -1,0 +1,26 @@
+"""Expected calibration error: how far confidence lies from being right. Lower is better."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from optcli.accuracy.metrics._classes import Classification, calibration_error
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from optcli.accuracy.metrics import Records
+
+
+class CalibrationError(Classification):
+    """Over 15 equal bins of the largest softmax probability."""
+
+    def better(self) -> Literal["higher", "lower"]:
+        return "lower"
+
+    def value(self, records: Records) -> float:
+        return float(calibration_error(records))
+
+    def resampled(self, records: Records, counts: np.ndarray) -> np.ndarray:
+        found: np.ndarray = calibration_error(records, counts)
+        return found

@@ -1,0 +1,142 @@
+"""Mean intersection over union of segmentation, the average over classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from optcli.accuracy.metrics import Metric, Seen
+from optcli.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from optcli.accuracy.metrics import Records
+
+
+class Miou(Metric):
+    """Intersection over union of each class over all pixels of the set, averaged.
+
+    Classes that neither targets nor predictions have are left out, as in torchmetrics'
+    `MulticlassJaccardIndex(average="macro")`. Reads scores `[batch, classes, height, width]` or class
+    numbers `[batch, height, width]`; targets are class numbers `[height, width]`.
+    """
+
+    ignore_index: int | None = Field(255, description="target pixels of this value do not count")
+    classes: int | None = Field(
+        None, ge=2, description="how many there are; needed where the model gives class numbers"
+    )
+    resize: bool = Field(
+        False,
+        description="scores are brought to the target's size, bilinearly, before the largest counts",
+    )
+
+    def records(self, seen: Seen) -> Records:
+        import numpy as np
+
+        outputs = seen.scores()
+        count = self._count(outputs)
+        areas = np.empty((len(seen.ids), 3, count), np.int64)
+        for row, (target, name) in enumerate(zip(seen.targets, seen.ids, strict=True)):
+            truth = self._truth(target, count, name)
+            areas[row] = self._areas(self._labels(outputs[row], truth.shape, name), truth, count)
+        return {"areas": areas}
+
+    def check(self, target: Any, place: str, seen: Seen) -> None:
+        self._truth(target, self._count(seen.scores()), place)
+
+    def value(self, records: Records) -> float:
+        import numpy as np
+
+        return float(_mean_over_classes(records["areas"].sum(axis=0)[None].astype(np.float64))[0])
+
+    def resampled(self, records: Records, counts: np.ndarray) -> np.ndarray:
+        areas = records["areas"]
+        sums = counts @ areas.reshape(len(areas), -1).astype(float)
+        return _mean_over_classes(sums.reshape(len(counts), *areas.shape[1:]))
+
+    def figures(self, records: Records) -> dict[str, float]:
+        shared, _, theirs = records["areas"].sum(axis=0)
+        return {"pixel_accuracy": float(shared.sum() / max(1, theirs.sum()))}
+
+    def _count(self, outputs: np.ndarray) -> int:
+        if outputs.ndim == 4 and outputs.shape[1] > 1:
+            return int(outputs.shape[1])
+        if self.classes is None:
+            found = " x ".join(str(size) for size in outputs.shape)
+            raise InputError(
+                f"miou wants scores of shape batch x classes x height x width, found {found}",
+                place="accuracy.output",
+                hint="name the output, or accuracy: {options: {classes: N}} for class numbers",
+            )
+        return self.classes
+
+    def _labels(self, output: np.ndarray, shape: tuple[int, ...], name: str) -> np.ndarray:
+        """Class numbers `[height, width]` of one output."""
+        if output.ndim == 3 and output.shape[0] == 1:
+            output = output[0]
+        if output.shape[-2:] != shape and self.resize and output.ndim == 3:
+            output = _resized(output, shape)
+        if output.shape[-2:] != shape:
+            raise InputError(
+                f"the output is {' x '.join(map(str, output.shape[-2:]))},"
+                f" the target {' x '.join(map(str, shape))}",
+                place=name,
+                hint="accuracy: {options: {resize: true}} brings the scores to the target's size",
+            )
+        found: np.ndarray = output.argmax(axis=0) if output.ndim == 3 else output.astype(int)
+        return found
+
+    def _truth(self, target: Any, count: int, name: str) -> np.ndarray:
+        import numpy as np
+
+        truth = np.asarray(target)
+        if truth.ndim == 3 and 1 in (truth.shape[0], truth.shape[2]):
+            truth = truth[0] if truth.shape[0] == 1 else truth[:, :, 0]
+        if truth.ndim != 2 or truth.dtype.kind not in "iub":
+            raise InputError(
+                f"miou wants class numbers [height, width], found {truth.dtype} {list(truth.shape)}",
+                place=name,
+                hint="give the data whole numbers from 0 for every pixel",
+            )
+        counted = truth if self.ignore_index is None else truth[truth != self.ignore_index]
+        wrong = counted[(counted < 0) | (counted >= count)]
+        if wrong.size:
+            raise InputError(
+                f"label {wrong[0]} is out of range: the model has {count} classes, 0 to {count - 1}",
+                place=name,
+                hint="accuracy: {options: {ignore_index: N}} names a value that does not count",
+            )
+        return truth.astype(np.int64)
+
+    def _areas(self, labels: np.ndarray, truth: np.ndarray, count: int) -> np.ndarray:
+        """Pixels that are right, predicted and true, by class: `[3, classes]`."""
+        import numpy as np
+
+        valid = np.ones(truth.shape, bool) if self.ignore_index is None else truth != self.ignore_index
+        mine, theirs = labels[valid], truth[valid]
+        inside = (mine >= 0) & (mine < count)
+        kinds = (mine[mine == theirs], mine[inside], theirs)
+        return np.stack([np.bincount(kind, minlength=count) for kind in kinds])
+
+
+def _mean_over_classes(sums: np.ndarray) -> np.ndarray:
+    """`[n, 3, classes]` areas to `[n]` means over the classes that are there."""
+    import numpy as np
+
+    shared, mine, theirs = sums[:, 0], sums[:, 1], sums[:, 2]
+    union = mine + theirs - shared
+    there = union > 0
+    shares = np.divide(shared, union, out=np.zeros_like(union), where=there)
+    found: np.ndarray = shares.sum(axis=1) / np.maximum(1, there.sum(axis=1))
+    return found
+
+
+def _resized(scores: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    import torch
+
+    values = torch.from_numpy(scores.astype("float32"))[None]
+    grown = torch.nn.functional.interpolate(values, size=shape, mode="bilinear", align_corners=False)
+    found: np.ndarray = grown[0].numpy()
+    return found

@@ -1,0 +1,181 @@
+"""The two policies: what is lost on these samples, and what can be said of others."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Literal
+
+from optcli.accuracy_settings import AccuracySettings
+from optcli.outcomes import Outcome
+from optcli.results import Accuracy, Verdict
+
+# A drop of exactly the bar passes, whatever the last bit of the division says.
+_ROUNDING = 1e-12
+_POWER = 0.8
+# Where hardly a sample changed sides, more of them would: 1 % in the count of samples needed.
+_LEAST_FLIPS = 0.01
+_MOST_SAMPLES = 10_000_000
+
+Policy = Literal["fixed-set", "non-inferiority"]
+
+
+def judged(accuracy: Accuracy, settings: AccuracySettings) -> tuple[Verdict, Verdict]:
+    """Both policies. The one that decides comes first, blocks, and is called `accuracy`.
+
+    The other is called by its own name, for information.
+    """
+    both = {"fixed-set": fixed_set(accuracy, settings)}
+    both["non-inferiority"] = non_inferiority(accuracy, settings)
+    deciding = both.pop(settings.policy)
+    (other,) = both.values()
+    return (deciding.model_copy(update={"name": "accuracy", "blocking": True}), other)
+
+
+def fixed_set(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
+    """The set is the definition: the drop on it decides, without a test (MLPerf's quality targets)."""
+    assert accuracy.drop is not None
+    assert accuracy.value is not None
+    assert accuracy.baseline is not None
+    drop = accuracy.drop
+    bar = settings.bar(accuracy.baseline, lower_is_better=accuracy.better == "lower")
+    accepted = drop.value <= bar + _ROUNDING
+    change = abs(accuracy.value - accuracy.baseline)
+    side = "below" if accuracy.value < accuracy.baseline else "above"
+    against = (
+        f"{_points(change)} {side} the baseline's {_percent(accuracy.baseline)}"
+        if drop.value
+        else "as the baseline"
+    )
+    counts = (
+        f"{accuracy.regressed} lost, {accuracy.improved} gained of {accuracy.samples}"
+        if accuracy.regressed is not None
+        else f"{accuracy.samples} samples"
+    )
+    allowed = f"the {_points(bar)} allowed"
+    if settings.ratio is not None:
+        name = f"{settings.preset}: " if settings.preset else ""
+        allowed += f" ({name}{settings.ratio:.4g} of the baseline's)"
+    return Verdict(
+        name="fixed-set",
+        outcome="accept" if accepted else "reject",
+        blocking=False,
+        limit=bar,
+        actual=drop.value,
+        interval=None if drop.low is None or drop.high is None else (drop.low, drop.high),
+        reason=(
+            f"{accuracy.metric} {_percent(accuracy.value)}, {against} ({counts}),"
+            f" {'within' if accepted else 'over'} {allowed}"
+        ),
+    )
+
+
+def non_inferiority(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
+    """A claim about samples not seen: the one-sided bound of the loss against the margin.
+
+    Accept where the upper bound lies below the margin, reject where the lower one lies above it, and
+    inconclusive between, with the number of samples that would decide.
+    """
+    assert accuracy.drop is not None
+    assert accuracy.baseline is not None
+    margin = margin_of(accuracy, settings)
+    bounds = accuracy.bounds
+    percent = f"{100 * accuracy.confidence:.4g} % confidence"
+    if bounds is None or bounds.low is None or bounds.high is None:
+        return Verdict(
+            name="non-inferiority",
+            outcome="inconclusive",
+            blocking=False,
+            limit=margin,
+            actual=accuracy.drop.value,
+            reason="the samples give no interval",
+        )
+    outcome: Outcome = "inconclusive"
+    if bounds.high < margin:
+        outcome = "accept"
+        said = f"at most {_points(bounds.high)} are lost, less than the margin of {_points(margin)}"
+    elif bounds.low > margin:
+        outcome = "reject"
+        said = f"at least {_points(bounds.low)} are lost, more than the margin of {_points(margin)}"
+    else:
+        said = (
+            f"the loss lies between {_points(bounds.low)} and {_points(bounds.high)}, and the margin"
+            f" of {_points(margin)} between them"
+        )
+    needed = samples_needed(accuracy, margin) if outcome == "inconclusive" else None
+    if needed is not None:
+        said += f"; {_said(needed)} samples would decide, here are {accuracy.samples}"
+    p = "" if accuracy.mcnemar_p is None else f"; McNemar's p {accuracy.mcnemar_p:.2g}"
+    return Verdict(
+        name="non-inferiority",
+        outcome=outcome,
+        blocking=False,
+        limit=margin,
+        actual=accuracy.drop.value,
+        interval=(bounds.low, bounds.high),
+        samples_needed=needed,
+        reason=f"{said} ({percent}{p})",
+    )
+
+
+def margin_of(accuracy: Accuracy, settings: AccuracySettings) -> float:
+    """The loss that counts as none, as a fraction: `margin`, or else the bar."""
+    assert accuracy.baseline is not None
+    bar = settings.bar(accuracy.baseline, lower_is_better=accuracy.better == "lower")
+    return settings.margin if settings.margin is not None else bar
+
+
+def samples_needed(accuracy: Accuracy, margin: float, drop: float | None = None) -> int | None:
+    """How many samples decide with 80 % power; `drop` is the true loss, default: the one found.
+
+    n = (z_confidence + z_power)² · ψ / (margin - drop)², where ψ is the share of samples that change
+    sides, for bootstrapped metrics the variance of the drop times the number of samples. None where
+    the loss lies at the margin, so that no number would.
+    """
+    assert accuracy.drop is not None
+    drop = accuracy.drop.value if drop is None else drop
+    z = NormalDist().inv_cdf(accuracy.confidence) + NormalDist().inv_cdf(_POWER)
+    distance = abs(margin - drop)
+    if distance < _ROUNDING:
+        return None
+    return min(_MOST_SAMPLES, math.ceil(z * z * _flips(accuracy) / distance**2))
+
+
+def too_few(accuracy: Accuracy, settings: AccuracySettings) -> str | None:
+    """A warning where the set is too small for its margin even if nothing is lost; None: it is not."""
+    if accuracy.drop is None or accuracy.metric is None:
+        return None
+    margin = margin_of(accuracy, settings)
+    needed = samples_needed(accuracy, margin, drop=0.0) if margin > 0 else None
+    if needed is None or needed <= accuracy.samples:
+        return None
+    return (
+        f"{accuracy.samples} samples are few for a margin of {_points(margin)}: to tell it for others"
+        f" than these takes about {_said(needed)}"
+    )
+
+
+def _flips(accuracy: Accuracy) -> float:
+    if accuracy.regressed is not None and accuracy.improved is not None:
+        return max(_LEAST_FLIPS, (accuracy.regressed + accuracy.improved) / accuracy.samples)
+    drop = accuracy.drop
+    if drop is None or drop.low is None or drop.high is None:
+        return _LEAST_FLIPS
+    # Half a 95 % interval is 1.96 standard errors.
+    error = (drop.high - drop.low) / (2 * 1.96)
+    return accuracy.samples * error * error
+
+
+def _said(count: int) -> str:
+    if count >= _MOST_SAMPLES:
+        return f"more than {_MOST_SAMPLES:,}"
+    digits = 10 ** max(0, len(str(count)) - 3)
+    return f"{math.ceil(count / digits) * digits:,}"
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction:.2%}".replace("%", " %")
+
+
+def _points(fraction: float) -> str:
+    return f"{100 * fraction:.2f} points"

@@ -1,0 +1,74 @@
+"""What a recipe may say under `postprocess`: how outputs become what the metric reads."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from optcli.settings import Settings
+
+
+class YoloxDecoding(Settings):
+    """YOLOX's output `[batch, anchors, 5 + classes]`, undecoded, as detections."""
+
+    strides: tuple[Annotated[int, Field(ge=1)], ...] = Field((8, 16, 32), description="of its grids")
+    score: float = Field(0.01, ge=0, le=1, description="detections of a smaller score are left out")
+    nms: float = Field(0.65, gt=0, le=1, description="IoU from which the weaker of two is left out")
+    multi_label: bool = Field(True, description="a box may be of several classes; false: of its best")
+    decoded: bool = Field(False, description="the model holds the grid's arithmetic itself")
+    output: str | None = Field(None, description="default: the first")
+
+
+class BoxDecoding(Settings):
+    """Boxes and scores of any detector as detections.
+
+    Either two outputs, boxes `[batch, boxes, 4]` and scores `[batch, boxes, classes]` (or, beside
+    `labels`, `[batch, boxes]`), or one that holds both, `[batch, boxes, 4 + classes]`, which
+    `transposed` turns (`[batch, 4 + classes, boxes]`) and `objectness` gives a factor after the box.
+    """
+
+    format: Literal["xyxy", "cxcywh", "xywh"] = Field("xyxy", description="what a box's numbers are")
+    boxes: str | None = Field(None, description="output of the boxes; default: the first")
+    scores: str | None = Field(None, description="output of the scores; default: beside the boxes")
+    labels: str | None = Field(
+        None, description="output of the class numbers, where a box has one score"
+    )
+    transposed: bool = Field(False, description="the boxes are the last dimension")
+    objectness: bool = Field(False, description="the fifth number of a row multiplies its scores")
+    activation: Literal["none", "sigmoid", "softmax"] = Field("none", description="of the scores")
+    background: Literal["none", "first", "last"] = Field("none", description="a class that is none")
+    normalized: bool = Field(False, description="boxes are in fractions of the input, not in pixels")
+    first_label: int = Field(0, description="the class number of the first class")
+    score: float = Field(0.01, ge=0, le=1, description="detections of a smaller score are left out")
+    nms: float | None = Field(
+        None, gt=0, le=1, description="IoU from which the weaker of two is left out; default: no NMS"
+    )
+    multi_label: bool = Field(True, description="a box may be of several classes; false: of its best")
+
+
+class PostprocessSettings(Settings):
+    """How the model's outputs become what the metric reads: one of the three.
+
+    `postprocess: python:FILE.py:CALLABLE` is short for `{python: FILE.py:CALLABLE}`: called with the
+    outputs of one sample by name and its meta, it returns `{boxes, scores, labels}` in pixels of the
+    original image, or whatever the metric reads instead of outputs.
+    """
+
+    yolox: YoloxDecoding | None = None
+    boxes: BoxDecoding | None = None
+    python: str | None = Field(None, min_length=1, description="FILE.py:CALLABLE")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_is_python(cls, value: Any) -> Any:
+        return {"python": value.removeprefix("python:")} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name in ("yolox", "boxes", "python") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"wanted one of yolox, boxes and python, found {' and '.join(given) or 'none'}"
+            )
+        return self
