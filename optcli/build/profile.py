@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from optcli import digest, profiling
+from optcli import profiling
 from optcli.artifact import Artifact, Format
+from optcli.build import quiet, view
 from optcli.errors import OptcliError, UsageError, did_you_mean
+from optcli.observer import Observer, Silent
 from optcli.profiling import Profile
 from optcli.recipe import load
 from optcli.results import ArtifactSummary, Report, VariantReport
 from optcli.settings import TensorSpec, batch_range
 
-_ABOUT = "artifact.json"
 _ROLES = ("evaluation", "calibration", "validation", "training")
 
 
@@ -26,14 +26,15 @@ def profile(
     recipe: Path | None = None,
     batch_size: int | None = None,
     trace: Path | None = None,
+    observer: Observer | None = None,
 ) -> Profile:
     """Where the time of a variant goes: see `profiling.Profile`.
 
-    `path` is the report's file; the variant's files lie beside it. `recipe` is where the recipe lies now:
+    `path` is the report's file; the variant's files lie beside it. `recipe` is where the recipe lies:
     samples come by it, and inputs are random where it cannot be read. `batch_size` is the smallest
-    that the model takes where none is given. The Chrome trace goes to `profiles/VARIANT.trace.json` beside
-    the report, or to `trace`. Raises `UsageError` for an unknown variant, one that was not built, files
-    that are gone or changed, and a batch size that the model does not take.
+    that the model takes where none is given. The Chrome trace goes to `trace`, by default to
+    `profiles/VARIANT.trace.json` beside the report. Raises `UsageError` for an unknown variant, one
+    that was not built, files that are gone or changed, and a batch size that the model does not take.
     """
     built = _built(variant, report, path)
     assert built.artifact is not None
@@ -51,16 +52,17 @@ def profile(
         "trace": str(trace or path.parent / "profiles" / f"{variant}.trace.json"),
     }
     log = path.parent / "logs" / f"{variant}.profile.log"
-    found = profiling.measure(
-        variant,
-        report.recipe.name,
-        built.artifact,
-        artifact,
-        str(built.runner["name"]),
-        {name: value for name, value in requested.items() if value is not None},
-        request,
-        log,
-    )
+    with quiet.alone(f"profile {variant}", observer or Silent()):
+        found = profiling.measure(
+            variant,
+            report.recipe.name,
+            built.artifact,
+            artifact,
+            str(built.runner["name"]),
+            {name: value for name, value in requested.items() if value is not None},
+            request,
+            log,
+        )
     return found.model_copy(update={"notes": (*found.notes, *notes)})
 
 
@@ -85,17 +87,14 @@ def _artifact(folder: Path, summary: ArtifactSummary) -> tuple[Artifact, tuple[T
     """The artifact as it was built, and its inputs. Raises `UsageError` where its files are others."""
     again = "run `optcli build` again: what is in the store is only copied"
     try:
-        about: dict[str, Any] = json.loads((folder / _ABOUT).read_bytes())
-        files = [each for each in digest.files_below(folder) if each != folder / _ABOUT]
-        content = {each.relative_to(folder).as_posix(): digest.of_file(each) for each in files}
+        about, found = view.read(folder)
     except FileNotFoundError as error:
         raise UsageError("the artifact's files are gone", place=str(folder), hint=again) from error
     except (OSError, ValueError) as error:
         raise UsageError(
             f"the artifact cannot be read: {error}", place=str(folder), hint=again
         ) from error
-    # As the store digests an artifact: native code runs only where nothing of it was touched.
-    found = digest.of_value(sorted(content.items()))
+    # Native code runs only where nothing of it was touched.
     if about.get("key") != summary.key or found != about.get("digest"):
         raise UsageError(
             "the artifact's files are not those that the report speaks of",

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from optcli import digest
 from optcli.artifact import Artifact
 from optcli.errors import StoreError
 from optcli.observer import Observer
@@ -56,6 +57,17 @@ def place(folder: Path, artifact: Artifact, made_by: list[dict[str, Any]]) -> No
             fresh.rename(folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
+
+
+def read(folder: Path) -> tuple[dict[str, Any], str]:
+    """What `artifact.json` says of a folder, and the digest of what lies there now, as the store's.
+
+    Raises OSError and ValueError.
+    """
+    about: dict[str, Any] = json.loads((folder / "artifact.json").read_bytes())
+    files = [path for path in digest.files_below(folder) if path != folder / "artifact.json"]
+    content = {path.relative_to(folder).as_posix(): digest.of_file(path) for path in files}
+    return about, digest.of_value(sorted(content.items()))
 
 
 def write(path: Path, text: str) -> None:

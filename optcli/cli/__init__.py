@@ -27,6 +27,7 @@ _VERBS = {
     "gate": "Block a merge that makes the model slower, bigger or worse.",
     "baseline": "Keep a build as what later ones are compared with: save, ls.",
     "history": "Show how the gate's figures went over time.",
+    "bench": "Measure model files that no recipe built, side by side.",
     "profile": "Show where a variant's time goes: by stage, by operator, and in words.",
     "roofline": "Measure what this machine can do at most; compare --roofline shows how near one comes.",
     "inspect": "Show what a model holds: operators, precision, parameters, operations, size.",

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from optcli.cli import options
+from optcli.cli.progress import Progress
 
 
 @click.command("profile")
@@ -48,14 +49,19 @@ def command(
     from optcli.profiling import lines
 
     report, path = options.find_report(recipe, options.artifacts_root(artifacts))
-    found = profile(
-        variant,
-        report,
-        path,
-        recipe=recipe if recipe is not None and recipe.suffix in (".yaml", ".yml") else None,
-        batch_size=batch_size,
-        trace=trace.absolute() if trace is not None else None,
-    )
+    progress = Progress()
+    try:
+        found = profile(
+            variant,
+            report,
+            path,
+            recipe=recipe if recipe is not None and recipe.suffix in (".yaml", ".yml") else None,
+            batch_size=batch_size,
+            trace=trace.absolute() if trace is not None else None,
+            observer=progress,
+        )
+    finally:
+        progress.close()
     if as_json:
         click.echo(found.model_dump_json(indent=2, by_alias=True))
     else:

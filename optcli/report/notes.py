@@ -144,7 +144,8 @@ def _evaluated(report: Report) -> list[str]:
     if not judged:
         others = [v for name, v in report.variants.items() if v.artifact and name != report.baseline]
         told = not others or any(v.status == "failed" for v in report.variants.values())
-        return [] if told else ["Outputs were not compared: the recipe names no data: evaluation."]
+        why = "the recipe names no data: evaluation" if report.recipe.path else "speed alone was asked"
+        return [] if told else [f"Outputs were not compared: {why}."]
     count = judged[0].samples
     metric = next((accuracy.metric for accuracy in judged if accuracy.metric), None)
     if metric is None:

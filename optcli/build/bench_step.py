@@ -1,0 +1,135 @@
+"""What the worker of `optcli bench` does: look into one model file, and lay it out as an artifact."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from optcli import sources
+from optcli.artifact import Artifact, Format
+from optcli.draft import shapes
+from optcli.errors import InputError
+from optcli.formats import aoti as aoti_format
+from optcli.formats import openvino as openvino_format
+from optcli.inspection import exported as exported_inspection
+from optcli.inspection import onnx as onnx_inspection
+from optcli.inspection import openvino as openvino_inspection
+from optcli.settings import TensorSpec, batch_range
+from optcli.workers import Channel
+
+
+def lay_out(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
+    """Write the artifact of `path` into `out`; gives `inputs`, `outputs`, `precision` and `notes`.
+
+    `inputs` are looked for where none are given. Raises `InputError`, `TrustError`, `MissingError`.
+    """
+    path, out = Path(payload["path"]), Path(payload["out"])
+    given = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
+    format = Format(payload["format"])
+    notes: list[str] = []
+    outputs: Sequence[str]
+    if format == Format.AOTI:
+        inputs, outputs, precision = given, _package(path, out, given), "unknown"
+    elif format == Format.OPENVINO:
+        inputs, outputs, precision = _openvino(path, out, given)
+    else:
+        inputs = given or _inputs(format, path, notes)
+        source = sources.named(f"{format}:{path}", path.parent)
+        written = source.write(out, inputs)
+        outputs, precision = written.outputs, written.precision
+    return {
+        "inputs": [spec.model_dump(mode="json") for spec in inputs],
+        "outputs": list(outputs),
+        "precision": precision,
+        "notes": notes,
+    }
+
+
+def check_samples(payload: dict[str, Any], channel: Channel) -> list[str]:
+    """The names of the inputs that an .npz has samples for. Raises `InputError`."""
+    import numpy as np
+
+    inputs = [TensorSpec.model_validate(spec) for spec in payload["inputs"]]
+    place = payload["path"]
+    hint = f"name its arrays {', '.join(spec.name for spec in inputs)}, each [samples, ...]"
+    try:
+        with np.load(place, allow_pickle=False) as archive:
+            arrays = {spec.name: archive[spec.name].shape for spec in inputs if spec.name in archive}
+            names = ", ".join(archive)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"this is no .npz of arrays: {error}", place=place, hint=hint) from error
+    if not arrays:
+        raise InputError(f"the file has {names}, none of the inputs", place=place, hint=hint)
+    for spec in inputs:
+        wanted = spec.concrete(1)[1:]
+        if spec.name in arrays and (not arrays[spec.name] or arrays[spec.name][1:] != wanted):
+            raise InputError(
+                f"samples of {spec.name!r} have shape {list(arrays[spec.name])}, wanted [n, "
+                f"{', '.join(map(str, wanted))}]",
+                place=place,
+                hint="prepare the samples as the model takes them, or say the size with --input",
+            )
+    return list(arrays)
+
+
+def _inputs(format: Format, path: Path, notes: list[str]) -> tuple[TensorSpec, ...]:
+    if format == Format.TORCHSCRIPT:
+        return tuple(shapes.of_script(path, notes))
+    look = onnx_inspection.look if format == Format.ONNX else exported_inspection.look
+    found = look(path, [])
+    bounds = found.get("facts", {}).get("bounds", {})
+    return tuple(shapes.from_file(each, bounds) for each in found["inputs"])
+
+
+def _openvino(
+    path: Path, out: Path, given: tuple[TensorSpec, ...]
+) -> tuple[tuple[TensorSpec, ...], Sequence[str], str]:
+    weights = path.with_suffix(".bin")
+    if not weights.is_file():
+        raise InputError(
+            f"the weights {weights.name} are missing", place=str(path), hint="copy them beside it"
+        )
+    # Links, not copies: OpenVINO maps the weights, and nothing is written there.
+    os.symlink(path, out / openvino_format.FILE)
+    os.symlink(weights, out / openvino_format.WEIGHTS)
+    found = openvino_inspection.look(out, given)
+    inputs = given or tuple(shapes.from_file(each, {}) for each in found["inputs"])
+    return inputs, [str(each["name"]) for each in found["outputs"]], str(found["precision"])
+
+
+def _package(path: Path, out: Path, inputs: tuple[TensorSpec, ...]) -> list[str]:
+    """Names for a package's outputs, as many as it gives: it says neither inputs nor outputs."""
+    from optcli.formats.torch_calls import example_inputs, flatten_outputs
+
+    shutil.copyfile(path, out / aoti_format.FILE)
+    aoti_format.check(out)
+    import torch
+
+    feed = example_inputs(inputs, batch_range(inputs).min)
+    try:
+        with torch.inference_mode():
+            results = aoti_format.open(out)(*(feed[spec.name] for spec in inputs))
+    except Exception as error:
+        raise InputError(
+            f"the package does not run on these inputs: {error}",
+            place=str(path),
+            hint="say them as it was compiled: --input NAME:DTYPE[SIZES], in their order",
+        ) from error
+    return list(flatten_outputs(results))
+
+
+def artifact(payload: dict[str, Any], laid_out: dict[str, Any], digest: str, size: int) -> Artifact:
+    """What `lay_out` wrote, as an artifact."""
+    facts = {"outputs": laid_out["outputs"]}
+    return Artifact(
+        digest,
+        Format(payload["format"]),
+        Path(payload["out"]),
+        laid_out["precision"],
+        size,
+        digest,
+        facts,
+    )

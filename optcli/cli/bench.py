@@ -1,0 +1,86 @@
+"""`optcli bench`: model files that no recipe built, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from optcli.cli import options, show
+from optcli.cli.progress import Progress
+
+
+@click.command("bench")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME:DTYPE[SIZES]",
+    help='An input, where looking does not find it: "image:float32[batch,3,224,224]".',
+)
+@click.option(
+    "--batch-size", "batch_sizes", multiple=True, type=click.IntRange(1), help="May be repeated."
+)
+@click.option("--threads", type=click.IntRange(1), help="Default: the usable cores.")
+@click.option(
+    "--mode",
+    type=click.Choice(["quick", "table"]),
+    default="quick",
+    show_default=True,
+    help="`table` takes minutes: several launches, for numbers to be cited.",
+)
+@click.option("--runner", metavar="NAME", help="Run all of them in this runner.")
+@click.option(
+    "--samples",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.npz",
+    help="Real inputs: arrays called like the inputs, [samples, ...]; default: random ones.",
+)
+@click.option("--trust", is_flag=True, help="Run TorchScript and native code from elsewhere.")
+@options.store
+@options.as_json
+@options.verbose
+def command(
+    files: tuple[Path, ...],
+    inputs: tuple[str, ...],
+    batch_sizes: tuple[int, ...],
+    threads: int | None,
+    mode: Literal["quick", "table"],
+    runner: str | None,
+    samples: Path | None,
+    trust: bool,
+    store: Path | None,
+    as_json: bool,
+) -> int:
+    """Measure FILEs side by side; the first is what the others are compared with.
+
+    A FILE is an .onnx, .pt2 (exported or AOTInductor), OpenVINO .xml or TorchScript .pt file, or the
+    folder of an artifact. Inputs are found by looking; their values are random unless --samples says
+    otherwise. Only speed is measured: outputs are not compared.
+    """
+    from optcli.build.bench import bench
+    from optcli.draft import InputText
+
+    progress = Progress()
+    try:
+        report = bench(
+            files,
+            inputs=tuple(InputText.read(text) for text in inputs),
+            batch_sizes=batch_sizes or (1,),
+            threads=threads,
+            mode=mode,
+            runner=runner,
+            samples=samples,
+            trust=trust,
+            store=store,
+            observer=progress,
+        )
+    finally:
+        progress.close()
+    if as_json:
+        click.echo(report.to_json())
+    else:
+        show(report)
+    return report.exit_code
