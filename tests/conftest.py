@@ -42,6 +42,20 @@ def _own_temporary_files() -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def _ready_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    import ready_data
+
+    return ready_data.write(tmp_path_factory.mktemp("ready"))
+
+
+@pytest.fixture
+def ready(_ready_data: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ready recipes find data and models."""
+    for name, place in _ready_data.items():
+        monkeypatch.setenv(name, place)
+
+
 @pytest.fixture
 def tmp_store(tmp_path: Path) -> Store:
     """An empty store."""

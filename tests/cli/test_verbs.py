@@ -278,6 +278,7 @@ def test_names_with_spaces_and_beyond_ascii(tmp_path):
     assert "plain" in said.out
 
 
+@pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize(
     "recipe", sorted((REPOSITORY / "recipes").glob("*.yaml")), ids=lambda path: path.name
 )

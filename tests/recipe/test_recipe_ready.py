@@ -12,9 +12,25 @@ from optcli.recipe import MODELINE, SCHEMA_FILE, load, schema
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.yaml"))
 
 
+@pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_ready_recipe_loads(path: Path) -> None:
     assert load(path).variants
+
+
+def test_a_ready_recipe_says_what_data_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IMAGES", "/nowhere/imagenet")
+    with pytest.raises(RecipeError) as caught:
+        load(RECIPES[0].parent / "resnet50.yaml")
+    first, *others = caught.value.problems
+    assert first.message == "data.calibration.source: no such folder: /nowhere/imagenet"
+    assert len(others) == 1
+
+
+def test_the_readme_lists_the_ready_recipes() -> None:
+    readme = (RECIPES[0].parents[1] / "README.md").read_text()
+    for path in RECIPES:
+        assert f"`recipes/{path.name}`" in readme
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
