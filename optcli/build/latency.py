@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 from optcli import environment, latency
 from optcli.artifact import Artifact
+from optcli.build import quiet
 from optcli.build.plan import Plan, PlannedVariant, own_code
 from optcli.digest import of_value
 from optcli.latency import Candidate, Measured
@@ -19,7 +18,6 @@ from optcli.latency.quantiles import quantiles
 from optcli.observer import Observer
 from optcli.results import Estimate, Latency
 from optcli.store import Store, key_of
-from optcli.store.locks import held
 
 _KIND = "measurement"
 STEP = "latency"
@@ -79,8 +77,7 @@ def measure(
         observer.cached(STEP)
         shutil.copyfile(known.path / "samples.npz", samples)
         return _of_record(known.record, ids)
-    waiting = "another build is measuring on this machine; waiting for it"
-    with held(_one_at_a_time(), waiting=lambda: observer.warned(STEP, waiting)):
+    with quiet.alone(STEP, observer):
         measured = latency.measure(
             [_candidate(v, artifacts[v.name], plan.threads) for v in variants],
             plan.baseline if plan.baseline in ids else variants[0].name,
@@ -100,11 +97,6 @@ def measure(
             shutil.copyfile(samples, work / "samples.npz")
             store.put(_KIND, key, work, record, ingredients)
     return _of_record(record, ids)
-
-
-def _one_at_a_time() -> Path:
-    """The lock of this machine: two builds that measure at the same time would measure each other."""
-    return Path(tempfile.gettempdir()) / f"optcli-measuring-{getattr(os, 'getuid', int)()}.lock"
 
 
 def _ids(
@@ -160,7 +152,7 @@ def _ingredients(
             for v in variants
             if (parent := parent_of(v, plan)) is not None and parent in ids
         ),
-        "settings": plan.recipe.latency.model_dump(mode="json", exclude={"min_speedup"}),
+        "settings": plan.recipe.latency.model_dump(mode="json", exclude={"min_speedup", "sweep"}),
         "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
         "seed": plan.recipe.seed,
         "wants_p99": slo is not None and slo.p99_ms is not None,

@@ -18,6 +18,7 @@ from optcli import runners, workers
 from optcli.errors import OptcliError
 from optcli.latency import memory
 from optcli.latency.budget import budget
+from optcli.latency.doubts import FLUCTUATING, NOT_FIT
 from optcli.latency.fit import fit
 from optcli.latency.plan import Candidate
 from optcli.latency.sweep_plan import (
@@ -40,7 +41,6 @@ _MEMORY_SHARE = 0.7
 # Launches end where the machine turns out to be so many times as slow as planned.
 _PATIENCE = 2
 _SHORTEST_WAIT_S = 120.0
-_FLUCTUATING = 0.10
 _SPAWNED = "optcli.latency.process:serve"
 
 
@@ -212,8 +212,9 @@ class _Run:
         times = [ns for launch in launches for ns in launch]
         assert p50 is not None
         flags = [] if p99 else [f"p99 n/a (n={len(times)}, needs {needed(0.99)})"]
-        if (share := spread(times)) > _FLUCTUATING:
-            flags.append(f"fluctuating (IQR/median {100 * share:.0f} %)")
+        if (share := spread(times)) > FLUCTUATING:
+            word = "environment not fit" if share > NOT_FIT else "fluctuating"
+            flags.append(f"{word} (IQR/median {100 * share:.0f} %)")
         return SweepPoint(
             batch_size=size,
             p50_ms=_milliseconds(p50),

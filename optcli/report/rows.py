@@ -104,4 +104,8 @@ def _near_the_limit(variant: VariantReport, latency: Latency | None) -> dict[str
     operations = wording.number(work.per_image * latency.batch_size / 1e9)
     if share is None:
         return {"operations": operations, "share": wording.NONE}
-    return {"operations": operations, "share": f"{100 * share.share:.0f} % ({share.bound})"}
+    return {"operations": operations, "share": f"{_percent(share.share)} ({share.bound})"}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"

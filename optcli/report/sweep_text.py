@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from optcli.report import wording
 from optcli.results import Report, Sweep, SweepFit
@@ -32,11 +32,15 @@ def sweep_markdown(report: Report) -> list[str]:
 
 
 def sentences(sweep: Sweep) -> list[str]:
-    """What a sweep says in words: the line, the budget, why it went no further."""
+    """What a sweep says in words: the line, the budget, why it went no further, and doubts."""
     found = [] if sweep.fit is None else [_line(sweep.fit)]
     if sweep.budget is not None:
         found.append(f"budget: {sweep.budget.sentence}")
-    return [*found, f"stopped: {sweep.stopped_because}"]
+    found.append(f"stopped: {sweep.stopped_because}")
+    for word in ("fluctuating", "environment not fit"):
+        at = [f"{point.batch_size}" for point in sweep.points if _flagged(point.flags, word)]
+        found += [f"{word} at batch {wording.listed(at)}"] if at else []
+    return found
 
 
 _HEADINGS = ("batch", "p50 ms", "[95 %]", "p99 ms", "[95 %]", "images/s", "calls")
@@ -51,6 +55,10 @@ def _block(name: str, sweep: Sweep) -> Iterator[str]:
             yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
     for sentence in sentences(sweep):
         yield f"  {sentence}"
+
+
+def _flagged(flags: Sequence[str], word: str) -> bool:
+    return any(flag.startswith(word) for flag in flags)
 
 
 def _cells(sweep: Sweep) -> list[tuple[str, ...]]:
