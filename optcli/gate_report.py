@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 from pydantic import Field
@@ -66,7 +68,10 @@ class GatedVariant(Result):
 
 
 class GateReport(Result):
-    """One run of the gate. `baseline` says where it came from, `sentence` is the answer in words."""
+    """One run of the gate. `baseline` says where it came from, `sentence` is the answer in words.
+
+    Raw samples lie beside it, as `<variant>.samples.npz`.
+    """
 
     schema_version: int = Field(SCHEMA, alias="schema")
     recipe: RecipeSummary
@@ -78,7 +83,6 @@ class GateReport(Result):
     environment: dict[str, Any]
     baseline_environment: dict[str, Any]
     protocol: dict[str, Any] = Field(default_factory=dict)
-    samples: str | None = None
     started: str
     finished: str
 
@@ -115,3 +119,49 @@ def worst(outcomes: Any) -> Outcome:
         if outcome in found:
             return outcome
     return "accept"
+
+
+class Entry(Result):
+    """One figure of one run of the gate. `machine` is a digest of CPU, cores and threads."""
+
+    at: str
+    recipe: str
+    commit: str | None = None
+    baseline: str
+    variant: str
+    metric: str
+    batch_size: int | None = None
+    unit: str
+    value: float
+    change: float | None = None
+    outcome: Outcome
+    machine: str
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A figure over time on one machine; `steps` are indices at which it changed and stayed so."""
+
+    recipe: str
+    variant: str
+    metric: str
+    batch_size: int | None
+    unit: str
+    machine: str
+    entries: tuple[Entry, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """`onnx-int8 p50, batch 1`."""
+        where = "" if self.batch_size is None else f", batch {self.batch_size}"
+        return f"{self.variant} {self.metric}{where}"
+
+    def growth(self, step: int) -> float:
+        """How much the median grew at a step, as a fraction of the median before it."""
+        bounds = [0, *self.steps, len(self.entries)]
+        place = self.steps.index(step)
+        values = [each.value for each in self.entries]
+        before = median(values[bounds[place] : step])
+        after = median(values[step : bounds[place + 2]])
+        return after / before - 1 if before else 0.0

@@ -11,69 +11,18 @@ import os
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from optcli.digest import of_value
 from optcli.errors import InputError
-from optcli.gate_report import GateReport
-from optcli.results import Outcome, Result
+from optcli.gate_report import Entry, GateReport, Trend
 from optcli.store import disk
 from optcli.store.locks import held
 
-SCHEMA = 1
 # A step must last this many runs to be one; fewer are outliers.
 _SHORTEST = 3
 _LONGEST_LINE_BYTES = 1024**2
-
-
-class Entry(Result):
-    """One figure of one run of the gate. `machine` is a digest of CPU, cores and threads."""
-
-    at: str
-    recipe: str
-    commit: str | None = None
-    baseline: str
-    variant: str
-    metric: str
-    batch_size: int | None = None
-    unit: str
-    value: float
-    change: float | None = None
-    outcome: Outcome
-    machine: str
-
-
-@dataclass(frozen=True)
-class Trend:
-    """A figure over time on one machine; `steps` are indices at which it changed and stayed so."""
-
-    recipe: str
-    variant: str
-    metric: str
-    batch_size: int | None
-    unit: str
-    machine: str
-    entries: tuple[Entry, ...]
-    steps: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """`onnx-int8 p50, batch 1`."""
-        where = "" if self.batch_size is None else f", batch {self.batch_size}"
-        return f"{self.variant} {self.metric}{where}"
-
-    def growth(self, step: int) -> float:
-        """How much the median grew at a step, as a fraction of the median before it."""
-        from statistics import median
-
-        bounds = [0, *self.steps, len(self.entries)]
-        place = self.steps.index(step)
-        values = [each.value for each in self.entries]
-        before = median(values[bounds[place] : step])
-        after = median(values[step : bounds[place + 2]])
-        return after / before - 1 if before else 0.0
 
 
 def append(path: Path, report: GateReport, commit: str | None = None) -> int:

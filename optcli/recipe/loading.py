@@ -107,6 +107,7 @@ def _recipe(
     assert sections.model is not None
     assert sections.inputs is not None
     assert sections.latency is not None
+    assert sections.gate is not None
     matrix = node.get("matrix")
     header = sections.header.model_dump()
     recipe = Recipe(
@@ -121,6 +122,7 @@ def _recipe(
         latency=_with_batch_sizes(sections.latency, sections.inputs),
         accuracy=sections.accuracy,
         slo=sections.slo,
+        gate=sections.gate,
         path=path,
         folder=folder,
     )

@@ -13,7 +13,7 @@ from optcli.digest import of_value
 from optcli.passes import Pass
 from optcli.postprocess import PostprocessSettings
 from optcli.runners import Runner
-from optcli.settings import LatencySettings, Settings, SloSettings, TensorSpec
+from optcli.settings import GateSettings, LatencySettings, Settings, SloSettings, TensorSpec
 
 ROLES = ("calibration", "training", "validation", "evaluation")
 
@@ -115,6 +115,7 @@ class Recipe(Header):
     latency: LatencySettings = LatencySettings()
     accuracy: AccuracySettings | None = None
     slo: SloSettings | None = None
+    gate: GateSettings = GateSettings()
     path: Path
     folder: Path
     digest: str = ""

@@ -12,7 +12,7 @@ from optcli.accuracy_settings import AccuracySettings
 from optcli.data import DataSettings
 from optcli.postprocess import PostprocessSettings
 from optcli.recipe.models import REQUIRED, ROLES, Header, ModelSettings, VariantSettings
-from optcli.settings import LatencySettings, SloSettings, SymbolRange, TensorSpec
+from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings, SymbolRange, TensorSpec
 
 # The first line of a recipe, by which editors find the schema beside it.
 SCHEMA_FILE = "recipe.schema.json"
@@ -39,6 +39,8 @@ def schema() -> dict[str, Any]:
         PostprocessSettings,
         AccuracySettings,
         SloSettings,
+        GateBar,
+        GateSettings,
         VariantSettings,
         *own.values(),
         *ways.values(),
@@ -75,6 +77,7 @@ def schema() -> dict[str, Any]:
         "latency": _removable(ref(LatencySettings)),
         "accuracy": _removable(ref(AccuracySettings)),
         "slo": _removable(ref(SloSettings)),
+        "gate": _removable(ref(GateSettings)),
         "variants": {"type": "object", "additionalProperties": _removable({"$ref": "#/$defs/Variant"})},
         "matrix": {"type": "object", "additionalProperties": {"$ref": "#/$defs/MatrixEntry"}},
     }

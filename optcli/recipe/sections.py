@@ -16,6 +16,7 @@ from optcli.recipe.models import KEYS, REQUIRED, ROLES, Header, ModelSettings
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.wording import allowed_keys, checked, found, unknown_keys
 from optcli.settings import (
+    GateSettings,
     LatencySettings,
     Settings,
     SloSettings,
@@ -28,6 +29,7 @@ _SETTINGS: dict[str, type[Settings]] = {
     "latency": LatencySettings,
     "accuracy": AccuracySettings,
     "slo": SloSettings,
+    "gate": GateSettings,
 }
 _HINTS = {
     "version": "version: 1",
@@ -53,6 +55,7 @@ class Sections:
     postprocess: PostprocessSettings | None
     accuracy: AccuracySettings | None
     slo: SloSettings | None
+    gate: GateSettings | None
 
 
 def read_sections(recipe: Node, folder: Path, problems: Problems) -> Sections:
@@ -65,6 +68,8 @@ def read_sections(recipe: Node, folder: Path, problems: Problems) -> Sections:
     }
     latency = settings["latency"] if _given(recipe, "latency") else LatencySettings()
     assert latency is None or isinstance(latency, LatencySettings)
+    gate = settings["gate"] if _given(recipe, "gate") else GateSettings()
+    assert gate is None or isinstance(gate, GateSettings)
     accuracy, slo = settings["accuracy"], settings["slo"]
     assert accuracy is None or isinstance(accuracy, AccuracySettings)
     assert slo is None or isinstance(slo, SloSettings)
@@ -82,6 +87,7 @@ def read_sections(recipe: Node, folder: Path, problems: Problems) -> Sections:
         _postprocess(recipe, folder, problems),
         accuracy,
         slo,
+        gate,
     )
 
 

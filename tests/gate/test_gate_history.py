@@ -7,7 +7,7 @@ import pytest
 
 from optcli.errors import InputError, StoreError
 from optcli.gate import comparisons, history
-from optcli.gate_report import GatedVariant, GateReport
+from optcli.gate_report import Entry, GatedVariant, GateReport, Trend
 from optcli.results import RecipeSummary
 
 
@@ -80,7 +80,7 @@ def noisy(levels, spread, seed):
 def test_steps_are_found_where_they_are():
     values = noisy([1.0] * 15 + [1.08] * 15 + [0.9] * 10, 0.01, 3)
     assert history.change_points(values) == [15, 30]
-    trend = history.Trend("r", "v", "p50", 1, "ms", "m", tuple(map(entry, values)), (15, 30))
+    trend = Trend("r", "v", "p50", 1, "ms", "m", tuple(map(entry, values)), (15, 30))
     assert trend.growth(15) == pytest.approx(0.08, abs=0.01)
     assert trend.growth(30) == pytest.approx(0.9 / 1.08 - 1, abs=0.01)
 
@@ -94,7 +94,7 @@ def test_noise_and_single_outliers_are_no_steps():
 
 
 def entry(value):
-    return history.Entry(
+    return Entry(
         at="2026-01-01", recipe="r", baseline="main", variant="v", metric="p50", unit="ms",
         value=value, outcome="accept", machine="m",
     )  # fmt: skip

@@ -82,9 +82,9 @@ def _change(found: Comparison) -> str:
     if found.change is None:
         return ""
     sign = -1 if found.metric == "accuracy" else 1  # a loss is shown as a fall
-    value = f"{100 * sign * found.change.value:+.1f} %"
-    if found.metric == "accuracy":
-        value = f"{100 * sign * found.change.value:+.2f} points"
+    # Adding 0.0 turns a negative zero into none.
+    growth = round(100 * sign * found.change.value, 2 if found.metric == "accuracy" else 1) + 0.0
+    value = f"{growth:+.2f} points" if found.metric == "accuracy" else f"{growth:+.1f} %"
     low, high = found.change.low, found.change.high
     if low is None or high is None:
         return value

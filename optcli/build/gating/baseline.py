@@ -1,0 +1,138 @@
+"""Where the baseline comes from: a commit, a saved build, a file or a URL; and if it can run here."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli import baselines, environment
+from optcli.baselines import Baseline
+from optcli.build.execute import Settings
+from optcli.build.gating.side import Side, kept_of
+from optcli.build.making import make, planned
+from optcli.build.phases import Phases
+from optcli.errors import InputError, MissingError
+from optcli.observer import Observer
+from optcli.recipe import load
+from optcli.store import Store
+
+if TYPE_CHECKING:
+    from optcli.build.gating import Options
+
+_GIT = "git:"
+
+
+def resolve(
+    reference: str,
+    recipe: Path,
+    names: Sequence[str],
+    artifacts: Path,
+    store: Store,
+    observer: Observer,
+    settings: Settings,
+    options: Options,
+) -> Baseline:
+    """What a reference stands for, its artifacts in the store."""
+    if reference.startswith(_GIT):
+        return _of_commit(reference, recipe, names, store, observer, settings, options)
+    with baselines.fetch(reference, artifacts) as pack:
+        return baselines.load(pack, reference, store, trust=options.trust)
+
+
+def _of_commit(
+    reference: str,
+    recipe: Path,
+    names: Sequence[str],
+    store: Store,
+    observer: Observer,
+    settings: Settings,
+    options: Options,
+) -> Baseline:
+    """The recipe as it was at a commit, built through the same store: what is alike costs nothing."""
+    revision = reference.removeprefix(_GIT)
+    with baselines.checked_out(recipe, revision, store) as (old, commit):
+        # A variant that was not there yet is new: there is nothing to compare it with.
+        there = [name for name in names if name in load(old, options.overrides).variants]
+        to_do = planned(old, store, options.overrides, there)
+        made = make(to_do, store, observer, settings, Phases())
+        origin = reference if revision.startswith(commit[:7]) else f"{reference} ({commit[:10]})"
+        kept = kept_of(made, there)
+        packages = sorted({package for v in to_do.variants for package in v.runner.needs.packages})
+        return Baseline(origin, kept, to_do.recipe.inputs, environment.describe(packages))
+
+
+def interpreter_of(place: Path) -> str:
+    """The Python of a virtual environment's folder, or the one named itself."""
+    if place.is_dir():
+        for name in ("bin/python", "Scripts/python.exe"):
+            if (place / name).exists():
+                return str((place / name).absolute())
+    if place.is_file():
+        return str(place.absolute())
+    raise InputError(
+        "there is no Python interpreter here",
+        place=str(place),
+        hint="name a virtual environment's folder, or its bin/python",
+    )
+
+
+def versions_in(interpreter: str, packages: Sequence[str]) -> dict[str, str | None]:
+    """Versions of packages that another interpreter has. Raises `MissingError` where it cannot say."""
+    code = (
+        "import json, sys\nfrom optcli.environment import versions\n"
+        "print(json.dumps(versions(json.loads(sys.argv[1]))))"
+    )
+    import json
+
+    from optcli import __file__ as own
+
+    path = str(Path(own).parents[1])
+    done = subprocess.run(
+        [
+            interpreter,
+            "-c",
+            f"import sys; sys.path.append({path!r})\n{code}",
+            json.dumps(list(packages)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise MissingError(
+            f"the baseline's interpreter cannot run optcli: {said[-1] if said else done.returncode}",
+            place=interpreter,
+            hint="install optcli's requirements into that environment",
+        )
+    found: dict[str, str | None] = json.loads(done.stdout)
+    return found
+
+
+def cannot_run(side: Side, before: Baseline, now: dict[str, Any]) -> str | None:
+    """Why the baseline's artifact cannot be run here; None where it can."""
+    assert side.before is not None
+    bound = any("device" in step for step in side.before.made_by)
+    then, here = before.environment.get("cpu", {}), now["cpu"]
+    if bound and (then.get("machine"), then.get("flags")) != (here["machine"], here["flags"]):
+        lacking = sorted(set(then.get("flags", ())) - set(here["flags"]))
+        what = f"this CPU lacks {', '.join(lacking[:4])}" if lacking else "it was made for another CPU"
+        return f"the baseline's artifact is bound to the CPU it was made on: {what}"
+    from optcli.runners import find
+
+    missing = environment.missing(find(side.before.runner).needs)
+    if missing:
+        return f"the baseline cannot run here: {missing[0].what}"
+    return None
+
+
+def other_versions(side: Side, before: Baseline, now: dict[str, Any]) -> list[str]:
+    """Libraries of the runner that had another version when the baseline was made."""
+    then = before.environment.get("versions", {})
+    return [
+        f"{name} {then[name]} then, {now['versions'].get(name)} now"
+        for name in side.packages
+        if name in then and then[name] != now["versions"].get(name)
+    ]

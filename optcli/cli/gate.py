@@ -1,0 +1,165 @@
+"""`optcli gate`: is the model slower, bigger or worse than before? Blocks the merge if it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from optcli.cli import options
+from optcli.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optcli.gate_report import GateReport
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("gate")
+@options.recipe
+@click.option(
+    "--baseline",
+    "reference",
+    required=True,
+    metavar="NAME|FILE|URL|git:REV",
+    help="What to compare with: a saved baseline, its file or URL, or the recipe at a commit.",
+)
+@click.option(
+    "--variant", "only", multiple=True, help="Judge these; default: those marked `gate: true`."
+)
+@options.store
+@options.artifacts
+@options.overrides
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Steps side by side."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3600.0,
+    show_default=True,
+    help="Seconds that one step may take.",
+)
+@click.option("--trust", is_flag=True, help="Run code that a baseline from elsewhere holds.")
+@click.option(
+    "--baseline-python",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="VENV",
+    help="A virtual environment, or its Python, that runs the baseline: judges new library versions.",
+)
+@click.option(
+    "--against-recorded",
+    is_flag=True,
+    help="Compare with the figures recorded in the baseline instead of measuring it here.",
+)
+@click.option(
+    "--on-inconclusive",
+    type=click.Choice(["fail", "pass"]),
+    help="What a doubt counts as; default: exit code 5.",
+)
+@click.option("--confirm/--no-confirm", default=None, help="Repeat a failure independently.")
+@click.option("--history", type=_FILE, help="Append the figures to this file: see `optcli history`.")
+@click.option("--markdown", type=_FILE, help="Write a comment for a pull request.")
+@click.option("--junit", type=_FILE, help="Write JUnit XML.")
+@click.option("--gitlab-metrics", type=_FILE, help="Write a metrics report for GitLab.")
+@click.option("--benchmark-json", type=_FILE, help="Write JSON for github-action-benchmark.")
+@options.as_json
+@options.verbose
+def command(
+    recipe: Path,
+    reference: str,
+    only: tuple[str, ...],
+    store: Path | None,
+    artifacts: Path | None,
+    overrides: tuple[str, ...],
+    jobs: int,
+    timeout: float,
+    trust: bool,
+    baseline_python: Path | None,
+    against_recorded: bool,
+    on_inconclusive: Literal["fail", "pass"] | None,
+    confirm: bool | None,
+    history: Path | None,
+    markdown: Path | None,
+    junit: Path | None,
+    gitlab_metrics: Path | None,
+    benchmark_json: Path | None,
+    as_json: bool,
+) -> int:
+    """Compare RECIPE's variants with a baseline, measured now, here and side by side.
+
+    The exit code is 0 for a pass, 1 where something became worse beyond its limit, 5 where the
+    measurement cannot tell.
+    """
+    from optcli.build.gating import Options, gate
+    from optcli.report import gate as shown
+
+    progress = Progress()
+    try:
+        report = gate(
+            recipe,
+            reference,
+            Options(
+                only=only,
+                overrides=overrides,
+                jobs=jobs,
+                timeout_s=timeout,
+                trust=trust,
+                baseline_python=baseline_python,
+                against_recorded=against_recorded,
+                on_inconclusive=on_inconclusive,
+                confirm=confirm,
+                history=history,
+            ),
+            store=store,
+            artifacts=options.artifacts_root(artifacts),
+            observer=progress,
+        )
+    finally:
+        progress.close()
+    wanted: dict[Path | None, Callable[[GateReport], str]] = {
+        markdown: shown.markdown,
+        junit: shown.junit,
+        gitlab_metrics: shown.gitlab_metrics,
+        benchmark_json: shown.benchmark_json,
+    }
+    for path, form in wanted.items():
+        if path is not None:
+            path.write_text(form(report))
+    if as_json:
+        click.echo(report.to_json())
+    else:
+        _show(report)
+    _tell_github(report)
+    return report.exit_code
+
+
+def _show(report: GateReport) -> None:
+    from optcli.report import gate as shown
+
+    if not sys.stdout.isatty():
+        click.echo(shown.text(report), nl=False)
+        return
+    from rich.console import Console
+
+    Console().print(shown.table(report))
+
+
+def _tell_github(report: GateReport) -> None:
+    """Annotations and the step's summary, where GitHub Actions runs this."""
+    if os.environ.get("GITHUB_ACTIONS") != "true":
+        return
+    from optcli.report import gate as shown
+
+    # Workflow commands are read from both streams; stdout may be somebody's JSON.
+    for line in shown.github_annotations(report):
+        click.echo(line, err=True)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        with Path(summary).open("a") as stream:
+            stream.write(shown.markdown(report))

@@ -1,0 +1,64 @@
+"""`optcli history`: how the gate's figures went over time. It informs and decides nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from optcli.cli import options
+
+if TYPE_CHECKING:
+    from optcli.gate_report import Trend
+
+
+@click.command("history")
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+@click.option("--recipe", help="Only this recipe.")
+@click.option("--variant", help="Only this variant.")
+@click.option("--metric", help="Only this figure, such as p50 or size.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this file.")
+@options.as_json
+@options.verbose
+def command(
+    path: Path,
+    recipe: str | None,
+    variant: str | None,
+    metric: str | None,
+    html: Path | None,
+    as_json: bool,
+) -> int:
+    """Show the trends in FILE, which `optcli gate --history FILE` writes, with their steps."""
+    from optcli.gate import history
+    from optcli.report import trends as shown
+
+    entries = [
+        each
+        for each in history.load(path)
+        if recipe in (None, each.recipe)
+        and variant in (None, each.variant)
+        and metric in (None, each.metric)
+    ]
+    found = history.trends(entries)
+    if html is not None:
+        html.write_text(shown.page(found))
+    if as_json:
+        click.echo(json.dumps([_record(each) for each in found], indent=2))
+    else:
+        click.echo(shown.text(found), nl=False)
+    return 0
+
+
+def _record(trend: Trend) -> dict[str, Any]:
+    return {
+        "recipe": trend.recipe,
+        "variant": trend.variant,
+        "metric": trend.metric,
+        "batch_size": trend.batch_size,
+        "unit": trend.unit,
+        "machine": trend.machine,
+        "entries": [entry.model_dump(mode="json") for entry in trend.entries],
+        "steps": [{"index": step, "growth": trend.growth(step)} for step in trend.steps],
+    }

@@ -1,0 +1,131 @@
+"""The gate's history: one line per figure in the terminal, one chart per figure in HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from optcli.gate_report import Trend
+from optcli.report import wording
+from optcli.report.html import marks, scales
+from optcli.report.html.document import document, section
+from optcli.report.html.marks import Area
+from optcli.report.html.tags import Markup, tag
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_BARS = 40
+
+
+def text(trends: Sequence[Trend]) -> str:
+    """A table for the terminal: the latest value, a spark line, and where it changed."""
+    import io
+
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    if not trends:
+        return "the history has no such figure\n"
+    made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("recipe", "figure", "machine", "runs", "latest", "trend", "changed"):
+        made.add_column(heading, justify="right" if heading in ("runs", "latest") else "left")
+    for each in trends:
+        made.add_row(
+            each.recipe,
+            each.name,
+            each.machine[:8],
+            str(len(each.entries)),
+            _figure(each.entries[-1].value, each.unit),
+            spark([entry.value for entry in each.entries]),
+            "; ".join(_step(each, step) for step in each.steps) or "no",
+        )
+    stream = io.StringIO()
+    Console(file=stream, width=10_000, color_system=None, highlight=False).print(made)
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    return "\n".join([*lines, "", _HUMBLE]) + "\n"
+
+
+_HUMBLE = "Measured at different times: this informs, and decides nothing. Machines are kept apart."
+
+
+def spark(values: Sequence[float]) -> str:
+    """The last 40 values as bars, from the least to the largest of them."""
+    shown = values[-_MOST_BARS:]
+    low, high = min(shown), max(shown)
+    if high <= low:
+        return _BARS[0] * len(shown)
+    top = len(_BARS) - 1
+    return "".join(_BARS[round((value - low) / (high - low) * top)] for value in shown)
+
+
+def page(trends: Sequence[Trend]) -> str:
+    """One self-contained HTML file with a chart per figure."""
+    return document(
+        "History of the gate",
+        tag("header", tag("h1", "History of the gate"), tag("p", _HUMBLE, class_="lead")),
+        tag("main", *(_section(each) for each in trends)),
+    )
+
+
+def _section(trend: Trend) -> Markup:
+    steps = "; ".join(_step(trend, step) for step in trend.steps)
+    count = len(trend.entries)
+    lead = f"{count} run{'s' if count > 1 else ''} on machine {trend.machine[:8]}, " + (
+        f"changed {steps}" if steps else "no change that stayed"
+    )
+    return section(
+        f"{trend.recipe}: {trend.name}",
+        lead,
+        marks.figure(trend.name, lambda width: _chart(trend, width)),
+    )
+
+
+def _chart(trend: Trend, width: int) -> Markup:
+    values = [entry.value * _scale(trend.unit) for entry in trend.entries]
+    height = 220
+    area = Area(56, width - 16, 34, height - 40)
+    x = scales.spanning(range(1, len(values) + 1), area.left, area.right, log=False)
+    y = scales.spanning(values, area.bottom, area.top)
+    places = [(x(number), y(value)) for number, value in enumerate(values, 1)]
+    drawn = [
+        *marks.axes(area, x, y, "run of the gate", _axis(trend.unit)),
+        marks.path(places, "line c0"),
+    ]
+    for step in trend.steps:
+        at = x(step + 0.5)
+        drawn.append(marks.line(at, area.top, at, area.bottom, "budget"))
+        drawn.append(marks.text(at + 4, area.top + 10, f"{100 * trend.growth(step):+.1f} %"))
+    for (left, top), entry in zip(places, trend.entries, strict=True):
+        said = f"{entry.at[:16]}: {_figure(entry.value, trend.unit)}"
+        commit = f", commit {entry.commit[:10]}" if entry.commit else ""
+        drawn.append(
+            tag("circle", tag("title", said + commit), cx=left, cy=top, r=3.5, class_="dot c0")
+        )
+    return marks.picture(width, height, trend.name, drawn)
+
+
+def _step(trend: Trend, step: int) -> str:
+    entry = trend.entries[step]
+    commit = f" at {entry.commit[:8]}" if entry.commit else ""
+    return f"{100 * trend.growth(step):+.1f} % since {_day(entry.at)}{commit}"
+
+
+def _day(at: str) -> str:
+    try:
+        return datetime.fromisoformat(at).date().isoformat()
+    except ValueError:
+        return at
+
+
+def _figure(value: float, unit: str) -> str:
+    if unit == "bytes":
+        return wording.megabytes(round(value))
+    return wording.percent(value) if unit == "fraction" else f"{wording.number(value)} ms"
+
+
+def _scale(unit: str) -> float:
+    return {"bytes": 1e-6, "fraction": 100.0}.get(unit, 1.0)
+
+
+def _axis(unit: str) -> str:
+    return {"bytes": "MB", "fraction": "%"}.get(unit, "ms")
