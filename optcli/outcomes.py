@@ -8,6 +8,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Outcome = Literal["accept", "reject", "inconclusive"]
 
+# What verdicts on accuracy are called. The policy that decides is `accuracy`, the other one, for
+# information, goes by its own name.
+POLICIES = ("fixed-set", "non-inferiority")
+ACCURACY_VERDICTS = (
+    "accuracy",
+    "outputs",
+    *POLICIES,
+    "batch invariance",
+    "determinism",
+    "saturation",
+    "labels",
+)
+
 
 class Result(BaseModel):
     """Base of all results: frozen; unknown keys of a newer writer are kept out of the way."""

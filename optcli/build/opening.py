@@ -103,6 +103,14 @@ def open_all(
     `largest_batch` at least. Packages of AOTInductor say nothing of theirs: they
     take those of the others. Raises `InputError` where inputs cannot be found or are not the same.
     """
+    found = open_each(targets, scratch, given, largest_batch)
+    return found, given or merged(found)
+
+
+def open_each(
+    targets: Sequence[Target], scratch: Path, given: tuple[TensorSpec, ...], largest_batch: int
+) -> list[Opened]:
+    """Every file as an artifact below `scratch`, each with the inputs that it takes itself."""
     names = _names(targets)
     # Those that can say what they take come first.
     order = sorted(range(len(targets)), key=lambda place: targets[place].format == Format.AOTI)
@@ -115,8 +123,7 @@ def open_all(
         if target.kind == "file" and one.artifact.format in _UNBOUNDED and not given:
             one = replace(one, inputs=tuple(_reaching(spec, largest_batch) for spec in one.inputs))
         opened[place] = one
-    found = [opened[place] for place in range(len(targets))]
-    return found, given or merged(found)
+    return [opened[place] for place in range(len(targets))]
 
 
 def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) -> Opened:

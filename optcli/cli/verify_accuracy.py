@@ -1,4 +1,4 @@
-"""`optcli verify-accuracy`: what each artifact of a finished build costs in accuracy."""
+"""`optcli verify-accuracy`: what each artifact costs in accuracy; of a build, or of model files."""
 
 from __future__ import annotations
 
@@ -8,56 +8,152 @@ from pathlib import Path
 import click
 
 from optcli.cli import options
+from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, UsageError
-from optcli.results import Report
-
-_VERDICTS = ("accuracy", "outputs")
+from optcli.outcomes import ACCURACY_VERDICTS
+from optcli.results import Report, Verdict
 
 
 @click.command("verify-accuracy")
-@click.argument("where", required=False, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT]")
+@click.argument("where", nargs=-1, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT|FILE...]")
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    help="The file that the others are compared with; default: the first.",
+)
+@click.option(
+    "--recipe",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="For files: the recipe that gives inputs, data, metric and postprocess.",
+)
+@click.option("--runner", "runners", multiple=True, metavar="NAME", help="For files; may be repeated.")
+@click.option("--trust", is_flag=True, help="Run TorchScript and native code from elsewhere.")
+@click.option("--remeasure", is_flag=True, help="Evaluate files again.")
+@click.option(
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes for each file."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3600.0,
+    show_default=True,
+    help="Seconds that one file may take.",
+)
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
+@click.option(
+    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML for a CI system."
+)
+@options.overrides
+@options.store
 @options.artifacts
 @options.as_json
 @options.verbose
-def command(where: Path | None, artifacts: Path | None, as_json: bool) -> int:
-    """Show what each artifact of the last build costs in accuracy, with its verdicts.
+def command(
+    where: tuple[Path, ...],
+    baseline: Path | None,
+    recipe: Path | None,
+    runners: tuple[str, ...],
+    trust: bool,
+    remeasure: bool,
+    jobs: int,
+    timeout: float,
+    as_markdown: bool,
+    junit: Path | None,
+    overrides: tuple[str, ...],
+    store: Path | None,
+    artifacts: Path | None,
+    as_json: bool,
+) -> int:
+    """Show what each artifact costs in accuracy, with its verdicts.
 
-    Reads the report of the last build, of a RECIPE's last one, or a REPORT file; nothing is
-    evaluated again. The exit code is 1 where a verdict rejects, 5 where one cannot tell.
+    Without files it reads the report of the last build, of a RECIPE's last one, or a REPORT file;
+    nothing is evaluated again. Model FILEs (or artifacts' folders) are evaluated here, on the data and
+    with the metric of --recipe. The exit code is 1 where a verdict rejects, 5 where one cannot tell.
     """
-    found, path = options.find_report(where, options.artifacts_root(artifacts))
-    judged = {name: v for name, v in found.variants.items() if v.accuracy is not None}
-    if not judged:
+    files = baseline is not None or recipe is not None or len(where) > 1
+    if not files:
+        path = where[0] if where else None
+        found, code = _of_build(path, options.artifacts_root(artifacts))
+    else:
+        from optcli.build.verifying import verify
+
+        if recipe is None:
+            raise UsageError(
+                "files are judged on data, and none is named",
+                place="--recipe",
+                hint="--recipe RECIPE gives inputs, data, metric and postprocess",
+            )
+        named = [*([baseline] if baseline else []), *(path for path in where if path != baseline)]
+        if not named:
+            raise UsageError("no files are named", place="FILE", hint="a.onnx b.onnx c.xml")
+        progress = Progress()
+        try:
+            found = verify(
+                named,
+                recipe,
+                wanted=runners,
+                overrides=overrides,
+                trust=trust,
+                remeasure=remeasure,
+                jobs=jobs,
+                timeout_s=timeout,
+                store=store,
+                observer=progress,
+            )
+        finally:
+            progress.close()
+        code = ExitCode(found.exit_code)
+    _show(found, as_json, as_markdown, junit)
+    return code
+
+
+def _of_build(where: Path | None, root: Path) -> tuple[Report, ExitCode]:
+    found, path = options.find_report(where, root)
+    if not any(variant.accuracy is not None for variant in found.variants.values()):
         raise UsageError(
             "the build judged no accuracy",
             place=str(path),
             hint="give the recipe data.evaluation and accuracy, then build again",
         )
-    if as_json:
-        record = {
-            name: {
-                "accuracy": variant.accuracy.model_dump(mode="json") if variant.accuracy else None,
-                "verdicts": [
-                    v.model_dump(mode="json") for v in variant.verdicts if v.name in _VERDICTS
-                ],
-            }
-            for name, variant in judged.items()
-        }
-        click.echo(json.dumps({"baseline": found.baseline, "variants": record}, indent=2))
-    else:
-        from optcli import report
-
-        click.echo(report.accuracy_text(found), nl=False)
-    return _exit_code(found)
-
-
-def _exit_code(found: Report) -> ExitCode:
     outcomes = [
         verdict.outcome
         for variant in found.variants.values()
-        for verdict in variant.verdicts
-        if verdict.blocking and verdict.name in _VERDICTS
+        for verdict in _own(variant.verdicts)
+        if verdict.blocking
     ]
     if "reject" in outcomes:
-        return ExitCode.REJECTED
-    return ExitCode.INCONCLUSIVE if "inconclusive" in outcomes else ExitCode.DONE
+        return found, ExitCode.REJECTED
+    return found, ExitCode.INCONCLUSIVE if "inconclusive" in outcomes else ExitCode.DONE
+
+
+def _own(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
+    return [verdict for verdict in verdicts if verdict.name in ACCURACY_VERDICTS]
+
+
+def _show(found: Report, as_json: bool, as_markdown: bool, junit: Path | None) -> None:
+    from optcli import report
+    from optcli.report import accuracy_forms
+
+    if junit is not None:
+        try:
+            junit.write_text(accuracy_forms.junit(found), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"cannot be written: {error.strerror}", place=str(junit), hint="name another file"
+            ) from error
+    if as_json:
+        variants = {
+            name: {
+                "status": variant.status,
+                "reason": variant.reason,
+                "accuracy": variant.accuracy and variant.accuracy.model_dump(mode="json"),
+                "verdicts": [each.model_dump(mode="json") for each in _own(variant.verdicts)],
+            }
+            for name, variant in found.variants.items()
+            if variant.accuracy is not None or variant.status == "failed"
+        }
+        click.echo(json.dumps({"baseline": found.baseline, "variants": variants}, indent=2))
+    elif as_markdown:
+        click.echo(accuracy_forms.markdown(found), nl=False)
+    else:
+        click.echo(report.accuracy_text(found), nl=False)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from optcli.outcomes import ACCURACY_VERDICTS
 from optcli.report import wording
 from optcli.results import Accuracy, Report, VariantReport
 
 
 def accuracy_text(report: Report) -> str:
-    """One paragraph a variant: the metric and its change with interval, lost and gained, verdicts."""
+    """One paragraph a variant: metric, change with interval, further figures, both policies, advice."""
     blocks = [
         "\n".join(_lines(name, variant, report.baseline))
         for name, variant in report.variants.items()
@@ -27,19 +28,46 @@ def _lines(name: str, variant: VariantReport, baseline: str) -> Iterator[str]:
     accuracy = variant.accuracy
     assert accuracy is not None
     runner = variant.runner or {}
-    yield f"{name}  ({runner.get('name', '')}, {runner.get('precision', '')})"
+    isa = f", {accuracy.isa}" if accuracy.isa else ""
+    yield f"{name}  ({runner.get('name', '')}, {runner.get('precision', '')}{isa})"
     if accuracy.metric is not None:
         yield f"  {accuracy.metric} {wording.percent(accuracy.value)} on {accuracy.samples} samples"
     if name != baseline:
-        if accuracy.drop is not None:
-            yield f"  change {_change(accuracy)}: {accuracy.regressed} lost, {accuracy.improved} gained"
-        if accuracy.output_error is not None:
-            error = accuracy.output_error
-            largest = "" if error.max_abs is None else f", largest difference {error.max_abs:.3g}"
-            yield f"  outputs against {baseline}: {wording.difference(error)}{largest}"
+        yield from _against(accuracy, baseline)
+    else:
+        for figure, found in accuracy.figures.items():
+            yield f"  {figure} {wording.percent(found.baseline)}"
     for verdict in variant.verdicts:
-        if verdict.name in ("accuracy", "outputs") and name != baseline:
-            yield f"  {verdict.outcome}: {verdict.reason}"
+        judging = verdict.name in ACCURACY_VERDICTS
+        if not judging or (name == baseline and verdict.outcome == "accept"):
+            continue
+        named = verdict.name in ("accuracy", "outputs")
+        yield f"  {verdict.outcome}: {'' if named else f'{verdict.name}: '}{verdict.reason}"
+
+
+def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:
+    """The change, figure by figure."""
+    if accuracy.drop is not None:
+        sides = ""
+        if accuracy.regressed is not None:
+            sides = f": {accuracy.regressed} lost, {accuracy.improved} gained"
+        yield f"  change {_change(accuracy)}{sides}"
+    for figure, found in accuracy.figures.items():
+        points = 100 * (found.value - found.baseline)
+        yield f"  {figure} {wording.percent(found.value)} ({points:+.2f})"
+    if accuracy.classes:
+        changed = [
+            f"{each.label} ({each.regressed} lost, {each.improved} gained of {each.samples})"
+            for each in accuracy.classes
+        ]
+        yield f"  classes that changed most: {', '.join(changed)}"
+    if accuracy.output_error is not None:
+        error = accuracy.output_error
+        largest = "" if error.max_abs is None else f", largest difference {error.max_abs:.3g}"
+        same = ""
+        if accuracy.agreement is not None:
+            same = f", largest score the same for {wording.percent(accuracy.agreement)}"
+        yield f"  outputs against {baseline}: {wording.difference(error)}{largest}{same}"
 
 
 def _change(accuracy: Accuracy) -> str:
@@ -47,4 +75,9 @@ def _change(accuracy: Accuracy) -> str:
     assert drop is not None
     if drop.low is None or drop.high is None:
         return f"{wording.change(accuracy)} points"
-    return f"{wording.change(accuracy)} points [{-100 * drop.high:+.2f}, {-100 * drop.low:+.2f}]"
+    ends = (drop.low, drop.high) if accuracy.better == "lower" else (-drop.high, -drop.low)
+    return f"{wording.change(accuracy)} points [{_points(ends[0])}, {_points(ends[1])}]"
+
+
+def _points(fraction: float) -> str:
+    return f"{round(100 * fraction, 2) + 0.0:+.2f}"

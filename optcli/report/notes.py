@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from optcli.outcomes import POLICIES
 from optcli.report import wording
 from optcli.results import Report
 
@@ -34,7 +35,9 @@ def notes(report: Report) -> Notes:
 def _reasons(report: Report) -> Iterator[str]:
     for name, variant in report.variants.items():
         for each in variant.verdicts:
-            if each.outcome == "accept":
+            # The policy that does not decide is worth a note only where it rejects.
+            aside = each.name in POLICIES and each.outcome == "inconclusive"
+            if each.outcome == "accept" or aside:
                 continue
             word = {"reject": "rejected", "inconclusive": "inconclusive"}[each.outcome]
             label = f"{each.name} {word}" if each.blocking else each.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from optcli.outcomes import POLICIES
 from optcli.results import Accuracy, Estimate, OutputError, VariantReport, Verdict
 
 NONE = "n/a"
@@ -51,7 +52,8 @@ def change(accuracy: Accuracy | None) -> str:
     """The change of accuracy in points of percent: `-0.28`."""
     if accuracy is None or accuracy.drop is None:
         return ""
-    points = -100 * accuracy.drop.value
+    # A drop is a loss, whichever way the metric counts.
+    points = 100 * accuracy.drop.value * (1 if accuracy.better == "lower" else -1)
     return "0.00" if abs(points) < 0.005 else f"{points:+.2f}"
 
 
@@ -80,7 +82,11 @@ def verdict(variant: VariantReport, is_baseline: bool) -> tuple[str, str]:
         names = [each.name for each in variant.verdicts if each.blocking and each.outcome == outcome]
         if names:
             return f"{outcome}: {', '.join(names)}", outcome
-    advice = [each for each in variant.verdicts if not each.blocking and each.outcome != "accept"]
+    advice = [
+        each
+        for each in variant.verdicts
+        if not each.blocking and each.outcome != "accept" and each.name not in POLICIES
+    ]
     for each in sorted(advice, key=lambda each: (each.name != "outputs", each.outcome != "reject")):
         return _advice(each), "inconclusive"
     return ("baseline" if is_baseline else "accept"), "accept"

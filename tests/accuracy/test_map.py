@@ -1,0 +1,302 @@
+"""mAP is pycocotools' own: with the library's sums on invented boxes, and for a real detector."""
+
+import contextlib
+import io
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from optcli import accuracy
+from optcli.accuracy import decoding, kept, merging, resampling
+from optcli.accuracy.metrics import Seen
+from optcli.accuracy.metrics.map import Map
+from optcli.accuracy_settings import AccuracySettings
+from optcli.artifact import Artifact, Format
+from optcli.errors import InputError
+from optcli.observer import Silent
+from optcli.postprocess import PostprocessSettings
+from optcli.settings import TensorSpec
+
+
+def library_stats(images, truths, found):
+    """pycocotools from beginning to end; boxes are [left, top, right, bottom]."""
+
+    def annotations(parts, more):
+        made = []
+        for image, part in zip(images, parts, strict=True):
+            for index, box in enumerate(part["boxes"]):
+                size = [float(box[2] - box[0]), float(box[3] - box[1])]
+                made.append(
+                    {
+                        "id": len(made) + 1,
+                        "image_id": image,
+                        "category_id": int(part["labels"][index]) + 1,
+                        "bbox": [float(box[0]), float(box[1]), *size],
+                        "area": size[0] * size[1],
+                        **more(part, index),
+                    }
+                )
+        return made
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        ground = COCO()
+        ground.dataset = {
+            "images": [{"id": image} for image in images],
+            "categories": [{"id": label + 1} for label in range(5)],
+            "annotations": annotations(truths, lambda t, i: {"iscrowd": int(t["crowd"][i])}),
+        }
+        ground.createIndex()
+        marks = annotations(found, lambda f, i: {"score": float(f["scores"][i])})
+        evaluation = COCOeval(ground, ground.loadRes(marks), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return evaluation.stats
+
+
+def invented(count, seed=0, ties=False):
+    """Boxes in images, and detections near some of them; scores of INT8 have many ties."""
+    generator = np.random.default_rng(seed)
+    truths, found = [], []
+    for _ in range(count):
+        boxes = int(generator.integers(0, 6))
+        corner = generator.uniform(0, 80, (boxes, 2))
+        corners = np.concatenate([corner, corner + generator.uniform(8, 40, (boxes, 2))], axis=1)
+        labels = generator.integers(0, 4, boxes)
+        truths.append({"boxes": corners, "labels": labels, "crowd": generator.random(boxes) < 0.1})
+        near = corners + generator.normal(0, 2.5, corners.shape)
+        wild = generator.uniform(0, 60, (3, 2))
+        wild = np.concatenate([wild, wild + 20], axis=1)
+        scores = generator.random(boxes + 3)
+        found.append(
+            {
+                "boxes": np.concatenate([near, wild]),
+                "labels": np.concatenate([labels, generator.integers(0, 5, 3)]),
+                "scores": np.round(scores * 8) / 8 if ties else scores,
+            }
+        )
+    return truths, found
+
+
+def records_of(images, truths, found, batch=4):
+    parts = []
+    for start in range(0, len(images), batch):
+        rows = slice(start, start + batch)
+        meta = [{"image_id": image} for image in images[rows]]
+        ids = [str(image) for image in images[rows]]
+        seen = Seen(ids, truths[rows], meta, {}, found[rows])
+        parts.append(kept.moved(Map().records(seen), start))
+    return kept.joined_records(parts)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_map_is_the_librarys(seed, ties):
+    truths, found = invented(24, seed, ties)
+    images = [int(n) for n in np.random.default_rng(seed).permutation(100)[:24]]  # in any order
+    records = records_of(images, truths, found)
+    wanted = library_stats(images, truths, found)
+    figures = Map().figures(records)
+    assert Map().value(records) == pytest.approx(wanted[0], abs=1e-12)
+    assert figures["map50"] == pytest.approx(wanted[1], abs=1e-12)
+    assert figures["map75"] == pytest.approx(wanted[2], abs=1e-12)
+    assert 0.1 < wanted[0] < 0.9
+
+
+def test_a_resample_is_the_set_with_its_images_repeated():
+    truths, found = invented(12)
+    records = records_of(range(12), truths, found)
+    drawn = np.random.default_rng(3).integers(12, size=(5, 12))
+    counts = np.stack([np.bincount(row, minlength=12) for row in drawn])
+    values = Map().resampled(records, counts)
+    for row, value in zip(drawn, values, strict=True):
+        chosen = np.sort(row)
+        again = [truths[i] for i in chosen], [found[i] for i in chosen]
+        assert value == pytest.approx(library_stats(range(12), *again)[0], abs=1e-9)
+    assert len(resampling.resampled(Map(), records, 12)) == resampling.RESAMPLES
+
+
+def test_nothing_detected_and_nothing_there_are_no_crash():
+    truths, found = invented(6)
+    nothing = [{"boxes": np.empty((0, 4)), "labels": [], "scores": []} for _ in found]
+    assert Map().value(records_of(range(6), truths, nothing)) == 0
+    empty = [{"boxes": np.empty((0, 4)), "labels": [], "crowd": []} for _ in truths]
+    assert Map().value(records_of(range(6), empty, found)) == 0
+
+
+def test_what_cannot_be_detections_is_said():
+    truths, found = invented(1)
+    with pytest.raises(InputError, match="does not say how to decode"):
+        Map().records(Seen(["a"], truths, [{}], {}))
+    with pytest.raises(InputError, match="map found ndarray as detections of a"):
+        Map().records(Seen(["a"], truths, [{}], {}, [np.zeros(3)]))
+    with pytest.raises(InputError, match="map found int as a target") as caught:
+        Map().records(Seen(["a"], [3], [{}], {}, found))
+    assert caught.value.place == "a"
+
+
+def step(**settings):
+    return decoding.make(PostprocessSettings.model_validate(settings), None)
+
+
+def test_boxes_of_every_form_come_back_to_the_original_image():
+    # Half as large in the input, 10 pixels of padding on the left, 20 above.
+    meta = {"scale": (0.5, 0.5), "padding": (20, 10)}
+    wanted = np.array([[20.0, 40.0, 60.0, 80.0]])
+    forms = {"xyxy": [20, 40, 40, 60], "xywh": [20, 40, 20, 20], "cxcywh": [30, 50, 20, 20]}
+    for form, row in forms.items():
+        outputs = {"b": np.array([row], np.float32), "s": np.array([[0.1, 0.9]], np.float32)}
+        decode = step(boxes={"format": form, "scores": "s", "score": 0.5})
+        found = decode(outputs, meta, (100, 100))
+        assert np.allclose(found["boxes"], wanted)
+        assert (list(found["labels"]), list(found["scores"])) == ([1], [pytest.approx(0.9)])
+    share = {"b": np.array([[0.2, 0.4, 0.4, 0.6, 0.1, 0.9]], np.float32).T}
+    decode = step(boxes={"normalized": True, "transposed": True, "score": 0.5})
+    assert np.allclose(decode(share, meta, (100, 100))["boxes"], wanted)
+
+
+def test_background_objectness_and_given_labels():
+    row = np.array([[0, 0, 10, 10, 0.5, 0.8, 0.2]], np.float32)
+    found = step(boxes={"objectness": True, "score": 0.3})({"o": row}, {}, (10, 10))
+    assert (list(found["labels"]), found["scores"][0]) == ([0], pytest.approx(0.4))
+    logits = {"b": row[:, :4], "s": np.array([[5.0, 0.0, 1.0]], np.float32)}
+    how = {"scores": "s", "activation": "softmax", "background": "first", "score": 0.0}
+    found = step(boxes={**how, "multi_label": False, "first_label": 1})(logits, {}, (10, 10))
+    assert list(found["labels"]) == [2]
+    given = {"b": row[:, :4], "s": np.array([0.7], np.float32), "l": np.array([3])}
+    found = step(boxes={"scores": "s", "labels": "l"})(given, {}, (10, 10))
+    assert list(found["labels"]) == [3]
+
+
+def test_nms_is_by_class_and_torchvisions():
+    torchvision = pytest.importorskip("torchvision")
+    import torch
+
+    generator = np.random.default_rng(0)
+    corner = generator.uniform(0, 30, (200, 2))
+    boxes = np.concatenate([corner, corner + generator.uniform(5, 30, (200, 2))], 1)
+    boxes = boxes.astype(np.float32)
+    scores = generator.random((200, 3)).astype(np.float32)
+    how = {"scores": "s", "score": 0.4, "nms": 0.5}
+    found = step(boxes=how)({"b": boxes, "s": scores}, {}, (60, 60))
+    box, label = np.nonzero(scores > 0.4)
+    kept_ones = torchvision.ops.batched_nms(
+        torch.tensor(boxes[box]), torch.tensor(scores[box, label]), torch.tensor(label), 0.5
+    ).numpy()
+    assert np.allclose(found["boxes"], boxes[box][kept_ones])
+    assert np.array_equal(found["labels"], label[kept_ones])
+
+
+def test_outputs_of_another_shape_are_said():
+    with pytest.raises(InputError, match=r"found an output of \[3, 85\].*wanted \[84, 5"):
+        step(yolox={})({"o": np.zeros((3, 85))}, {}, (64, 64))
+    with pytest.raises(InputError, match="no output 'x'"):
+        step(boxes={"boxes": "x"})({"boxes": np.zeros((3, 85))}, {}, (64, 64))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["onnxruntime", "openvino"])
+def test_yolox_has_the_map_of_an_independent_evaluation(shared, tmp_path, runner):
+    """About 0.295 with the corner-aligned letterbox of YOLOX itself (README of the models: 0.296)."""
+    folder = tmp_path / "artifact"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes((shared / "models" / "yolox_nano.onnx").read_bytes())
+    spec = TensorSpec(name="images", shape=(1, 3, 416, 416))
+    letterbox = {"size": 416, "fill": 114, "align": "top_left"}
+    data = {
+        "source": f"coco:{shared / 'datasets' / 'coco_tiny_val'}",
+        "prepare": {"letterbox": letterbox, "channel_order": "bgr"},
+    }
+    found = accuracy.evaluate(
+        Artifact("k", Format.ONNX, folder, "fp32", 1, "d"),
+        runner,
+        {"threads": 2},
+        (spec,),
+        data,
+        tmp_path,
+        AccuracySettings(metric="map"),
+        tmp_path / "out",
+        Silent(),
+        postprocess=PostprocessSettings.model_validate({"yolox": {}}),
+        log=tmp_path / "log",
+    )
+    wanted = independent(shared, data, spec, runner, folder)
+    assert found.value == pytest.approx(wanted, abs=1e-9)
+    assert found.value == pytest.approx(0.295, abs=0.003)
+    itself = accuracy.compare(found, found)
+    assert (itself.drop.value, itself.drop.low, itself.drop.high) == (0, 0, 0)
+
+
+def independent(shared, data, spec, runner, folder):
+    """The same by other means: torchvision's NMS, the annotations as pycocotools reads them."""
+    import torch
+    import torchvision
+
+    from optcli import data as rooms
+    from optcli import runners
+    from optcli.data import DataSettings
+
+    samples = rooms.open(DataSettings.model_validate(data), shared, (spec,))
+    cells, strides = [], []
+    for stride in (8, 16, 32):
+        size = 416 // stride
+        y, x = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
+        cells.append(torch.stack([x, y], -1).reshape(-1, 2))
+        strides.append(torch.full((size * size, 1), stride))
+    cell, stride = torch.cat(cells), torch.cat(strides)
+    with contextlib.redirect_stdout(io.StringIO()):
+        ground = COCO(str(shared / "datasets" / "coco_tiny_val" / "instances.json"))
+    names = sorted(ground.getCatIds())
+    artifact = Artifact("k", Format.ONNX, folder, "fp32", 1, "d")
+    marks = []
+    with runners.find(runner)(threads=2).open(artifact, (spec,)) as model:
+        for index in range(len(samples)):
+            sample = samples[index]
+            out = torch.tensor(
+                next(iter(model.run({"images": sample.inputs["images"][None]}).values()))
+            )[0]
+            centre, extent = (out[:, :2] + cell) * stride, out[:, 2:4].exp() * stride
+            scores = out[:, 4:5] * out[:, 5:]
+            box, label = torch.nonzero(scores > 0.01, as_tuple=True)
+            boxes = torch.cat([centre - extent / 2, centre + extent / 2], 1)[box]
+            left = torchvision.ops.batched_nms(boxes, scores[box, label], label, 0.65)
+            scale = sample.meta["scale"]
+            for row in left.tolist():
+                a, b, c, d = boxes[row].double().tolist()
+                place = [a / scale[1], b / scale[0], (c - a) / scale[1], (d - b) / scale[0]]
+                score = float(scores[box[row], label[row]])
+                marks.append(
+                    {
+                        "image_id": sample.meta["image_id"],
+                        "category_id": names[int(label[row])],
+                        "bbox": place,
+                        "score": score,
+                    }
+                )
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation = COCOeval(ground, ground.loadRes(marks), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return evaluation.stats[0]
+
+
+def test_detections_survive_the_merging_of_parts(tmp_path):
+    """Numbers of samples move when parts are joined: the value is that of the whole."""
+    truths, found = invented(16)
+    whole = records_of(range(16), truths, found, batch=16)
+    parts = [
+        records_of(range(16)[part], truths[part], found[part]) for part in (slice(6), slice(6, 16))
+    ]
+    for job, (records, offset) in enumerate(zip(parts, (0, 6), strict=True)):
+        part = kept.Part(tmp_path / f"part-{job}", range(offset, offset + 10), 16, None, 100)
+        count = len(records["image"])
+        part.begin(count, {"y": np.zeros((count, 2), np.float32)})
+        ids = [str(offset + i) for i in range(count)]
+        outputs = {"y": np.zeros((count, 2), np.float32)}
+        part.add(Seen(ids, [None] * count, [{}] * count, outputs), records)
+        part.write({}, None)
+    merging.merge(tmp_path, 2, "map", Map(), {"runner": "r"})
+    assert accuracy.Evaluation.load(tmp_path).value == pytest.approx(Map().value(whole))
