@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from optcli.report import wording
 from optcli.report.html import marks
 from optcli.report.html.budget import Budget, budget_of
+from optcli.report.html.curves import Curve, curves_of, largest, sizes_of
 from optcli.report.html.marks import Area
 from optcli.report.html.scales import Scale, from_zero, spanning
 from optcli.report.html.tags import Markup, join, tag
 from optcli.report.sweep_text import sentences
-from optcli.results import Estimate, Report, SweepFit, VariantReport
+from optcli.results import Estimate, Report, SweepFit
 
 _HEIGHT = 300
 # Two of them stand beside each other on wide pages.
 _PANEL = 372
-
-
-@dataclass(frozen=True)
-class _Point:
-    batch_size: int
-    ms: Estimate
-    throughput_per_s: float
-
-    def inside(self, budget: Budget | None) -> bool:
-        """Whether the whole interval keeps the budget; true where there is none."""
-        return budget is None or (self.ms.high or self.ms.value) <= budget.limit_ms
-
-
-@dataclass(frozen=True)
-class _Curve:
-    index: int
-    name: str
-    points: Sequence[_Point]
-    line: SweepFit | None
 
 
 def operating(report: Report) -> Markup | None:
@@ -45,10 +26,10 @@ def operating(report: Report) -> Markup | None:
     the percentile that the budget bounds, else p50, also where there are too few calls for that one.
     """
     budget = budget_of(report)
-    curves = _curves(report, budget.percentile) if budget else []
-    if len(_sizes(curves)) < 2:
-        budget, curves = None, _curves(report, "p50")
-    if len(_sizes(curves)) < 2:
+    curves = curves_of(report, budget.percentile) if budget else []
+    if len({point.batch_size for curve in curves for point, _ in curve.known}) < 2:
+        budget, curves = None, curves_of(report, "p50")
+    if len(sizes_of(curves)) < 2:
         return None
     percentile = budget.percentile if budget else "p50"
 
@@ -66,58 +47,40 @@ def operating(report: Report) -> Markup | None:
     return join([tag("div", *panels, class_="pair"), names, _said(report, curves, budget)])
 
 
-def _curves(report: Report, percentile: str) -> list[_Curve]:
-    fitted = percentile == "p50"  # what the line of a sweep goes through
-    return [
-        _Curve(index, name, points, variant.sweep.fit if variant.sweep and fitted else None)
-        for index, (name, variant) in enumerate(report.variants.items())
-        if (points := _points(variant, percentile))
-    ]
-
-
-def _points(variant: VariantReport, percentile: str) -> list[_Point]:
-    rows = variant.sweep.points if variant.sweep and variant.sweep.points else variant.latency
-    found = [
-        _Point(row.batch_size, estimate, row.throughput_per_s)
-        for row in rows
-        if (estimate := getattr(row, f"{percentile}_ms", None)) is not None
-    ]
-    return sorted(found, key=lambda point: point.batch_size)
-
-
-def _latency(width: int, curves: Sequence[_Curve], percentile: str, budget: Budget | None) -> Markup:
+def _latency(width: int, curves: Sequence[Curve], percentile: str, budget: Budget | None) -> Markup:
     area = Area(44, width - 14, 32, _HEIGHT - 40)
-    sizes = _sizes(curves)
+    sizes = sizes_of(curves)
     x = spanning(sizes, area.left + 8, area.right - 4, log=True)
-    values = [value for curve in curves for point in curve.points for value in _ends(point.ms)]
+    values = [value for curve in curves for _, ms in curve.known for value in _ends(ms)]
     y = spanning([*values, *([budget.limit_ms] if budget else [])], area.bottom, area.top)
     made = [*_frame(area, x, y, sizes, f"{percentile}, milliseconds")]
     if budget:
         at = y(budget.limit_ms)
         made.append(marks.line(area.left, at, area.right, at, "budget"))
         said = f"budget {budget.limit_ms:g} ms"
-        below = at + 14 if at < area.top + 16 else at - 5
-        made.append(marks.text(area.left + 8, below, said, kind="budget-name"))
+        made.append(marks.text(area.right, 14, said, "end", "budget-name"))
+        left = area.right - 1.15 * marks.width_of(said) - 26
+        made.append(marks.line(left, 10, left + 18, 10, "budget"))
     for place, curve in enumerate(curves):
         aside = _aside(place, len(curves))
-        line = [(x(point.batch_size) + aside, y(point.ms.value)) for point in curve.points]
-        parts = [marks.path(line, "curve")]
-        for point in curve.points:
+        line = [(x(point.batch_size) + aside, y(ms.value)) for point, ms in curve.known]
+        parts = [marks.path(line, "curve")] if line else []
+        for point, ms in curve.known:
             at = x(point.batch_size) + aside
-            if ends := marks.bounds(point.ms, y):
+            if ends := marks.bounds(ms, y):
                 parts.append(marks.whisker(at, ends, level=False))
-            said = f"{curve.name}, batch {point.batch_size}: {percentile} {_milliseconds(point.ms)}"
+            said = f"{curve.name}, batch {point.batch_size}: {percentile} {_milliseconds(ms)}"
             hollow = not point.inside(budget)
-            parts.append(marks.marker(curve.index, at, y(point.ms.value), said, hollow=hollow))
+            parts.append(marks.marker(curve.index, at, y(ms.value), said, hollow=hollow))
         if curve.line is not None and curve.line.linear:
             parts.append(_fitted(curve.line, x, y, sizes))
         made.append(marks.series(curve.index, *parts))
     return marks.picture(width, _HEIGHT, f"{percentile} against batch size", *made)
 
 
-def _throughput(width: int, curves: Sequence[_Curve], budget: Budget | None) -> Markup:
+def _throughput(width: int, curves: Sequence[Curve], budget: Budget | None) -> Markup:
     area = Area(44, width - 14, 32, _HEIGHT - 40)
-    sizes = _sizes(curves)
+    sizes = sizes_of(curves)
     x = spanning(sizes, area.left + 8, area.right - 4, log=True)
     values = [point.throughput_per_s for curve in curves for point in curve.points]
     y = spanning(values, area.bottom, area.top)
@@ -155,7 +118,7 @@ def _fitted(line: SweepFit, x: Scale, y: Scale, sizes: Sequence[int]) -> Markup:
     return marks.path(found, "fitted")
 
 
-def _said(report: Report, curves: Sequence[_Curve], budget: Budget | None) -> Markup:
+def _said(report: Report, curves: Sequence[Curve], budget: Budget | None) -> Markup:
     """What the budget allows, and what the fits say, in words."""
     lines = []
     drawn = {curve.name: curve for curve in curves}
@@ -164,31 +127,11 @@ def _said(report: Report, curves: Sequence[_Curve], budget: Budget | None) -> Ma
         if sweep is not None:
             lines += [f"{name}: {sentence}" for sentence in sentences(sweep)]
         elif budget is not None and name in drawn:
-            lines.append(f"{name}: {_largest(drawn[name], budget)}")
+            lines.append(f"{name}: {largest(drawn[name], budget)}")
     hint = tag("p", "Hollow: not surely inside the budget.", class_="hint") if budget else None
     if any(curve.line and curve.line.linear for curve in curves):
         hint = tag("p", "Dotted: the line t(B) fitted to a sweep.", class_="hint")
     return join([hint, tag("ul", *(tag("li", line) for line in lines)) if lines else None])
-
-
-def _largest(curve: _Curve, budget: Budget) -> str:
-    """In words, from the measured batch sizes alone: larger ones may do as well."""
-    inside = []
-    for point in curve.points:
-        if not point.inside(budget):
-            break
-        inside.append(point)
-    bound = f"{budget.limit_ms:g} ms ({budget.percentile})"
-    if not inside:
-        return f"no measured batch size surely keeps {bound}"
-    best = inside[-1]
-    more = ", the largest measured" if best is curve.points[-1] else ""
-    rate = wording.number(best.throughput_per_s)
-    return f"up to batch size {best.batch_size}{more} inside {bound}: {rate} images a second"
-
-
-def _sizes(curves: Sequence[_Curve]) -> list[int]:
-    return sorted({point.batch_size for curve in curves for point in curve.points})
 
 
 def _ends(estimate: Estimate) -> list[float]:

@@ -1,0 +1,82 @@
+"""Variants over batch sizes, as the operating curve draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optcli.report import wording
+from optcli.report.html.budget import Budget
+from optcli.results import Estimate, Report, SweepFit, VariantReport
+
+
+@dataclass(frozen=True)
+class Point:
+    """One batch size; `ms` is None where there were too few calls for the percentile that is drawn."""
+
+    batch_size: int
+    ms: Estimate | None
+    throughput_per_s: float
+
+    def inside(self, budget: Budget | None) -> bool:
+        """Whether the whole interval keeps the budget; true where there is none."""
+        if budget is None:
+            return True
+        return self.ms is not None and (self.ms.high or self.ms.value) <= budget.limit_ms
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One variant over its batch sizes, ascending; `index` is its place in the report."""
+
+    index: int
+    name: str
+    points: Sequence[Point]
+    line: SweepFit | None
+
+    @property
+    def known(self) -> list[tuple[Point, Estimate]]:
+        """The points that have a latency to draw."""
+        return [(point, point.ms) for point in self.points if point.ms is not None]
+
+
+def curves_of(report: Report, percentile: str) -> list[Curve]:
+    """Every variant that was measured: its sweep where it has one, else what the table has."""
+    fitted = percentile == "p50"  # what the line of a sweep goes through
+    return [
+        Curve(index, name, points, variant.sweep.fit if variant.sweep and fitted else None)
+        for index, (name, variant) in enumerate(report.variants.items())
+        if (points := _points(variant, percentile))
+    ]
+
+
+def _points(variant: VariantReport, percentile: str) -> list[Point]:
+    rows = variant.sweep.points if variant.sweep and variant.sweep.points else variant.latency
+    found = [
+        Point(row.batch_size, getattr(row, f"{percentile}_ms", None), row.throughput_per_s)
+        for row in rows
+    ]
+    return sorted(found, key=lambda point: point.batch_size)
+
+
+def largest(curve: Curve, budget: Budget) -> str:
+    """In words, from the measured batch sizes alone: larger ones may do as well."""
+    inside = []
+    for point in curve.points:
+        if not point.inside(budget):
+            break
+        inside.append(point)
+    bound = f"{budget.limit_ms:g} ms ({budget.percentile})"
+    if not curve.known:
+        return f"too few calls for {budget.percentile}: it cannot be said what keeps {bound}"
+    if not inside:
+        return f"no measured batch size surely keeps {bound}"
+    best = inside[-1]
+    more = ", the largest measured" if best is curve.points[-1] else ""
+    rate = wording.number(best.throughput_per_s)
+    return f"up to batch size {best.batch_size}{more} inside {bound}: {rate} images a second"
+
+
+def sizes_of(curves: Sequence[Curve]) -> list[int]:
+    """All batch sizes, ascending."""
+    return sorted({point.batch_size for curve in curves for point in curve.points})
