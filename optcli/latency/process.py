@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from optcli.runners import Runner
 
 
-def serve(payload: dict[str, Any], channel: Channel) -> None:
+def serve(payload: dict[str, Any], channel: Channel, kind: type[Process] | None = None) -> None:
     """Carry out the parent's commands until it is done. `payload`: see `optcli.latency.measure`."""
-    process = Process(payload)
+    process = (kind or Process)(payload)
     try:
         while (command := channel.receive()) is not None and command["do"] != "end":
             channel.send(process.answer(command))

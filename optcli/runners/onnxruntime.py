@@ -102,6 +102,7 @@ class OnnxruntimeRunner(Runner):
             "precision": _precision(self._artifact),
             "provider": session.get_providers()[0],
             "threads": session.get_session_options().intra_op_num_threads,
+            "spinning": "within a call",
             "optimization_level": next(
                 name
                 for name, constant in _LEVELS.items()

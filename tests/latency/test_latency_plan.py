@@ -29,6 +29,39 @@ def test_settings_can_ask_for_more_calls():
     assert plan(5e6, LatencySettings(rounds=8, calls=100), False).calls == 100
 
 
+@pytest.mark.parametrize(
+    ("call_ms", "rounds", "calls"),
+    [
+        (0.01, 8, 500),  # a round of 20 ms would be more calls than are kept
+        (0.05, 8, 400),  # a round of 20 ms
+        (0.5, 8, 120),  # a round of 60 ms
+        (5, 8, 25),  # 1000 samples
+        (30, 8, 25),  # 1000 samples, just affordable
+        (40, 8, 10),  # 368 for p99
+        (100, 8, 5),  # 368 would take more than the cap
+        (500, 8, 1),
+        (3000, 2, 1),  # not even one call in each round
+    ],
+)
+def test_a_table_has_a_thousand_samples_where_the_cap_allows(call_ms, rounds, calls):
+    found = plan(call_ms * 1e6, LatencySettings(mode="table"), False)
+    assert (found.rounds, found.calls) == (rounds, calls)
+
+
+def test_a_gate_has_the_rounds_and_not_the_samples_of_a_table():
+    gate = LatencySettings(mode="gate")
+    assert [plan(ms * 1e6, gate, False).calls for ms in (1, 5, 50)] == [60, 12, 5]
+
+
+def test_the_mode_sets_the_defaults_and_the_recipe_has_the_last_word():
+    quick, table, gate = (LatencySettings(mode=mode) for mode in ("quick", "table", "gate"))
+    assert [each.launches for each in (quick, table, gate)] == [1, 5, 8]
+    assert (quick.max_seconds, table.max_seconds) == (10, 30)
+    assert LatencySettings(mode="table", launches=3, calls=50).launches == 3
+    assert LatencySettings.model_validate(table.model_dump()) == table
+    assert LatencySettings().mode == "quick"
+
+
 def names(found):
     return [[each.name for each in group] for group in found]
 

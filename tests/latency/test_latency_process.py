@@ -1,10 +1,11 @@
 import gc
+import time
 
 import numpy as np
 import pytest
 
 from optcli.artifact import Artifact, Format
-from optcli.latency import feeds, memory, process
+from optcli.latency import feeds, memory, noise, process
 from optcli.settings import TensorSpec
 
 IMAGE = TensorSpec(name="image", shape=("batch", 2), batch={"min": 1, "opt": 2, "max": 8})
@@ -37,19 +38,24 @@ def payload(tmp_path, plain_runner):
 
 def test_serves_the_commands_of_the_protocol(payload):
     channel = Channel(
+        {"do": "ready"},
         {"do": "open"},
         {"do": "warm", "batch_size": 4, "calls": 5, "seconds": 5.0},
         {"do": "round", "batch_size": 4, "calls": 7, "lead_in": 2},
         {"do": "memory"},
     )
     process.serve(payload, channel)
-    opened, warm, timed, held = channel.answers
+    ready, opened, warm, timed, held = channel.answers
+    assert ready == {}
     assert opened["effective"] == {"precision": "fp32", "threads": 2}
     assert warm["calls"] == 5
     assert len(timed["ns"]) == 7
     assert all(isinstance(each, int) and each > 0 for each in timed["ns"])
     assert timed["steal_s"] >= 0
     assert timed["switches"] >= 0
+    assert timed["waited_ns"] >= 0
+    assert timed["idle_cpu_ns"] >= 0
+    assert (timed["first_feed"], timed["feeds"]) == ((5 + 2) % 16, 16)
     assert held["peak_memory_bytes"] >= 0
     assert gc.isenabled()
 
@@ -64,6 +70,48 @@ def test_calls_rotate_through_distinct_real_inputs(payload, plain_runner, monkey
     assert all(each.shape == (4, 2) and each.dtype == np.float32 for each in seen)
     assert np.array_equal(np.concatenate(seen[:4]), np.arange(32).reshape(16, 2))
     assert np.array_equal(seen[4], seen[0])
+
+
+def test_warms_up_until_it_is_steady_where_it_is_told_to(payload, plain_runner, monkeypatch):
+    monkeypatch.setattr(plain_runner, "execute", lambda self: time.sleep(0.001))
+    command = {"do": "warm", "batch_size": 1, "calls": 7, "seconds": 0.0, "steady": True}
+    channel = Channel({"do": "open"}, command)
+    process.serve(payload, channel)
+    assert channel.answers[1]["steady"] is False  # one window, and the time is over
+    assert channel.answers[1]["calls"] > 7
+
+
+def test_a_thread_that_computes_between_two_turns_is_noticed(payload, plain_runner, monkeypatch):
+    def restless(self):
+        end = time.process_time_ns() + 30e6
+        while time.process_time_ns() < end:
+            pass
+
+    turn = {"do": "round", "batch_size": 1, "calls": 2, "lead_in": 0}
+    channel = Channel({"do": "open"}, turn, turn)
+    receive = channel.receive
+
+    def after_the_first_turn():
+        command = receive()
+        if len(channel.answers) == 2:
+            restless(None)
+        return command
+
+    channel.receive = after_the_first_turn
+    process.serve(payload, channel)
+    assert channel.answers[2]["idle_cpu_ns"] >= 30e6
+
+
+def test_waiting_for_a_processor_is_counted_where_the_system_tells(monkeypatch, tmp_path):
+    for number, waited in (("1", 5_000_000), ("2", 7_000_000)):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "schedstat").write_text(f"123 {waited} 4\n")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.setattr(noise, "_TASKS", tmp_path)
+    assert noise.waited_ns() == 12_000_000
+    before = noise.Noise()
+    (tmp_path / "2" / "schedstat").write_text("123 9000000 4\n")
+    assert before.since()["waited_ns"] == 2_000_000
 
 
 def test_warming_up_stops_at_its_time(payload):

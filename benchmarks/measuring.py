@@ -1,0 +1,116 @@
+"""What the benchmarks of measuring share: models of known size, hogs, processes slower on purpose."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from optcli import runners
+from optcli.artifact import Artifact, Format
+from optcli.latency import process
+from optcli.settings import TensorSpec
+from optcli.workers import Channel
+
+CHANNELS = 64
+# Side of the image and number of convolutions: about 50 µs, 1 ms and 20 ms on two cores of an EPYC.
+MODELS = {"small": (12, 1), "medium": (48, 1), "large": (56, 8)}
+# The processes that optcli starts import this file.
+_PATH = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATH))
+
+
+def model(name: str, folder: Path) -> tuple[Artifact, tuple[TensorSpec, ...]]:
+    """A stack of 3x3 convolutions as an ONNX artifact, and its input."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    side, layers = MODELS[name]
+    out = folder / name
+    out.mkdir()
+    rng = np.random.default_rng(0)
+    shape = (CHANNELS, CHANNELS, 3, 3)
+    weights = [(0.05 * rng.standard_normal(shape)).astype(np.float32) for _ in range(layers)]
+    names = ["x", *(f"h{i}" for i in range(1, layers)), "y"]
+    nodes = []
+    for number in range(layers):
+        conv = [names[number], f"w{number}"], [f"c{number}"]
+        nodes.append(helper.make_node("Conv", *conv, pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Relu", [f"c{number}"], [names[number + 1]]))
+    size = ["batch", CHANNELS, side, side]
+    values = [helper.make_tensor_value_info(each, TensorProto.FLOAT, size) for each in ("x", "y")]
+    tensors = [numpy_helper.from_array(each, f"w{i}") for i, each in enumerate(weights)]
+    graph = helper.make_graph(nodes, name, values[:1], values[1:], tensors)
+    path = out / "model.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    artifact = Artifact(name, Format.ONNX, out, "fp32", path.stat().st_size, name, {"outputs": ["y"]})
+    return artifact, (TensorSpec(name="x", shape=("batch", CHANNELS, side, side)),)
+
+
+@contextmanager
+def hogs(count: int) -> Iterator[None]:
+    """So many processes beside, each of which keeps a core busy."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+
+
+class Bare(process.Process):
+    """ONNX Runtime as its documentation calls it, with optcli's settings and none of its code between.
+
+    `session.run` and not I/O binding: it is what a client writes, and on the CPU the quicker one.
+    """
+
+    def _open(self) -> dict[str, Any]:
+        import onnxruntime
+
+        opened = super()._open()
+        theirs = self._runner._opened().get_session_options()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = theirs.intra_op_num_threads
+        options.inter_op_num_threads = theirs.inter_op_num_threads
+        options.graph_optimization_level = theirs.graph_optimization_level
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        self._runner.close()
+        path = str(self._artifact.path / "model.onnx")
+        self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        return opened
+
+    def call(self, batches: list[dict[str, Any]]) -> int:
+        """Nanoseconds of `session.run`."""
+        feed = batches[self._turn % len(batches)]
+        self._turn += 1
+        start = time.perf_counter_ns()
+        self._session.run(None, feed)
+        return time.perf_counter_ns() - start
+
+
+def serve_bare(payload: dict[str, Any], channel: Channel) -> None:
+    """A measuring process with a bare loop."""
+    process.serve(payload, channel, Bare)
+
+
+def serve_slower(payload: dict[str, Any], channel: Channel) -> None:
+    """A measuring process whose artifact really takes longer, by the share in `SLOWER`."""
+    kind = runners.find(payload["runner"])
+    computes, share = kind.execute, float(os.environ["SLOWER"])
+
+    def execute(self: Any) -> None:
+        start = time.perf_counter_ns()
+        computes(self)
+        now = time.perf_counter_ns()
+        end = now + (now - start) * share
+        while time.perf_counter_ns() < end:
+            pass
+
+    kind.execute = execute  # type: ignore[method-assign]
+    process.serve(payload, channel)

@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+
+from optcli.latency import doubts
+from optcli.latency.samples import Measured, Opened, Series, Start
+from optcli.settings import LatencySettings
+
+
+def series(ns, name="eager", launch=None, **changed):
+    rows = len(ns)
+    launch = launch or [0] * rows
+    about = {
+        "launch": tuple(launch),
+        "round": tuple(launch[:row].count(launch[row]) for row in range(rows)),
+        "cpu_ns": (0,) * rows,
+        "switches": (0,) * rows,
+        "steal_s": (0.0,) * rows,
+        "waited_ns": (0,) * rows,
+        "idle_cpu_ns": (0,) * rows,
+        "first_feed": (0,) * rows,
+        "feeds": 16,
+        "starts": tuple(Start(each, 9.0, 10, True, 0.5, 10**6) for each in sorted(set(launch))),
+    }
+    return Series(name, 1, 0, np.asarray(ns, dtype=np.int64), **{**about, **changed})
+
+
+def measured(*found, mode="quick", **settings):
+    chosen = LatencySettings.model_validate({"mode": mode, **settings})
+    return Measured(
+        baseline="eager",
+        measured_at="2026-01-01T00:00:00+00:00",
+        settings=chosen.model_dump(mode="json"),
+        seed=0,
+        real_inputs=True,
+        groups=(tuple(each.name for each in found),),
+        lead_in=2,
+        series=found,
+        opened={each.name: Opened((1.0,), (1.0,), 2, {}) for each in found},
+    )
+
+
+def flags(one, **settings):
+    return list(doubts.flags_of(measured(one, **settings), one))
+
+
+CALM = 4e6 * (1 + 0.01 * np.random.default_rng(0).normal(size=(8, 50)))
+
+
+def test_a_calm_measurement_leaves_no_doubt():
+    assert flags(series(CALM)) == []
+
+
+def test_inputs_that_take_longer_than_others_are_no_noise():
+    """Sixteen inputs, of which half take twice as long; every round begins with another one."""
+    first = tuple(3 * row % 16 for row in range(8))
+    feed = (np.arange(50)[None, :] + np.array(first)[:, None]) % 16
+    one = series(CALM * np.where(feed < 8, 1, 2), first_feed=first)
+    assert doubts.spread(one.ns) > 0.5
+    assert doubts.spread_of(one) < 0.03
+    assert flags(one) == []
+
+
+def test_too_few_calls_to_know_an_inputs_own_time_are_taken_as_they_are():
+    one = series(CALM[:, :4])
+    assert doubts.spread_of(one) == doubts.spread(one.ns)
+
+
+def test_rounds_that_differ_are_noise():
+    one = series(CALM * np.linspace(1, 1.6, 8)[:, None])
+    assert any(flag.startswith("environment not fit (IQR/median 2") for flag in flags(one))
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [(0.05, ""), (0.15, "fluctuating"), (0.6, "environment not fit")]
+)
+def test_waiting_for_a_processor_is_said_even_where_the_median_hides_it(share, said):
+    waited = (int(share * CALM[0].sum()),) * 8
+    found = [flag for flag in flags(series(CALM, waited_ns=waited)) if "IQR" not in flag]
+    kinds = {flag.partition(" (")[0].partition(":")[0] for flag in found}
+    assert kinds == {"noisy", said} - {""}
+    if said:
+        assert f"{said} (waiting for a processor {100 * share:.0f} %)" in found
+
+
+def test_launches_that_were_not_steady_or_too_few_are_counted():
+    starts = (Start(0, 9.0, 10, True, 0.5, None), Start(1, 9.0, 99, False, 10.0, None))
+    one = series(CALM, launch=[0] * 4 + [1] * 4, starts=starts)
+    assert flags(one, mode="table", rounds=4) == [
+        "unsteady: 1 of 2 launches not steady after warming up",
+        "fewer launches: 2 of 5",
+    ]
+
+
+def test_rounds_cut_by_the_time_cap_are_said_by_launch():
+    one = series(CALM, launch=[0] * 5 + [1] * 3)
+    assert flags(one, mode="table", launches=2, rounds=5) == [
+        "time cap: 3 of 5 rounds in 1 of 2 launches"
+    ]
+
+
+def test_a_process_that_computes_while_others_are_timed_is_named():
+    other = series(CALM, name="onnx")
+    restless = series(CALM, idle_cpu_ns=tuple(int(0.2 * row.sum()) for row in CALM))
+    found = measured(restless, other)
+    assert doubts.idle_share(found, restless) == pytest.approx(0.2, rel=1e-3)
+    assert any(
+        flag.startswith("restless: it computed 20 %") for flag in doubts.flags_of(found, restless)
+    )
+    assert doubts.flags_of(found, other) == ()

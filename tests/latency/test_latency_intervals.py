@@ -1,0 +1,94 @@
+"""What intervals over launches are worth, by simulation with the noise that machines have."""
+
+import math
+
+import numpy as np
+import pytest
+
+from optcli.latency import launches
+from optcli.statistics import percentile
+
+LAUNCHES, ROUNDS, CALLS = 5, 8, 60
+
+
+def simulate(rng, launch_sd, round_sd, bursts, number=LAUNCHES):
+    """Milliseconds `[launches, rounds, calls]`: noise at each level, some calls lose a slice."""
+    levels = rng.normal(0, launch_sd, (number, 1, 1)) + rng.normal(0, round_sd, (number, ROUNDS, 1))
+    calls = np.abs(rng.normal(0, 0.03, (number, ROUNDS, CALLS)))
+    lost = (rng.random((number, ROUNDS, CALLS)) < bursts) * rng.exponential(4, (number, ROUNDS, CALLS))
+    return np.exp(levels + calls) + lost
+
+
+@pytest.mark.parametrize(
+    ("launch_sd", "round_sd", "bursts"), [(0.02, 0.03, 0.02), (0.0, 0.03, 0.05), (0.05, 0.1, 0.15)]
+)
+@pytest.mark.parametrize("q", [0.5, 0.95, 0.99])
+def test_percentiles_lie_in_their_intervals_as_often_as_they_should(launch_sd, round_sd, bursts, q):
+    rng = np.random.default_rng(5)
+    truth = percentile(simulate(rng, launch_sd, round_sd, bursts, number=2000), q)
+    inside = 0
+    for _ in range(100):
+        found = launches.percentile_over_launches(list(simulate(rng, launch_sd, round_sd, bursts)), q)
+        assert found.low <= found.value <= found.high
+        inside += found.low <= truth <= found.high
+    assert inside >= 88
+
+
+def test_without_launches_the_interval_would_be_too_narrow():
+    rng = np.random.default_rng(6)
+    truth = percentile(simulate(rng, 0.05, 0.01, 0.02, number=2000), 0.5)
+    alone = 0
+    for _ in range(100):
+        rounds = [each for launch in simulate(rng, 0.05, 0.01, 0.02) for each in launch]
+        found = launches.percentile_over_launches([rounds], 0.5)
+        alone += found.low <= truth <= found.high
+    assert alone < 80
+
+
+@pytest.mark.parametrize("number", [2, 5, 24])
+@pytest.mark.parametrize("tails", [None, 3])
+def test_the_same_artifact_is_told_apart_as_seldom_as_it_should(number, tails):
+    rng = np.random.default_rng(7)
+    inside = 0
+    for _ in range(300):
+        noise = rng.normal(size=number) if tails is None else rng.standard_t(tails, number)
+        found = launches.ratio_over_launches(list(0.01 * noise))
+        inside += found.low <= 1 <= found.high
+    assert inside >= 276
+
+
+def test_five_percent_slower_is_told_apart_in_five_launches():
+    rng = np.random.default_rng(8)
+    told = 0
+    for _ in range(100):
+        pairs = [
+            np.median(
+                [math.log(percentile(a, 0.5) / percentile(b, 0.5)) for a, b in zip(x, y, strict=True)]
+            )
+            for x, y in zip(
+                simulate(rng, 0.005, 0.02, 0.05), 1.05 * simulate(rng, 0.005, 0.02, 0.05), strict=True
+            )
+        ]
+        told += launches.ratio_over_launches(pairs).high < 1
+    assert told >= 95
+
+
+def test_ratio_of_one_launch_has_no_interval_and_of_none_no_value():
+    assert launches.ratio_over_launches([math.log(2)]).value == pytest.approx(2)
+    assert launches.ratio_over_launches([math.log(2)]).low is None
+    assert launches.ratio_over_launches([]) is None
+
+
+def test_many_launches_are_resampled_few_are_not():
+    values = list(np.random.default_rng(1).normal(size=24))
+    assert launches.mean_interval(values) == launches.mean_interval(values)
+    _, low, high = launches.mean_interval(values)
+    resampled = np.random.default_rng(9).choice(values, (20000, 24)).mean(axis=1)
+    assert (low, high) == pytest.approx(np.quantile(resampled, [0.025, 0.975]), abs=0.03)
+    few = launches.mean_interval(values[:19])
+    error = np.std(values[:19], ddof=1) / math.sqrt(19)
+    assert few[2] - few[0] == pytest.approx(2.1009 * error, rel=1e-3)
+
+
+def test_a_percentile_with_too_few_samples_is_not_there():
+    assert launches.percentile_over_launches([[[1.0, 2.0]], [[1.0, 2.0]]], 0.99) is None
