@@ -24,14 +24,25 @@ def evaluate(tmp_path, monkeypatch):
 
     monkeypatch.setattr(workers, "run", run)
 
-    def evaluated(network=lambda x: {"y": x}, samples=None, settings=BAR, spec=SPEC, observer=None):
+    def evaluated(
+        network=lambda x: {"y": x}, samples=None, settings=BAR, spec=SPEC, observer=None, **more
+    ):
         Network.function = staticmethod(network)
         monkeypatch.setattr(data, "open", lambda *_: samples if samples is not None else Samples())
         out = tmp_path / f"evaluation-{len(list(tmp_path.iterdir()))}"
         artifact = Artifact("k", Format.ONNX, tmp_path, "fp32", 1, "d")
         record = {"source": "npz:x.npz"}
         return accuracy.evaluate(
-            artifact, "network", {}, (spec,), record, tmp_path, settings, out, observer or Silent()
+            artifact,
+            "network",
+            {},
+            (spec,),
+            record,
+            tmp_path,
+            settings,
+            out,
+            observer or Silent(),
+            **more,
         )
 
     return evaluated

@@ -1,0 +1,260 @@
+"""Shards, stability, labels and saturation: what must hold wherever an artifact is judged."""
+
+import json
+
+import numpy as np
+import pytest
+from plain_network import BAR, Network, Samples
+
+from optcli import accuracy, environment
+from optcli.accuracy import evaluation, labels, saturation
+from optcli.accuracy_settings import AccuracySettings
+from optcli.artifact import Artifact, Format
+from optcli.errors import InputError
+from optcli.observer import Silent
+from optcli.outcomes import Accuracy, Stability
+
+
+@pytest.mark.parametrize("jobs", [2, 3, 7])
+@pytest.mark.parametrize("metric", ["top1", "calibration_error"])
+def test_shards_give_what_one_process_gives(evaluate, jobs, metric):
+    wrong = [(label + index % 2) % 3 for index, label in enumerate(Samples().labels)]
+    settings = AccuracySettings(metric=metric, batch_size=2)
+    samples = Samples(labels=wrong)
+    alone = evaluate(samples=samples, settings=settings)
+    shards = evaluate(samples=samples, settings=settings, jobs=jobs)
+    assert shards.value == alone.value
+    assert list(shards.ids()) == list(alone.ids())
+    assert np.array_equal(shards.rows(shards.outputs[0]), alone.rows(alone.outputs[0]))
+    for name in ("correct", "resampled", "predicted", "label"):
+        mine, theirs = shards.array(name), alone.array(name)
+        assert (mine is None and theirs is None) or np.array_equal(mine, theirs)
+    assert accuracy.compare(shards, alone).output_error.max_abs == 0
+    assert not list(shards.folder.glob("part-*"))
+
+
+def test_batches_are_the_same_in_shards(evaluate):
+    """A model whose outputs depend on the batch (ranges found at run time) must not notice them."""
+
+    def dynamic(x):
+        return {"y": np.round(x / np.abs(x).max(), 1)}
+
+    settings = AccuracySettings(batch_size=4)
+    one = evaluate(dynamic, settings=settings)
+    three = evaluate(dynamic, settings=settings, jobs=3)
+    assert np.array_equal(one.rows(one.outputs[0]), three.rows(three.outputs[0]))
+
+
+def test_constant_outputs_are_noticed_over_shards(evaluate):
+    same = lambda x: {"y": np.ones_like(x)}  # noqa: E731
+    by_batch = lambda x: {"y": np.ones_like(x) * float(x[0, 0] > 0)}  # noqa: E731
+    settings = AccuracySettings(batch_size=1)
+    assert evaluate(same, settings=settings, jobs=2).outputs[0].constant
+    assert not evaluate(by_batch, settings=settings, jobs=5).outputs[0].constant
+
+
+def test_what_depends_on_the_batch_is_advice(evaluate):
+    def dynamic(x):
+        return {"y": x - x.mean(axis=0)}
+
+    found = accuracy.compare(evaluate(dynamic), evaluate())
+    assert found.stability.repeat_error == 0
+    assert found.stability.batch_error > 0.1
+    verdicts = {each.name: each for each in accuracy.verdicts(found, BAR)}
+    assert (verdicts["batch invariance"].outcome, verdicts["batch invariance"].blocking) == (
+        "inconclusive",
+        False,
+    )
+    assert "batch invariance" not in {
+        each.name for each in accuracy.verdicts(accuracy.compare(evaluate(), evaluate()), BAR)
+    }
+
+
+def test_what_depends_on_the_run_is_advice(evaluate):
+    def random(x):
+        return {"y": x + len(Network.sizes) * 0.01}
+
+    found = accuracy.compare(evaluate(random), evaluate())
+    verdict = next(each for each in accuracy.verdicts(found, BAR) if each.name == "determinism")
+    assert verdict.outcome == "inconclusive"
+    assert verdict.actual == found.stability.repeat_error > 1e-3
+
+
+def test_int8_may_move_by_a_step_and_fp32_may_not():
+    found = Accuracy(
+        metric=None,
+        value=None,
+        baseline=None,
+        samples=8,
+        stability=Stability(repeat_error=0.0, batch_error=0.01, samples=8),
+    )
+    for precision, said in (("fp32", True), ("int8", False)):
+        verdicts = accuracy.verdicts(found.model_copy(update={"precision": precision}), None)
+        assert bool(verdicts) is said
+
+
+def test_agreement_counts_the_largest_scores(evaluate):
+    turned = lambda x: {"y": np.where(np.arange(len(x))[:, None] == 0, -x, x)}  # noqa: E731
+    blind = Samples(labels=[None] * 10)
+    one = evaluate(samples=blind, settings=None)
+    other = evaluate(turned, samples=blind, settings=None)
+    assert accuracy.compare(one, one).agreement == 1
+    assert accuracy.compare(other, one).agreement == pytest.approx(0.8)  # batches of 8 and 2
+
+
+class Told(Samples):
+    """Samples whose source tells labels without reading them."""
+
+    def __init__(self, wanted):
+        super().__init__(labels=wanted)
+        self.read = 0
+
+    def __getitem__(self, index):
+        self.read += 1
+        return super().__getitem__(index)
+
+    def targets(self):
+        return iter(zip(self.ids, self.labels, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [(3, "sample-9: label 3 is out of range"), (None, "sample-9: some samples of the evaluation")],
+)
+def test_labels_are_checked_before_all_samples_are_run(evaluate, last, message):
+    samples = Told([0] * 9 + [last])
+    with pytest.raises(InputError) as caught:
+        evaluate(samples=samples, settings=AccuracySettings(batch_size=2))
+    assert message in str(caught.value)
+    assert samples.read == 2
+
+
+def confused(classes, per_class, right, rename=None, seed=0):
+    """Records of a network that is `right` for a share of samples, its classes renamed."""
+    generator = np.random.default_rng(seed)
+    label = np.repeat(np.arange(classes), per_class)
+    guess = generator.integers(classes, size=len(label))
+    predicted = np.where(generator.random(len(label)) < right, label, guess)
+    if rename is not None:
+        predicted = rename[predicted]
+    return {
+        "label": label,
+        "predicted": predicted,
+        "rank": (predicted != label).astype(int),
+        "classes": np.full(len(label), classes),
+    }
+
+
+def test_another_order_of_the_classes_is_known_by_its_signature():
+    order = np.random.default_rng(1).permutation(10)
+    while (order == np.arange(10)).any():
+        order = np.roll(order, 1)
+    found = labels.suspicions(confused(10, 20, 0.8, order))
+    assert "if the classes are put into another order" in found["class_order"]
+    shifted = labels.suspicions(confused(1000, 1, 0.6, (np.arange(1000) + 1) % 1000))
+    assert "predictions are the label +1 for 60" in shifted["class_order"].replace("59", "60").replace(
+        "61", "60"
+    )
+    swapped = labels.suspicions(confused(2, 50, 0.9, np.array([1, 0])))
+    assert "class_order" in swapped
+
+
+def test_guessing_is_a_doubt_and_good_or_middling_networks_are_none():
+    for classes, each in ((10, 20), (1000, 1), (2, 100)):
+        guessing = labels.suspicions(confused(classes, each, 0.0))
+        assert "class_order" not in guessing
+        assert "hardly more than guessing" in guessing["doubts"][0]
+        assert labels.suspicions(confused(classes, each, 0.9)) == {}
+    assert labels.suspicions(confused(10, 30, 0.3)) == {}
+    assert labels.suspicions(confused(3, 2, 0.0)) == {}  # too few to say anything
+
+
+def test_a_collapsed_network_is_no_other_order():
+    records = confused(10, 20, 0.0)
+    records["predicted"] = np.zeros(200, int)
+    records["rank"] = (records["label"] != 0).astype(int)
+    found = labels.suspicions(records)
+    assert "class_order" not in found
+    assert found["doubts"]
+
+
+def onnx_with_weights(folder, values):
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    weight = numpy_helper.from_array(np.array(values, np.int8).reshape(2, 2), "w")
+    graph = helper.make_graph(
+        [helper.make_node("DequantizeLinear", ["w", "s"], ["y"])],
+        "g",
+        [],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2])],
+        [weight, numpy_helper.from_array(np.float32(0.1), "s")],
+    )
+    folder.mkdir()
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, folder / "model.onnx")
+    return Artifact("k", Format.ONNX, folder, "int8", 1, "d")
+
+
+def test_full_range_weights_are_seen_in_the_file(tmp_path):
+    full = onnx_with_weights(tmp_path / "full", [127, -3, 1, 0])
+    reduced = onnx_with_weights(tmp_path / "reduced", [63, -64, 1, 0])
+    assert saturation.full_range(full) is True
+    assert saturation.full_range(reduced) is False
+    floats = Artifact("k", Format.ONNX, tmp_path, "fp32", 1, "d")
+    assert saturation.full_range(floats) is None
+    told = Artifact("k", Format.EXPORTED, tmp_path, "int8", 1, "d", {"reduce_range": False})
+    assert saturation.full_range(told) is True
+
+
+@pytest.mark.parametrize(
+    ("isa", "target", "said"),
+    [
+        ("avx512_vnni", None, False),
+        ("avx512_vnni", "avx2", True),
+        ("avx2", None, True),
+        ("avx2", "vnni", False),
+        ("i8mm", None, False),
+    ],
+)
+def test_a_cpu_without_vnni_is_warned_of(monkeypatch, isa, target, said):
+    monkeypatch.setattr(environment, "isa", lambda: isa)
+    found = Accuracy(metric=None, value=None, baseline=None, samples=1, full_range_weights=True)
+    verdicts = accuracy.verdicts(found, AccuracySettings(target_isa=target))
+    assert [each.name for each in verdicts] == (["saturation"] if said else [])
+    assert not any(each.blocking for each in verdicts)
+    reduced = found.model_copy(update={"full_range_weights": False})
+    assert accuracy.verdicts(reduced, AccuracySettings(target_isa=target)) == ()
+
+
+def test_verdicts_record_runner_and_instructions(evaluate):
+    found = accuracy.compare(evaluate(), evaluate())
+    assert {(each.runner, each.isa) for each in accuracy.verdicts(found, BAR)} == {
+        ("network", environment.isa())
+    }
+
+
+def test_progress_of_all_processes_comes_with_the_time_that_is_left(monkeypatch):
+    heard = []
+
+    class Listening(Silent):
+        def progress(self, step, fraction, message):
+            heard.append((fraction, message))
+
+    clock = iter([0.0, 1.0, 10.0, 200.0])
+    monkeypatch.setattr(evaluation.time, "monotonic", lambda: next(clock))
+    news = evaluation._News("s", Listening())
+    news.heard(0, {"done": 10, "of": 100})
+    news.heard(1, {"done": 10, "of": 100})
+    news.heard(0, {"done": 30, "of": 100})
+    assert heard == [
+        (0.1, "10 of 100 samples"),
+        (0.2, "20 of 100 samples, 40 s left"),
+        (0.4, "40 of 100 samples, 5 min 0 s left"),
+    ]
+
+
+def test_what_is_kept_is_plain_data(evaluate):
+    about = json.loads((evaluate().folder / "evaluation.json").read_text())
+    assert about["figures"]["top1"] == 1
+    assert about["runner"] == "network"
