@@ -70,7 +70,7 @@ def make(to_do: Plan, store: Store, observer: Observer, settings: Settings, phas
 
 def made_by(variant: PlannedVariant) -> list[dict[str, Any]]:
     """The steps of a variant, each with the ingredients of its key."""
-    return [{**step.ingredients, "step": step.name, "key": step.key} for step in variant.steps]
+    return [{"key": step.key, **step.ingredients} for step in variant.steps]
 
 
 def _raise_what_fails_all(to_do: Plan, done: dict[str, Done], store: Store) -> None:
