@@ -56,5 +56,5 @@ def test_there_is_none_unless_the_recipe_asks(project: Project) -> None:
 
 def test_a_slip_in_its_settings_is_found_at_its_place(project: Project) -> None:
     project.recipe("  plain: []\n", head=HEAD.replace("threads: 1}", "threads: 1, sweep: {mx: 3}}"))
-    with pytest.raises(RecipeError, match="unknown key 'mx' in latency.sweep"):
+    with pytest.raises(RecipeError, match=r"unknown key 'mx' in latency\.sweep"):
         built(project)
