@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _VERBS = {
     "init": "Write a first recipe for a model.",
     "build": "Build, measure and judge every variant of a recipe.",
-    "compare": "Show the table of the last build.",
+    "compare": "Show the table of the last build, or what changed between reports.",
     "verify-accuracy": "Show what each artifact of the last build costs in accuracy.",
     "gate": "Block a merge that makes the model slower, bigger or worse.",
     "baseline": "Keep a build as what later ones are compared with: save, ls.",
