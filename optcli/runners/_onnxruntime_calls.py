@@ -28,7 +28,7 @@ class HostCalls:
     def __init__(self, session: InferenceSession, names: Sequence[str], halves: frozenset[str]) -> None:
         self._session, self._names, self._halves = session, list(names), halves
         self._feed: dict[str, np.ndarray] = {}
-        self._outputs: list[np.ndarray] = []
+        self._outputs: Sequence[np.ndarray] = ()
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
         """Take the arrays; those whose input a pass made half as wide are cast."""
@@ -42,8 +42,9 @@ class HostCalls:
             raise RunnerError(f"ONNX Runtime failed: {first_line(error)}") from error
 
     def fetch(self) -> dict[str, np.ndarray]:
-        """The outputs by name."""
-        return dict(zip(self._names, self._outputs, strict=True))
+        """The outputs by name, once: none is kept, so that memory is used again as in a plain loop."""
+        outputs, self._outputs = self._outputs, ()
+        return dict(zip(self._names, outputs, strict=True))
 
 
 class DeviceCalls:
