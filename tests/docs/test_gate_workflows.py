@@ -1,0 +1,61 @@
+"""The workflow files in docs/ci: valid for their systems, and every optcli command in them is one."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from optcli.cli.gate import command
+
+CI = Path(__file__).resolve().parents[2] / "docs" / "ci"
+SCHEMAS = {
+    "github-actions.yml": "vendor.github-workflows",
+    "gitlab-ci.yml": "vendor.gitlab-ci",
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_workflow_fits_its_systems_schema(name):
+    done = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", SCHEMAS[name], str(CI / name)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_hook_is_a_shell_script_that_can_be_run():
+    assert subprocess.run(["sh", "-n", str(CI / "pre-push")], check=False).returncode == 0
+    assert (CI / "pre-push").stat().st_mode & 0o111
+
+
+def commands(name):
+    """Every `optcli gate ...` of a file, as arguments."""
+    text = (CI / name).read_text()
+    if name in SCHEMAS:
+        text = "\n".join(strings(YAML(typ="safe").load(text)))
+    plain = re.sub(r"\$\{\{.*?\}\}", "X", text)
+    found = re.findall(r"optcli (gate [^\n]+)", plain)
+    return [shlex.split(each.partition("<")[0])[1:] for each in found]
+
+
+def strings(value):
+    if isinstance(value, str):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from strings(item)
+
+
+@pytest.mark.parametrize("name", [*SCHEMAS, "pre-push"])
+def test_every_command_is_one_that_optcli_takes(name):
+    found = commands(name)
+    assert found
+    for arguments in found:
+        context = command.make_context("gate", list(arguments))
+        assert context.params["reference"].startswith("git:")
+        assert context.params["on_inconclusive"] == "pass"
