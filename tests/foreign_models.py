@@ -404,7 +404,7 @@ def normalized() -> Foreign:
         "w1": (16, 3, 3, 3), "b1": (16,), "s": _ones(16), "o": (16,), "ls": _ones(16), "lo": (16,),
         "rows": np.array([0, 16, -1]), "W": (1, 64, 16), "R": (1, 64, 16), "B": (1, 128),
         "one": np.array([1]), "w3": (16, 10)}  # fmt: skip
-    return _made(_File("""reader (float[N,3,32,32] image) => (float[T,N,10] result) {
+    return _made(_File("""reader (float[N,3,32,32] image) => (float[N,T,10] result) {
         a = Conv<pads=[1,1,1,1], strides=[4,4]>(image, w1, b1)
         i = InstanceNormalization(a, s, o)
         r = HardSwish(i)
@@ -412,7 +412,8 @@ def normalized() -> Foreign:
         t = Transpose<perm=[2,0,1]>(f)
         n = LayerNormalization<axis=-1>(t, ls, lo)
         l, h, c = LSTM<hidden_size=16>(n, W, R, B)
-        q = Squeeze(l, one)
+        y = Squeeze(l, one)
+        q = Transpose<perm=[1,0,2]>(y)
         k = Transpose<perm=[0,2,1]>(q)
         p = MatMul(q, k)
         m = Softmax(p)

@@ -263,9 +263,15 @@ def _session(model: ModelProto, threads: int, folder: Path) -> InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(
-        str(folder / onnx_format.FILE), options, providers=["CPUExecutionProvider"]
-    )
+    try:
+        return onnxruntime.InferenceSession(
+            str(folder / onnx_format.FILE), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:
+        raise StepError(
+            f"ONNX Runtime cannot load the model to watch its activations: {first_line(error)}",
+            hint="put optimize_onnx before this pass",
+        ) from error
 
 
 def _run(

@@ -92,4 +92,4 @@ def _with_inner(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 def _is_half(kind: TypeProto) -> bool:
     from onnx import TensorProto
 
-    return kind.HasField("tensor_type") and kind.tensor_type.elem_type == TensorProto.FLOAT16
+    return bool(kind.tensor_type.elem_type == TensorProto.FLOAT16)

@@ -93,3 +93,24 @@ def _wanted(readers: list[NodeProto]) -> bool:
     """Whether somebody behind would compute on integers, or passes them on."""
     computes = _MOVES_VALUES | {"Conv", "Gemm", "MatMul", "Add", "Mul"}
     return any(reader.op_type in computes for reader in readers)
+
+
+def leave_softmax_in_floats(model: ModelProto) -> int:
+    """Take the pair before Softmax out where its result is quantized too; returns how many.
+
+    ONNX Runtime would make one integer operator of them, which gives nothing but zeros where its inputs
+    have a small range, as those of attention that looks everywhere alike.
+    """
+    graph = model.graph
+    made_by = {name: node for node in graph.node for name in node.output}
+    quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
+    changed = 0
+    for node in graph.node:
+        if node.op_type not in ("Softmax", "LogSoftmax") or node.output[0] not in quantized:
+            continue
+        back = made_by.get(node.input[0])
+        there = made_by.get(back.input[0]) if back and back.op_type == "DequantizeLinear" else None
+        if there is not None and there.op_type == "QuantizeLinear":
+            node.input[0] = there.input[0]
+            changed += 1
+    return changed

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +18,7 @@ from optcli.formats import onnx as onnx_format
 from optcli.passes import Job
 from optcli.passes._calibration import ModelInput
 from optcli.passes._full_precision import widened
+from optcli.passes._onnx_tidying import name_nodes, tidied
 from optcli.passes._onnx_upgrade import upgraded
 
 if TYPE_CHECKING:
@@ -44,16 +48,12 @@ def modern(
 ) -> ModelProto:
     """The model at an opset of at least `wanted`, and what old files lack.
 
-    Weights are no longer listed as inputs (runtimes fold and fuse only what cannot be overridden),
-    functions of the file's own are written out and every node has a name of its own. With
+    Weights are initializers and not listed as inputs (runtimes fold and fuse only what cannot be
+    overridden), functions of the file's own are written out and every node has a name of its own. With
     `full_precision` fp16 inside becomes fp32. Raises `StepError` where the upgrade fails or changes
     the model.
     """
-    from onnx import inliner
-
-    _drop_weight_inputs(model)
-    if model.functions:
-        model = inliner.inline_local_functions(model)
+    model = tidied(model)
     if full_precision and onnx_format.precision(model) == "fp16":
         model = widened(model)
         job.warn("the model is fp16: its weights were widened to fp32, inputs and outputs stay fp16")
@@ -61,7 +61,7 @@ def modern(
     if found < wanted:
         model = upgraded(model, found, wanted, job)
         job.warn(f"the model was upgraded from opset {found} to {wanted}: {why}")
-    _name_nodes(model)
+    name_nodes(model)
     return model
 
 
@@ -183,21 +183,13 @@ def prepared(model: ModelProto, folder: Path, job: Job) -> ModelProto:
         ) from error
 
 
-def _drop_weight_inputs(model: ModelProto) -> None:
-    # Weights that are not inputs came with version 4 of the file format.
-    model.ir_version = max(model.ir_version, 4)
-    wanted = onnx_format.input_names(model)
-    kept = [value for value in model.graph.input if value.name in wanted]
-    if len(kept) < len(model.graph.input):
-        del model.graph.input[:]
-        model.graph.input.extend(kept)
-
-
-def _name_nodes(model: ModelProto) -> None:
-    """Nodes are kept or taken by name: those without one get their operator and position."""
-    seen: set[str] = set()
-    for index, node in enumerate(model.graph.node):
-        if not node.name or node.name in seen:
-            base = node.name or node.op_type
-            node.name = f"{base}_{index}"
-        seen.add(node.name)
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep ONNX Runtime's quantizers from printing, and from recommending what has been done."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)

@@ -94,8 +94,8 @@ def _difference(before: ModelProto, after: ModelProto, job: Job) -> float:
         finite = np.isfinite(known)
         if finite.any():
             scale = float(np.abs(known[finite]).max()) or 1.0
-            error = float(np.abs(known[finite] - made[finite]).max()) / scale
-            worst = max(worst, error if np.isfinite(error) else np.inf)
+            differs = float(np.abs(known[finite] - made[finite]).max()) / scale
+            worst = max(worst, differs if np.isfinite(differs) else np.inf)
     return worst
 
 

@@ -157,13 +157,17 @@ def _float_constants(model: ModelProto) -> dict[str, TensorProto]:
 
 
 def _impossible(model: ModelProto, wanted: str) -> set[str]:
-    """Nodes whose operator takes fp32 but not the type, in the model's operator set."""
+    """Nodes whose operator takes fp32 but not the type, in the model's operator set.
+
+    Those of ONNX Runtime's own domain are tried; of others nothing is known.
+    """
     import onnx
 
     opset = onnx_format.opset(model)
     kept: set[str] = set()
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx"):
+            kept |= set() if node.domain == "com.microsoft" else {node.name}
             continue
         schema = onnx.defs.get_schema(node.op_type, opset, "")
         for constraint in schema.type_constraints:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import platform
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -20,7 +16,7 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._onnx_models import PER_CHANNEL_OPSET, modern, prepared, require_floats
+from optcli.passes._onnx_models import PER_CHANNEL_OPSET, modern, prepared, quiet, require_floats
 from optcli.passes._selection import matching
 from optcli.passes._torch_layers import quantize_layers
 
@@ -89,7 +85,7 @@ class QuantizeDynamic(Pass):
 
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
         require_floats(source.precision)
-        with tempfile.TemporaryDirectory(dir=job.out.parent) as folder, _quiet():
+        with tempfile.TemporaryDirectory(dir=job.out.parent) as folder, quiet():
             work = Path(folder)
             why = "older ones know no scale per channel"
             model = modern(
@@ -171,15 +167,3 @@ class QuantizeDynamic(Pass):
 def _emptied(folder: Path) -> Path:
     folder.mkdir()
     return folder
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the quantizer from printing, and from recommending what has been done already."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)

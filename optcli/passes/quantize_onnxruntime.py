@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import platform
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -21,6 +17,7 @@ from optcli.formats import onnx as onnx_format
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._activation_ranges import Range, activation_ranges, float_tensors
 from optcli.passes._calibration import Feeds
+from optcli.passes._integer_chains import leave_softmax_in_floats
 from optcli.passes._onnx_models import (
     PER_CHANNEL_OPSET,
     Patterns,
@@ -29,6 +26,7 @@ from optcli.passes._onnx_models import (
     model_inputs,
     modern,
     prepared,
+    quiet,
     require_floats,
 )
 
@@ -128,7 +126,7 @@ class QuantizeOnnxruntime(Pass):
         require_floats(onnx_format.precision(onnx_format.outline(source.path)))
         # With one scale for all, too: OpenVINO misreads quantized networks of opset 11.
         why = "older ones know no scale per channel"
-        with tempfile.TemporaryDirectory(dir=job.out.parent) as folder, _quiet():
+        with tempfile.TemporaryDirectory(dir=job.out.parent) as folder, quiet():
             work = Path(folder)
             model = modern(
                 onnx_format.open(source.path), PER_CHANNEL_OPSET, job, why, full_precision=True
@@ -147,7 +145,10 @@ class QuantizeOnnxruntime(Pass):
                 work,
             )
             self._quantize(work, ranges, (types, nodes, ignored), job)
-        quantized = onnx_format.outline(job.out)
+        quantized = onnx_format.open(job.out)
+        if leave_softmax_in_floats(quantized):
+            (job.out / onnx_format.DATA).unlink(missing_ok=True)  # saving would append to it
+            onnx_format.save(quantized, job.out)
         counts = count_quantized(quantized)
         if not counts:
             raise StepError(
@@ -199,6 +200,9 @@ class QuantizeOnnxruntime(Pass):
         ignored = chosen(
             nodes, self.ignored_names, self.ignored_types, self.ignored_patterns, "ignored_"
         )
+        if self.format == "qoperator":  # see leave_softmax_in_floats, which needs pairs
+            feeds = {name for node in nodes if node.op_type == "Softmax" for name in node.input}
+            ignored |= {node.name for node in nodes if feeds.intersection(node.output)}
         if self._is_transformer(model) and "Add" not in self.types:
             ignored |= {node.name for node in nodes if node.op_type == "Add"}
         return sorted(types), sorted(wanted - ignored), ignored
@@ -251,6 +255,7 @@ class QuantizeOnnxruntime(Pass):
                 nodes_to_exclude=sorted(ignored),
                 use_external_data_format=(work / "prepared" / onnx_format.DATA).exists(),
                 calibration_cache_path=work / "ranges.json",
+                extra_options={"TensorQuantOverrides": self._one_scale(work / "prepared")},
             )
         except OptcliError:
             raise
@@ -260,6 +265,18 @@ class QuantizeOnnxruntime(Pass):
                 hint="keep the operators that it stumbles over with ignored_types",
             ) from error
 
+    def _one_scale(self, prepared: Path) -> dict[str, list[dict[str, Any]]]:
+        """Weights that get one scale all the same: ONNX Runtime errs at grouped ConvTranspose."""
+        if not self.per_channel or self.format != "qdq":
+            return {}
+        option = {"symmetric": True, "reduce_range": self._integers()["reduce_range"]}
+        return {
+            node.input[1]: [option]
+            for node in onnx_format.outline(prepared).graph.node
+            if node.op_type == "ConvTranspose"
+            and any(each.name == "group" and each.i > 1 for each in node.attribute)
+        }
+
 
 def _this_isa() -> Isa:
     if platform.machine().lower() in ("aarch64", "arm64"):
@@ -267,15 +284,3 @@ def _this_isa() -> Isa:
     flags = environment.cpu()["flags"]
     has_vnni = any("vnni" in flag for flag in flags) or "amx_int8" in flags
     return "vnni" if has_vnni else "avx2"
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the quantizer from printing, and from recommending what has been done already."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)

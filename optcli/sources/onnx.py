@@ -25,7 +25,7 @@ _LOCATION = re.compile(rb"\x0a\x08location\x12([\x80-\xff][\x01-\x7f]|[\x00-\x7f
 
 
 class OnnxSource(Source):
-    """A network in an ONNX file; the file is taken as it is."""
+    """A network in an ONNX file; it is taken as it is, but for nodes of the same name."""
 
     format: ClassVar[Format] = Format.ONNX
     needs: ClassVar[Needs] = Needs(("onnx",))
@@ -83,13 +83,17 @@ class OnnxSource(Source):
                 place=str(self.file),
                 hint="save the model again with its weights in a file of another name",
             )
-        shutil.copyfile(self.file, out / onnx_format.FILE)
+        if renamed := _rename_duplicates(model):
+            onnx.save(model, str(out / onnx_format.FILE))
+        else:
+            shutil.copyfile(self.file, out / onnx_format.FILE)
         _refuse_nan(onnx_format.open(out), self.file)
         facts = {
             "source": f"onnx:{self.file.name}",
             "opset": onnx_format.opset(model),
             "ir_version": int(model.ir_version),
             "producer": f"{model.producer_name} {model.producer_version}".strip(),
+            **({"renamed_nodes": renamed} if renamed else {}),
         }
         return SourceFacts(onnx_format.output_names(model), onnx_format.precision(model), facts)
 
@@ -113,6 +117,22 @@ def locations(path: Path) -> set[str]:
             except UnicodeDecodeError:
                 continue
     return found
+
+
+def _rename_duplicates(model: ModelProto) -> int:
+    """Number the nodes that have another's name, which ONNX Runtime refuses; returns how many."""
+    renamed = 0
+    for graph in onnx_format.graphs(model.graph):
+        names = {node.name for node in graph.node}
+        seen: set[str] = set()
+        for index, node in enumerate(graph.node):
+            if node.name and node.name in seen:
+                while node.name in names:
+                    node.name = f"{node.name}_{index}"
+                names.add(node.name)
+                renamed += 1
+            seen.add(node.name)
+    return renamed
 
 
 def _check_inputs(model: ModelProto, inputs: Sequence[TensorSpec], path: Path) -> None:

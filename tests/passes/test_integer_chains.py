@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from optcli.passes._integer_chains import close_integer_chains
+from optcli.passes._integer_chains import close_integer_chains, leave_softmax_in_floats
 
 onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.slow
@@ -73,3 +73,32 @@ def test_where_it_would_change_or_gain_nothing_it_is_left_alone(other):
     added = close_integer_chains(model)
     assert added == (0 if "right_scale" in other else 1)  # the Concat before the MaxPool remains
     assert np.array_equal(run(model), before)
+
+
+def test_softmax_of_a_small_range_is_not_zero():
+    """ONNX Runtime's integer Softmax gives zeros there."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    values = {"s1": np.float32(4e-4), "z1": np.uint8(128), "s2": np.float32(1e-4), "z2": np.uint8(0)}
+    nodes = [
+        node("QuantizeLinear", ["x", "s1", "z1"], ["q"]),
+        node("DequantizeLinear", ["q", "s1", "z1"], ["d"]),
+        node("Softmax", ["d"], ["m"], axis=-1),
+        node("QuantizeLinear", ["m", "s2", "z2"], ["p"]),
+        node("DequantizeLinear", ["p", "s2", "z2"], ["y"]),
+    ]
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, 64]) for name in "xy"
+    ]
+    weights = [onnx.numpy_helper.from_array(np.array(value), name) for name, value in values.items()]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:], weights),
+        opset_imports=[onnx.helper.make_opsetid("", 13)],
+        ir_version=8,
+    )
+    assert leave_softmax_in_floats(model) == 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (found,) = session.run(None, {"x": np.linspace(-0.05, 0.05, 64, dtype=np.float32)[None]})
+    assert np.abs(found - 1 / 64).max() < 2e-3
+    assert leave_softmax_in_floats(model) == 0
