@@ -25,6 +25,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## Build, measure and judge the quickstart recipe
 	$(BIN)/optcli build recipes/quickstart.yaml
 
+.PHONY: gate
+gate: $(STAMP) ## Compare the quickstart with what it was at the last commit
+	$(BIN)/optcli gate recipes/quickstart.yaml --baseline git:HEAD~1
+
 .PHONY: test
 test: $(STAMP) lint ## Lint, type-check and run all tests
 	$(BIN)/python -m pytest -n auto --dist loadfile
