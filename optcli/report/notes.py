@@ -59,9 +59,13 @@ def _missing(report: Report) -> Iterator[str]:
 
 _KINDS = {
     "noisy": "noisy (other work interrupted some rounds)",
-    "fluctuating": "fluctuating (the middle half of the calls spreads over 10 % of the median)",
-    "environment not fit": "environment not fit (it spreads over 25 % of the median and more)",
+    "fluctuating": "fluctuating (the middle half of the calls spreads over 10 % of the median, or so "
+    "much of the time was spent waiting for a processor)",
+    "environment not fit": "environment not fit (over 25 %)",
     "time cap": "time cap (fewer rounds than planned)",
+    "unsteady": "unsteady (calls were still getting faster or slower after warming up)",
+    "fewer launches": "fewer launches than planned",
+    "restless": "restless (it computed while others were timed)",
 }
 
 
@@ -130,9 +134,11 @@ def _measured(report: Report) -> str:
 
 
 def _meaning(report: Report) -> str:
+    one = "launch" if report.protocol.get("launches", 1) > 1 else "round"
+    over = {"launch": "launches", "round": "rounds"}[one]
     return (
-        "A call is input copy, compute and output copy. Brackets hold 95 % intervals over rounds; the"
-        f" speed-up is over {report.baseline}, paired round by round."
+        f"A call is input copy, compute and output copy. Brackets hold 95 % intervals over {over}; the"
+        f" speed-up is over {report.baseline}, paired {one} by {one}."
     )
 
 

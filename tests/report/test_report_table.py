@@ -155,8 +155,15 @@ def test_doubts_are_collected_by_kind():
         for name, share in (("a", 12), ("b", 15))
     }
     shown = text(report(rows, baseline="a"))
-    assert "  fluctuating (the middle half of the calls spreads over 10 % of the median): all" in shown
+    assert "  fluctuating (the middle half of the calls spreads over 10 % of the median, or so" in shown
     assert "  time cap: 2 of 8 rounds: all" in shown
+
+
+@pytest.mark.parametrize(("launches", "unit"), [(1, "round"), (5, "launch")])
+def test_the_footer_says_what_intervals_are_over(launches, unit):
+    made = report()
+    shown = text(made.model_copy(update={"protocol": {**made.protocol, "launches": launches}}))
+    assert f"paired {unit} by {unit}" in " ".join(shown.split())
 
 
 def test_a_failed_step_names_the_command_that_repeats_it():
