@@ -60,7 +60,7 @@ def check_samples(payload: dict[str, Any], channel: Channel) -> list[str]:
             arrays = {spec.name: archive[spec.name].shape for spec in inputs if spec.name in archive}
             names = ", ".join(archive)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"this is no .npz of arrays: {error}", place=place, hint=hint) from error
+        raise InputError("this is no .npz of arrays", place=place, hint=hint) from error
     if not arrays:
         raise InputError(f"the file has {names}, none of the inputs", place=place, hint=hint)
     for spec in inputs:

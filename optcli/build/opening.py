@@ -100,8 +100,9 @@ def open_all(
     """Every file as an artifact below `scratch`, and the inputs that all of them take.
 
     `given` are the inputs as the person says them; a batch that a file leaves open reaches to
-    `largest_batch` at least. Packages of AOTInductor say nothing of theirs: they
-    take those of the others. Raises `InputError` where inputs cannot be found or are not the same.
+    `largest_batch` at least. Packages of AOTInductor say nothing of theirs, and of TorchScript they are
+    guessed: both take those of the others, where there are any. Raises `InputError` where inputs
+    cannot be found or are not the same.
     """
     found = open_each(targets, scratch, given, largest_batch)
     return found, given or merged(found)
@@ -113,12 +114,12 @@ def open_each(
     """Every file as an artifact below `scratch`, each with the inputs that it takes itself."""
     names = _names(targets)
     # Those that can say what they take come first.
-    order = sorted(range(len(targets)), key=lambda place: targets[place].format == Format.AOTI)
+    order = sorted(range(len(targets)), key=lambda place: _silence(targets[place]))
     opened: dict[int, Opened] = {}
     for place in order:
         target = targets[place]
         known = given or (next(iter(opened.values())).inputs if opened else ())
-        inputs = known if target.format == Format.AOTI else given
+        inputs = known if _silence(target) else given
         one = _open(target, names[place], scratch / str(place), inputs)
         if target.kind == "file" and one.artifact.format in _UNBOUNDED and not given:
             one = replace(one, inputs=tuple(_reaching(spec, largest_batch) for spec in one.inputs))
@@ -142,10 +143,26 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
         "out": str(out),
         "inputs": [spec.model_dump(mode="json") for spec in inputs],
     }
-    laid_out = run("optcli.build.bench_step:lay_out", payload, timeout_s=_TIMEOUT_S)
+    try:
+        laid_out = run("optcli.build.bench_step:lay_out", payload, timeout_s=_TIMEOUT_S)
+    except InputError as error:
+        if not inputs or "recipe's" not in error.message:
+            raise
+        # Sources speak of recipes; here inputs were said on the command line, or by another file.
+        raise InputError(
+            f"the inputs that were said do not fit: {error.message.partition(': ')[2]}",
+            place=str(target.path),
+            hint="leave --input out: the file says what it takes",
+        ) from error
     found = bench_step.artifact(payload, laid_out, digest.of_file(target.path), _size_bytes(target))
     specs = tuple(TensorSpec.model_validate(spec) for spec in laid_out["inputs"])
     return Opened(name, target.path, found, specs, tuple(laid_out["notes"]))
+
+
+def _silence(target: Target) -> int:
+    """How little a file says of its inputs: 0 enough, 1 they can be guessed, 2 nothing."""
+    silent = {str(Format.TORCHSCRIPT): 1, str(Format.AOTI): 2}
+    return silent.get(target.format, 0) if target.kind == "file" else 0
 
 
 def _reaching(spec: TensorSpec, batch_size: int) -> TensorSpec:
