@@ -44,6 +44,7 @@ def _cells(report: Report, name: str, variant: VariantReport, row: Latency | Non
         "size_bytes": artifact.size_bytes if artifact else None,
         "build_s": variant.build_s,
         **_latency(row),
+        **_limits(variant, row),
         "metric": accuracy.metric if accuracy else None,
         "accuracy": accuracy.value if accuracy else None,
         "accuracy_samples": accuracy.samples if accuracy else None,
@@ -64,6 +65,18 @@ def _latency(row: Latency | None) -> Cells:
     rest = ("cpu_ms", "import_ms", "load_ms", "first_ms", "peak_memory_bytes", "measured_at")
     found |= {name: getattr(row, name, None) for name in rest}
     return {**found, "flags": "; ".join(row.flags) if row else None}
+
+
+def _limits(variant: VariantReport, row: Latency | None) -> Cells:
+    """Of one call: operations, bytes at least, and the share of the machine's peak."""
+    names = ("operations", "moved_bytes", "share_of_peak", "bound_by")
+    work = variant.operations
+    if work is None or row is None:
+        return dict.fromkeys(names)
+    share = next((each for each in work.shares if each.batch_size == row.batch_size), None)
+    size = row.batch_size
+    found = (share.share, share.bound) if share else (None, None)
+    return dict(zip(names, (work.per_image * size, work.moved_bytes(size), *found), strict=True))
 
 
 def _changes(comparison: Comparison) -> Iterator[Cells]:
