@@ -77,7 +77,7 @@ class Pass(Settings):
     conversion that must not change the result, is the largest |difference| allowed as a fraction
     of the largest |output|: the build then checks every artifact against its parent. `device_bound`
     says that the result depends on the CPU or GPU it was made on, `uses_batch_sizes` that it depends on
-    the batch sizes at which latency is measured.
+    the batch sizes at which latency is measured, `last` that no pass can follow.
     """
 
     accepts: ClassVar[tuple[Format, ...]]
@@ -86,6 +86,7 @@ class Pass(Settings):
     tolerance: ClassVar[float | None] = None
     device_bound: ClassVar[bool] = False
     uses_batch_sizes: ClassVar[bool] = False
+    last: ClassVar[bool] = False
 
     @abstractmethod
     def produces(self, source: Format) -> Format:
@@ -138,6 +139,7 @@ class Traits:
     tolerance: float | None = None
     device_bound: bool = False
     uses_batch_sizes: bool = False
+    last: bool = False
     reference: str | None = None
 
     @staticmethod
@@ -154,6 +156,7 @@ class Traits:
             tolerance=configured.tolerance,
             device_bound=configured.device_bound,
             uses_batch_sizes=configured.uses_batch_sizes,
+            last=configured.last,
             reference=reference,
         )
 

@@ -12,6 +12,7 @@ from optcli.formats import torch as torch_format
 from optcli.formats import torch_quantized
 from optcli.formats.torch_calls import arguments, example_inputs
 from optcli.passes import Job, Made
+from optcli.passes._networks import require_uncompiled
 from optcli.passes._selection import matching, within
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ def quantize_layers(
 
     Raises `StepError` where there is none: convolutions cannot be quantized in this way.
     """
-    model = torch_format.open(source.path)
+    require_uncompiled(source)
     require_fp32(source)
+    model = torch_format.open(source.path)
     layers = _layers(model, engine, names, ignored_names, group_size)
     record = {
         "name": torch_quantized.NAME,

@@ -17,8 +17,8 @@ from optcli.environment import Needs
 from optcli.errors import MissingError, OptcliError, StepError, first_line
 from optcli.formats import aoti as aoti_format
 from optcli.formats import exported as exported_format
-from optcli.formats import torch as torch_format
 from optcli.passes import Job, Made, Pass
+from optcli.passes._networks import network
 from optcli.passes._tracing import flat, trace
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class AotInductor(Pass):
     def _program(self, source: Artifact, job: Job) -> ExportedProgram:
         if source.format == Format.EXPORTED:
             return exported_format.open(source.path)
-        return trace(flat(torch_format.open(source.path), job.inputs), job, strict=bool(self.strict))
+        return trace(flat(network(source), job.inputs), job, strict=bool(self.strict))
 
     def _compile(self, program: ExportedProgram, job: Job) -> int:
         """Write the package; gives the number of its kernels that multiply integers."""

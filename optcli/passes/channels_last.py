@@ -8,6 +8,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.formats import torch as torch_format
 from optcli.passes import Job, Made, Pass
+from optcli.passes._networks import require_uncompiled
 
 
 class ChannelsLast(Pass):
@@ -27,6 +28,7 @@ class ChannelsLast(Pass):
     def run(self, source: Artifact, job: Job) -> Made:
         import torch
 
+        require_uncompiled(source)
         description = torch_format.read(source.path).after({"name": "channels_last"})
         model = torch_format.open(source.path).to(memory_format=torch.channels_last)
         convolutions = sum(

@@ -10,8 +10,8 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import exported as exported_format
-from optcli.formats import torch as torch_format
 from optcli.passes import Job, Made, Pass
+from optcli.passes._networks import network
 from optcli.passes._tracing import flat, trace
 
 
@@ -40,7 +40,7 @@ class Export(Pass):
         return tuple(self.model_copy(update={"strict": strict}) for strict in (False, True))
 
     def run(self, source: Artifact, job: Job) -> Made:
-        model = flat(torch_format.open(source.path), job.inputs)
+        model = flat(network(source), job.inputs)
         try:
             program = trace(model, job, strict=bool(self.strict))
         except OptcliError:

@@ -18,8 +18,8 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
-from optcli.formats import torch as torch_format
 from optcli.passes import Job, Made, Pass
+from optcli.passes._networks import network
 from optcli.passes._tracing import example, flat, plain_attention, trace
 from optcli.settings import TensorSpec
 
@@ -111,17 +111,17 @@ class ExportOnnx(Pass):
                 "the torchscript exporter cannot read an exported program",
                 hint="set `exporter: dynamo`, or take the pass `export` out",
             )
-        network = flat(torch_format.open(source.path), job.inputs)
+        model = flat(network(source), job.inputs)
         with tempfile.TemporaryDirectory(dir=job.out.parent) as folder:
             with torch.no_grad(), plain_attention():
                 torch.onnx.export(
-                    network,
+                    model,
                     example(job.inputs),
                     os.fspath(Path(folder, onnx_format.FILE)),
                     dynamo=False,
                     input_names=[spec.name for spec in job.inputs],
                     output_names=list(outputs),
-                    dynamic_axes=_dynamic_axes(network, job.inputs, outputs),
+                    dynamic_axes=_dynamic_axes(model, job.inputs, outputs),
                     opset_version=self.opset,
                     do_constant_folding=self.optimize,
                 )
@@ -131,17 +131,17 @@ class ExportOnnx(Pass):
 def _program(source: Artifact, job: Job) -> ExportedProgram:
     if source.format == Format.EXPORTED:
         return exported_format.open(source.path)
-    network = flat(torch_format.open(source.path), job.inputs)
+    model = flat(network(source), job.inputs)
     try:
-        return trace(network, job, strict=False)
+        return trace(model, job, strict=False)
     except StepError:
         raise
     except Exception:
-        return trace(network, job, strict=True)
+        return trace(model, job, strict=True)
 
 
 def _dynamic_axes(
-    network: torch.nn.Module, inputs: Sequence[TensorSpec], outputs: Sequence[str]
+    model: torch.nn.Module, inputs: Sequence[TensorSpec], outputs: Sequence[str]
 ) -> dict[str, dict[int, str]]:
     """The dimensions that vary, by name; an output's first one where it follows the batch."""
     import torch
@@ -158,7 +158,7 @@ def _dynamic_axes(
     batch = axes[inputs[0].name].get(0)
     if batch is not None:
         with torch.no_grad(), plain_attention():
-            results = network(*tensors)
+            results = model(*tensors)
         results = (results,) if isinstance(results, torch.Tensor) else results
         for name, result in zip(outputs, results, strict=True):
             if result.dim() and result.shape[0] == tensors[0].shape[0]:

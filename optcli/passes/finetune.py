@@ -14,6 +14,7 @@ from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._checkpoint import Progress
 from optcli.passes._examples import ExampleSet
 from optcli.passes._learning import Judge, Loss, Teacher, caller
+from optcli.passes._networks import network
 from optcli.passes._training import Training
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Finetune(Pass):
         import torch
 
         torch.manual_seed(job.seed)
-        model = torch_format.open(source.path).to(job.device)
+        model = network(source).to(job.device)
         trained = [value for value in model.parameters() if value.is_floating_point()]
         if not trained or any(value.dtype != torch.float32 for value in trained):
             raise StepError(

@@ -15,6 +15,7 @@ from optcli.formats import torch_pruning
 from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._channels import Choice, choose
+from optcli.passes._networks import network
 from optcli.passes._saliency import weigh_by_loss
 from optcli.passes._tracing import plain_attention
 from optcli.settings import TensorSpec
@@ -61,7 +62,7 @@ class Prune(Pass):
         import torch
 
         torch.manual_seed(job.seed)
-        model = torch_format.open(source.path)
+        model = network(source)
         before = _measured(model, job.inputs)
         ranked: dict[str, Any] = {"importance": self.importance}
         if self.importance == "taylor":

@@ -13,6 +13,7 @@ from optcli.environment import Needs
 from optcli.errors import StepError, did_you_mean
 from optcli.formats import torch as torch_format
 from optcli.passes import Job, Made, Pass
+from optcli.passes._networks import network
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +58,7 @@ class Sparsify(Pass):
     def run(self, source: Artifact, job: Job) -> Made:
         import torch
 
-        model = torch_format.open(source.path)
+        model = network(source)
         weights = dict(self._weights(model))
         if not weights:
             raise StepError(

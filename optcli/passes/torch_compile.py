@@ -16,6 +16,7 @@ from optcli.formats import torch as torch_format
 from optcli.formats import torch_calls, torch_compiled
 from optcli.formats.torch_compiled import Compilation, Mode
 from optcli.passes import Job, Made, Pass
+from optcli.passes._networks import require_uncompiled
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +36,7 @@ class TorchCompile(Pass):
     needs: ClassVar[Needs] = Needs(("torch",))
     device_bound: ClassVar[bool] = True
     uses_batch_sizes: ClassVar[bool] = True
+    last: ClassVar[bool] = True
 
     mode: Mode = Field(
         "default",
@@ -70,8 +72,7 @@ class TorchCompile(Pass):
         import torch
 
         description = torch_format.read(source.path)
-        if Compilation.of(description.transforms) is not None:
-            raise StepError("the network is compiled already", hint="name torch_compile once")
+        require_uncompiled(source)
         self._warn(job)
         model = torch_format.open(source.path)
         last = any(record["name"] == "channels_last" for record in description.transforms)

@@ -11,10 +11,10 @@ from pydantic import Field, model_validator
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
-from optcli.formats import torch as torch_format
 from optcli.formats import torchscript as torchscript_format
 from optcli.formats.torch_calls import example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass
+from optcli.passes._networks import network
 from optcli.passes._tracing import flat, plain_attention
 from optcli.settings import batch_range
 
@@ -64,7 +64,7 @@ class Torchscript(Pass):
         import torch
 
         job.warn(_DEPRECATED)
-        model = torch_format.open(source.path)
+        model = network(source, eager=True)
         decisions = 0
         try:
             with torchscript_format.quiet(), torch.no_grad(), plain_attention():
@@ -105,14 +105,14 @@ def _traced(model: torch.nn.Module, job: Job) -> tuple[torch.jit.ScriptModule, i
     """
     import torch
 
-    network, span = flat(model, job.inputs), batch_range(job.inputs)
+    flattened, span = flat(model, job.inputs), batch_range(job.inputs)
     size = max(span.min, min(2, span.max))
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", torch.jit.TracerWarning)
-        traced = torch.jit.trace(network, _feed(job, size), check_trace=False)
+        traced = torch.jit.trace(flattened, _feed(job, size), check_trace=False)
     fixed = sum(issubclass(each.category, torch.jit.TracerWarning) for each in heard)
     other = size + 1 if size < span.max else span.min
-    if other != size and _shapes(traced, job, other) != _shapes(network, job, other):
+    if other != size and _shapes(traced, job, other) != _shapes(flattened, job, other):
         raise StepError(
             f"the trace holds at batch size {size} alone: the network's code makes a number of it",
             hint="set `method: script`, or leave sizes to torch in forward(): x.shape[0], not int(...)",

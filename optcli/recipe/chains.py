@@ -28,12 +28,14 @@ def chain_problems(
     known yet is unknown, and what follows is checked from where it is known again.
     """
     current: Format | None = source
-    before = "the model"
+    before, done = "the model", False
     for use in variant.passes:
         known = use.configured or traits.get(use.place)
         at = Place.parse(use.place)
+        if done:
+            problems.add(at, f"{use.name} cannot follow {before}", f"put {before} last")
         if known is None:
-            current, before = None, use.name
+            current, before, done = None, use.name, False
             continue
         for role in known.roles() if isinstance(known, Pass) else known.uses:
             if role not in roles:
@@ -45,7 +47,7 @@ def chain_problems(
             message = f"{use.name} reads {reads}, but {verb} {current.value}"
             problems.add(at, message, _between(current, known.accepts, use.name))
             current = None
-        current, before = _produced(known, current), use.name
+        current, before, done = _produced(known, current), use.name, known.last
     if current is not None:
         _runner(current, variant.runner, variant.passes, place, problems)
 

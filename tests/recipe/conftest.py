@@ -115,6 +115,13 @@ class Prune(_Fake):
         return self
 
 
+class TorchCompile(_Fake):
+    """Compiles the network; nothing can follow."""
+
+    accepts: ClassVar = (Format.TORCH,)
+    last: ClassVar = True
+
+
 class _FakeRunner(Runner):
     def load(self, artifact: Any) -> None: ...
     def bind(self, feed: Any) -> None: ...
@@ -169,6 +176,7 @@ _CLASSES: dict[str, dict[str, type]] = {
         "prune": Prune,
         "quantize_nncf": QuantizeNncf,
         "to_openvino": ToOpenvino,
+        "torch_compile": TorchCompile,
     },
     runners.__name__: {
         "onnxruntime": OnnxruntimeRunner,

@@ -178,6 +178,12 @@ def test_formats_are_checked_again_when_the_users_passes_are_known(loaded: Loade
     check_formats(known, {place: _traits(torch=Format.ONNX)})
 
 
+def test_nothing_can_follow_torch_compile(loaded: Loaded) -> None:
+    said = problems_of(lambda: loaded(("onnx: [export_onnx]", "onnx: [torch_compile, export_onnx]")))
+    assert any("export_onnx cannot follow torch_compile" in text for text in said)
+    assert any("put torch_compile last" in text for text in said)
+
+
 def test_uses_of_one_place_that_differ_have_places_that_differ(loaded: Loaded) -> None:
     recipe = loaded(
         (

@@ -1,0 +1,38 @@
+"""Opening the network of a torch artifact, for a pass that changes it or exports it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optcli.artifact import Artifact
+from optcli.errors import StepError
+from optcli.formats import torch as torch_format
+from optcli.formats import torch_compiled, torch_quantized
+
+if TYPE_CHECKING:
+    import torch
+
+
+def network(source: Artifact, *, eager: bool = False) -> torch.nn.Module:
+    """The network in floating point, as Python code, in evaluation mode on the CPU.
+
+    `eager`: layers that `engine: eager` has quantized may be in it. Raises `StepError` for a network
+    that is compiled or quantized: what was kept of the one would be lost, and exporters cannot read
+    torchao's weights, or quietly make floating-point numbers of them again.
+    """
+    require_uncompiled(source)
+    for record in torch_format.read(source.path).transforms:
+        if record["name"] == torch_quantized.NAME and not (eager and record["engine"] == "eager"):
+            raise StepError(
+                "the network is quantized already, in a way that PyTorch alone can run",
+                hint="put the pass that quantizes last or before torch_compile; for ONNX put it behind "
+                "export_onnx, for aot_inductor use quantize_pt2e",
+            )
+    return torch_format.open(source.path)
+
+
+def require_uncompiled(source: Artifact) -> None:
+    """Raise `StepError` where torch_compile has been at the network: what it kept would be lost."""
+    transforms = torch_format.read(source.path).transforms
+    if torch_compiled.Compilation.of(transforms) is not None:
+        raise StepError("the network is compiled already", hint="put torch_compile last, and once")
