@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from optcli import data
 from optcli.data import DataSettings
 from optcli.errors import InputError
+from optcli.latency.feeds import make
 from optcli.profiling.record import StageTime
 from optcli.sample import collate
 from optcli.settings import TensorSpec
@@ -35,18 +36,8 @@ class Feeds:
 
 
 def random(inputs: Sequence[TensorSpec], batch_size: int, seed: int) -> Feeds:
-    """Batches of random values: floats in [0, 1), bytes 0..255, other integers 0 or 1."""
-    import numpy as np
-
-    rng = np.random.default_rng(seed)
-
-    def values(spec: TensorSpec) -> Any:
-        shape = spec.concrete(batch_size)
-        if spec.dtype.startswith("float"):
-            return rng.random(shape, dtype="float32").astype(spec.dtype)
-        return rng.integers(0, 256 if spec.dtype == "uint8" else 2, shape).astype(spec.dtype)
-
-    return Feeds([{spec.name: values(spec) for spec in inputs} for _ in range(_BATCHES)])
+    """Batches of random values, as latency is measured with."""
+    return Feeds(make(inputs, None, [batch_size], seed)[batch_size])
 
 
 def real(

@@ -67,7 +67,7 @@ def decode_bound(profile: Profile) -> Finding | None:
         kind="decode",
         share=ready_ms / (ready_ms + call_ms),
         message=f"decode-bound: reading and preparing a batch takes {_ms(ready_ms)} in one thread"
-        f" (reading and decoding {_ms(read_ms)}), the call itself {_ms(call_ms)}",
+        f" (reading and decoding {_ms(read_ms)}), the call itself {_ms(call_ms)}{_unsure(profile)}",
         action=f"prepare in {_times(ready_ms / call_ms)} processes beside the model, or smaller images:"
         " a faster model alone gains little",
     )
@@ -87,7 +87,6 @@ def overhead(profile: Profile) -> Finding | None:
     if share < OVERHEAD:
         return None
     count = sum(each.calls for each in profile.operators)
-    unsure = "; the machine was too unsteady to rely on it" if profile.flags else ""
     each_us = profile.outside_ms / count * 1e3 if count else 0.0
     name = str(profile.runner.get("name"))
     larger = f"more images a call: try --batch-size {max(8, profile.batch_size * 4)}"
@@ -96,7 +95,7 @@ def overhead(profile: Profile) -> Finding | None:
         share=share,
         message=f"framework overhead: {_percent(share)} of compute, {_ms(profile.outside_ms)} of"
         f" {_ms(profile.operators_ms + profile.outside_ms)}, lies outside of the {count:.0f} operators"
-        f" ({each_us:.1f} µs for each of them){unsure}",
+        f" ({each_us:.1f} µs for each of them){_unsure(profile)}",
         action=_COMPILE.get(name, larger) if not profile.runner.get("compile") else larger,
     )
 
@@ -213,6 +212,10 @@ def hot(profile: Profile) -> Finding | None:
 def _quantizes(operator: OperatorTime) -> bool:
     kind = operator.type.rpartition("::")[2] if "decomposed" in operator.type else operator.type
     return kind in _QUANTIZE or kind.startswith(_QUANTIZE_TORCH)
+
+
+def _unsure(profile: Profile) -> str:
+    return "; the machine was too unsteady to rely on it" if profile.flags else ""
 
 
 def _percent(share: float) -> str:

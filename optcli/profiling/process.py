@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from optcli import runners
 from optcli.artifact import Artifact
 from optcli.errors import InputError
+from optcli.latency.noise import Noise
 from optcli.profiling import feeds
 from optcli.profiling.events import Reading, Times, times
 from optcli.profiling.feeds import Feeds
@@ -33,7 +34,9 @@ _WARM_CALLS = 5
 _WARM_S = 5.0
 _BUDGET_S = 4.0
 _MOST_CALLS = 25
+# From here on the machine, not the artifact, is what was measured; as `optcli.latency` has it.
 _UNSTEADY = 0.25
+_WAITED = 0.10
 
 
 def profile(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
@@ -85,12 +88,15 @@ class _Timed:
         self._batches: Iterator[Feed] = (batches[turn % len(batches)] for turn in count())
         self.steps_ms: list[tuple[float, float, float]] = []
         self.profiled_ms: list[float] = []
+        self.waited_ms = 0.0
 
     def run(self, channel: Channel) -> None:
         calls = self._warm_up()
         for number in range(ROUNDS):
             channel.send({"round": number + 1, "of": ROUNDS})
+            noise = Noise()
             self.steps_ms += [self._call() for _ in range(calls)]
+            self.waited_ms += noise.since()["waited_ns"] / 1e6
             if self._profiler is not None:
                 with self._profiler.round():
                     self.profiled_ms += [self._profiler.call(next(self._batches)) for _ in range(calls)]
@@ -142,7 +148,7 @@ def _found(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
         "calls": len(plain_ms),
         "wall_ms": median(plain_ms),
         "measured_at": datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
-        "flags": _unsteady(plain_ms),
+        "flags": _doubts(plain_ms, timed.waited_ms / sum(sum(step) for step in timed.steps_ms)),
         "notes": [],
     }
     if reading is None:
@@ -165,12 +171,18 @@ def _found(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
     return found
 
 
-def _unsteady(plain_ms: Sequence[float]) -> list[str]:
-    """As the table of latencies marks it: the middle half spreads over a quarter of the median."""
+def _doubts(plain_ms: Sequence[float], waited: float) -> list[str]:
+    """What to doubt: a wide middle half of the calls, threads that wait while others compute."""
     ordered = sorted(plain_ms)
     quarter = len(ordered) // 4
     share = (ordered[-1 - quarter] - ordered[quarter]) / median(ordered)
-    return [f"environment not fit (IQR/median {100 * share:.0f} %)"] if share > _UNSTEADY else []
+    found = [f"environment not fit (IQR/median {100 * share:.0f} %)"] if share > _UNSTEADY else []
+    if waited > _WAITED:
+        found.append(
+            f"environment not fit: other work had the processors; its threads waited for them for"
+            f" {100 * waited:.0f} % of the time of its calls"
+        )
+    return found
 
 
 def _write_trace(path: Path, events: list[dict[str, Any]], payload: dict[str, Any]) -> None:

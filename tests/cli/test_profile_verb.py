@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from optcli.profiling.process import _Timed
+from optcli.profiling.process import _doubts, _Timed
 from optcli.results import Report
 
 
@@ -60,7 +60,7 @@ def test_a_recipe_that_changed_is_said(place, optcli):
     [
         (("plane",), "has no variant 'plane'", "did you mean 'plain'?"),
         (("plain", "--batch-size", 5), "the model takes a batch of 1 to 4, found 5", "inputs"),
-        (("plain", "--recipe", "other"), "no report here yet", "optcli build"),
+        (("plain", "--recipe", "other"), "no report here yet", "tiny"),
     ],
 )
 def test_what_was_asked_wrongly(place, optcli, arguments, message, hint):
@@ -131,3 +131,9 @@ def test_calls_with_and_without_the_profiler_take_turns():
     assert len(timed.plain_ms) == len(timed.profiled_ms) == 100
     measured = one.calls[-200:]
     assert [measured[index] for index in range(0, 200, 25)] == ["plain", "profiled"] * 4
+
+
+def test_a_busy_machine_is_doubted():
+    assert _doubts([1.0] * 8, 0.05) == []
+    assert "IQR/median 67 %" in _doubts([1.0, 1.0, 1.0, 2.0, 2.0, 2.0], 0.0)[0]
+    assert "waited for them for 40 %" in _doubts([1.0] * 8, 0.4)[0]

@@ -129,6 +129,11 @@ def test_decoding_that_takes_longer_than_the_call_comes_first():
     assert "decode" not in kinds(findings(profile(CONV, stages={"read": 5.0, "prepare": 5.0})))
 
 
+def test_what_a_busy_machine_says_of_decoding_is_doubted():
+    busy = profile(CONV, stages={"read": 25.0, "prepare": 5.0}, flags=("environment not fit",))
+    assert "too unsteady" in findings(busy)[0].message
+
+
 def test_copies_of_large_outputs():
     found = findings(profile(operator("a", "Conv", 1.0), stages={"copy out": 9.9}))
     assert kinds(found) == ["copies", "hot"]
