@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from optcli.latency.doubts import flags_of, notes_of, spread_of, waited_of
-from optcli.latency.launches import percentile_over_launches, ratio_over_launches
+from optcli.latency.launches import of_one_launch, percentile_over_launches, ratio_over_launches
 from optcli.latency.samples import Measured, Series
 from optcli.results import Estimate, Latency
 from optcli.statistics import log_ratios, percentile, ratio_interval
@@ -60,7 +60,7 @@ def _ratio(base: Series, other: Series) -> Estimate | None:
     if len(paired) > 1:
         return ratio_over_launches(_launch_log_ratios(base, other))
     rounds = [each for launch in paired.values() for each in launch]
-    return ratio_interval([mine for mine, _ in rounds], [theirs for _, theirs in rounds])
+    return of_one_launch(ratio_interval([mine for mine, _ in rounds], [theirs for _, theirs in rounds]))
 
 
 def _latency(measured: Measured, series: Series) -> Latency:

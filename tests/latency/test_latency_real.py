@@ -1,11 +1,13 @@
 """Real processes, a real runtime and a small real network."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from optcli import latency
 from optcli.artifact import Artifact, Format
-from optcli.latency import Candidate
+from optcli.latency import Candidate, session
 from optcli.observer import Silent
 from optcli.settings import LatencySettings, TensorSpec
 
@@ -64,3 +66,41 @@ def test_artifacts_in_their_own_processes(tmp_path):
     assert 1e6 < first.peak_memory_bytes < 1e9
     assert measured.opened["small"].effective["provider"] == "CPUExecutionProvider"
     assert (tmp_path / "logs" / "gone.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("killed", "was killed, most likely because memory ran out"),
+        ("memory", "it ran out of memory"),
+        ("hangs", "it did not finish within 3 s"),
+    ],
+)
+def test_who_dies_on_the_way_costs_only_what_it_had_not_measured(tmp_path, monkeypatch, how, said):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("DYING_COUNTER", str(tmp_path / "counter"))
+    monkeypatch.setenv("DYING_IN", "1")
+    monkeypatch.setenv("DYING_HOW", how)
+    monkeypatch.setattr(session, "_SHORTEST_WAIT_S", 3.0)
+    small = network(tmp_path / "small", 64)
+    candidates = [
+        Candidate("base", small, "onnxruntime"),
+        Candidate("dying", small, "onnxruntime", serve="dying:serve"),
+    ]
+    settings = LatencySettings(mode="table", threads=1, launches=3, rounds=4, max_seconds=1)
+    measured = latency.measure(
+        candidates,
+        "base",
+        (TensorSpec(name="x", shape=("batch", 64)),),
+        None,
+        settings,
+        tmp_path / "logs",
+        0,
+        Silent(),
+    )
+    rows = latency.to_results(measured)
+    assert (rows["base"][0].launches, rows["base"][0].rounds) == (3, 12)
+    assert (rows["dying"][0].launches, rows["dying"][0].rounds) == (2, 4 + 2)
+    assert rows["dying"][0].speedup.low is not None
+    assert "at batch size 1 in launch 2 of 3" in rows["dying"][0].flags[-1]
+    assert said in rows["dying"][0].flags[-1]

@@ -1,0 +1,34 @@
+"""Measuring processes that die, run out of memory or hang; the environment says how and when."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from optcli.latency import process
+
+
+class Dying(process.Process):
+    """Ends as DYING_HOW says in its round after next, in launch DYING_IN."""
+
+    def __init__(self, payload):
+        super().__init__(payload)
+        counter = Path(os.environ["DYING_COUNTER"])
+        self.launch = len(counter.read_text()) if counter.exists() else 0
+        counter.write_text("x" * (self.launch + 1))
+        self.rounds = 0
+
+    def _round(self, *arguments):
+        self.rounds += 1
+        if self.launch == int(os.environ["DYING_IN"]) and self.rounds == 3:
+            how = os.environ["DYING_HOW"]
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "memory":
+                raise MemoryError
+            time.sleep(600)
+        return super()._round(*arguments)
+
+
+def serve(payload, channel):
+    process.serve(payload, channel, Dying)
