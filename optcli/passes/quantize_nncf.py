@@ -17,7 +17,13 @@ from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._calibration import Feeds, ModelInput
 from optcli.passes._integer_chains import close_integer_chains
 from optcli.passes._nncf import quantize_graph, quiet
-from optcli.passes._onnx_models import PER_CHANNEL_OPSET, already_quantized, model_inputs, modern
+from optcli.passes._onnx_models import (
+    PER_CHANNEL_OPSET,
+    already_quantized,
+    model_inputs,
+    modern,
+    require_floats,
+)
 
 if TYPE_CHECKING:
     from nncf import IgnoredScope
@@ -113,8 +119,7 @@ class QuantizeNncf(Pass):
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
         openvino_format.forbid_telemetry()
         model = onnx_format.outline(source.path)
-        if onnx_format.precision(model) == "int8":
-            raise already_quantized()
+        require_floats(onnx_format.precision(model))
         if self.target == "cpu_spr":
             raise StepError(
                 "NNCF knows the target cpu_spr for OpenVINO models only",
@@ -171,8 +176,13 @@ class QuantizeNncf(Pass):
         except Exception as error:
             raise StepError(
                 f"NNCF failed: {first_line(error)}",
-                hint="check the names under ignored_*" if self._ignored() else "",
+                hint=self._hint(),
             ) from error
+
+    def _hint(self) -> str:
+        if not self.fast_bias_correction:
+            return "NNCF cannot cut every network into parts: set `fast_bias_correction: true`"
+        return "check the names under ignored_*" if self._ignored() else "look into the log"
 
     def _preset(self) -> str:
         return self.preset or ("mixed" if self.model_type == "transformer" else "performance")
@@ -216,7 +226,8 @@ def _data_bytes(model: ModelProto) -> int:
 
 def _modern(model: ModelProto, job: Job) -> ModelProto:
     try:
-        return modern(model, PER_CHANNEL_OPSET, job, "older ones know no scale per channel")
+        why = "older ones know no scale per channel"
+        return modern(model, PER_CHANNEL_OPSET, job, why, full_precision=True)
     except StepError as error:
         if onnx_format.opset(model) < _INTEGERS_OPSET:
             raise

@@ -11,6 +11,7 @@ from optcli.artifact import Format
 from optcli.formats import onnx as onnx_format
 from optcli.passes._full_precision import widened
 from optcli.passes.quantize_dynamic import QuantizeDynamic
+from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.passes.weights_only import WeightsOnly
 from optcli.runners.onnxruntime import OnnxruntimeRunner
@@ -29,7 +30,9 @@ def outputs(made, inputs, values):
         return next(iter(model.run(values).values()))
 
 
-@pytest.mark.parametrize("one", [QuantizeOnnxruntime(), QuantizeDynamic(), WeightsOnly()])
+@pytest.mark.parametrize(
+    "one", [QuantizeOnnxruntime(), QuantizeNncf(), QuantizeDynamic(), WeightsOnly()]
+)
 @pytest.mark.parametrize("name", ["half", "half-9"])
 def test_fp16_files_are_quantized(tmp_path, name, one):
     foreign = foreign_models.FILES[name]()
