@@ -27,7 +27,9 @@ def of_making(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, 
         old = by_name.get(step["step"])
         if old is not None:
             for name, was, now in differing(dict(old), dict(step)):
-                told = own if name.startswith("code") else found
+                # A pass from the user's own file is called after it: `./passes.py:Clip`.
+                ours = name.startswith("code") and not (name == "code.pass" and ":" in step["step"])
+                told = own if ours else found
                 told.extend(_words(step["step"], name, was, now))
     # A new version of optcli changes the code of many passes: one cause, and the weakest.
     if own:
@@ -59,7 +61,7 @@ def _words(step: str, name: str, was: Any, now: Any) -> Iterator[str]:
     if name in _CONSEQUENCES or name.startswith("model.versions"):
         return
     if head == "code":
-        yield step
+        yield f"the code of {step}" if ":" in step else step
     elif head == "data":
         yield f"{step}: other {rest or 'data'} samples"
     elif head == "options":
@@ -70,6 +72,8 @@ def _words(step: str, name: str, was: Any, now: Any) -> Iterator[str]:
         yield "the network's own code"
     elif name.startswith("model.weights"):
         yield "the weights"
+    elif name.startswith(("model.file", "model.data")):
+        yield "the model's file"
     elif head == "inputs":
         yield "the inputs' shapes or types"
     elif step == "source":

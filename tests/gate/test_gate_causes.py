@@ -93,6 +93,12 @@ def test_own_code_is_one_cause_and_the_last():
     ]
 
 
+def test_a_pass_of_the_users_own_is_named_with_its_file():
+    before = [*STEPS[:2], {"step": "./mine.py:Clip", "key": "c0", "code": {"pass": "1"}}]
+    after = [*STEPS[:2], {"step": "./mine.py:Clip", "key": "c1", "code": {"pass": "2"}}]
+    assert causes.of_making(before, after) == ["the code of ./mine.py:Clip"]
+
+
 def test_other_passes_are_named_as_a_chain():
     assert causes.of_making(STEPS, STEPS[:2]) == [
         "passes: export_onnx → quantize_nncf, now export_onnx"

@@ -85,7 +85,10 @@ def gate(
 def _judged(
     recipe: Path, options: Options, root: Path, store: Store, observer: Observer
 ) -> tuple[str, ...]:
-    """The variants to judge: those named, those marked, or the one that a build recommends."""
+    """The variants to judge: those named, those marked, or the one that a build recommends.
+
+    Where nothing is surely better than the recipe's baseline, that is what is served.
+    """
     loaded = load(recipe, options.overrides)
     for name in options.only:
         if name not in loaded.variants:
@@ -108,13 +111,7 @@ def _judged(
         timeout_s=options.timeout_s,
         observer=observer,
     )
-    if report.recommended is None:
-        raise UsageError(
-            "no variant is marked for the gate, and the build recommends none",
-            place=str(recipe),
-            hint="mark the one that you serve with `gate: true`",
-        )
-    return (report.recommended,)
+    return (report.recommended or report.baseline,)
 
 
 def _demanded(settings: GateSettings, options: Options) -> GateSettings:
