@@ -53,12 +53,14 @@ def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:
             sides = f": {accuracy.regressed} lost, {accuracy.improved} gained"
         yield f"  change {_change(accuracy)}{sides}"
     for figure, found in accuracy.figures.items():
-        points = 100 * (found.value - found.baseline)
-        yield f"  {figure} {wording.percent(found.value)} ({points:+.2f})"
-    if accuracy.classes:
+        points = _points(found.value - found.baseline)
+        yield f"  {figure} {wording.percent(found.value)} ({points})"
+    # One sample of a class says nothing of the class.
+    classes = [each for each in accuracy.classes if each.samples > 1]
+    if classes:
         changed = [
             f"{each.label} ({each.regressed} lost, {each.improved} gained of {each.samples})"
-            for each in accuracy.classes
+            for each in classes
         ]
         yield f"  classes that changed most: {', '.join(changed)}"
     if accuracy.output_error is not None:
