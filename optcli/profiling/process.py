@@ -179,8 +179,8 @@ def _doubts(plain_ms: Sequence[float], waited: float) -> list[str]:
     found = [f"environment not fit (IQR/median {100 * share:.0f} %)"] if share > _UNSTEADY else []
     if waited > _WAITED:
         found.append(
-            f"environment not fit: other work had the processors; its threads waited for them for"
-            f" {100 * waited:.0f} % of the time of its calls"
+            f"environment not fit: other work had the processors, its threads together waited for them"
+            f" {waited:.1f} s for each second of its calls"
         )
     return found
 

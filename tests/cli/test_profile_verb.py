@@ -136,4 +136,4 @@ def test_calls_with_and_without_the_profiler_take_turns():
 def test_a_busy_machine_is_doubted():
     assert _doubts([1.0] * 8, 0.05) == []
     assert "IQR/median 67 %" in _doubts([1.0, 1.0, 1.0, 2.0, 2.0, 2.0], 0.0)[0]
-    assert "waited for them for 40 %" in _doubts([1.0] * 8, 0.4)[0]
+    assert "waited for them 0.4 s for each second" in _doubts([1.0] * 8, 0.4)[0]
