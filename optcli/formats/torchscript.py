@@ -165,14 +165,15 @@ def required(model: torch.jit.ScriptModule) -> list[str]:
 def precision(model: torch.jit.ScriptModule) -> str:
     """What it computes in, found from its operators and their packed or plain weights.
 
-    `int8` where convolutions or matrix products work on packed integer weights, else the types of the
-    weights as in `formats.torch.precision`.
+    `int8` where convolutions or matrix products work on packed integer weights, `int8-dynamic` where
+    they scale activations as they come, else the types of the weights as in `formats.torch.precision`.
     """
     kinds: set[str] = set()
     for node in _nodes(model.inlined_graph):
         space, _, name = node.kind().partition("::")
         if space == "quantized" and name.startswith(("conv", "linear")) and "pack" not in name:
-            kinds.add("fp16" if name.endswith("fp16") else "int8")
+            integers = "int8-dynamic" if "dynamic" in name else "int8"
+            kinds.add("fp16" if name.endswith("fp16") else integers)
     if kinds:
         return "+".join(sorted(kinds))
     tensors = [value for value in model.state_dict().values() if value.is_floating_point()]

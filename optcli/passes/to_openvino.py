@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import StepError
+from optcli.errors import OptcliError, StepError
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
@@ -33,13 +33,20 @@ class ToOpenvino(Pass):
         return Format.OPENVINO
 
     def run(self, source: Artifact, job: Job) -> Made:
+        if source.format == Format.EXPORTED and source.precision.startswith("int"):
+            raise StepError(
+                f"OpenVINO cannot convert a PyTorch graph that is {source.precision}",
+                hint="put to_openvino first, and quantize_nncf behind it",
+            )
         core = openvino_format.core()
         try:
             if source.format == Format.ONNX:
                 model = core.read_model(str(source.path / onnx_format.FILE))
             else:
                 model = _from_program(source, job.inputs)
-        except RuntimeError as error:
+        except OptcliError:
+            raise
+        except Exception as error:  # its front ends raise classes of their own
             raise StepError(
                 f"OpenVINO cannot convert the model: {openvino_format.reason(error)}",
                 hint=openvino_format.unknown_operators_hint(error)

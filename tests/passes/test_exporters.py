@@ -141,3 +141,10 @@ def test_to_openvino_keeps_names_sizes_and_precision(tmp_path, shared):
     ):
         wanted, found = wanted.run(values)["logits"], found.run(values)["logits"]
     assert np.abs(wanted - found).max() < 1e-5 * np.abs(wanted).max()
+
+
+def test_openvino_takes_no_quantized_program(tmp_path):
+    source = artifact(tmp_path, Format.EXPORTED, precision="int8")
+    with pytest.raises(StepError, match="cannot convert a PyTorch graph that is int8") as found:
+        apply(ToOpenvino(), source, tmp_path / "made", INPUTS["Conv"])
+    assert "quantize_nncf behind it" in found.value.hint

@@ -8,6 +8,7 @@ from tiny_networks import INPUTS, Heard, apply, artifact, job, largest_error, to
 
 from optcli.artifact import Format
 from optcli.errors import StepError
+from optcli.passes.quantize_dynamic import QuantizeDynamic
 from optcli.passes.torchscript import Torchscript
 from optcli.runners.torchscript import TorchscriptRunner
 
@@ -101,3 +102,11 @@ def test_what_tracing_makes_constant_is_counted(tmp_path):
 def test_optimizing_without_freezing_is_refused():
     with pytest.raises(ValidationError, match="leave freeze on"):
         Torchscript(freeze=False, optimize_for_inference=True)
+
+
+def test_layers_that_are_quantized_dynamically_are_called_so(tmp_path):
+    inputs, source = INPUTS["Attention"], torch_artifact(tmp_path, "Attention")
+    dynamic = apply(QuantizeDynamic(engine="eager"), source, tmp_path / "dynamic", inputs)
+    made = apply(Torchscript(), dynamic, tmp_path / "made", inputs)
+    with TorchscriptRunner(threads=1).open(made, inputs) as model:
+        assert model.effective()["precision"] == made.precision == "int8-dynamic"
