@@ -6,6 +6,7 @@ import errno
 import faulthandler
 import importlib
 import os
+import re
 import sys
 import traceback
 from contextlib import suppress
@@ -17,6 +18,11 @@ from optcli.workers.channel import Channel, receive, send
 from optcli.workers.lifetime import bind_to_parent
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+# What torch, ONNX Runtime, C++ and the system say where an allocation fails.
+_NO_MEMORY = re.compile(
+    r"(fail(ed)? to|can(no|')t) allocate memory|not enough memory|bad_alloc", re.IGNORECASE
+)
 
 
 def serve(connection: Connection, parent: int) -> None:
@@ -51,7 +57,7 @@ def _function(reference: str) -> Any:
 def _record(error: BaseException) -> dict[str, Any]:
     if isinstance(error, OptcliError):
         return error.to_record()
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
         return StepError("it ran out of memory", hint="use smaller batches or inputs").to_record()
     if isinstance(error, SystemExit):
         return StepError(

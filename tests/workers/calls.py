@@ -49,6 +49,10 @@ def stumble(payload, channel: Channel):
     raise ValueError("seven")
 
 
+def allocate(payload, channel: Channel):
+    raise RuntimeError(payload["says"])
+
+
 def modules(payload, channel: Channel):
     return {"preloaded": payload["name"] in sys.modules, "variable": os.environ.get("OPTCLI_PROBE")}
 

@@ -70,6 +70,9 @@ def test_conversation(start):
         ("stumble", {}, "ValueError: seven"),
         ("stumble_and_fill_the_log", {}, "ValueError: seven"),
         ("fill_the_disk", {}, "could not write: No space left on device"),
+        ("allocate", {"says": "std::bad_alloc"}, "ran out of memory"),
+        ("allocate", {"says": "[X] Failed to allocate memory for buffer of size 9"}, "out of memory"),
+        ("allocate", {"says": "DefaultCPUAllocator: can't allocate memory"}, "ran out of memory"),
         ("quit_program", {}, "sys.exit\\('enough'\\)"),
     ],
 )
