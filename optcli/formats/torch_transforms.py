@@ -27,6 +27,11 @@ def _channels_last(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.M
     import torch
 
     converted: torch.nn.Module = model.to(memory_format=torch.channels_last)
+    for module in converted.modules():
+        # With one channel both layouts are the same numbers: Inductor takes the output for the other
+        # one than the convolution makes, and reads it in the wrong order.
+        if isinstance(module, torch.nn.Conv2d) and module.in_channels == 1:
+            module.weight.data = module.weight.detach().clone(memory_format=torch.contiguous_format)
     return converted
 
 

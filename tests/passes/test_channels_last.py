@@ -4,8 +4,10 @@ import pytest
 from tiny_networks import INPUTS, Heard, apply, largest_error, torch_artifact
 
 from optcli.formats import torch as torch_format
+from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.channels_last import ChannelsLast
 from optcli.passes.export_onnx import ExportOnnx
+from optcli.runners.aoti import AotiRunner
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.torch import TorchRunner
 
@@ -42,6 +44,13 @@ def test_other_passes_go_on_from_it(tmp_path):
     made = apply(ChannelsLast(), source, tmp_path / "made", inputs)
     onnx = apply(ExportOnnx(), made, tmp_path / "onnx", inputs)
     assert largest_error(OnnxruntimeRunner(threads=1), onnx, source, inputs, (1, 4)) < 1e-5
+
+
+def test_images_of_one_channel_are_compiled_rightly(tmp_path):
+    inputs, source = INPUTS["Grey"], torch_artifact(tmp_path, "Grey")
+    made = apply(ChannelsLast(), source, tmp_path / "made", inputs)
+    package = apply(AotInductor(), made, tmp_path / "aoti", inputs)
+    assert largest_error(AotiRunner(threads=1), package, source, inputs, (1, 2, 8)) < 1e-5
 
 
 def test_a_network_that_gains_nothing_says_so(tmp_path):
