@@ -212,6 +212,8 @@ class TorchRunner(Runner):
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         import torch
 
+        if array.flags.writeable:
+            return self._laid_out(torch.from_numpy(array))
         with warnings.catch_warnings():
             # A read-only array is fine: networks do not write into their inputs.
             warnings.filterwarnings("ignore", message=".*not writable.*")

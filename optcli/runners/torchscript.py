@@ -103,6 +103,8 @@ class TorchscriptRunner(Runner):
 def _tensor(array: np.ndarray) -> torch.Tensor:
     import torch
 
+    if array.flags.writeable:
+        return torch.from_numpy(array)
     with warnings.catch_warnings():
         # A read-only array is fine: networks do not write into their inputs.
         warnings.filterwarnings("ignore", message=".*not writable.*")
