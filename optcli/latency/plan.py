@@ -78,7 +78,7 @@ def _targets(settings: LatencySettings, wants_p99: bool, affordable: int) -> Seq
         # As many as the cap allows where p99 is asked for, else only where p99 is cheap.
         enough = math.ceil(needed(0.99) / settings.rounds) * settings.rounds
         if wants_p99:
-            return (min(enough, affordable),)
+            return (min(enough, affordable // settings.rounds * settings.rounds),)
         return (enough,) if enough <= affordable / 4 else ()
     return ()
 

@@ -15,6 +15,7 @@ SETTINGS = LatencySettings(rounds=8, calls=16, max_seconds=10)
         (10, False, 8, 16),  # p99 would take 3.7 s: not asked for
         (10, True, 8, 46),  # asked for
         (50, True, 8, 25),  # asked for, but the time cap comes first
+        (49.2, True, 8, 25),  # the same with calls left over
         (500, False, 8, 2),
         (2000, False, 5, 1),  # not even one call in each round
         (60_000, False, 2, 1),

@@ -1,0 +1,52 @@
+import json
+import subprocess
+
+import pytest
+
+from optcli import environment
+
+
+def test_conditions_are_plain_data_and_say_what_the_system_tells():
+    found = environment.conditions()
+    assert json.loads(json.dumps(found)) == found
+    assert {"load_average", "affinity", "cpu_quota", "governor", "steal_s", "gpus"} <= set(found)
+
+
+def test_what_changes_from_hour_to_hour_is_not_in_what_makes_runs_comparable():
+    assert not set(environment.conditions()) & set(environment.describe())
+
+
+def test_stolen_time_is_read_from_the_first_line(monkeypatch):
+    line = "cpu  590684 1116650 251305 518581 3550 0 1349 1700 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1"
+    monkeypatch.setattr(environment, "_text", lambda path: line)
+    monkeypatch.setattr(environment.os, "sysconf", lambda name: 100)
+    assert environment.steal_s() == 17
+    monkeypatch.setattr(environment, "_text", lambda path: None)
+    assert environment.steal_s() is None
+
+
+@pytest.fixture
+def with_gpu(monkeypatch):
+    monkeypatch.setattr(environment, "has_gpu", lambda: True)
+
+    def answers(stdout=None):
+        def run(command, **options):
+            if stdout is None:
+                raise FileNotFoundError(command[0])
+            return subprocess.CompletedProcess(command, 0, stdout)
+
+        monkeypatch.setattr(environment.subprocess, "run", run)
+
+    return answers
+
+
+def test_clocks_and_throttling_of_gpus_are_what_nvidia_smi_says(with_gpu):
+    with_gpu("NVIDIA H200, 580.1, 1980 MHz, 3201 MHz, 700.00 W, 31, 0x0000000000000001\n")
+    (gpu,) = environment.conditions()["gpus"]
+    assert (gpu["clocks.sm"], gpu["power.limit"]) == ("1980 MHz", "700.00 W")
+    assert gpu["clocks_throttle_reasons.active"] == "0x0000000000000001"
+
+
+def test_a_gpu_that_cannot_be_asked_is_no_error(with_gpu):
+    with_gpu(None)
+    assert environment.conditions()["gpus"] == []
