@@ -1,6 +1,6 @@
 """Whether `optcli roofline` agrees with loops that share nothing with it: run by hand.
 
-    .venv/bin/python benchmarks/roofline_check.py [--threads 2] [--seconds 2]
+    .venv/bin/python benchmarks/roofline_check.py [--threads 2] [--seconds 2] [--turns 3]
 
 Matrix products of several sizes in bare loops of NumPy, PyTorch and ONNX Runtime, each in a process of
 its own, taking turns with the roofline's own measurement so that a busy machine is busy for both. Says
@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 
-TURNS = 3
 SIDES = (384, 512, 768, 1024)
 
 
@@ -96,6 +95,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--loop", nargs=4)
     asked = parser.parse_args()
     if asked.loop:
@@ -109,7 +109,7 @@ def main() -> int:
     loops: dict[tuple[str, str], float] = {}
     peaks: dict[tuple[str, str], float] = {}
     precisions = ["fp32", "int8", *(["bf16"] if computes_in("bf16") else [])]
-    for _ in range(TURNS):
+    for _ in range(asked.turns):
         for precision in precisions:
             for library in ("numpy", "torch", "onnxruntime"):
                 if (library, precision) in {
