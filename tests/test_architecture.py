@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "latency": {"runners", "data"},
     "accuracy": {"runners", "data", "formats"},
     "roofline": set(),
-    "profiling": {"runners", "data", "formats", "latency"},
+    "profiling": {"runners", "data", "formats", "latency", "accuracy"},
     "baselines": {"store"},
     "gate": {"latency", "accuracy", "store"},
     "serving": set(),

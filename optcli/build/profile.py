@@ -41,14 +41,12 @@ def profile(
     assert built.runner is not None
     artifact, inputs = _artifact(path.parent / built.artifact.path, built.artifact)
     size = _fitting(inputs, batch_size)
-    data, folder, seed, notes = _data(report, recipe or Path(report.recipe.path))
+    fed, notes = _data(report, recipe or Path(report.recipe.path))
     requested = built.runner.get("requested", {})
     request = {
         "inputs": [spec.model_dump(mode="json") for spec in inputs],
         "batch_size": size,
-        "seed": seed,
-        "data": data,
-        "folder": str(folder),
+        **fed,
         "trace": str(trace or path.parent / "profiles" / f"{variant}.trace.json"),
     }
     log = path.parent / "logs" / f"{variant}.profile.log"
@@ -127,17 +125,20 @@ def _fitting(inputs: tuple[TensorSpec, ...], wanted: int | None) -> int:
     return wanted
 
 
-def _data(report: Report, path: Path) -> tuple[dict[str, Any] | None, Path, int, list[str]]:
-    """The settings of the role to take samples from, their folder, the seed, and what is in doubt."""
+def _data(report: Report, path: Path) -> tuple[dict[str, Any], list[str]]:
+    """What to feed: settings of a role and of what follows the model, folder and seed; and doubts."""
     try:
         recipe = load(path)
     except (OptcliError, OSError) as error:
         why = error.message if isinstance(error, OptcliError) else str(error)
-        return None, Path(), 0, [f"inputs are random: the recipe cannot be read again ({why})"]
+        note = f"inputs are random: the recipe cannot be read again ({why})"
+        return {"data": None, "postprocess": None, "folder": "", "seed": 0}, [note]
     role = next((role for role in _ROLES if role in recipe.data), None)
+    after = recipe.postprocess.model_dump(mode="json") if recipe.postprocess else None
+    fed = {"data": None, "postprocess": after, "folder": str(recipe.folder), "seed": recipe.seed}
     if role is None:
-        return None, recipe.folder, recipe.seed, []
+        return fed, []
     settings = recipe.data[role].model_dump(mode="json", by_alias=True, exclude_unset=True)
     changed = recipe.digest != report.recipe.digest
     notes = ["the recipe reads otherwise than it was built (changed, or built with --set)"]
-    return settings, recipe.folder, recipe.seed, notes if changed else []
+    return {**fed, "data": settings}, notes if changed else []

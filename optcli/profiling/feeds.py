@@ -14,7 +14,7 @@ from optcli.data import DataSettings
 from optcli.errors import InputError
 from optcli.latency.feeds import make
 from optcli.profiling.record import StageTime
-from optcli.sample import collate
+from optcli.sample import Batch, collate
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -28,9 +28,13 @@ _MOST_S = 5.0
 
 @dataclass(frozen=True)
 class Feeds:
-    """Batches to go through in turn, and the stages that made them; random ones have none."""
+    """Batches to go through in turn, and the stages that made them; random ones have none.
+
+    `samples` are the same batches with ids, targets and what preparing did to each sample.
+    """
 
     batches: Sequence[Feed]
+    samples: Sequence[Batch] = ()
     stages: tuple[StageTime, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -76,18 +80,18 @@ def real(
             samples=len(samples),
         ),
     )
-    return Feeds(batches, stages)
+    return Feeds([dict(batch.inputs) for batch in batches], batches, stages)
 
 
-def _stacked(samples: Sequence[Sample], batch_size: int, place: str) -> tuple[list[Feed], list[float]]:
+def _stacked(samples: Sequence[Sample], batch_size: int, place: str) -> tuple[list[Batch], list[float]]:
     """Batches, beginning again at the end where samples are few, and the milliseconds of each."""
-    batches: list[Feed] = []
+    batches: list[Batch] = []
     times_ms = []
     for turn in range(max(1, min(_BATCHES, len(samples) // batch_size))):
         chosen = [samples[(turn * batch_size + row) % len(samples)] for row in range(batch_size)]
         start = time.perf_counter_ns()
         try:
-            batches.append(dict(collate(chosen).inputs))
+            batches.append(collate(chosen))
         except ValueError as error:
             raise InputError(
                 f"samples of different sizes do not make a batch: {error}",

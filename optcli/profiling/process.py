@@ -12,9 +12,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from optcli import runners
+from optcli.accuracy import decoding
+from optcli.accuracy.metrics import Seen
 from optcli.artifact import Artifact
 from optcli.errors import InputError
 from optcli.latency.noise import Noise
+from optcli.postprocess import PostprocessSettings
 from optcli.profiling import feeds
 from optcli.profiling.events import Reading, Times, times
 from optcli.profiling.feeds import Feeds
@@ -43,7 +46,8 @@ def profile(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     """Measure one artifact; gives what `Profile` holds of it, and writes the Chrome trace.
 
     `payload`: `artifact`, `inputs`, `runner`, `options`, `batch_size`, `seed`, `data` (a role's
-    settings or None), `folder` (that its paths are relative to) and `trace` (the file to write).
+    settings or None), `postprocess` (settings or None), `folder` (that paths are relative to) and
+    `trace` (the file to write).
     """
     inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
     fed = _fed(payload, inputs)
@@ -61,6 +65,7 @@ def profile(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
             timed = _Timed(plain, profiler, fed.batches)
             timed.run(channel)
             reading = profiler.read() if profiler else None
+            after = _post_process(payload, plain, fed)
         finally:
             if profiler is not None:
                 profiler.close()
@@ -69,9 +74,29 @@ def profile(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     if reading is not None and reading.trace:
         _write_trace(Path(payload["trace"]), reading.trace, payload)
         found["trace"] = payload["trace"]
-    found["stages"] = [stage.model_dump() for stage in (*fed.stages, *timed.stages())]
+    found["stages"] = [stage.model_dump() for stage in (*fed.stages, *timed.stages(), *after)]
     found["notes"] = [*fed.notes, *found["notes"]]
     return {**found, "effective": effective, "inputs": "real samples" if payload["data"] else "random"}
+
+
+def _post_process(payload: dict[str, Any], plain: Runner, fed: Feeds) -> tuple[StageTime, ...]:
+    """What the recipe makes of outputs, batch by batch; nothing where it makes nothing of them."""
+    if payload["postprocess"] is None:
+        return ()
+    settings = PostprocessSettings.model_validate(payload["postprocess"])
+    step = decoding.make(settings, Path(payload["folder"]))
+    times_ms = []
+    for batch in fed.samples:
+        outputs = plain.run(dict(batch.inputs))
+        shape = next((array.shape for array in batch.inputs.values() if array.ndim == 4), (0, 0))
+        start = time.perf_counter_ns()
+        if step is not None:
+            seen = Seen(batch.ids, batch.targets, batch.meta, outputs)
+            decoding.decode(step, seen, (shape[-2], shape[-1]))
+        times_ms.append((time.perf_counter_ns() - start) / 1e6)
+    if not times_ms:
+        return ()
+    return (StageTime(name="post-process", time_ms=median(times_ms), samples=len(times_ms)),)
 
 
 def _fed(payload: dict[str, Any], inputs: Sequence[TensorSpec]) -> Feeds:

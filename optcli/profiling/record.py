@@ -31,7 +31,8 @@ class StageTime(Result):
     """One stage of serving a batch, measured without a profiler: the median of `samples` times.
 
     `read` (with decoding) and `prepare` go through the batch's samples one after the other, in one
-    thread; `copy in`, `compute` and `copy out` are the three steps of a call.
+    thread; `copy in`, `compute` and `copy out` are the three steps of a call; `post-process` is what
+    the recipe makes of a batch's outputs.
     """
 
     name: str

@@ -47,6 +47,7 @@ def measured(artifact: Artifact, runner: str, place: Path, batch_size: int = 2, 
         "batch_size": batch_size,
         "seed": 0,
         "data": None,
+        "postprocess": None,
         "folder": str(place),
         "trace": str(place / "trace.json"),
         **more,
@@ -89,6 +90,18 @@ def test_onnxruntime_with_real_samples(onnx, tmp_path):
     ]  # fmt: skip
     assert found.runner["provider"] == "CPUExecutionProvider"
     assert sum(event["name"] == "model_run" for event in events) == found.calls
+
+
+def test_what_follows_the_model_is_a_stage_too(onnx, tmp_path):
+    (tmp_path / "after.py").write_text(
+        "def decode(outputs, meta):\n    return outputs['output'].argmax()\n"
+    )
+    data = images(tmp_path / "images")
+    found = measured(
+        onnx, "onnxruntime", tmp_path, data=data, postprocess={"python": "after.py:decode"}
+    )
+    assert found.stages[-1].name == "post-process"
+    assert found.stages[-1].time_ms > 0
 
 
 def test_openvino(onnx, tmp_path):
