@@ -34,3 +34,39 @@ def test_resnet20_has_the_accuracy_that_others_measured(shared, tmp_path):
     assert found.samples == found.stored == 2000
     assert found.array("correct").sum() == 1627
     assert accuracy.compare(found, found).regressed == 0
+
+
+@pytest.mark.slow
+def test_squeezenet_has_the_top1_and_top5_that_others_measured(shared, tmp_path):
+    """61.6 and 83.2 % by PyTorch on the 500 images of the evaluation part (README of the models)."""
+    folder = tmp_path / "artifact"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes((shared / "models" / "squeezenet1_1.onnx").read_bytes())
+    images = shared / "datasets" / "imagenet_1000"
+    data = {
+        "source": f"imagefolder:{images / 'images'}",
+        "split": {"file": str(images / "split.json"), "name": "evaluation"},
+        "prepare": {
+            "crop": 224,
+            "channel_order": "rgb",
+            "scale": "1/255",
+            "mean": [0.485, 0.456, 0.406],
+            "std": [0.229, 0.224, 0.225],
+        },
+    }
+    found = accuracy.evaluate(
+        Artifact("k", Format.ONNX, folder, "fp32", 1, "d"),
+        "onnxruntime",
+        {"threads": 2},
+        (TensorSpec(name="input", shape=("batch", 3, 224, 224)),),
+        data,
+        tmp_path,
+        AccuracySettings(batch_size=25),
+        tmp_path / "out",
+        Silent(),
+        log=tmp_path / "log",
+    )
+    assert found.samples == 500
+    assert (found.array("correct").sum(), found.figures["top5"]) == (308, 0.832)
+    assert (found.class_order, found.doubts) == (None, ())
+    assert found.stability.repeat_error == 0
