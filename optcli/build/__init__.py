@@ -16,7 +16,7 @@ from optcli.build.making import made_by, make, planned
 from optcli.build.phases import Phases
 from optcli.build.plan import Plan
 from optcli.build.preview import preview
-from optcli.errors import OptcliError, RunnerError
+from optcli.errors import InputError, OptcliError, RunnerError
 from optcli.observer import Observer, Silent
 from optcli.report import html
 from optcli.results import RecipeSummary, Report
@@ -62,10 +62,7 @@ def build(
                 view.remove(folder / variant.name)
         logs = folder / "logs"
         samples = folder / "samples.npz"
-        with phases.take("latency"):
-            measured = latency.measure(to_do, built, kept, feeds, samples, logs, observer, remeasure)
-        with phases.take("sweep"):
-            swept = sweep.measure(to_do, built, kept, feeds, logs, observer, remeasure)
+        # Before anything is measured: what is wrong with the data is found here.
         with phases.take("accuracy"):
             around = Circumstances(
                 to_do.recipe,
@@ -78,6 +75,11 @@ def build(
                 jobs,
             )
             judged, failures = judge(to_do, built, around)
+            _raise_wrong_data(failures.get(to_do.baseline))
+        with phases.take("latency"):
+            measured = latency.measure(to_do, built, kept, feeds, samples, logs, observer, remeasure)
+        with phases.take("sweep"):
+            swept = sweep.measure(to_do, built, kept, feeds, logs, observer, remeasure)
         for name, reason in measured.failures.items():
             failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
         found = _report(to_do, made.done, measured, swept, judged, failures, kept, logs, began)
@@ -87,6 +89,12 @@ def build(
         view.write(folder / "report.html", html.page(found, measured.quantiles))
     kept.digests.save()
     return found
+
+
+def _raise_wrong_data(error: OptcliError | None) -> None:
+    """Data that the baseline cannot be judged on are wrong for all: an error, not a report."""
+    if isinstance(error, InputError):
+        raise error
 
 
 def _report(

@@ -2,6 +2,7 @@
 
 import psutil
 import pytest
+from tiny_project import write_images
 
 from optcli.errors import ExitCode, InputError, MissingError, RecipeError, UsageError
 
@@ -154,6 +155,24 @@ data:
     project.recipe("  plain: []\n", data=data)
     with pytest.raises(InputError, match="evaluation"):
         project.build()
+
+
+def test_a_damaged_image_in_the_midst_is_found_before_anything_is_measured(project):
+    """The data step looks at a few samples; the rest is read when accuracy is judged."""
+    write_images(project.folder / "more", count=40)
+    damaged = project.folder / "more" / "a" / "02.png"  # not among those
+    damaged.write_bytes(damaged.read_bytes()[:60])
+    data = """\
+data:
+  evaluation: {source: "imagefolder:more", prepare: {scale: 0.004}}
+accuracy: {metric: top1, max_drop: 0.5}
+"""
+    project.recipe("  plain: []\n  other: []\n", data=data)
+    with pytest.raises(InputError, match="not a readable image") as caught:
+        project.build()
+    assert "02.png" in f"{caught.value.place} {caught.value.message}"
+    assert not list(project.store.glob("measurement/*"))
+    assert not (project.artifacts / "tiny" / "samples.npz").exists()
 
 
 def test_nothing_can_be_built_where_the_source_needs_something_missing(project, monkeypatch):
