@@ -203,10 +203,19 @@ def hot(profile: Profile) -> Finding | None:
         share=kinds[kind],
         message=f"{_percent(kinds[kind])} of compute is {kind} ({len(members)} of them); the slowest,"
         f" {slowest.name}, takes {_percent(slowest.share)}",
-        action="INT8 or fewer channels make these faster: quantize_nncf, prune"
-        if quantizable
-        else "a smaller network, or smaller inputs, make these faster",
+        action=_hot_action(kind, quantizable),
     )
+
+
+def _hot_action(kind: str, quantizable: bool) -> str:
+    if kind == "aten::_slow_conv2d_forward":
+        return (
+            "PyTorch takes its plain convolution for inputs this small: a larger batch (--batch-size 8)"
+            " or export_onnx has a faster one"
+        )
+    if quantizable:
+        return "INT8 or fewer channels make these faster: quantize_nncf, prune"
+    return "a smaller network, or smaller inputs, make these faster"
 
 
 def _quantizes(operator: OperatorTime) -> bool:

@@ -55,6 +55,11 @@ def test_quantized_operators_are_not_told_to_be_quantized():
     assert "quantize" not in found.action
 
 
+def test_the_plain_convolution_of_torch_is_known():
+    found = findings(profile(operator("c", "aten::_slow_conv2d_forward", 1.0, None), runner="torch"))
+    assert "plain convolution" in found[0].action
+
+
 def test_framework_overhead_with_its_figures():
     found = findings(profile(operator("a", "Conv", 0.4), operator("b", "Relu", 0.2)))
     assert found[0].kind == "overhead"
