@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _FEWEST_FOR_BOOTSTRAP = 20
 _RESAMPLES = 2000
 # By how much the log ratio of one pair of launches differs from that of another (standard deviation):
-# of 0.7 to 1 % that pairs of eight rounds side by side had, most is noise of the rounds.
-_BETWEEN_PAIRS = 0.005
+# 0.7 to 1 % with pairs of eight rounds side by side, part of which is noise of the rounds.
+_BETWEEN_PAIRS = 0.0075
 
 
 def percentile_over_launches(
