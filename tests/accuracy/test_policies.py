@@ -10,9 +10,10 @@ from optcli.results import Accuracy, Estimate
 from optcli.statistics import drop_interval, mcnemar
 
 
-def counted(lost, gained, samples, right=0.8, confidence=0.95, **more):
+def counted(lost, gained, samples, right=0.8, confidence=0.95, both=True, **more):
+    """`both`: with the 95 % interval, which non-inferiority does not look at, beside the bounds."""
     drop = (lost - gained) / samples
-    low, high = drop_interval(lost, gained, samples)
+    low, high = drop_interval(lost, gained, samples) if both else (None, None)
     least, most = drop_interval(lost, gained, samples, 2 * confidence - 1)
     return Accuracy(
         metric="top1",
@@ -38,7 +39,9 @@ def rates(samples, flips, drop, margin, simulations=20_000):
     settings = AccuracySettings(max_drop=margin, policy="non-inferiority")
     found = {"accept": 0, "reject": 0, "inconclusive": 0}
     for (lost, gained), count in zip(distinct, counts, strict=True):
-        verdict = policies.non_inferiority(counted(int(lost), int(gained), samples), settings)
+        verdict = policies.non_inferiority(
+            counted(int(lost), int(gained), samples, both=False), settings
+        )
         found[verdict.outcome] += int(count)
     return {name: count / simulations for name, count in found.items()}
 
