@@ -148,11 +148,17 @@ class QuantizeNncf(Pass):
 
     def _quantize(self, model: Any, feeds: Feeds, backend: dict[str, Any]) -> Any:
         import nncf
+        from nncf.quantization.advanced_parameters import QuantizationParameters
+        from openvino import Model
 
         parameters = nncf.AdvancedQuantizationParameters(
             batchwise_statistics=feeds.batch_size > 1 and self.model_type == "none",
             backend_params=backend,
         )
+        if not isinstance(model, Model):
+            # Before depthwise convolutions NNCF would scale each channel by itself, which OpenVINO
+            # runs, and of which ONNX Runtime makes a QLinearConv that it then refuses to run.
+            parameters.activations_quantization_params = QuantizationParameters(per_channel=False)
         if self.smooth_quant is False:
             parameters.smooth_quant_alphas = nncf.AdvancedSmoothQuantParameters(
                 convolution=-1, matmul=-1

@@ -177,3 +177,35 @@ def test_what_cannot_work_says_why(tmp_path, conv):
     fails({}, "quantized already", source=again, name="again")
     with pytest.raises(ValidationError, match="model_type: transformer"):
         QuantizeNncf(smooth_quant=True)
+
+
+def test_depthwise_convolutions_behind_relu_run_on_integers(tmp_path):
+    import onnx
+    from onnx import helper, numpy_helper
+
+    draw = np.random.default_rng(0).standard_normal
+    weights = {"first": (8, 3, 3, 3), "depthwise": (8, 1, 3, 3), "last": (4, 8, 1, 1)}
+    nodes = [
+        helper.make_node("Conv", ["image", "first"], ["a"], pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "depthwise"], ["c"], pads=[1] * 4, group=8),
+        helper.make_node("Relu", ["c"], ["d"]),
+        helper.make_node("Conv", ["d", "last"], ["output"]),
+    ]
+    values = [
+        helper.make_tensor_value_info(name, 1, ["N", channels, 16, 16])
+        for name, channels in (("image", 3), ("output", 4))
+    ]
+    tensors = [numpy_helper.from_array(draw(s).astype("float32"), name) for name, s in weights.items()]
+    graph = helper.make_graph(nodes, "depthwise", values[:1], values[1:], tensors)
+    path = tmp_path / "depthwise.onnx"
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    inputs = INPUTS["Conv"]
+    source = onnx_file(path, tmp_path / "source")
+    made = apply(QuantizeNncf(), source, tmp_path / "made", inputs, calibration=Noise(inputs))
+    batch = feed(inputs, 2, seed=9)
+    wanted, found = (
+        outputs(OnnxruntimeRunner(threads=1), artifact, inputs, batch) for artifact in (source, made)
+    )
+    assert sqnr_db(wanted, found) > 25
