@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doctor": {"formats", "store", "latency"},
     "draft": {"inspection", "recipe", "passes", "sources", "data", "formats"},
     "inspection": {"recipe", "sources", "formats"},
-    "build": {*BUILD, "report", "inspection", "draft", "roofline", "baselines", "profiling"},
+    "build": {*BUILD, "report", "inspection", "draft", "roofline", "baselines", "gate", "profiling"},
     "tune": {*BUILD, "build", "gate", "report"},
     "cli": {
         *BUILD,

@@ -51,7 +51,7 @@ class Done:
 
     @property
     def made_in_s(self) -> float | None:
-        """None where an older optcli made it, or it failed."""
+        """None where it failed."""
         return None if self.entry is None else self.entry.record.get("seconds")
 
     def artifact(self) -> Artifact:
@@ -97,8 +97,8 @@ class Execution:
         payload = {"inputs": _inputs(plan), "folder": str(recipe.folder), "data": settings}
         payload["metric"] = plan.data_ingredients["metric"]
         call = {"function": "optcli.build.step:prepare_data", "payload": payload}
-        name = "data"
-        entry, _ = self._obtain("data", plan.data_key, name, plan.data_ingredients, call, spawned=False)
+        made_of = plan.data_ingredients
+        entry, _ = self._obtain("data", plan.data_key, "data", made_of, call, spawned=False)
         self._remember_roles()
         self._probe = entry.path / "probe.npz"
         return entry

@@ -32,6 +32,7 @@ def command() -> None:
 )
 @options.store
 @options.artifacts
+@options.as_json
 @options.verbose
 def save(
     name: str,
@@ -40,6 +41,7 @@ def save(
     output: Path | None,
     store: Path | None,
     artifacts: Path | None,
+    as_json: bool,
 ) -> int:
     """Pack the artifacts, facts and report of the last build into one verified file called NAME."""
     from optcli import baselines
@@ -51,7 +53,11 @@ def save(
     report, place = options.find_report(where, root)
     path = output or baselines.place_of(name, root)
     made = builds.save(path, report, place, Store(Store.default_root(store)), only)
-    click.echo(f"{made}  ({wording.megabytes(made.stat().st_size)})")
+    size = made.stat().st_size
+    if as_json:
+        click.echo(json.dumps({"name": name, "path": str(made), "size_bytes": size}, indent=2))
+    else:
+        click.echo(f"{made}  ({wording.megabytes(size)})")
     return 0
 
 
