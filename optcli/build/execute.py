@@ -89,12 +89,11 @@ class Execution:
         plan = self._plan
         if plan.data_key is None:
             return None
-        recipe = plan.recipe
         settings = {
             role: of.model_dump(mode="json", by_alias=True, exclude_unset=True)
-            for role, of in recipe.data.items()
+            for role, of in plan.recipe.data.items()
         }
-        payload = {"inputs": _inputs(plan), "folder": str(recipe.folder), "data": settings}
+        payload = {"inputs": _inputs(plan), "folder": str(plan.recipe.folder), "data": settings}
         payload["metric"] = plan.data_ingredients["metric"]
         call = {"function": "optcli.build.step:prepare_data", "payload": payload}
         made_of = plan.data_ingredients
