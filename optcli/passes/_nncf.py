@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.formats import openvino as openvino_format
-from optcli.passes import Job, Made
+from optcli.passes import Job, Made, _attention
 from optcli.passes._calibration import Feeds
 from optcli.passes._graph_quantizers import (
     graph_inputs,
@@ -35,13 +35,15 @@ def quantize_graph(
     job: Job,
     samples: int,
     fast_bias_correction: bool,
-    smooth_quant: bool,
+    transformer: bool | None,
+    smooth_quant: bool | None,
     ignored_modules: Sequence[str],
 ) -> Made:
     """Quantize the graph of a torch or exported artifact for the Inductor kernels of this CPU.
 
     Where integers go says torchao's quantizer, as in `quantize_pt2e`; ranges, SmoothQuant and the
-    correction of biases are NNCF's. Raises `StepError`.
+    correction of biases are NNCF's. `transformer` None looks for attention; SmoothQuant is for those.
+    Raises `StepError`.
     """
     require_fp32(source)
     openvino_format.forbid_telemetry()
@@ -58,6 +60,8 @@ def quantize_graph(
     feeds = Feeds(job, graph_inputs(job), samples)
     with torch.no_grad():
         found = graph_of(source, job, None)
+        attention = _attention.in_graph(found.graph) if transformer is None else transformer
+        smooth = attention if smooth_quant is None else smooth_quant
         ignored = matching(ignored_modules, module_names(found.graph), "ignored_names")
         configured = quantizer(
             kind,
@@ -76,7 +80,7 @@ def quantize_graph(
                     # NNCF counts what the data set yields: batches.
                     subset_size=len(feeds),
                     fast_bias_correction=fast_bias_correction,
-                    smooth_quant=smooth_quant,
+                    smooth_quant=smooth,
                     # By default NNCF averages the extremes of batches, which clips: for a small ViT
                     # with batches of one image that took 28 instead of 37 dB of SQNR.
                     activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX,
@@ -89,7 +93,7 @@ def quantize_graph(
     facts = {
         **found.facts,
         "quantizer": kind,
-        "smooth_quant": smooth_quant,
+        "smooth_quant": smooth,
         "calibration_samples": feeds.samples,
         "calibration_batch_size": feeds.batch_size,
         "quantized_operators": counts,

@@ -13,7 +13,7 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
-from optcli.passes import Job, Made, Pass, Role
+from optcli.passes import Job, Made, Pass, Role, _attention
 from optcli.passes._calibration import Feeds, ModelInput
 from optcli.passes._integer_chains import close_integer_chains
 from optcli.passes._nncf import quantize_graph, quiet
@@ -62,8 +62,10 @@ class QuantizeNncf(Pass):
         description="`performance`: symmetric; `mixed`: asymmetric activations, for swish, GELU and "
         "the like; default: `mixed` for transformers, else `performance`",
     )
-    model_type: Literal["none", "transformer"] = Field(
-        "none", description="`transformer` keeps what attention is sensitive to in floating point"
+    model_type: Literal["auto", "none", "transformer"] = Field(
+        "auto",
+        description="`transformer` keeps what attention is sensitive to in floating point; `auto`: "
+        "where there is attention",
     )
     samples: int = Field(300, ge=1, description="the most calibration samples to use")
     fast_bias_correction: bool = Field(
@@ -85,7 +87,7 @@ class QuantizeNncf(Pass):
 
     @model_validator(mode="after")
     def _smooth_quant_is_for_transformers(self) -> Self:
-        if self.smooth_quant and self.model_type != "transformer":
+        if self.smooth_quant and self.model_type == "none":
             raise ValueError("`smooth_quant: true` needs `model_type: transformer`")
         return self
 
@@ -112,7 +114,8 @@ class QuantizeNncf(Pass):
             job,
             samples=self.samples,
             fast_bias_correction=self.fast_bias_correction,
-            smooth_quant=self.model_type == "transformer" and self.smooth_quant is not False,
+            transformer=None if self.model_type == "auto" else self.model_type == "transformer",
+            smooth_quant=self.smooth_quant,
             ignored_modules=self.ignored_names,
         )
 
@@ -132,19 +135,27 @@ class QuantizeNncf(Pass):
         else:
             model = _modern(onnx_format.open(source.path), job)
         feeds = Feeds(job, model_inputs(model), self.samples)
-        quantized = self._quantize(model, feeds, backend)
+        told = self._told(_attention.in_onnx(model))
+        quantized = told._quantize(model, feeds, backend)
         close_integer_chains(quantized)
         onnx_format.save(quantized, job.out)
-        return self._made(feeds, _count_onnx(quantized))
+        return told._made(feeds, _count_onnx(quantized))
 
     def _run_openvino(self, source: Artifact, job: Job) -> Made:
         model = openvino_format.open(source.path)
         if openvino_format.is_quantized(model):
             raise already_quantized()
         feeds = Feeds(job, _openvino_inputs(model), self.samples)
-        quantized = self._quantize(model, feeds, {})
+        told = self._told(_attention.in_openvino(model))
+        quantized = told._quantize(model, feeds, {})
         openvino_format.save(quantized, job.out)
-        return self._made(feeds, _count_openvino(quantized))
+        return told._made(feeds, _count_openvino(quantized))
+
+    def _told(self, attends: bool) -> QuantizeNncf:
+        """The same with the type of this model instead of `auto`."""
+        if self.model_type != "auto":
+            return self
+        return self.model_copy(update={"model_type": "transformer" if attends else "none"})
 
     def _quantize(self, model: Any, feeds: Feeds, backend: dict[str, Any]) -> Any:
         import nncf
@@ -212,6 +223,7 @@ class QuantizeNncf(Pass):
             )
         facts = {
             "preset": self._preset(),
+            "model_type": self.model_type,
             "calibration_samples": feeds.samples,
             "calibration_batch_size": feeds.batch_size,
             "quantized_operators": dict(sorted(quantized.items())),

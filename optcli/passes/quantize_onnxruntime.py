@@ -14,7 +14,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
-from optcli.passes import Job, Made, Pass, Role
+from optcli.passes import Job, Made, Pass, Role, _attention
 from optcli.passes._activation_ranges import Range, activation_ranges, float_tensors
 from optcli.passes._calibration import Feeds
 from optcli.passes._integer_chains import leave_softmax_in_floats
@@ -210,12 +210,7 @@ class QuantizeOnnxruntime(Pass):
     def _is_transformer(self, model: ModelProto) -> bool:
         if self.model_type != "auto":
             return self.model_type == "transformer"
-        shares = {node.output[0] for node in model.graph.node if node.op_type == "Softmax"}
-        return any(
-            node.op_type == "LayerNormalization"
-            or (node.op_type == "MatMul" and shares.intersection(node.input))
-            for node in model.graph.node
-        )
+        return _attention.in_onnx(model)
 
     def _quantize(
         self,

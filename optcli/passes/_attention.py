@@ -1,0 +1,49 @@
+"""Whether a network is a transformer: its layers hand on few large values, which INT8 must spare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from openvino import Model
+    from torch.fx import GraphModule
+
+
+def in_onnx(model: ModelProto) -> bool:
+    """Whether the model is a transformer: it multiplies by the shares of a softmax, or says as much."""
+    shares = {node.output[0] for node in model.graph.node if node.op_type == "Softmax"}
+    return any(
+        node.op_type in ("LayerNormalization", "Attention", "MultiHeadAttention")
+        or (node.op_type == "MatMul" and shares.intersection(node.input))
+        for node in model.graph.node
+    )
+
+
+def in_openvino(model: Model) -> bool:
+    """Whether the model multiplies by the shares of a softmax."""
+
+    def is_share(node: Any) -> bool:
+        return bool(node.get_type_name() == "Softmax")
+
+    return any(
+        node.get_type_name() == "ScaledDotProductAttention"
+        or (
+            node.get_type_name() == "MatMul"
+            and any(is_share(source.get_source_output().get_node()) for source in node.inputs())
+        )
+        for node in model.get_ops()
+    )
+
+
+def in_graph(graph: GraphModule) -> bool:
+    """Whether a graph multiplies by the shares of a softmax."""
+    for node in graph.graph.nodes:
+        name = str(node.target)
+        if "scaled_dot_product" in name:
+            return True
+        if "softmax" in name and any(
+            word in str(user.target) for user in node.users for word in ("matmul", "bmm", "einsum")
+        ):
+            return True
+    return False
