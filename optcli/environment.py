@@ -183,7 +183,7 @@ def _gpus() -> list[dict[str, str]]:
         return []
     command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     rows = (line.split(", ") for line in found.stdout.strip().splitlines())

@@ -29,7 +29,7 @@ _VERBS = {
     "history": "Show how the gate's figures went over time.",
     "bench": "Measure model files that no recipe built, side by side.",
     "profile": "Show where a variant's time goes: by stage, by operator, and in words.",
-    "roofline": "Measure what this machine can do at most; compare --roofline shows how near one comes.",
+    "roofline": "Measure what this machine can do at most, for compare --roofline.",
     "inspect": "Show what a model holds: operators, precision, parameters, operations, size.",
     "doctor": "Say what works on this machine, what is missing and how to get it.",
     "cache": "Look into the store: ls, verify, why, gc.",
