@@ -38,7 +38,7 @@ class Latency(Result):
     of samples cannot give is None, with a flag such as `p99 n/a (n=128, needs 368)`. `speedup` is
     over the baseline at the same batch size. `cpu_ms` is processor time per call, of all threads;
     `first_ms` the first call at this batch size; `peak_memory_bytes` what the process held at most,
-    above the same process without runtime and model. `import_ms`, `load_ms`, `first_ms` and
+    above the same process without runtime and model, `peak_gpu_memory_bytes` on GPUs. `import_ms`, `load_ms`, `first_ms` and
     `warm_calls` (calls until it was steady) are medians over the `launches`, `rounds` is how many
     rounds all of these had together. `spread` is the interquartile range over the median, without
     what different inputs explain; `waited` the share of the time in which a thread of it was ready to
@@ -62,6 +62,7 @@ class Latency(Result):
     first_ms: float | None = None
     warm_calls: int | None = None
     peak_memory_bytes: int | None = None
+    peak_gpu_memory_bytes: int | None = None
     launches: int = 1
     rounds: int | None = None
     spread: float | None = None

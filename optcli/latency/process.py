@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import importlib
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from optcli import runners
 from optcli.artifact import Artifact
 from optcli.errors import RunnerError
 from optcli.latency import feeds, memory, warming
+from optcli.latency.gpu_memory import GpuMemory
 from optcli.latency.noise import Noise
 from optcli.settings import TensorSpec
 from optcli.workers import Channel
@@ -68,21 +70,29 @@ class Process:
         if what == "open":
             return self._open()
         if what == "warm":
-            call = partial(self.call, self._feeds[command["batch_size"]])
-            least, seconds = command["calls"], command["seconds"]
-            if command.get("steady"):
-                return warming.until_steady(call, least, seconds)
-            return warming.by_count(call, least, seconds)
+            with self._gpu.looking() if self._gpu else nullcontext():
+                return self._warm(command)
         if what == "round":
             return self._round(command["batch_size"], command["calls"], command["lead_in"])
-        return {"peak_memory_bytes": max(0, memory.high_water_bytes() - self._empty_bytes)}
+        return {
+            "peak_memory_bytes": max(0, memory.high_water_bytes() - self._empty_bytes),
+            "peak_gpu_memory_bytes": self._gpu.peak_bytes if self._gpu else None,
+        }
 
     def close(self) -> None:
         """Let go of the model."""
         self._runner.close()
 
+    def _warm(self, command: dict[str, Any]) -> dict[str, Any]:
+        call = partial(self.call, self._feeds[command["batch_size"]])
+        least, seconds = command["calls"], command["seconds"]
+        if command.get("steady"):
+            return warming.until_steady(call, least, seconds)
+        return warming.by_count(call, least, seconds)
+
     def _open(self) -> dict[str, Any]:
         # An empty worker has its inputs, but neither a runtime nor a model.
+        self._gpu = GpuMemory.here()
         self._empty_bytes = memory.mark_bytes()
         start = time.perf_counter_ns()
         for package in self._runner.needs.packages:

@@ -24,7 +24,8 @@ class Start:
     """What one launch of an artifact cost at one batch size before its first round.
 
     `warm_calls` came before it was steady; `steady` is None where nobody looked, `warm_s` what warming
-    up took. `peak_memory_bytes` is the most the process held until the batch size was done.
+    up took. `peak_memory_bytes` is the most the process held until the batch size was done, on GPUs
+    `peak_gpu_memory_bytes` (None without one).
     """
 
     launch: int
@@ -33,6 +34,7 @@ class Start:
     steady: bool | None
     warm_s: float
     peak_memory_bytes: int | None
+    peak_gpu_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -186,10 +186,10 @@ class Session:
                 with self._failing(name, size):
                     self._turn(name, takes[name])
         for name, take in takes.items():
-            held = None
+            held: dict[str, Any] = {}
             if name in self._children:
                 with self._failing(name, size):
-                    held = self._ask(name, {"do": "memory"}, self.timeout_s)["peak_memory_bytes"]
+                    held = self._ask(name, {"do": "memory"}, self.timeout_s)
             take.end_launch(self._start(warm[name], held))
 
     def _warm_up(self, name: str, size: int) -> dict[str, Any]:
@@ -226,14 +226,15 @@ class Session:
         with self._counted("timed"):
             take.add(self._ask(name, command, max(_SHORTEST_WAIT_S, 20 * expected_s)))
 
-    def _start(self, warm: dict[str, Any], held: int | None) -> Start:
+    def _start(self, warm: dict[str, Any], held: dict[str, Any]) -> Start:
         return Start(
             launch=self._launch,
             first_ms=warm["first_ms"],
             warm_calls=warm["steady_after"],
             steady=warm["steady"],
             warm_s=warm["seconds"],
-            peak_memory_bytes=held,
+            peak_memory_bytes=held.get("peak_memory_bytes"),
+            peak_gpu_memory_bytes=held.get("peak_gpu_memory_bytes"),
         )
 
     def _ask(self, name: str, command: dict[str, Any], timeout_s: float) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from optcli.latency.doubts import flags_of, notes_of, spread_of, waited_of
@@ -67,7 +67,6 @@ def _latency(measured: Measured, series: Series) -> Latency:
     opened = measured.opened[series.name]
     mean_ms = float(series.ns.mean()) / 1e6
     percentiles = {f"p{q}_ms": _percentile(series, q / 100) for q in (90, 95, 99)}
-    held = [start.peak_memory_bytes for start in series.starts if start.peak_memory_bytes is not None]
     return Latency(
         batch_size=series.batch_size,
         threads=opened.threads,
@@ -82,7 +81,8 @@ def _latency(measured: Measured, series: Series) -> Latency:
         load_ms=median(opened.load_ms),
         first_ms=median(start.first_ms for start in series.starts),
         warm_calls=int(median(start.warm_calls for start in series.starts)),
-        peak_memory_bytes=int(median(held)) if held else None,
+        peak_memory_bytes=_median(start.peak_memory_bytes for start in series.starts),
+        peak_gpu_memory_bytes=_median(start.peak_gpu_memory_bytes for start in series.starts),
         launches=len(series.launches),
         rounds=len(series.ns),
         spread=round(spread_of(series), 4),
@@ -90,6 +90,12 @@ def _latency(measured: Measured, series: Series) -> Latency:
         measured_at=measured.measured_at,
         flags=flags_of(measured, series),
     )
+
+
+def _median(values: Iterable[int | None]) -> int | None:
+    """Of those that are known."""
+    known = [value for value in values if value is not None]
+    return int(median(known)) if known else None
 
 
 def _percentile(series: Series, q: float) -> Estimate | None:
