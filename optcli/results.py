@@ -38,9 +38,9 @@ class Latency(Result):
     of samples cannot give is None, with a flag such as `p99 n/a (n=128, needs 368)`. `speedup` is
     over the baseline at the same batch size. `cpu_ms` is processor time per call, of all threads;
     `first_ms` the first call at this batch size; `peak_memory_bytes` what the process held at most,
-    above the same process without runtime and model, `peak_gpu_memory_bytes` on GPUs. `import_ms`, `load_ms`, `first_ms` and
-    `warm_calls` (calls until it was steady) are medians over the `launches`, `rounds` is how many
-    rounds all of these had together. `spread` is the interquartile range over the median, without
+    above the same process without runtime and model, `peak_gpu_memory_bytes` on GPUs. `import_ms`,
+    `load_ms`, `first_ms` and `warm_calls` (calls until it was steady) are medians over the `launches`,
+    `rounds` is how many rounds all of these had together. `spread` is the interquartile range over the median, without
     what different inputs explain; `waited` the share of the time in which a thread of it was ready to
     run and had no processor. `measured_at` is ISO 8601 with its offset.
     """
