@@ -1,0 +1,79 @@
+"""What to try about a layer: one action, in the words of the pass that made the artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from optcli.artifact import Artifact, Format
+from optcli.layer_errors import LayerError
+
+_COMPARABLE = {
+    Format.ONNX: (Format.ONNX,),
+    Format.OPENVINO: (Format.OPENVINO,),
+    Format.TORCH: (Format.TORCH,),
+    Format.EXPORTED: (Format.EXPORTED,),
+}
+# Passes with an option that leaves layers in floating point by name.
+_IGNORES = {
+    "quantize_nncf": "ignored_names",
+    "quantize_onnxruntime": "ignored_names",
+    "quantize_dynamic": "ignored_names",
+    "quantize_pt2e": "ignored_modules",
+    "weights_only": "ignored_names",
+    "convert_precision": "ignored_names",
+}
+_CLIPS = 1e-3
+_BROKEN_DB = 3.0
+_CHANNEL_APART_DB = 12.0
+
+
+def incomparable(baseline: Artifact, child: Artifact) -> str | None:
+    """Why two artifacts cannot be compared layer by layer; None: they can."""
+    if child.format not in _COMPARABLE:
+        return (
+            f"{child.format} keeps no layers that could be looked into:"
+            " compare the artifact that it was made from"
+        )
+    if baseline.format not in _COMPARABLE[child.format]:
+        return f"the layers of {baseline.format} and {child.format} cannot be matched"
+    return None
+
+
+def of(row: LayerError, made_by: Mapping[str, Any]) -> str:
+    """One action for a row; "" where the layer adds nothing."""
+    if row.finite and row.own_db is None:
+        return ""
+    name, options = made_by.get("step", ""), made_by.get("options") or {}
+    if row.clipped is not None and row.clipped > _CLIPS:
+        return _wider(row, name, options)
+    if row.kind == "weight" and _per_channel_helps(row, name, options):
+        return f"{{{name}: {{per_channel: true}}}}: channel {row.channel} drowns in the scale of others"
+    if row.own_db is not None and row.own_db < _BROKEN_DB and not name:
+        return "its scale or zero point is wrong: quantize this layer again"
+    return _leave(row, name)
+
+
+def _wider(row: LayerError, name: str, options: Mapping[str, Any]) -> str:
+    clipped = f"{100 * (row.clipped or 0):.1f} % of its values are clipped"
+    if name == "quantize_onnxruntime" and options.get("method", "minmax") != "minmax":
+        return f"{{{name}: {{method: minmax}}}}: {clipped}"
+    if name:
+        return f"more calibration samples, nearer to the evaluation set: {clipped}"
+    return f"quantize again with samples nearer to these: {clipped}"
+
+
+def _per_channel_helps(row: LayerError, name: str, options: Mapping[str, Any]) -> bool:
+    apart = (row.own_db or 0.0) - (row.channel_db if row.channel_db is not None else 0.0)
+    return (
+        name in ("quantize_onnxruntime", "quantize_dynamic")
+        and options.get("per_channel") is False
+        and apart > _CHANNEL_APART_DB
+    )
+
+
+def _leave(row: LayerError, name: str) -> str:
+    option = _IGNORES.get(name)
+    if option is None or not row.node:
+        return f"leave {row.node or row.tensor} in floating point"
+    return f"{{{name}: {{{option}: [{row.node}]}}}}"

@@ -1,0 +1,51 @@
+"""What the comparing process does: samples through both networks, rows with advice, worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli import data
+from optcli.accuracy.layers import advice, onnx
+from optcli.accuracy.layers.measured import Measured
+from optcli.artifact import Artifact, Format
+from optcli.data import DataSettings
+from optcli.layer_errors import LayerError, Layers
+from optcli.sample import cycled
+from optcli.settings import TensorSpec, batch_range
+from optcli.workers import Channel
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Feed = dict[str, np.ndarray]
+
+_COMPARE: dict[Format, Callable[..., Measured]] = {Format.ONNX: onnx.compare}
+
+
+def serve(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
+    """The record of `Layers`. `payload`: see `optcli.accuracy.layers.compare`."""
+    baseline, child = (Artifact.from_record(payload[name]) for name in ("baseline", "child"))
+    inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
+    feeds, count = _feeds(inputs, payload)
+    measured = _COMPARE[child.format](baseline, child, feeds, payload["threads"])
+    rows = sorted(measured.rows, key=lambda row: row.rank)
+    advised = [_advised(row, payload["made_by"]) for row in rows]
+    found = Layers(
+        rows=tuple(advised), compared=measured.compared, samples=count, reason=measured.reason
+    )
+    return found.model_dump(mode="json")
+
+
+def _advised(row: LayerError, made_by: dict[str, Any]) -> LayerError:
+    return row.model_copy(update={"advice": advice.of(row, made_by)})
+
+
+def _feeds(inputs: tuple[TensorSpec, ...], payload: dict[str, Any]) -> tuple[list[Feed], int]:
+    """The first samples in the smallest batches that the model takes: they bound what is in memory."""
+    settings = DataSettings.model_validate(payload["data"])
+    samples = data.open(settings, Path(payload["folder"]), inputs)
+    size = batch_range(inputs).min
+    count = max(size, min(int(payload["samples"]), len(samples)))
+    return [dict(cycled(samples, size, start).inputs) for start in range(0, count, size)], count

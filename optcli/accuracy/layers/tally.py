@@ -1,0 +1,62 @@
+"""Sums over samples from which signal to noise, cosine and the share of clipped values follow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass
+class Tally:
+    """Two tensors compared bit by bit: `add` takes as many pieces as there are."""
+
+    signal: float = 0.0
+    found: float = 0.0
+    product: float = 0.0
+    noise: float = 0.0
+    finite: bool = True
+
+    def add(self, wanted: np.ndarray, got: np.ndarray) -> None:
+        """Take another piece: arrays of one shape."""
+        import numpy as np
+
+        a, b = wanted.astype(np.float64).ravel(), got.astype(np.float64).ravel()
+        if not np.isfinite(b).all():
+            self.finite = False
+            return
+        self.signal += float(a @ a)
+        self.found += float(b @ b)
+        self.product += float(a @ b)
+        self.noise += float(((a - b) ** 2).sum())
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """10 log10(signal power / noise power); None where the two are equal, or not finite."""
+        if not self.finite or self.noise == 0 or not math.isfinite(self.noise):
+            return None
+        return 10 * math.log10(max(self.signal, 1e-300) / self.noise)
+
+    @property
+    def cosine(self) -> float | None:
+        """Of the angle between them; None where one is all zeros."""
+        length = math.sqrt(self.signal) * math.sqrt(self.found)
+        return min(1.0, self.product / length) if self.finite and length > 0 else None
+
+
+def worst_channel(wanted: np.ndarray, got: np.ndarray, axis: int) -> tuple[int, float] | None:
+    """The channel with the lowest signal to noise ratio, and that ratio in decibel."""
+    import numpy as np
+
+    a = np.moveaxis(wanted, axis, 0).reshape(wanted.shape[axis], -1).astype(np.float64)
+    b = np.moveaxis(got, axis, 0).reshape(got.shape[axis], -1).astype(np.float64)
+    noise, signal = ((a - b) ** 2).sum(axis=1), (a**2).sum(axis=1)
+    # A channel of zeros has no signal that noise could drown.
+    ratio = np.full(len(a), np.inf)
+    told = (noise > 0) & (signal > 0)
+    ratio[told] = 10 * np.log10(signal[told] / noise[told])
+    worst = int(ratio.argmin())
+    return (worst, float(ratio[worst])) if np.isfinite(ratio[worst]) else None
