@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from optcli.outcomes import Accuracy, Estimate, Outcome, OutputError, Result, Verdict
+from optcli.repair_report import Repair
 
 __all__ = [
     "SCHEMA",
@@ -185,7 +186,8 @@ class StepSummary(Result):
 class VariantReport(Result):
     """Everything about one variant.
 
-    `build_s` is what making all its steps took, whenever that was and whoever shares them.
+    `build_s` is what making all its steps took, whenever that was and whoever shares them. `repair`
+    has the trials of `verify-accuracy --repair` since this build.
     """
 
     status: Status
@@ -201,6 +203,7 @@ class VariantReport(Result):
     operations: Operations | None = None
     accuracy: Accuracy | None = None
     verdicts: tuple[Verdict, ...] = ()
+    repair: Repair | None = None
 
 
 class RecipeSummary(Result):

@@ -1,0 +1,73 @@
+"""A repair as plain text: every trial with its metric and its speed, the best one, the patch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optcli.repair_report import Repair, Trial
+from optcli.report import wording
+from optcli.results import Estimate
+
+
+def repair_text(found: Repair) -> str:
+    """A table of the trials, then what was found in words, then the patch."""
+    parts = [_table(found), *_answer(found)]
+    return "\n".join(parts) + "\n" + (f"\n{found.patch}" if found.patch else "")
+
+
+def _table(found: Repair) -> str:
+    head = ("trial", found.metric, "lost", "bar", "in float", "speed-up over float", "seconds", "tried")
+    rows = [head, *(_row(each) for each in found.trials)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
+    lines = [
+        f"{found.variant} ({found.quantizing_pass}, {found.runner}), batch size {found.batch_size}"
+    ]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append("  ".join([*cells, row[-1]]).rstrip())
+    return "\n".join(lines)
+
+
+def _row(trial: Trial) -> tuple[str, ...]:
+    label = trial.label if trial.reason is None else f"{trial.label}: {trial.reason}"
+    return (
+        str(trial.number),
+        "" if trial.value is None else wording.percent(trial.value),
+        "" if trial.drop is None else f"{100 * trial.drop.value:+.2f}",
+        "failed" if trial.value is None else "inside" if trial.inside else "outside",
+        "" if trial.float_operators is None else str(trial.float_operators),
+        "" if trial.speedup is None else _times(trial.speedup),
+        f"{trial.seconds:.0f}",
+        label,
+    )
+
+
+def _answer(found: Repair) -> Iterator[str]:
+    yield f"\nStopped because {found.stopped_because}."
+    best = found.best
+    if best is None:
+        yield f"No trial brought {found.variant} inside its accuracy bar."
+        yield "What remains: training (finetune), a larger network, another runtime's quantizer."
+        return
+    speed = "its speed could not be measured"
+    if best.speedup is not None:
+        speed = f"{_times(best.speedup)} as fast as in float"
+        start = found.trials[0]
+        if start.speedup is not None:
+            speed += f"; as it was {_times(start.speedup)}"
+    sentence = f"Trial {best.number} ({best.label}) is inside the bar: {speed}."
+    if found.outcome == "accurate":
+        sentence += " It is not known to be faster: serve the float model, which is as right."
+    yield sentence
+    if found.patch_problem is not None:
+        yield f"No patch: {found.patch_problem}"
+    elif found.patch:
+        yield (
+            "The recipe was changed:"
+            if found.written
+            else "The patch of the recipe (--write applies it):"
+        )
+
+
+def _times(estimate: Estimate) -> str:
+    return f"{wording.times(estimate)} {wording.interval(estimate)}".rstrip()

@@ -1,0 +1,7 @@
+"""Tune: proposes options of passes, builds through `build`, reads verdicts."""
+
+from __future__ import annotations
+
+from optcli.tune.repairing import repair
+
+__all__ = ["repair"]

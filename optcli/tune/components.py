@@ -1,0 +1,135 @@
+"""What can be left in floating point, and what else a quantizing pass can be told: parts of trials.
+
+Groups that lose accuracy in one network after another: the first layer and the last ones (NVIDIA's and
+ONNX Runtime's advice for detectors is to exclude the head), what is concatenated (branches of
+different ranges share one scale), depthwise convolutions, swish, tensors with a wide range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from optcli.tune.layers import Layer
+
+_GATES = frozenset(
+    {"Sigmoid", "HardSigmoid", "HardSwish", "HSwish", "HSigmoid", "Swish", "Gelu", "Erf"}
+)
+_PRODUCT_OF_GATES = frozenset({"Mul", "Multiply"})
+_WIDE = 4.0  # times the median width of all tensors
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of a trial: layers that stay in floats, other options of the pass, or both."""
+
+    label: str
+    floats: frozenset[str] = frozenset()
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+def groups(layers: Sequence[Layer]) -> list[Component]:
+    """The structural groups that the network has, the most promising first."""
+    found = [
+        Component(
+            "only convolutions and products quantized", _names(x for x in layers if not x.multiplies)
+        ),
+        Component("the head in float", _near_outputs(layers, _head_depth(layers))),
+        Component("the first layer in float", _near_inputs(layers)),
+        Component("concatenated branches in float", _concatenated(layers)),
+        Component("depthwise convolutions in float", _names(x for x in layers if x.depthwise)),
+        Component("swish and its like in float", _gated(layers)),
+        Component("the last layers in float", _near_outputs(layers, 1)),
+        Component("tensors of wide range in float", _wide(layers)),
+    ]
+    return [each for each in found if each.floats and len(each.floats) < len(layers)]
+
+
+def calibrations(quantizer: str, options: dict[str, Any]) -> list[Component]:
+    """Other ways to find ranges, as far as the pass has them and is not told so already."""
+    if quantizer == "quantize_onnxruntime":
+        wanted = [
+            Component("ranges by percentile", options={"method": "percentile"}),
+            Component("ranges by entropy", options={"method": "entropy", "percentile": None}),
+            Component("scales per channel", options={"per_channel": True}),
+        ]
+    else:
+        wanted = [
+            Component("asymmetric activations", options={"preset": "mixed"}),
+            Component("biases corrected exactly", options={"fast_bias_correction": False}),
+        ]
+    return [c for c in wanted if any(options.get(key) != value for key, value in c.options.items())]
+
+
+def worst(ranking: Sequence[str], count: int) -> Component:
+    """The layers that add most error, by a ranking of their names."""
+    layers = "layer" if count == 1 else f"{count} layers"
+    return Component(f"the worst {layers} in float", frozenset(ranking[:count]))
+
+
+def _names(layers: Iterable[Layer]) -> frozenset[str]:
+    return frozenset(layer.name for layer in layers)
+
+
+def _readers(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
+    found: dict[str, list[Layer]] = {}
+    for layer in layers:
+        for name in layer.inputs:
+            found.setdefault(name, []).append(layer)
+    return found
+
+
+def _near_outputs(layers: Sequence[Layer], depth: int) -> frozenset[str]:
+    """Layers with at most so many products between them and an output, themselves included."""
+    readers = _readers(layers)
+    distances: dict[str, int] = {}
+    for layer in reversed(layers):  # files list operators in an order in which they can run
+        after = [distances[x.name] for name in layer.outputs for x in readers.get(name, ())]
+        distances[layer.name] = min(after, default=0) + layer.multiplies
+    return frozenset(name for name, distance in distances.items() if distance <= depth)
+
+
+def _head_depth(layers: Sequence[Layer]) -> int:
+    """How many products deep the head is taken to be: an eighth of the way, five at most."""
+    makers = {name: layer for layer in layers for name in layer.outputs}
+    depths: dict[str, int] = {}
+    for layer in layers:
+        before = [depths[makers[name].name] for name in layer.inputs if name in makers]
+        depths[layer.name] = max(before, default=0) + layer.multiplies
+    return max(2, min(5, max(depths.values(), default=0) // 8))
+
+
+def _near_inputs(layers: Sequence[Layer]) -> frozenset[str]:
+    """Everything up to the first product of each path, and that."""
+    makers = {name: layer for layer in layers for name in layer.outputs}
+    before: dict[str, int] = {}
+    for layer in layers:
+        sources = [makers[name] for name in layer.inputs if name in makers]
+        before[layer.name] = max((before[x.name] + x.multiplies for x in sources), default=0)
+    return frozenset(name for name, count in before.items() if count == 0)
+
+
+def _concatenated(layers: Sequence[Layer]) -> frozenset[str]:
+    """Concatenations and what makes their inputs."""
+    joins = [layer for layer in layers if layer.kind == "Concat"]
+    parts = {name for layer in joins for name in layer.inputs}
+    return _names(joins) | _names(x for x in layers if parts.intersection(x.outputs))
+
+
+def _gated(layers: Sequence[Layer]) -> frozenset[str]:
+    gates = [layer for layer in layers if layer.kind in _GATES]
+    gated = {name for layer in gates for name in layer.outputs}
+    return _names(gates) | _names(
+        x for x in layers if x.kind in _PRODUCT_OF_GATES and gated.intersection(x.inputs)
+    )
+
+
+def _wide(layers: Sequence[Layer]) -> frozenset[str]:
+    """Layers beside the widest values: beyond four times the median, an eighth of all at most."""
+    measured = sorted((x for x in layers if x.range), key=lambda x: -(x.range or 0.0))
+    if not measured:
+        return frozenset()
+    limit = _WIDE * median(x.range or 0.0 for x in measured)
+    return _names(x for x in measured[: max(1, len(measured) // 8)] if (x.range or 0.0) > limit)

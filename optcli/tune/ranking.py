@@ -1,0 +1,44 @@
+"""Which operators add most error: the layer-by-layer comparison, as a list of names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from optcli.accuracy.layers import compare
+from optcli.artifact import Artifact
+from optcli.environment import usable_cores
+from optcli.errors import OptcliError
+from optcli.observer import Observer
+from optcli.recipe import Recipe
+
+Ranking = Callable[[Recipe, Artifact, Artifact, Observer], list[str]]
+STEP = "repair › layers"
+_LONGEST_S = 300.0
+
+
+def by_own_error(
+    recipe: Recipe, parent: Artifact, quantized: Artifact, observer: Observer
+) -> list[str]:
+    """Names of operators, the one that adds most error by itself first; empty where that is not known.
+
+    On calibration samples where there are some, so that the evaluation samples do not choose. Where the
+    two cannot be compared the observer hears why: structural groups can be tried all the same.
+    """
+    data = recipe.data.get("calibration", recipe.data["evaluation"])
+    observer.started(STEP)
+    try:
+        found = compare(
+            parent,
+            quantized,
+            recipe.inputs,
+            data.model_dump(mode="json", by_alias=True, exclude_unset=True),
+            recipe.folder,
+            threads=recipe.latency.threads or usable_cores(),
+            timeout_s=_LONGEST_S,
+        )
+    except OptcliError as error:
+        observer.warned(STEP, error.message)
+        return []
+    if not found.rows:
+        observer.warned(STEP, found.reason or "no layer could be compared")
+    return list(found.worst_nodes())

@@ -1,0 +1,220 @@
+"""Find options of a quantizing pass that bring a variant inside its accuracy bar, and still pay.
+
+The loop after a failed accuracy check that NNCF's accuracy control (openvinotoolkit/nncf,
+quantize_with_accuracy_control) and Intel Neural Compressor's autotune (`max_trials`) have, for any
+metric of a recipe, and with speed as the second aim: a network that is right because most of it
+went back to float is no gain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from optcli.accuracy import require_metric
+from optcli.build import view
+from optcli.build.execute import Settings
+from optcli.errors import UsageError, did_you_mean
+from optcli.observer import Observer, Silent
+from optcli.recipe import Recipe, load
+from optcli.repair_report import Repair, Trial
+from optcli.results import Accuracy, Report
+from optcli.store import Store
+from optcli.tune import patch
+from optcli.tune.layers import layers_of
+from optcli.tune.proposals import Proposals
+from optcli.tune.ranking import Ranking, by_own_error
+from optcli.tune.trying import Trying
+
+# Passes that can be told which operators to leave in floating point.
+QUANTIZING = ("quantize_onnxruntime", "quantize_nncf")
+
+STEP = "repair"
+
+
+def repair(
+    recipe: str | Path,
+    variant: str | None = None,
+    *,
+    trials: int = 16,
+    max_seconds: float = 1800.0,
+    write: bool = False,
+    store: Path | None = None,
+    artifacts: Path | None = None,
+    overrides: Sequence[str] = (),
+    jobs: int = 1,
+    timeout_s: float = 3600.0,
+    observer: Observer | None = None,
+    ranking: Ranking = by_own_error,
+) -> Repair:
+    """Try other options of a variant's quantizing pass until it is inside the bar and faster.
+
+    `variant` may be left out where one alone is quantized. Ends with the first trial that is inside and
+    faster than its own float parent beyond doubt, after so many `trials`, or so many seconds (no trial
+    begins later); the one that runs is finished. `ranking` names the operators, the worst first, from
+    the float model and the quantized one. `write` applies the patch to the recipe's file.
+
+    Raises `UsageError` where there is nothing to repair, and what keeps the variant from being built,
+    judged or run as it is. A trial that fails costs itself.
+    """
+    began = time.monotonic()
+    observer = observer or Silent()
+    read = load(Path(recipe), overrides)
+    name, index = quantized_variant(read, variant)
+    if read.accuracy is None or "evaluation" not in read.data:
+        raise UsageError(
+            "accuracy is not judged: there is no bar to get inside of",
+            place=str(read.path),
+            hint="give the recipe data.evaluation and accuracy: {metric: ..., max_drop: ...}",
+        )
+    require_metric(read.accuracy)
+    folder = (artifacts or Path("artifacts")).absolute() / read.name
+    trying = Trying(
+        read,
+        name,
+        index,
+        Store(Store.default_root(store)),
+        folder,
+        observer,
+        Settings(jobs, True, timeout_s),
+    )
+    first, built, parent, judged = trying.first()
+    _require_something_to_do(first, name)
+    proposals = Proposals(
+        read.variants[name].passes[index].name,
+        trying.options,
+        layers_of(built, parent),
+        ranking(read, parent, built, observer),
+        singly=max(3, trials * 6 // 10),
+        higher_is_better=judged.better != "lower",
+    )
+    done, why = search(trying, proposals, first, trials, began + max_seconds, observer)
+    found = _result(read, name, index, trying, done, judged, why)
+    if write and found.patch:
+        text = patch.patched(read, name, index, _changes(found))
+        patch.write(read.path, text)
+        found = found.model_copy(update={"written": True})
+    found = found.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
+    _keep(folder, found, observer)
+    return found
+
+
+def _keep(folder: Path, found: Repair, observer: Observer) -> None:
+    """Put the trials into the report of the last build, where that knows the variant."""
+    path = folder / "report.json"
+    if not path.is_file():
+        return
+    with view.alone(folder, observer):
+        report = Report.load(path)
+        if found.variant in report.variants:
+            variant = report.variants[found.variant].model_copy(update={"repair": found})
+            variants = {**report.variants, found.variant: variant}
+            view.write(path, report.model_copy(update={"variants": variants}).to_json() + "\n")
+
+
+def search(
+    trying: Any, proposals: Proposals, first: Trial, trials: int, until: float, observer: Observer
+) -> tuple[list[Trial], str]:
+    """Every trial, and why there was no further one. `until` is a monotonic time."""
+    done = [first]
+    for number in range(1, trials + 1):
+        if time.monotonic() >= until:
+            return done, f"the time is used up, after {len(done) - 1} trials"
+        parts = proposals.next(number, done)
+        if parts is None:
+            return done, "there is nothing else to try"
+        label = ", ".join(part.label for part in parts)
+        observer.progress(STEP, (number - 1) / trials, f"trial {number}: {label}")
+        trial = trying.attempt(number, label, proposals.changed(parts), first)
+        done.append(trial)
+        observer.finished(f"{STEP} › trial {number}: {label}", trial.seconds)
+        if trial.inside and trial.pays:
+            return done, "it is inside the bar and faster than in float"
+    return done, f"all {trials} trials are used up"
+
+
+def quantized_variant(recipe: Recipe, variant: str | None) -> tuple[str, int]:
+    """The variant to repair and where its quantizing pass stands. Raises `UsageError`."""
+    places = {
+        name: [i for i, use in enumerate(one.passes) if use.name in QUANTIZING and use.configured]
+        for name, one in recipe.variants.items()
+        if name != recipe.baseline
+    }
+    found = [name for name, indices in places.items() if indices]
+    if variant is None:
+        if len(found) != 1:
+            what = f"{len(found)} variants are quantized" if found else "no variant is quantized"
+            hint = f"name one of {', '.join(found)}" if found else f"by {' or '.join(QUANTIZING)}"
+            raise UsageError(what, place="--repair", hint=hint)
+        variant = found[0]
+    if variant not in recipe.variants:
+        hint = did_you_mean(variant, list(recipe.variants)) or f"it has {', '.join(recipe.variants)}"
+        raise UsageError(f"the recipe has no variant {variant!r}", place="--repair", hint=hint)
+    if variant == recipe.baseline:
+        raise UsageError(
+            f"{variant} is the baseline, which others are compared with",
+            place="--repair",
+            hint=f"name one of {', '.join(found)}" if found else "name another variant",
+        )
+    if variant not in found:
+        raise UsageError(
+            f"{variant} has no quantizing pass that can leave operators in floating point",
+            place="--repair",
+            hint=f"name a variant with {' or '.join(QUANTIZING)}",
+        )
+    return variant, places[variant][-1]
+
+
+def _require_something_to_do(first: Trial, name: str) -> None:
+    if not first.inside:
+        return
+    raise UsageError(
+        f"{name} is inside its accuracy bar already",
+        place="--repair",
+        hint="a stricter bar: --set accuracy.max_drop=...; one that is only slow: optcli profile",
+    )
+
+
+def _result(
+    recipe: Recipe,
+    name: str,
+    index: int,
+    trying: Trying,
+    done: Sequence[Trial],
+    judged: Accuracy,
+    why: str,
+) -> Repair:
+    inside = [each for each in done[1:] if each.inside]
+    best = max(inside, key=_speed, default=None)
+    found = Repair(
+        recipe=recipe.name,
+        variant=name,
+        quantizing_pass=recipe.variants[name].passes[index].name,
+        runner=trying.runner_name,
+        metric=judged.metric or "",
+        baseline=judged.baseline,
+        batch_size=recipe.latency.batch_sizes[0],
+        trials=tuple(done),
+        chosen=best.number if best else None,
+        outcome="unrepaired" if best is None else "repaired" if best.pays else "accurate",
+        stopped_because=why,
+        seconds=0.0,
+    )
+    if best is None:
+        return found
+    try:
+        text = patch.patched(recipe, name, index, best.options)
+    except UsageError as error:
+        return found.model_copy(update={"patch_problem": f"{error.message}; {error.hint}"})
+    return found.model_copy(update={"patch": patch.difference(recipe.path, text)})
+
+
+def _speed(trial: Trial) -> tuple[bool, float]:
+    return trial.pays, trial.speedup.value if trial.speedup is not None else 0.0
+
+
+def _changes(found: Repair) -> dict[str, Any]:
+    assert found.best is not None
+    return found.best.options

@@ -1,0 +1,213 @@
+"""One trial: the variant with other options of one pass, built, judged, and timed if it is right."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from optcli import accuracy, latency
+from optcli.artifact import Artifact
+from optcli.build import plugins, quiet
+from optcli.build.accuracy import Circumstances, Subject, compare_all
+from optcli.build.execute import Settings
+from optcli.build.latency import runner_options
+from optcli.build.making import Made, make
+from optcli.build.phases import Phases
+from optcli.build.plan import PlannedVariant, plan
+from optcli.errors import OptcliError, StepError
+from optcli.latency import Candidate
+from optcli.observer import Observer
+from optcli.recipe import Recipe, Variant
+from optcli.repair_report import Trial
+from optcli.results import Accuracy, Estimate
+from optcli.settings import LatencySettings
+from optcli.store import Store
+
+
+@dataclass
+class Trying:
+    """Carries out trials of a variant's pass at `index`; what is built lies in the store as ever.
+
+    `folder` is where logs go.
+    """
+
+    recipe: Recipe
+    variant: str
+    index: int
+    store: Store
+    folder: Path
+    observer: Observer
+    settings: Settings
+    runner_name: str = field(default="", init=False)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the pass as it is, defaults included."""
+        configured = self.recipe.variants[self.variant].passes[self.index].configured
+        assert configured is not None
+        return configured.model_dump(mode="json")
+
+    def first(self) -> tuple[Trial, Artifact, Artifact, Accuracy]:
+        """Trial 0: the variant as it is, its artifact, the one in float, and what it lost.
+
+        Raises what keeps the variant, its float parent or the baseline from being built or judged.
+        """
+        began = time.monotonic()
+        name = self._name(0)
+        made = self._make(name, {})
+        built = self._artifact(made, name)
+        self.runner_name = _planned(made, name).runner_name
+        judged = self._judged(made, name, built)
+        trial = self._timed(self._trial(0, "as it is", {}, built, judged), made, name, built, None)
+        trial = trial.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
+        return trial, built, self._artifact(made, self._parent), judged
+
+    def attempt(self, number: int, label: str, changed: dict[str, Any], start: Trial) -> Trial:
+        """Carry out a trial. What it fails of is its `reason`; nothing of it is raised."""
+        began = time.monotonic()
+        name = self._name(number)
+        try:
+            made = self._make(name, changed)
+            built = self._artifact(made, name)
+            judged = self._judged(made, name, built)
+            trial = self._trial(number, label, changed, built, judged)
+            trial = self._timed(trial, made, name, built, start)
+        except OptcliError as error:
+            trial = Trial(
+                number=number, label=label, options=changed, seconds=0.0, reason=error.message
+            )
+        return trial.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
+
+    @property
+    def _parent(self) -> str:
+        return f"{self.variant}.float"
+
+    def _name(self, number: int) -> str:
+        return f"{self.variant}.trial-{number}"
+
+    def _make(self, name: str, changed: dict[str, Any]) -> Made:
+        """The trial, its float parent and the baseline; the last two come from the store."""
+        recipe = self.recipe
+        variant, baseline = recipe.variants[self.variant], str(recipe.baseline)
+        floats = (*variant.passes[: self.index], *variant.passes[self.index + 1 :])
+        variants = {
+            baseline: recipe.variants[baseline],
+            self._parent: variant.model_copy(update={"passes": floats}),
+            name: with_options(variant, self.index, changed),
+        }
+        smaller = recipe.model_copy(update={"variants": variants})
+        traits = plugins.traits(smaller, self.store, self.store.digests)
+        to_do = plan(smaller, traits, self.store.digests)
+        return make(to_do, self.store, self.observer, self.settings, Phases())
+
+    def _artifact(self, made: Made, name: str) -> Artifact:
+        if name in made.artifacts:
+            return made.artifacts[name]
+        steps = _planned(made, name).steps
+        errors = (made.done[step.key].error for step in steps if step.key in made.done)
+        raise next((e for e in errors if e is not None), StepError("it was not built", place=name))
+
+    def _judged(self, made: Made, name: str, built: Artifact) -> Accuracy:
+        recipe, baseline = made.plan.recipe, made.plan.baseline
+        around = Circumstances(
+            recipe,
+            made.plan.role_keys["evaluation"],
+            self.store,
+            self.folder / "logs",
+            self.observer,
+            False,
+            self.settings.timeout_s,
+            self.settings.jobs,
+        )
+        subjects = [
+            _subject(made, baseline, self._artifact(made, baseline)),
+            _subject(made, name, built),
+        ]
+        found, failures = compare_all(subjects, baseline, around)
+        for error in failures.values():
+            raise error
+        return found[name]
+
+    def _trial(
+        self, number: int, label: str, changed: dict[str, Any], built: Artifact, judged: Accuracy
+    ) -> Trial:
+        counts = built.facts.get("quantized_operators")
+        found = accuracy.verdicts(judged, self.recipe.accuracy)
+        return Trial(
+            number=number,
+            label=label,
+            options=changed,
+            inside=all(each.outcome == "accept" for each in found if each.blocking),
+            value=judged.value,
+            drop=judged.drop,
+            operators=sum(counts.values()) if counts is not None else None,
+            size_bytes=built.size_bytes,
+            key=built.key,
+            seconds=0.0,
+        )
+
+    def _timed(
+        self, trial: Trial, made: Made, name: str, built: Artifact, start: Trial | None
+    ) -> Trial:
+        """With its speed over the float parent, where it is inside the bar or the first of all."""
+        if start is not None and start.operators is not None and trial.operators is not None:
+            fewer = start.operators - trial.operators
+            trial = trial.model_copy(update={"float_operators": fewer})
+        if not trial.inside and start is not None:
+            return trial
+        size = self.recipe.latency.batch_sizes[0]
+        settings = LatencySettings.model_validate({"mode": "quick", "batch_sizes": (size,)})
+        settings = settings.model_copy(update={"threads": made.plan.threads})
+        pair = [
+            _candidate(made, self._parent, self._artifact(made, self._parent)),
+            _candidate(made, name, built),
+        ]
+        logs, seed = self.folder / "logs", self.recipe.seed
+        with quiet.alone("latency", self.observer):
+            measured = latency.measure(
+                pair, self._parent, self.recipe.inputs, made.feeds, settings, logs, seed, self.observer
+            )
+        for reason in measured.failures.values():
+            return trial.model_copy(update={"reason": f"its latency is not known: {reason}"})
+        rows = latency.to_results(measured)
+        ratio: Estimate | None = latency.speedup(measured, name, self._parent, size)
+        return trial.model_copy(
+            update={
+                "p50_ms": rows[name][0].p50_ms.value,
+                "float_p50_ms": rows[self._parent][0].p50_ms.value,
+                "speedup": ratio,
+            }
+        )
+
+
+def with_options(variant: Variant, index: int, changed: dict[str, Any]) -> Variant:
+    """The variant with other options of one pass; None removes one. Raises `StepError` if refused."""
+    use = variant.passes[index]
+    assert use.configured is not None
+    options = {k: v for k, v in {**use.options, **changed}.items() if v is not None}
+    try:
+        configured = type(use.configured).model_validate(options)
+    except ValidationError as error:
+        raise StepError(error.errors()[0]["msg"], place=use.name) from error
+    passes = list(variant.passes)
+    passes[index] = use.model_copy(update={"options": options, "configured": configured})
+    return variant.model_copy(update={"passes": tuple(passes)})
+
+
+def _planned(made: Made, name: str) -> PlannedVariant:
+    return next(each for each in made.plan.variants if each.name == name)
+
+
+def _subject(made: Made, name: str, artifact: Artifact) -> Subject:
+    variant = _planned(made, name)
+    options = runner_options(variant, made.plan.threads)
+    return Subject(name, artifact, variant.runner_name, variant.runner, options)
+
+
+def _candidate(made: Made, name: str, artifact: Artifact) -> Candidate:
+    subject = _subject(made, name, artifact)
+    return Candidate(name, artifact, subject.runner_name, subject.options)
