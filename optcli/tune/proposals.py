@@ -107,9 +107,8 @@ class Proposals:
 
     def _doubling(self) -> list[int]:
         """1, 2, 4, ... as far as half of the ranking."""
-        return [2**power for power in range(12) if 2**power <= max(len(self.ranking) // 2, 1)][
-            : len(self.ranking)
-        ]
+        half = (len(self.ranking) + 1) // 2
+        return [2**power for power in range(half.bit_length())]
 
     def _lighter(self, parts: Parts) -> Iterator[Parts]:
         """Trials with one part less: each costs speed, and one may not be needed."""
