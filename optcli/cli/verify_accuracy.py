@@ -43,6 +43,24 @@ from optcli.results import Report, Verdict
 @click.option(
     "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML for a CI system."
 )
+@click.option(
+    "--repair",
+    metavar="[VARIANT]",
+    is_flag=False,
+    flag_value="",
+    help="Try other options of a quantized variant until it is inside its bar and faster.",
+)
+@click.option(
+    "--trials", type=click.IntRange(1), default=16, show_default=True, help="With --repair: at most."
+)
+@click.option(
+    "--max-minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="With --repair: no trial begins later.",
+)
+@click.option("--write", is_flag=True, help="With --repair: apply the patch to the recipe.")
 @options.overrides
 @options.store
 @options.artifacts
@@ -59,6 +77,10 @@ def command(
     timeout: float,
     as_markdown: bool,
     junit: Path | None,
+    repair: str | None,
+    trials: int,
+    max_minutes: float,
+    write: bool,
     overrides: tuple[str, ...],
     store: Path | None,
     artifacts: Path | None,
@@ -69,7 +91,26 @@ def command(
     Without files it reads the report of the last build, of a RECIPE's last one, or a REPORT file;
     nothing is evaluated again. Model FILEs (or artifacts' folders) are evaluated here, on the data and
     with the metric of --recipe. The exit code is 1 where a verdict rejects, 5 where one cannot tell.
+
+    --repair builds the recipe's variant anew with layers in floating point and other ranges, trial by
+    trial, and prints the patch of the recipe that brings it inside its bar.
     """
+    if repair is not None:
+        from optcli.cli import repairing
+
+        return repairing.run(
+            where,
+            repair,
+            trials,
+            max_minutes,
+            write,
+            overrides,
+            jobs,
+            timeout,
+            store,
+            artifacts,
+            as_json,
+        )
     files = baseline is not None or recipe is not None or len(where) > 1
     if not files:
         path = where[0] if where else None
