@@ -12,7 +12,7 @@ _COMPARABLE = {
     Format.ONNX: (Format.ONNX,),
     Format.OPENVINO: (Format.OPENVINO,),
     Format.TORCH: (Format.TORCH,),
-    Format.EXPORTED: (Format.EXPORTED,),
+    Format.EXPORTED: (Format.EXPORTED, Format.TORCH),
 }
 # Passes with an option that leaves layers in floating point by name.
 _IGNORES = {

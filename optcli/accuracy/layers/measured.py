@@ -1,10 +1,16 @@
-"""What a comparison of one format gives, before it is sorted and advice is added."""
+"""What the comparisons of all formats collect, before it is sorted and advice is added."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from optcli.accuracy.layers.tally import Tally, worst_channel
 from optcli.layer_errors import LayerError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Rescaled on purpose (batch norm folded, channels aligned) where weights differ by so much more than
 # what the layer computes.
@@ -20,7 +26,102 @@ class Measured:
     reason: str | None = None
 
 
-def without_rescaled(rows: list[LayerError]) -> list[LayerError]:
+@dataclass
+class _Row:
+    whole: Tally = field(default_factory=Tally)
+    own: Tally = field(default_factory=Tally)
+    values: int = 0
+    outside: int = 0
+    shape: tuple[int, ...] = ()
+
+
+class Sums:
+    """Activations, tensor by tensor, summed over batches; and those whose shapes differ."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, _Row] = {}
+        self._unlike: dict[str, str] = {}
+
+    def fits(self, tensor: str, exact: np.ndarray, found: np.ndarray) -> bool:
+        """Whether the two can be compared: floats of one shape. Shapes that differ are remembered."""
+        if exact.shape != found.shape:
+            self._unlike[tensor] = (
+                f"{tensor} is {list(exact.shape)} in one, {list(found.shape)} in the other"
+            )
+            return False
+        return exact.dtype.kind == "f" and found.dtype.kind == "f" and exact.ndim > 0
+
+    def add(
+        self,
+        tensor: str,
+        exact: np.ndarray,
+        whole: np.ndarray,
+        own: np.ndarray,
+        bounds: tuple[float, float] | None = None,
+    ) -> None:
+        """A batch of a tensor: of the float network, of the child, and of the layer with exact inputs.
+
+        `bounds` are the values that its integers can stand for.
+        """
+        row = self._rows.setdefault(tensor, _Row(shape=exact.shape))
+        row.whole.add(exact, whole)
+        row.own.add(exact, own)
+        if bounds is not None:
+            row.values += exact.size
+            row.outside += int(((exact < bounds[0]) | (exact > bounds[1])).sum())
+
+    def __contains__(self, tensor: str) -> bool:
+        return tensor in self._rows
+
+    def error(self, tensor: str, node: str, operator: str) -> LayerError:
+        """The row of a tensor that was added."""
+        row = self._rows[tensor]
+        return LayerError(
+            tensor=tensor,
+            node=node,
+            operator=operator,
+            shape=row.shape,
+            kind="activation",
+            own_db=row.own.sqnr_db,
+            sqnr_db=row.whole.sqnr_db,
+            cosine=row.whole.cosine,
+            finite=row.own.finite,
+            clipped=row.outside / row.values if row.values else None,
+        )
+
+    def measured(self, activations: Iterable[LayerError], weights: Iterable[LayerError]) -> Measured:
+        """All rows together, without weights that were rescaled."""
+        rows = [*activations, *weights]
+        first = next(iter(self._unlike.values()), "none of them hold floating-point numbers")
+        if not rows or len(self._unlike) > len(self._rows):
+            return Measured(reason=f"the layers cannot be compared: {first}")
+        reason = f"{len(self._unlike)} tensors have other shapes: {first}" if self._unlike else None
+        return Measured(tuple(_without_rescaled(rows)), len(rows), reason)
+
+
+def weight_error(
+    tensor: str, node: str, operator: str, wanted: np.ndarray, found: np.ndarray, axis: int = 0
+) -> LayerError:
+    """The row of a layer's weights, both of one shape; `axis` has the output channels."""
+    tally = Tally()
+    tally.add(wanted, found)
+    worst = worst_channel(wanted, found, axis)
+    return LayerError(
+        tensor=tensor,
+        node=node,
+        operator=operator,
+        shape=wanted.shape,
+        kind="weight",
+        own_db=tally.sqnr_db,
+        sqnr_db=tally.sqnr_db,
+        cosine=tally.cosine,
+        finite=tally.finite,
+        channel=worst[0] if worst else None,
+        channel_db=worst[1] if worst else None,
+    )
+
+
+def _without_rescaled(rows: list[LayerError]) -> list[LayerError]:
     """Rows without weights that differ although their layer computes the same.
 
     Passes fold batch norms into weights and move scales from one layer to the next.

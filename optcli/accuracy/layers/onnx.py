@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli.accuracy.layers import onnx_weights
-from optcli.accuracy.layers.measured import Measured, without_rescaled
+from optcli.accuracy.layers.measured import Measured, Sums
 from optcli.accuracy.layers.onnx_cut import Cut, exposed
 from optcli.accuracy.layers.onnx_graph import Graph, Pair, layer, pairs
-from optcli.accuracy.layers.tally import Tally
 from optcli.artifact import Artifact
 from optcli.errors import StepError, first_line
 from optcli.formats import onnx as onnx_format
@@ -29,15 +27,6 @@ if TYPE_CHECKING:
 _AT_ONCE = 32
 
 
-@dataclass
-class _Row:
-    whole: Tally = field(default_factory=Tally)
-    own: Tally = field(default_factory=Tally)
-    values: int = 0
-    outside: int = 0
-    shape: tuple[int, ...] = ()
-
-
 def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads: int) -> Measured:
     """Rows of activations and weights; `feeds` are batches of one shape, by names of the recipe."""
     floats, other = (Graph(onnx_format.open(each.path)) for each in (baseline, child))
@@ -50,11 +39,8 @@ def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads:
         work = _Work(floats, other, found, Path(folder), threads)
         for start in range(0, len(found), _AT_ONCE):
             work.look(found[start : start + _AT_ONCE], feeds)
-    if not work.rows:
-        return Measured(reason=work.unlike)
-    rows = [work.error(pair) for pair in found if pair.tensor in work.rows]
-    weights = list(onnx_weights.errors(floats, other, found))
-    return Measured(tuple(without_rescaled([*rows, *weights])), len(rows) + len(weights), work.reason)
+    rows = [work.error(pair) for pair in found if pair.tensor in work.sums]
+    return work.sums.measured(rows, onnx_weights.errors(floats, other, found))
 
 
 class _Work:
@@ -68,20 +54,7 @@ class _Work:
         self._tensors = {pair.tensor for pair in found}
         self._types: dict[str, np.dtype] = {}
         self._ranges: dict[str, tuple[float, float]] = {}
-        self.rows: dict[str, _Row] = {}
-        self._shapes: dict[str, str] = {}
-
-    @property
-    def unlike(self) -> str:
-        """Why there are no rows."""
-        first = next(iter(self._shapes.values()), "the networks hold no floating-point tensors")
-        return f"the layers cannot be compared: {first}"
-
-    @property
-    def reason(self) -> str | None:
-        """Why some tensors have no row."""
-        count = len(self._shapes)
-        return f"{count} tensors have other shapes: {self.unlike}" if count else None
+        self.sums = Sums()
 
     def look(self, wanted: Sequence[Pair], feeds: Sequence[Feed]) -> None:
         """Compare some tensors on all batches: as both networks run, and each layer by itself."""
@@ -96,10 +69,12 @@ class _Work:
             floats, found = exact.run(_named(self.floats, feed)), whole.run(_named(self.child, feed))
             self._types.update({name: array.dtype for name, array in found.items()})
             if alone is None:
-                fits = self._fitting(wanted, floats, found)
-                cut = Cut(self.child, fits, self._every)
+                fits = [
+                    x for x in wanted if self.sums.fits(x.tensor, floats[x.tensor], found[x.tensor])
+                ]
                 if not fits:
                     return
+                cut = Cut(self.child, fits, self._every)
                 model = cut.model(floats, self._types)
                 tensors, called = list(cut.outputs), list(cut.outputs.values())
                 alone = _Session(model, called, tensors, self._folder, self._threads)
@@ -109,32 +84,9 @@ class _Work:
                     for name, tensor in cut.fed.items()
                 }
             )
-            self._add(fits, floats, found, own)
-
-    def _fitting(self, wanted: Sequence[Pair], floats: Feed, found: Feed) -> list[Pair]:
-        """Pairs of floats in the same shape; what they are not is kept."""
-        fits = []
-        for pair in wanted:
-            ours, theirs = floats[pair.tensor], found[pair.tensor]
-            if ours.shape != theirs.shape:
-                shapes = (
-                    f"{pair.tensor} is {list(ours.shape)} in one and {list(theirs.shape)} in the other"
-                )
-                self._shapes[pair.tensor] = shapes
-            elif ours.dtype.kind == "f" and theirs.dtype.kind == "f" and ours.ndim:
-                fits.append(pair)
-        return fits
-
-    def _add(self, fits: Sequence[Pair], floats: Feed, found: Feed, own: Feed) -> None:
-        for pair in fits:
-            exact = floats[pair.tensor]
-            row = self.rows.setdefault(pair.tensor, _Row(shape=exact.shape))
-            row.whole.add(exact, found[pair.tensor])
-            row.own.add(exact, own[pair.tensor])
-            bounds = self._bounds(pair)
-            if bounds is not None:
-                row.values += exact.size
-                row.outside += int(((exact < bounds[0]) | (exact > bounds[1])).sum())
+            for pair in fits:
+                name = pair.tensor
+                self.sums.add(name, floats[name], found[name], own[name], self._bounds(pair))
 
     def _bounds(self, pair: Pair) -> tuple[float, float] | None:
         """The values that a tensor's integers can stand for."""
@@ -157,20 +109,10 @@ class _Work:
 
     def error(self, pair: Pair) -> LayerError:
         """The row of a tensor."""
-        row = self.rows[pair.tensor]
         node = layer(self.floats, pair.tensor, self._tensors - {pair.tensor})
-        return LayerError(
-            tensor=pair.tensor,
-            node=node.name if node is not None else "",
-            operator=node.op_type if node is not None else "input",
-            shape=row.shape,
-            kind="activation",
-            own_db=row.own.sqnr_db,
-            sqnr_db=row.whole.sqnr_db,
-            cosine=row.whole.cosine,
-            finite=row.own.finite,
-            clipped=row.outside / row.values if row.values else None,
-        )
+        if node is None:
+            return self.sums.error(pair.tensor, "", "input")
+        return self.sums.error(pair.tensor, node.name, node.op_type)
 
 
 def _named(graph: Graph, feed: Feed) -> dict[str, np.ndarray]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from optcli.accuracy.layers.measured import weight_error
 from optcli.accuracy.layers.onnx_graph import PRODUCTS, Graph, Pair, layer
-from optcli.accuracy.layers.tally import Tally, worst_channel
 from optcli.layer_errors import LayerError
 
 if TYPE_CHECKING:
@@ -39,24 +39,10 @@ def errors(floats: Graph, child: Graph, pairs: Sequence[Pair]) -> Iterator[Layer
 
 
 def _row(name: str, node: NodeProto, wanted: np.ndarray, found: np.ndarray) -> LayerError:
-    tally = Tally()
-    tally.add(wanted, found)
     transposed = any(each.name == "transB" and each.i for each in node.attribute)
     columns = node.op_type == "MatMul" or (node.op_type == "Gemm" and not transposed)
-    worst = worst_channel(wanted, found, wanted.ndim - 1 if columns else 0)
-    return LayerError(
-        tensor=name,
-        node=node.name,
-        operator=node.op_type,
-        shape=wanted.shape,
-        kind="weight",
-        own_db=tally.sqnr_db,
-        sqnr_db=tally.sqnr_db,
-        cosine=tally.cosine,
-        finite=tally.finite,
-        channel=worst[0] if worst else None,
-        channel_db=worst[1] if worst else None,
-    )
+    axis = wanted.ndim - 1 if columns else 0
+    return weight_error(name, node.name, node.op_type, wanted, found, axis)
 
 
 def _floats(graph: Graph, node: NodeProto) -> tuple[str, np.ndarray] | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import data
-from optcli.accuracy.layers import advice, onnx
+from optcli.accuracy.layers import advice, exported, onnx, openvino, torch
 from optcli.accuracy.layers.measured import Measured
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
@@ -21,21 +22,37 @@ if TYPE_CHECKING:
 
     Feed = dict[str, np.ndarray]
 
-_COMPARE: dict[Format, Callable[..., Measured]] = {Format.ONNX: onnx.compare}
-
 
 def serve(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     """The record of `Layers`. `payload`: see `optcli.accuracy.layers.compare`."""
     baseline, child = (Artifact.from_record(payload[name]) for name in ("baseline", "child"))
     inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
     feeds, count = _feeds(inputs, payload)
-    measured = _COMPARE[child.format](baseline, child, feeds, payload["threads"])
+    measured = _measured(baseline, child, feeds, inputs, payload["threads"])
     rows = sorted(measured.rows, key=lambda row: row.rank)
     advised = [_advised(row, payload["made_by"]) for row in rows]
     found = Layers(
         rows=tuple(advised), compared=measured.compared, samples=count, reason=measured.reason
     )
     return found.model_dump(mode="json")
+
+
+def _measured(
+    baseline: Artifact,
+    child: Artifact,
+    feeds: Sequence[Feed],
+    inputs: Sequence[TensorSpec],
+    threads: int,
+) -> Measured:
+    for name in (*baseline.facts.get("imports", ()), *child.facts.get("imports", ())):
+        importlib.import_module(name)  # brings the operators that the networks call
+    if child.format == Format.ONNX:
+        return onnx.compare(baseline, child, feeds, threads)
+    if child.format == Format.OPENVINO:
+        return openvino.compare(baseline, child, feeds, threads)
+    if baseline.format == child.format == Format.TORCH:
+        return torch.compare(baseline, child, feeds, inputs)
+    return exported.compare(baseline, child, feeds, inputs)
 
 
 def _advised(row: LayerError, made_by: dict[str, Any]) -> LayerError:

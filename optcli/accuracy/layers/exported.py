@@ -1,0 +1,212 @@
+"""Layer by layer in exported programs of PyTorch: nodes that go by the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optcli.accuracy.layers.measured import Measured, Sums, weight_error
+from optcli.artifact import Artifact, Format
+from optcli.errors import StepError, first_line
+from optcli.formats import exported as exported_format
+from optcli.formats import torch as torch_format
+from optcli.formats import torch_calls
+from optcli.layer_errors import LayerError
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch.fx import GraphModule, Node
+
+    Feed = Mapping[str, np.ndarray]
+
+_PRODUCTS = frozenset({"conv1d", "conv2d", "conv3d", "convolution", "conv_transpose2d", "linear"})
+_NORMS = ("batch_norm", "_native_batch_norm_legit_no_training", "getitem")
+_PREFIXES = ("L['self'].", "L__self__")
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A node of the float program, the child's, and those that quantize and dequantize it."""
+
+    name: str
+    floats: Node
+    root: Node
+    chain: tuple[Node, ...]
+
+    @property
+    def out(self) -> Node:
+        return next((x for x in reversed(self.chain) if _operator(x).startswith("deq")), self.root)
+
+
+def compare(
+    baseline: Artifact, child: Artifact, feeds: Sequence[Feed], inputs: Sequence[TensorSpec]
+) -> Measured:
+    """Rows of activations and weights; `feeds` are batches of one shape, in the order of `inputs`."""
+    import torch
+
+    quantized = _program(child, inputs, feeds[0])
+    floats = _program(baseline, inputs, feeds[0])
+    found = _pairs(floats, quantized)
+    sums = Sums()
+    weights: list[LayerError] = []
+    with torch.no_grad():
+        for feed in feeds:
+            # Its own inputs, in the order of the program's.
+            values = [torch.from_numpy(array) for array in feed.values()]
+            exact = _run(floats, values, {})
+            whole = _run(quantized, values, {})
+            own = _run(quantized, values, {pair.root: exact[pair.floats] for pair in found}, found)
+            weights = weights or list(_weights(found, exact, whole))
+            for pair in found:
+                _add(pair, exact, whole, own, sums)
+    rows = [
+        sums.error(pair.name, _layer(pair.floats), _kind(pair.floats))
+        for pair in found
+        if pair.name in sums
+    ]
+    return sums.measured(rows, weights)
+
+
+def _program(artifact: Artifact, inputs: Sequence[TensorSpec], feed: Feed) -> GraphModule:
+    """The graph of an artifact; a network in Python is exported at once."""
+    import torch
+
+    if artifact.format == Format.EXPORTED:
+        found: Any = exported_format.open(artifact.path).module()
+        return found
+    model = torch_format.open(artifact.path)
+    call = torch_calls.arguments(model, inputs)
+    positional, keyword = call.split({name: torch.from_numpy(array) for name, array in feed.items()})
+    try:
+        found = torch.export.export(model, positional, keyword).module()
+    except Exception as error:
+        raise StepError(
+            f"the float network cannot be exported to be compared: {first_line(error)}",
+            hint="put export before the pass that quantizes",
+        ) from error
+    return found
+
+
+def _pairs(floats: GraphModule, child: GraphModule) -> list[_Pair]:
+    """Nodes of the same name, in the child's order."""
+    theirs = {node.name: node for node in child.graph.nodes}
+    found = []
+    for node in floats.graph.nodes:
+        if node.op in ("placeholder", "call_function") and node.name in theirs:
+            root = theirs[node.name]
+            whole = [x for x in root.users if _operator(x).startswith("quantize_per_")]
+            back = [x for one in whole for x in one.users if _operator(x).startswith("dequantize_per_")]
+            stands_for = _behind_norm(node, theirs)
+            found.append(_Pair(stands_for.name, stands_for, root, (*whole, *back)))
+    return found
+
+
+def _behind_norm(node: Node, theirs: Mapping[str, Node]) -> Node:
+    """The batch norm behind a layer where the child has none: it was folded into the weights."""
+    users = list(node.users)
+    while len(users) == 1 and _operator(users[0]) in _NORMS and users[0].name not in theirs:
+        node, users = users[0], list(users[0].users)
+    return node
+
+
+def _run(
+    graph: GraphModule,
+    values: Sequence[Any],
+    exact: Mapping[Node, Any],
+    found: Sequence[_Pair] = (),
+) -> dict[Node, Any]:
+    """All values of a run. Nodes in `exact` and their chains are read as what is given there."""
+    import torch
+
+    faces = {face: pair.root for pair in found for face in (pair.root, *pair.chain)}
+    inner = {(pair.root, node) for pair in found for node in pair.chain}
+    inner |= {(a, b) for pair in found for a in pair.chain for b in pair.chain}
+    kept: dict[Node, Any] = {}
+
+    class Run(torch.fx.Interpreter):  # type: ignore[misc]
+        def map_nodes_to_values(self, args: Any, n: Node) -> Any:
+            def value(node: Node) -> Any:
+                root = faces.get(node)
+                # Integers go on as they are: what reads them knows no floats.
+                is_integer = _operator(node).startswith("quantize_per_")
+                return (
+                    self.env[node] if root is None or is_integer or (node, n) in inner else exact[root]
+                )
+
+            return torch.fx.node.map_arg(args, value)
+
+        def run_node(self, n: Node) -> Any:
+            kept[n] = super().run_node(n)
+            return kept[n]
+
+    Run(graph).run(*values)
+    return kept
+
+
+def _add(
+    pair: _Pair,
+    exact: Mapping[Node, Any],
+    whole: Mapping[Node, Any],
+    own: Mapping[Node, Any],
+    sums: Sums,
+) -> None:
+    import torch
+
+    values = [exact[pair.floats], whole[pair.out], own[pair.out]]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        return
+    arrays = [value.float().numpy() if value.is_floating_point() else value.numpy() for value in values]
+    if sums.fits(pair.name, arrays[0], arrays[1]):
+        sums.add(pair.name, arrays[0], arrays[1], arrays[2], _bounds(pair))
+
+
+def _bounds(pair: _Pair) -> tuple[float, float] | None:
+    """The values that a tensor's integers can stand for, a step wider."""
+    for node in pair.chain:
+        numbers = node.args[1:5]
+        if all(isinstance(each, int | float) for each in numbers):
+            scale, zero, low, high = (float(each) for each in numbers)
+            return (low - zero - 1) * scale, (high - zero + 1) * scale
+    return None
+
+
+def _weights(
+    found: Sequence[_Pair], exact: Mapping[Node, Any], whole: Mapping[Node, Any]
+) -> Iterator[LayerError]:
+    """Weights as both programs compute with them; not where a batch norm was folded in."""
+    import torch
+
+    for pair in found:
+        if _operator(pair.floats) not in _PRODUCTS or _operator(pair.root) != _operator(pair.floats):
+            continue
+        one, other = pair.floats.args[1], pair.root.args[1]
+        wanted, got = exact.get(one), whole.get(other)
+        if isinstance(wanted, torch.Tensor) and isinstance(got, torch.Tensor):
+            with suppress(RuntimeError, NotImplementedError):  # a tensor of a library's own kind
+                arrays = [x.detach().float().numpy() for x in (wanted, got)]
+                if arrays[0].shape == arrays[1].shape:
+                    name = str(getattr(one, "target", one))
+                    kind = _kind(pair.floats)
+                    yield weight_error(name, _layer(pair.floats), kind, arrays[0], arrays[1])
+
+
+def _operator(node: Node) -> str:
+    packet = getattr(node.target, "overloadpacket", None)
+    return str(getattr(packet or node.target, "__name__", node.target))
+
+
+def _kind(node: Node) -> str:
+    return "input" if node.op == "placeholder" else _operator(node)
+
+
+def _layer(node: Node) -> str:
+    """The module that a node comes from, as the network names it; else the node's own name."""
+    if node.op == "placeholder":
+        return ""
+    name = next((str(path) for path, _ in reversed(node.meta.get("nn_module_stack", {}).values())), "")
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name if name and name != "L['self']" else node.name

@@ -1,0 +1,234 @@
+"""Layer by layer in OpenVINO: nodes of a float and a quantized network that go by the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optcli.accuracy.layers.measured import Measured, Sums, weight_error
+from optcli.artifact import Artifact
+from optcli.formats import openvino as openvino_format
+from optcli.layer_errors import LayerError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from openvino import Model
+
+    Feed = Mapping[str, np.ndarray]
+
+_AT_ONCE = 32
+_PRODUCTS = frozenset(
+    {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "MatMul"}
+    | {"GroupConvolutionBackpropData"}
+)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A node's output in the float network, and what reads it in the child through FakeQuantize."""
+
+    name: str
+    floats: Any
+    root: Any
+    chain: tuple[Any, ...]
+
+    @property
+    def out(self) -> Any:
+        return self.chain[-1].output(0) if self.chain else self.root
+
+
+def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads: int) -> Measured:
+    """Rows of activations and weights; `feeds` are batches of one shape, by names of the recipe."""
+    floats, other = (openvino_format.open(each.path) for each in (baseline, child))
+    found = _pairs(floats, other)
+    if not found:
+        return Measured(reason="no layer of the two networks goes by the same name")
+    whole = openvino_format.open(child.path)  # `other` will be cut
+    outs = {pair.name: pair.out for pair in _pairs(floats, whole)}
+    exact = {pair.name: _fed(other, pair) for pair in found}
+    sums = Sums()
+    for start in range(0, len(found), _AT_ONCE):
+        _look(
+            floats, whole, other, found[start : start + _AT_ONCE], (exact, outs), feeds, sums, threads
+        )
+    rows = [_error(pair, sums) for pair in found if pair.name in sums]
+    return sums.measured(rows, _weights(found))
+
+
+def _look(
+    floats: Model,
+    whole: Model,
+    cut: Model,
+    wanted: Sequence[_Pair],
+    sides: tuple[Mapping[str, Any], Mapping[str, Any]],
+    feeds: Sequence[Feed],
+    sums: Sums,
+    threads: int,
+) -> None:
+    """Compare some nodes on all batches. `sides`: what is fed to readers, and the child's outputs."""
+    exact, outs = sides
+    alone = _Network([pair.out for pair in wanted], cut, threads)
+    by_parameter = {node.get_friendly_name(): name for name, node in exact.items()}
+    reads = [by_parameter[name] for name in alone.parameters if name in by_parameter]
+    names = list(dict.fromkeys([*(pair.name for pair in wanted), *reads]))
+    sources = {pair.name: pair.floats for pair in _everything(floats, names)}
+    plain = _Network([sources[name] for name in names], floats, threads)
+    run = _Network([outs[pair.name] for pair in wanted], whole, threads)
+    for feed in feeds:
+        first = dict(zip(names, plain.run(feed), strict=True))
+        given = {exact[name].get_friendly_name(): first[name] for name in reads}
+        found, own = run.run(feed), alone.run(feed, given)
+        for pair, theirs, mine in zip(wanted, found, own, strict=True):
+            if sums.fits(pair.name, first[pair.name], theirs):
+                sums.add(pair.name, first[pair.name], theirs, mine, _bounds(pair))
+
+
+def _pairs(floats: Model, child: Model) -> list[_Pair]:
+    """Outputs of nodes that depend on an input, in the child's order."""
+    ours = {pair.name: pair for pair in _everything(floats)}
+    found = []
+    for name, port in _outputs(child):
+        if name in ours and port.get_element_type().is_real():
+            readers = [x.get_node() for x in port.get_target_inputs() if x.get_index() == 0]
+            chain = tuple(x for x in readers if x.get_type_name() == "FakeQuantize")
+            found.append(_Pair(name, ours[name].floats, port, chain))
+    return found
+
+
+def _everything(model: Model, names: Sequence[str] | None = None) -> list[_Pair]:
+    return [
+        _Pair(name, port, port, ())
+        for name, port in _outputs(model)
+        if port.get_element_type().is_real() and (names is None or name in names)
+    ]
+
+
+def _outputs(model: Model) -> Iterator[tuple[str, Any]]:
+    """Outputs that depend on an input of the model, by the node's name and the output's number."""
+    dynamic: set[str] = set()
+    for node in model.get_ordered_ops():
+        kind, name = node.get_type_name(), node.get_friendly_name()
+        before = (each.get_node().get_friendly_name() for each in node.input_values())
+        if kind != "Parameter" and not dynamic.intersection(before):
+            continue
+        dynamic.add(name)
+        if kind in ("Result", "FakeQuantize"):
+            continue
+        ports = node.outputs()
+        for number, port in enumerate(ports):
+            yield (f"{name}.{number}" if len(ports) > 1 else name), port
+
+
+def _fed(child: Model, pair: _Pair) -> Any:
+    """Let all readers of a pair read a new input instead; its node and FakeQuantize stay."""
+    from openvino import opset13
+
+    port = pair.root
+    fed = opset13.parameter(port.get_partial_shape(), port.get_element_type(), f"{pair.name}__exact")
+    chain = {node.get_friendly_name() for node in pair.chain}
+    for reader in [*port.get_target_inputs()]:
+        if reader.get_node().get_friendly_name() not in chain:
+            reader.replace_source_output(fed.output(0))
+    for node in pair.chain:
+        for reader in [*node.output(0).get_target_inputs()]:
+            reader.replace_source_output(fed.output(0))
+    return fed
+
+
+class _Network:
+    """Some outputs of a graph, compiled in fp32. `parameters` are the names of what it reads."""
+
+    def __init__(self, outputs: Sequence[Any], model: Model, threads: int) -> None:
+        import openvino
+
+        self._names = openvino_format.input_names(model)
+        inputs = {x.get_friendly_name(): x for x in model.get_parameters()}
+        self._inputs = dict(zip(inputs, self._names, strict=True))
+        found = _reached(outputs)
+        self.parameters = tuple(found)
+        made = openvino.Model(
+            [openvino.opset13.result(port) for port in outputs], list(found.values()), "layers"
+        )
+        settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+        self._compiled = openvino_format.core().compile_model(made, "CPU", settings)
+
+    def run(self, feed: Feed, given: Feed | None = None) -> list[np.ndarray]:
+        """Arrays in the outputs' order. `given`: by the names of nodes that were put in."""
+        named = feed
+        if not set(self._names) <= set(feed):
+            named = dict(zip(self._names, feed.values(), strict=True))
+        values = []
+        for name, port in zip(self.parameters, self._compiled.inputs, strict=True):
+            array = (given or {}).get(name)
+            array = named[self._inputs[name]] if array is None else array
+            values.append(array.astype(port.get_element_type().to_dtype(), copy=False))
+        found = self._compiled(values)
+        return [found[index].copy() for index in range(len(self._compiled.outputs))]
+
+
+def _reached(outputs: Sequence[Any]) -> dict[str, Any]:
+    """The inputs that outputs depend on."""
+    found, seen = {}, set[str]()
+    ahead = [port.get_node() for port in outputs]
+    for node in ahead:  # which grows
+        name = node.get_friendly_name()
+        if name in seen:
+            continue
+        seen.add(name)
+        if node.get_type_name() == "Parameter":
+            found[name] = node
+        ahead += [each.get_node() for each in node.input_values()]
+    return found
+
+
+def _bounds(pair: _Pair) -> tuple[float, float] | None:
+    """The values that FakeQuantize lets through, a step wider."""
+    if not pair.chain:
+        return None
+    low, high = (_values(pair.chain[-1].input_value(index)) for index in (3, 4))
+    if low is None or high is None:
+        return None
+    step = float((high.max() - low.min()) / 255)
+    return float(low.min()) - step, float(high.max()) + step
+
+
+def _error(pair: _Pair, sums: Sums) -> LayerError:
+    """The row of a pair."""
+    node = pair.floats.get_node()
+    kind = node.get_type_name()
+    if kind == "Parameter":
+        return sums.error(pair.name, "", "input")
+    return sums.error(pair.name, node.get_friendly_name(), kind)
+
+
+def _weights(found: Sequence[_Pair]) -> Iterator[LayerError]:
+    for pair in found:
+        one, other = pair.floats.get_node(), pair.root.get_node()
+        if one.get_type_name() in _PRODUCTS and other.get_type_name() == one.get_type_name():
+            wanted, got = _values(one.input_value(1)), _values(other.input_value(1))
+            if wanted is not None and got is not None and wanted.shape == got.shape and wanted.ndim > 1:
+                name = one.input_value(1).get_node().get_friendly_name()
+                yield weight_error(name, one.get_friendly_name(), one.get_type_name(), wanted, got)
+
+
+def _values(port: Any) -> np.ndarray | None:
+    """What a constant, or what is computed from constants alone, holds as floats."""
+    import numpy as np
+
+    node = port.get_node()
+    kind = node.get_type_name()
+    if kind == "Constant":
+        return np.asarray(node.data, np.float32)
+    inputs = [_values(each) for each in node.input_values()]
+    if not inputs or any(each is None for each in inputs):
+        return None
+    if kind == "Convert":
+        return inputs[0]
+    if kind == "Subtract":
+        return np.asarray(inputs[0] - inputs[1])  # type: ignore[operator]
+    if kind == "Multiply":
+        return np.asarray(inputs[0] * inputs[1])  # type: ignore[operator]
+    if kind == "Reshape":
+        return np.reshape(inputs[0], tuple(port.get_shape()))  # type: ignore[arg-type]
+    return None

@@ -1,0 +1,110 @@
+"""Layer by layer in PyTorch networks: modules that go by the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+from optcli.accuracy.layers.measured import Measured, Sums, weight_error
+from optcli.artifact import Artifact
+from optcli.formats import torch as torch_format
+from optcli.formats import torch_calls
+from optcli.layer_errors import LayerError
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+    from torch.nn import Module
+
+    Feed = Mapping[str, np.ndarray]
+    # What a module gave at each of its calls, by its name.
+    Seen = dict[tuple[str, int], Tensor]
+
+
+def compare(
+    baseline: Artifact, child: Artifact, feeds: Sequence[Feed], inputs: Sequence[TensorSpec]
+) -> Measured:
+    """Rows of activations and weights; `feeds` are batches of one shape, by names of `inputs`."""
+    import torch
+
+    floats, other = (torch_format.open(each.path) for each in (baseline, child))
+    sums = Sums()
+    names: dict[str, str] = {}
+    with torch.no_grad():
+        for feed in feeds:
+            exact = _run(floats, inputs, feed, None)
+            whole, own = _run(other, inputs, feed, None), _run(other, inputs, feed, exact)
+            for (name, call), value in exact.items():
+                tensor = name if not call else f"{name}#{call + 1}"
+                theirs, mine = whole.get((name, call)), own.get((name, call))
+                if theirs is None or mine is None:
+                    continue
+                arrays = [each.float().numpy() for each in (value, theirs, mine)]
+                if sums.fits(tensor, arrays[0], arrays[1]):
+                    sums.add(tensor, arrays[0], arrays[1], arrays[2])
+                    names[tensor] = name
+    modules = dict(floats.named_modules())
+    rows = [sums.error(tensor, name, type(modules[name]).__name__) for tensor, name in names.items()]
+    return sums.measured(rows, _weights(modules, dict(other.named_modules())))
+
+
+def _run(model: Module, inputs: Sequence[TensorSpec], feed: Feed, exact: Seen | None) -> Seen:
+    """What every innermost module gives; with `exact`, what is behind it gets that instead."""
+    import torch
+
+    seen: Seen = {}
+    calls: dict[str, int] = {}
+
+    def hook(name: str) -> Callable[..., Any]:
+        def look(module: Module, given: Any, output: Any) -> Any:
+            if not isinstance(output, torch.Tensor) or not output.is_floating_point():
+                return None
+            key = (name, calls.get(name, 0))
+            calls[name] = key[1] + 1
+            seen[key] = output.clone()
+            wanted = exact.get(key) if exact is not None else None
+            fits = wanted is not None and wanted.shape == output.shape
+            return wanted.to(output.dtype).clone() if wanted is not None and fits else None
+
+        return look
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if not _inner(module):
+                hooks.callback(module.register_forward_hook(hook(name)).remove)
+        call = torch_calls.arguments(model, inputs)
+        positional, keyword = call.split({key: torch.from_numpy(array) for key, array in feed.items()})
+        model(*positional, **keyword)
+    return seen
+
+
+def _inner(module: Module) -> bool:
+    """Whether a module holds others that are called; quantized ones hold only their packed weights."""
+    held = [each for each in module.children() if "Packed" not in type(each).__name__]
+    return bool(held) and not hasattr(module, "weight")
+
+
+def _weights(floats: Mapping[str, Module], child: Mapping[str, Module]) -> Iterator[LayerError]:
+    for name, module in floats.items():
+        wanted = _values(module)
+        found = _values(child[name]) if name in child and wanted is not None else None
+        if wanted is not None and found is not None and wanted.shape == found.shape and wanted.ndim > 1:
+            yield weight_error(f"{name}.weight", name, type(module).__name__, wanted, found)
+
+
+def _values(module: Module) -> np.ndarray | None:
+    """A module's weights as floats, whatever holds them."""
+    import torch
+
+    weight: Any = getattr(module, "weight", None)
+    weight = weight() if callable(weight) and not isinstance(weight, torch.Tensor) else weight
+    if not isinstance(weight, torch.Tensor):
+        return None
+    with suppress(RuntimeError, NotImplementedError, AttributeError):
+        weight = weight.dequantize()
+    with suppress(RuntimeError, NotImplementedError, TypeError):
+        found: np.ndarray = weight.detach().float().numpy()
+        return found
+    return None
