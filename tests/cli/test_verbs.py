@@ -96,8 +96,8 @@ def test_a_fresh_build_says_every_step_accuracy_among_them(place, optcli):
         "  built   data",
         "  built   source onnx",
         "  built   copied › ./fakes.py:Copy",
-        "  built   latency",
         "  built   plain › accuracy",
+        "  built   latency",
     ]
 
 

@@ -176,7 +176,7 @@ def test_what_cannot_work_says_why(tmp_path, conv):
     )
     fails({}, "quantized already", source=again, name="again")
     with pytest.raises(ValidationError, match="model_type: transformer"):
-        QuantizeNncf(smooth_quant=True)
+        QuantizeNncf(smooth_quant=True, model_type="none")
 
 
 def test_depthwise_convolutions_behind_relu_run_on_integers(tmp_path):

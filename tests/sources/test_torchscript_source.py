@@ -57,8 +57,8 @@ def test_a_file_is_taken_as_it_is(tmp_path):
         np.testing.assert_allclose(logits, model(torch.from_numpy(image))["logits"], atol=1e-5)
 
 
-@pytest.mark.parametrize("way", ["static", "dynamic"])
-def test_a_quantized_file_runs_and_says_int8(tmp_path, way):
+@pytest.mark.parametrize(("way", "says"), [("static", "int8"), ("dynamic", "int8-dynamic")])
+def test_a_quantized_file_runs_and_says_int8(tmp_path, way, says):
     from torch.ao import quantization
 
     torch.manual_seed(0)
@@ -72,9 +72,9 @@ def test_a_quantized_file_runs_and_says_int8(tmp_path, way):
         else:
             quantized = quantization.quantize_dynamic(model, {torch.nn.Linear})
     found, artifact = taken(written(tmp_path, quantized), tmp_path)
-    assert found.precision == "int8"
+    assert found.precision == says
     with TorchscriptRunner(threads=1).open(artifact, INPUTS) as runner:
-        assert runner.effective()["precision"] == "int8"
+        assert runner.effective()["precision"] == says
         assert runner.run({"image": np.ones((5, 3, 8, 8), np.float32)})["logits"].shape == (5, 4)
 
 
