@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from optcli.gate_report import Trend
+from optcli.gate_report import Entry, Trend
 from optcli.report import wording
 from optcli.report.html import marks, scales
 from optcli.report.html.document import document, section
@@ -87,21 +87,23 @@ def _chart(trend: Trend, width: int) -> Markup:
     x = scales.spanning(range(1, len(values) + 1), area.left, area.right, log=False)
     y = scales.spanning(values, area.bottom, area.top)
     places = [(x(number), y(value)) for number, value in enumerate(values, 1)]
-    drawn = [
-        *marks.axes(area, x, y, "run of the gate", _axis(trend.unit)),
-        marks.path(places, "line c0"),
-    ]
+    drawn = [*marks.axes(area, x, y, "run of the gate", _axis(trend.unit))]
     for step in trend.steps:
         at = x(step + 0.5)
         drawn.append(marks.line(at, area.top, at, area.bottom, "budget"))
-        drawn.append(marks.text(at + 4, area.top + 10, f"{100 * trend.growth(step):+.1f} %"))
-    for (left, top), entry in zip(places, trend.entries, strict=True):
-        said = f"{entry.at[:16]}: {_figure(entry.value, trend.unit)}"
-        commit = f", commit {entry.commit[:10]}" if entry.commit else ""
-        drawn.append(
-            tag("circle", tag("title", said + commit), cx=left, cy=top, r=3.5, class_="dot c0")
-        )
+        growth = f"{100 * trend.growth(step):+.1f} %"
+        drawn.append(marks.text(at, area.top - 6, growth, "middle", kind="budget-name"))
+    points = [
+        marks.marker(0, left, top, _said(entry))
+        for (left, top), entry in zip(places, trend.entries, strict=True)
+    ]
+    drawn.append(tag("g", marks.path(places, "curve"), *points, class_="s0"))
     return marks.picture(width, height, trend.name, drawn)
+
+
+def _said(entry: Entry) -> str:
+    commit = f", commit {entry.commit[:10]}" if entry.commit else ""
+    return f"{entry.at[:16]}: {_figure(entry.value, entry.unit)}{commit}"
 
 
 def _step(trend: Trend, step: int) -> str:
