@@ -16,6 +16,7 @@ from optcli.formats import openvino as openvino_format
 from optcli.passes import Job, Made, Pass, Role, _attention
 from optcli.passes._calibration import Feeds, ModelInput
 from optcli.passes._integer_chains import close_integer_chains
+from optcli.passes._kept_floats import keep_floats
 from optcli.passes._nncf import quantize_graph, quiet
 from optcli.passes._onnx_models import (
     PER_CHANNEL_OPSET,
@@ -138,6 +139,8 @@ class QuantizeNncf(Pass):
         told = self._told(_attention.in_onnx(model))
         quantized = told._quantize(model, feeds, backend)
         close_integer_chains(quantized)
+        if onnx_format.opset(quantized) >= PER_CHANNEL_OPSET:
+            keep_floats(quantized)
         onnx_format.save(quantized, job.out)
         return told._made(feeds, _count_onnx(quantized))
 

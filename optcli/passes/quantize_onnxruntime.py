@@ -18,6 +18,7 @@ from optcli.passes import Job, Made, Pass, Role, _attention
 from optcli.passes._activation_ranges import Range, activation_ranges, float_tensors
 from optcli.passes._calibration import Feeds
 from optcli.passes._integer_chains import leave_softmax_in_floats
+from optcli.passes._kept_floats import keep_floats
 from optcli.passes._onnx_models import (
     PER_CHANNEL_OPSET,
     Patterns,
@@ -146,7 +147,7 @@ class QuantizeOnnxruntime(Pass):
             )
             self._quantize(work, ranges, (types, nodes, ignored), job)
         quantized = onnx_format.open(job.out)
-        if leave_softmax_in_floats(quantized):
+        if leave_softmax_in_floats(quantized) + keep_floats(quantized):
             (job.out / onnx_format.DATA).unlink(missing_ok=True)  # saving would append to it
             onnx_format.save(quantized, job.out)
         counts = count_quantized(quantized)
