@@ -32,12 +32,14 @@ class Component:
 
 def groups(layers: Sequence[Layer]) -> list[Component]:
     """The structural groups that the network has, the most promising first."""
+    depth = _end_depth(layers)
     found = [
         Component(
             "only convolutions and products quantized", _names(x for x in layers if not x.multiplies)
         ),
-        Component("the head in float", _near_outputs(layers, _head_depth(layers))),
-        Component("the first layer in float", _near_inputs(layers)),
+        Component("the head in float", _near_outputs(layers, depth)),
+        Component(f"the first {depth} layers in float", _near_inputs(layers, depth)),
+        Component("the first layer in float", _near_inputs(layers, 1)),
         Component("concatenated branches in float", _concatenated(layers)),
         Component("depthwise convolutions in float", _names(x for x in layers if x.depthwise)),
         Component("swish and its like in float", _gated(layers)),
@@ -61,6 +63,13 @@ def calibrations(quantizer: str, options: dict[str, Any]) -> list[Component]:
             Component("biases corrected exactly", options={"fast_bias_correction": False}),
         ]
     return [c for c in wanted if any(options.get(key) != value for key, value in c.options.items())]
+
+
+def beginnings(layers: Sequence[Layer]) -> list[Component]:
+    """The first 8, 16, ... layers of the way through: noise from there passes everything after it."""
+    half = max(_products_before(layers).values(), default=0) // 2
+    depths = [8 * 2**power for power in range(6) if 8 * 2**power <= half]
+    return [Component(f"the first {d} layers in float", _near_inputs(layers, d)) for d in depths]
 
 
 def worst(ranking: Sequence[str], count: int) -> Component:
@@ -91,24 +100,24 @@ def _near_outputs(layers: Sequence[Layer], depth: int) -> frozenset[str]:
     return frozenset(name for name, distance in distances.items() if distance <= depth)
 
 
-def _head_depth(layers: Sequence[Layer]) -> int:
-    """How many products deep the head is taken to be: an eighth of the way, five at most."""
-    makers = {name: layer for layer in layers for name in layer.outputs}
-    depths: dict[str, int] = {}
-    for layer in layers:
-        before = [depths[makers[name].name] for name in layer.inputs if name in makers]
-        depths[layer.name] = max(before, default=0) + layer.multiplies
-    return max(2, min(5, max(depths.values(), default=0) // 8))
-
-
-def _near_inputs(layers: Sequence[Layer]) -> frozenset[str]:
-    """Everything up to the first product of each path, and that."""
+def _products_before(layers: Sequence[Layer]) -> dict[str, int]:
+    """How many products lie before each layer, on the longest path to it."""
     makers = {name: layer for layer in layers for name in layer.outputs}
     before: dict[str, int] = {}
     for layer in layers:
         sources = [makers[name] for name in layer.inputs if name in makers]
         before[layer.name] = max((before[x.name] + x.multiplies for x in sources), default=0)
-    return frozenset(name for name, count in before.items() if count == 0)
+    return before
+
+
+def _end_depth(layers: Sequence[Layer]) -> int:
+    """How many products deep the ends of a network are: an eighth of the way, five at most."""
+    return max(2, min(5, max(_products_before(layers).values(), default=0) // 8))
+
+
+def _near_inputs(layers: Sequence[Layer], depth: int) -> frozenset[str]:
+    """Everything with fewer than so many products before it."""
+    return frozenset(name for name, count in _products_before(layers).items() if count < depth)
 
 
 def _concatenated(layers: Sequence[Layer]) -> frozenset[str]:

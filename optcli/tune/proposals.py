@@ -2,17 +2,19 @@
 
 The order is that of a person with an hour: each suspicion by itself, since that says where the error
 comes from; then the parts that helped, joined until the accuracy is there; then, where it is there
-but slow, what can be taken out again; else the worst 1, 2, 4, ... layers on top of the best.
+but slow, what can be taken out again; else the worst 1, 2, 4, ... layers on top of the best, and more
+of the beginning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from optcli.repair_report import Trial
-from optcli.tune.components import Component, calibrations, groups, worst
+from optcli.tune.components import Component, beginnings, calibrations, groups, worst
 from optcli.tune.layers import Layer
 
 Parts = tuple[Component, ...]
@@ -92,8 +94,9 @@ class Proposals:
         for count in range(2, len(helped) + 1):
             yield _joined(helped[:count])
         best = self._best(history)
-        for count in self._doubling():
-            yield _joined((*best, worst(self.ranking, count)))
+        more = [worst(self.ranking, count) for count in self._doubling()]
+        for pair in zip_longest(more, beginnings(self.layers)):
+            yield from (_joined((*best, part)) for part in pair if part is not None)
         for left, right in ((a, b) for i, a in enumerate(singles) for b in singles[i + 1 :]):
             yield _joined((left, right))
         yield from ((part,) for part in singles)
@@ -102,7 +105,7 @@ class Proposals:
         """Parts to try by themselves, calibrations among the groups so that both have a turn."""
         structural, ranges = groups(self.layers), calibrations(self.quantizer, self.options)
         some = [worst(self.ranking, count) for count in self._doubling()]
-        first = [*structural[:2], *some[2:3], *ranges[:1], *structural[2:], *ranges[1:]]
+        first = [*structural[:3], *some[2:3], *ranges[:1], *structural[3:], *ranges[1:]]
         return [*first, *(part for part in some if part not in first)]
 
     def _doubling(self) -> list[int]:

@@ -26,6 +26,7 @@ GRAPH = [
 BY_LABEL = {
     "only convolutions and products quantized": {"gate", "swish", "join"},
     "the head in float": {"head1", "head2"},
+    "the first 2 layers in float": {"first", "gate", "swish", "left", "right"},
     "the first layer in float": {"first"},
     "concatenated branches in float": {"left", "right", "join"},
     "depthwise convolutions in float": {"right"},
