@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from optcli.layer_errors import Layers
 from optcli.outcomes import Accuracy, Estimate, Outcome, OutputError, Result, Verdict
 from optcli.repair_report import Repair
 
@@ -187,7 +188,8 @@ class VariantReport(Result):
     """Everything about one variant.
 
     `build_s` is what making all its steps took, whenever that was and whoever shares them. `repair`
-    has the trials of `verify-accuracy --repair` since this build.
+    has the trials of `verify-accuracy --repair` since this build, `layers` what `verify-accuracy` found
+    of where the error starts.
     """
 
     status: Status
@@ -204,6 +206,7 @@ class VariantReport(Result):
     accuracy: Accuracy | None = None
     verdicts: tuple[Verdict, ...] = ()
     repair: Repair | None = None
+    layers: Layers | None = None
 
 
 class RecipeSummary(Result):

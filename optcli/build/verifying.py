@@ -11,6 +11,8 @@ from typing import Any
 from optcli import accuracy, data, environment, runners
 from optcli.artifact import Format
 from optcli.build.accuracy import Circumstances, Subject, compare_all
+from optcli.build.layers import Couple, Seeking
+from optcli.build.layers import chosen as to_look_into
 from optcli.build.opening import Opened, find, open_each
 from optcli.digest import of_file, of_value
 from optcli.errors import ExitCode, InputError, OptcliError, UsageError
@@ -31,6 +33,7 @@ def verify(
     remeasure: bool = False,
     jobs: int = 1,
     timeout_s: float = 3600.0,
+    layers: str | None = None,
     store: Path | None = None,
     observer: Observer | None = None,
 ) -> Report:
@@ -38,7 +41,8 @@ def verify(
 
     The recipe gives inputs, `data.evaluation`, `accuracy` and `postprocess`; its model and variants are
     not looked at. `wanted` names runners: each file is judged in all of them that run it, by default in
-    its format's own. A file that fails costs its row. Raises `RecipeError`, `UsageError`,
+    its format's own. A file that fails costs its row. Those that are rejected are compared with the
+    baseline layer by layer; `layers` names one, "" all. Raises `RecipeError`, `UsageError`,
     `InputError` and `TrustError`.
     """
     began = _now()
@@ -75,8 +79,15 @@ def verify(
             jobs,
         )
         found, failures = compare_all([subject for subject, _ in subjects.values()], baseline, around)
+        judged = _report(subjects, baseline, read, found, failures, began)
+        names = to_look_into(judged, layers, "--layers")
+        seeking = Seeking(read, kept, observer, remeasure, timeout_s)
+        floats = subjects[baseline][0].artifact
+        judged = seeking.into(
+            judged, names, layers, lambda name: Couple(floats, subjects[name][0].artifact)
+        )
     kept.digests.save()
-    return _report(subjects, baseline, read, found, failures, began)
+    return judged
 
 
 def _ingredients(recipe: Recipe, store: Store) -> dict[str, Any]:

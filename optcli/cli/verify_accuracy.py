@@ -9,6 +9,7 @@ import click
 
 from optcli.cli import options
 from optcli.cli.progress import Progress
+from optcli.cli.repairing import RECIPES
 from optcli.errors import ExitCode, UsageError
 from optcli.outcomes import ACCURACY_VERDICTS
 from optcli.results import Report, Verdict
@@ -44,6 +45,13 @@ from optcli.results import Report, Verdict
     "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML for a CI system."
 )
 @click.option(
+    "--layers",
+    metavar="[VARIANT]",
+    is_flag=False,
+    flag_value="",
+    help="Show where the error starts, of this variant or of all; of rejected ones it is always shown.",
+)
+@click.option(
     "--repair",
     metavar="[VARIANT]",
     is_flag=False,
@@ -77,6 +85,7 @@ def command(
     timeout: float,
     as_markdown: bool,
     junit: Path | None,
+    layers: str | None,
     repair: str | None,
     trials: int,
     max_minutes: float,
@@ -91,6 +100,9 @@ def command(
     Without files it reads the report of the last build, of a RECIPE's last one, or a REPORT file;
     nothing is evaluated again. Model FILEs (or artifacts' folders) are evaluated here, on the data and
     with the metric of --recipe. The exit code is 1 where a verdict rejects, 5 where one cannot tell.
+
+    What is rejected is compared with its float network layer by layer, on 8 samples: signal to noise of
+    what each layer adds by itself, the worst first, with one thing to try.
 
     --repair builds the recipe's variant anew with layers in floating point and other ranges, trial by
     trial, and prints the patch of the recipe that brings it inside its bar.
@@ -111,10 +123,29 @@ def command(
             artifacts,
             as_json,
         )
+    if layers is not None and Path(layers).suffix in (*RECIPES, ".json"):  # and no variant
+        where, layers = (*where, Path(layers)), ""
     files = baseline is not None or recipe is not None or len(where) > 1
     if not files:
-        path = where[0] if where else None
-        found, code = _of_build(path, options.artifacts_root(artifacts))
+        from optcli.build.layers import with_layers
+
+        place = options.artifacts_root(artifacts)
+        given = where[0] if where else None
+        found, code = _of_build(given, place)
+        progress = Progress()
+        try:
+            found = with_layers(
+                found,
+                given or place,
+                layers,
+                store=store,
+                observer=progress,
+                overrides=overrides,
+                remeasure=remeasure,
+                timeout_s=timeout,
+            )
+        finally:
+            progress.close()
     else:
         from optcli.build.verifying import verify
 
@@ -138,6 +169,7 @@ def command(
                 remeasure=remeasure,
                 jobs=jobs,
                 timeout_s=timeout,
+                layers=layers,
                 store=store,
                 observer=progress,
             )
@@ -189,6 +221,7 @@ def _show(found: Report, as_json: bool, as_markdown: bool, junit: Path | None) -
                 "reason": variant.reason,
                 "accuracy": variant.accuracy and variant.accuracy.model_dump(mode="json"),
                 "verdicts": [each.model_dump(mode="json") for each in _own(variant.verdicts)],
+                "layers": variant.layers and variant.layers.model_dump(mode="json"),
             }
             for name, variant in found.variants.items()
             if variant.accuracy is not None or variant.status == "failed"

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
+from optcli.layer_errors import Layers
 from optcli.outcomes import ACCURACY_VERDICTS
-from optcli.report import wording
+from optcli.report import layers_text, wording
 from optcli.results import Report, VariantReport, Verdict
 
 # What XML 1.0 cannot hold.
@@ -100,6 +101,22 @@ def _lines(report: Report) -> Iterator[str]:
     if notes:
         yield ""
         yield from (f"- {_plain(note)}" for note in notes)
+    for name, variant in judged.items():
+        if variant.layers is not None:
+            yield from _layers(name, variant.layers)
+
+
+def _layers(name: str, layers: Layers) -> Iterator[str]:
+    """A table of the layers that add most error."""
+    yield ""
+    yield f"### Where the error of {_plain(name)} starts"
+    yield ""
+    for number, cells in enumerate(layers_text.markdown(layers)):
+        yield f"| {' | '.join(_plain(cell) for cell in cells)} |"
+        if not number:
+            yield f"| {' | '.join('---' for _ in cells)} |"
+    if layers.reason:
+        yield _plain(layers.reason)
 
 
 def _cells(name: str, variant: VariantReport, report: Report, labelled: bool) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.outcomes import ACCURACY_VERDICTS
-from optcli.report import wording
+from optcli.report import layers_text, wording
 from optcli.results import Accuracy, Report, VariantReport
 
 
@@ -43,6 +43,8 @@ def _lines(name: str, variant: VariantReport, baseline: str) -> Iterator[str]:
             continue
         named = verdict.name in ("accuracy", "outputs")
         yield f"  {verdict.outcome}: {'' if named else f'{verdict.name}: '}{verdict.reason}"
+    if variant.layers is not None:
+        yield from (f"  {line}" for line in layers_text.lines(variant.layers))
 
 
 def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:

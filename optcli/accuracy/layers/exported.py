@@ -18,6 +18,7 @@ from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
     from torch.fx import GraphModule, Node
 
     Feed = Mapping[str, np.ndarray]
@@ -58,10 +59,12 @@ def compare(
             values = [torch.from_numpy(array) for array in feed.values()]
             exact = _run(floats, values, {})
             whole = _run(quantized, values, {})
+            found = [pair for pair in found if _fits(pair, exact, whole, sums)]
             own = _run(quantized, values, {pair.root: exact[pair.floats] for pair in found}, found)
             weights = weights or list(_weights(found, exact, whole))
             for pair in found:
-                _add(pair, exact, whole, own, sums)
+                arrays = (_array(exact[pair.floats]), _array(whole[pair.out]), _array(own[pair.out]))
+                sums.add(pair.name, *arrays, _bounds(pair))
     rows = [
         sums.error(pair.name, _layer(pair.floats), _kind(pair.floats))
         for pair in found
@@ -146,21 +149,18 @@ def _run(
     return kept
 
 
-def _add(
-    pair: _Pair,
-    exact: Mapping[Node, Any],
-    whole: Mapping[Node, Any],
-    own: Mapping[Node, Any],
-    sums: Sums,
-) -> None:
+def _fits(pair: _Pair, exact: Mapping[Node, Any], whole: Mapping[Node, Any], sums: Sums) -> bool:
     import torch
 
-    values = [exact[pair.floats], whole[pair.out], own[pair.out]]
+    values = exact[pair.floats], whole[pair.out]
     if not all(isinstance(value, torch.Tensor) for value in values):
-        return
-    arrays = [value.float().numpy() if value.is_floating_point() else value.numpy() for value in values]
-    if sums.fits(pair.name, arrays[0], arrays[1]):
-        sums.add(pair.name, arrays[0], arrays[1], arrays[2], _bounds(pair))
+        return False
+    return sums.fits(pair.name, *(_array(value) for value in values))
+
+
+def _array(value: Tensor) -> np.ndarray:
+    found: np.ndarray = value.float().numpy() if value.is_floating_point() else value.numpy()
+    return found
 
 
 def _bounds(pair: _Pair) -> tuple[float, float] | None:

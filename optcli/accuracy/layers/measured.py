@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from optcli.accuracy.layers.tally import Tally, worst_channel
 from optcli.layer_errors import LayerError
@@ -12,9 +13,16 @@ from optcli.layer_errors import LayerError
 if TYPE_CHECKING:
     import numpy as np
 
+P = TypeVar("P")
+
 # Rescaled on purpose (batch norm folded, channels aligned) where weights differ by so much more than
-# what the layer computes.
+# what the layer computes, and that is sound.
 _RESCALED_DB = 10.0
+_SOUND_DB = 20.0
+
+# Tensors that are held at a time: of the float network, of the child, and of its layers one by one.
+_PIECE_BYTES = 256 * 1024**2
+_FEWEST, _MOST = 32, 256
 
 
 @dataclass(frozen=True)
@@ -45,11 +53,13 @@ class Sums:
     def fits(self, tensor: str, exact: np.ndarray, found: np.ndarray) -> bool:
         """Whether the two can be compared: floats of one shape. Shapes that differ are remembered."""
         if exact.shape != found.shape:
-            self._unlike[tensor] = (
-                f"{tensor} is {list(exact.shape)} in one, {list(found.shape)} in the other"
-            )
+            self.differ(tensor, str(list(exact.shape)), str(list(found.shape)))
             return False
         return exact.dtype.kind == "f" and found.dtype.kind == "f" and exact.ndim > 0
+
+    def differ(self, tensor: str, ours: str, theirs: str) -> None:
+        """Remember that a tensor has another shape in the child."""
+        self._unlike[tensor] = f"{tensor} is {ours} in one and {theirs} in the other"
 
     def add(
         self,
@@ -69,6 +79,15 @@ class Sums:
         if bounds is not None:
             row.values += exact.size
             row.outside += int(((exact < bounds[0]) | (exact > bounds[1])).sum())
+
+    def pieces(self, pairs: Sequence[P]) -> Iterator[Sequence[P]]:
+        """Pairs in pieces that fit into memory, by the largest tensor so far: few later are larger."""
+        start = 0
+        while start < len(pairs):
+            largest = max((4 * math.prod(row.shape) for row in self._rows.values()), default=0)
+            count = max(_FEWEST, min(_MOST, _PIECE_BYTES // largest)) if largest else _FEWEST
+            yield pairs[start : start + count]
+            start += count
 
     def __contains__(self, tensor: str) -> bool:
         return tensor in self._rows
@@ -92,7 +111,7 @@ class Sums:
     def measured(self, activations: Iterable[LayerError], weights: Iterable[LayerError]) -> Measured:
         """All rows together, without weights that were rescaled."""
         rows = [*activations, *weights]
-        first = next(iter(self._unlike.values()), "none of them hold floating-point numbers")
+        first = next(iter(self._unlike.values()), "none of them go by the same name")
         if not rows or len(self._unlike) > len(self._rows):
             return Measured(reason=f"the layers cannot be compared: {first}")
         reason = f"{len(self._unlike)} tensors have other shapes: {first}" if self._unlike else None
@@ -127,8 +146,9 @@ def _without_rescaled(rows: list[LayerError]) -> list[LayerError]:
     Passes fold batch norms into weights and move scales from one layer to the next.
     """
     layers = {row.node: row.rank for row in rows if row.kind == "activation"}
-    return [
-        row
-        for row in rows
-        if row.kind == "activation" or row.rank + _RESCALED_DB >= layers.get(row.node, row.rank)
-    ]
+
+    def rescaled(row: LayerError) -> bool:
+        computed = layers.get(row.node, row.rank)
+        return row.kind == "weight" and computed > max(_SOUND_DB, row.rank + _RESCALED_DB)
+
+    return [row for row in rows if not rescaled(row)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     Feed = Mapping[str, np.ndarray]
 
-# Tensors looked at in one go: of a batch of one, even large images take some hundred MB.
-_AT_ONCE = 32
-
 
 def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads: int) -> Measured:
     """Rows of activations and weights; `feeds` are batches of one shape, by names of the recipe."""
@@ -37,8 +34,8 @@ def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads:
         )
     with tempfile.TemporaryDirectory(prefix="optcli-layers-") as folder:
         work = _Work(floats, other, found, Path(folder), threads)
-        for start in range(0, len(found), _AT_ONCE):
-            work.look(found[start : start + _AT_ONCE], feeds)
+        for piece in work.sums.pieces(found):
+            work.look(piece, feeds)
     rows = [work.error(pair) for pair in found if pair.tensor in work.sums]
     return work.sums.measured(rows, onnx_weights.errors(floats, other, found))
 
@@ -72,9 +69,11 @@ class _Work:
                 fits = [
                     x for x in wanted if self.sums.fits(x.tensor, floats[x.tensor], found[x.tensor])
                 ]
-                if not fits:
+                if len(fits) < len(wanted):
+                    self._forget(set(wanted) - set(fits))
+                    if fits:
+                        self.look(fits, feeds)
                     return
-                cut = Cut(self.child, fits, self._every)
                 model = cut.model(floats, self._types)
                 tensors, called = list(cut.outputs), list(cut.outputs.values())
                 alone = _Session(model, called, tensors, self._folder, self._threads)
@@ -84,9 +83,15 @@ class _Work:
                     for name, tensor in cut.fed.items()
                 }
             )
-            for pair in fits:
+            for pair in wanted:
                 name = pair.tensor
                 self.sums.add(name, floats[name], found[name], own[name], self._bounds(pair))
+
+    def _forget(self, pairs: Iterable[Pair]) -> None:
+        """Let layers behind these read them as they are: the float network's do not fit."""
+        for pair in pairs:
+            for face in pair.faces:
+                self._every.pop(face, None)
 
     def _bounds(self, pair: Pair) -> tuple[float, float] | None:
         """The values that a tensor's integers can stand for."""

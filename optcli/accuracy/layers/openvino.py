@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     Feed = Mapping[str, np.ndarray]
 
-_AT_ONCE = 32
 _PRODUCTS = frozenset(
     {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "MatMul"}
     | {"GroupConvolutionBackpropData"}
@@ -41,17 +40,15 @@ class _Pair:
 def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads: int) -> Measured:
     """Rows of activations and weights; `feeds` are batches of one shape, by names of the recipe."""
     floats, other = (openvino_format.open(each.path) for each in (baseline, child))
-    found = _pairs(floats, other)
+    sums = Sums()
+    found = [pair for pair in _pairs(floats, other) if _compatible(pair, sums)]
     if not found:
-        return Measured(reason="no layer of the two networks goes by the same name")
+        return sums.measured((), ())
     whole = openvino_format.open(child.path)  # `other` will be cut
     outs = {pair.name: pair.out for pair in _pairs(floats, whole)}
     exact = {pair.name: _fed(other, pair) for pair in found}
-    sums = Sums()
-    for start in range(0, len(found), _AT_ONCE):
-        _look(
-            floats, whole, other, found[start : start + _AT_ONCE], (exact, outs), feeds, sums, threads
-        )
+    for piece in sums.pieces(found):
+        _look(floats, whole, other, piece, (exact, outs), feeds, sums, threads)
     rows = [_error(pair, sums) for pair in found if pair.name in sums]
     return sums.measured(rows, _weights(found))
 
@@ -94,6 +91,14 @@ def _pairs(floats: Model, child: Model) -> list[_Pair]:
             chain = tuple(x for x in readers if x.get_type_name() == "FakeQuantize")
             found.append(_Pair(name, ours[name].floats, port, chain))
     return found
+
+
+def _compatible(pair: _Pair, sums: Sums) -> bool:
+    ours, theirs = pair.floats.get_partial_shape(), pair.root.get_partial_shape()
+    if not ours.compatible(theirs):
+        sums.differ(pair.name, str(ours), str(theirs))
+        return False
+    return True
 
 
 def _everything(model: Model, names: Sequence[str] | None = None) -> list[_Pair]:

@@ -1,0 +1,67 @@
+"""Where the error starts: the layers that add most, as lines of text and as a Markdown table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optcli.layer_errors import LayerError, Layers
+
+WORST = 10
+
+
+def lines(layers: Layers) -> Iterator[str]:
+    """The worst layers in columns, each with one thing to try; or why there are none."""
+    rows = _worst(layers)
+    if rows:
+        yield f"where the error starts: signal to noise on {layers.samples} samples, {_what(layers)}"
+        cells = [("own", "so far", "", "layer", "operator", "shape", "try"), *map(_cells, rows)]
+        widths = [max(len(row[column]) for row in cells) for column in range(6)]
+        for row in cells:
+            texts = [
+                text.rjust(widths[i]) if i < 2 else text.ljust(widths[i])
+                for i, text in enumerate(row[:6])
+            ]
+            yield "  ".join([*texts, row[6]]).rstrip()
+    if layers.reason:
+        yield f"where the error starts: {layers.reason}" if not rows else layers.reason
+    elif not rows:
+        yield f"no layer adds an error, of {layers.compared} tensors"
+
+
+def markdown(layers: Layers) -> Iterator[tuple[str, ...]]:
+    """Header and rows of a table; nothing where no layer was compared."""
+    rows = _worst(layers)
+    if rows:
+        yield ("own", "so far", "tensor", "layer", "operator", "shape", "try")
+        yield from map(_cells, rows)
+
+
+def _worst(layers: Layers) -> list[LayerError]:
+    return [row for row in layers.rows if row.rank != float("inf")][:WORST]
+
+
+def _what(layers: Layers) -> str:
+    return f"of {layers.compared} tensors those whose layers add most by themselves"
+
+
+def _cells(row: LayerError) -> tuple[str, ...]:
+    shape = "x".join(map(str, row.shape))
+    channel = (
+        f", worst channel {row.channel}" if row.kind == "weight" and row.channel is not None else ""
+    )
+    name = row.node or row.tensor
+    return (
+        _db(row.own_db, row),
+        _db(row.sqnr_db, row),
+        row.kind + channel,
+        name,
+        row.operator,
+        shape,
+        row.advice,
+    )
+
+
+def _db(value: float | None, row: LayerError) -> str:
+    if not row.finite:
+        return "NaN"
+    return "equal" if value is None else f"{value + 0.0:.1f} dB"

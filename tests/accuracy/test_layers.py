@@ -1,0 +1,264 @@
+"""Where the error starts: a layer with a wrong scale ranks first, those behind it do not."""
+
+import numpy as np
+import pytest
+from tiny_networks import INPUTS, Noise, apply, artifact, torch_artifact
+
+from optcli import data, workers
+from optcli.accuracy.layers import advice, compare, process
+from optcli.accuracy.layers.tally import Tally, worst_channel
+from optcli.artifact import Artifact, Format
+from optcli.formats import exported as exported_format
+from optcli.formats import onnx as onnx_format
+from optcli.formats import openvino as openvino_format
+from optcli.layer_errors import LayerError, Layers
+from optcli.passes.convert_precision import ConvertPrecision
+from optcli.passes.export import Export
+from optcli.passes.export_onnx import ExportOnnx
+from optcli.passes.quantize_dynamic import QuantizeDynamic
+from optcli.passes.quantize_nncf import QuantizeNncf
+from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
+from optcli.passes.quantize_pt2e import QuantizePt2e
+from optcli.passes.to_openvino import ToOpenvino
+
+INPUT = INPUTS["Conv"]
+SOUND_DB = 25.0
+
+
+def row(**given):
+    first = {"tensor": "t", "node": "conv", "operator": "Conv", "shape": (1, 2), "kind": "activation"}
+    return LayerError(**{**first, "own_db": 5.0, "sqnr_db": 5.0, **given})
+
+
+def made(format=Format.ONNX, **more):
+    return Artifact("k", format, None, "fp32", 1, "d", **more)
+
+
+def test_signal_to_noise_in_decibel():
+    tally = Tally()
+    tally.add(np.array([3.0, 4.0]), np.array([3.0, 4.5]))
+    tally.add(np.array([0.0]), np.array([0.0]))
+    assert tally.sqnr_db == pytest.approx(20.0)
+    assert tally.cosine == pytest.approx(27 / (5 * 29.25**0.5))
+
+
+def test_equal_tensors_have_no_noise_and_broken_ones_no_figures():
+    equal, broken = Tally(), Tally()
+    equal.add(np.ones(3), np.ones(3))
+    broken.add(np.ones(3), np.array([1.0, np.nan, 1.0]))
+    assert (equal.sqnr_db, equal.finite, equal.cosine) == (None, True, pytest.approx(1.0))
+    assert (broken.sqnr_db, broken.finite, broken.cosine) == (None, False, None)
+
+
+def test_the_worst_channel_is_named():
+    wanted = np.ones((3, 4))
+    found = wanted * np.array([[1.0], [1.1], [1.01]])
+    assert worst_channel(wanted, found, 0) == (1, pytest.approx(20.0))
+    assert worst_channel(wanted, wanted, 0) is None
+
+
+def test_what_is_not_finite_ranks_before_all_and_what_is_equal_behind():
+    rows = [row(own_db=None), row(own_db=-3.0), row(own_db=None, finite=False), row(own_db=40.0)]
+    ranked = sorted(rows, key=lambda each: each.rank)
+    assert [(each.own_db, each.finite) for each in ranked] == [
+        (None, False),
+        (-3.0, True),
+        (40.0, True),
+        (None, True),
+    ]
+
+
+def test_layers_are_named_once_the_worst_first():
+    found = Layers(rows=(row(node="b", kind="weight"), row(node="b"), row(node=""), row(node="a")))
+    assert found.worst_nodes() == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    ("given", "made_by", "expected"),
+    [
+        ({}, {"step": "quantize_nncf"}, "{quantize_nncf: {ignored_names: [conv]}}"),
+        ({}, {"step": "quantize_pt2e"}, "{quantize_pt2e: {ignored_modules: [conv]}}"),
+        ({"own_db": 12.0}, {}, "leave conv in floating point"),
+        ({"own_db": 0.1}, {}, "scale or zero point is wrong"),
+        ({"clipped": 0.02}, {"step": "quantize_nncf"}, "more calibration samples"),
+        (
+            {"clipped": 0.02},
+            {"step": "quantize_onnxruntime", "options": {"method": "percentile"}},
+            "{method: minmax}",
+        ),
+        (
+            {"kind": "weight", "own_db": 30.0, "channel": 3, "channel_db": 8.0},
+            {"step": "quantize_onnxruntime", "options": {"per_channel": False}},
+            "{per_channel: true}",
+        ),
+        ({"own_db": None}, {"step": "quantize_nncf"}, ""),
+    ],
+)
+def test_one_action_in_the_words_of_the_pass(given, made_by, expected):
+    found = advice.of(row(**given), made_by)
+    assert expected in found if expected else not found
+
+
+def test_what_cannot_be_compared_says_why():
+    assert "made from" in compare(made(), made(Format.AOTI), INPUT, {}, None).reason
+    assert "cannot be matched" in compare(made(Format.TORCH), made(), INPUT, {}, None).reason
+
+
+@pytest.fixture
+def layers(monkeypatch, tmp_path):
+    """Compare in this process, on noise."""
+    monkeypatch.setattr(data, "open", lambda *_: Noise(INPUT, count=4))
+
+    def run(function, payload, **_):
+        assert function == "optcli.accuracy.layers.process:serve"
+        return process.serve(payload, None)
+
+    monkeypatch.setattr(workers, "run", run)
+    record = {"source": "npz:x.npz"}
+    return lambda baseline, child, **more: compare(
+        baseline, child, INPUT, record, tmp_path, samples=4, **more
+    )
+
+
+@pytest.fixture
+def onnx_floats(tmp_path):
+    return apply(
+        ExportOnnx(exporter="dynamo"), torch_artifact(tmp_path, "Conv"), tmp_path / "onnx", INPUT
+    )
+
+
+def quantized(how, source, out):
+    return apply(how, source, out, INPUT, calibration=Noise(INPUT, count=8))
+
+
+def doubled_onnx(source, out, node):
+    """The artifact with the scale of one convolution's weights doubled."""
+    from onnx import numpy_helper
+
+    model = onnx_format.open(source.path)
+    maker = {name: each for each in model.graph.node for name in each.output}
+    conv = next(each for each in model.graph.node if each.name.removesuffix("_quant") == node)
+    scale = conv.input[4] if conv.op_type == "QLinearConv" else maker[conv.input[1]].input[1]
+    tensor = next(each for each in model.graph.initializer if each.name == scale)
+    tensor.CopyFrom(numpy_helper.from_array(2 * numpy_helper.to_array(tensor), scale))
+    return saved(onnx_format, model, out, Format.ONNX)
+
+
+def saved(format, model, out, kind):
+    out.mkdir()
+    format.save(model, out)
+    return artifact(out, kind, ["output"])
+
+
+def require_first(found, node):
+    """The layer's rows come first, and every other layer adds little."""
+    assert found.worst_nodes()[0] == node
+    assert {each.kind for each in found.rows if each.node == node and each.own_db < 6} == {
+        "activation",
+        "weight",
+    }
+    assert all(each.rank > SOUND_DB for each in found.rows if each.node != node)
+    assert min(each.sqnr_db for each in found.rows if each.node != node and each.sqnr_db) < SOUND_DB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "how",
+    [QuantizeOnnxruntime(), QuantizeOnnxruntime(format="qoperator"), QuantizeNncf()],
+    ids=["qdq", "qoperator", "nncf"],
+)
+def test_a_doubled_scale_in_onnx_ranks_first(how, onnx_floats, layers, tmp_path):
+    sound = quantized(how, onnx_floats, tmp_path / "int8")
+    before = layers(onnx_floats, sound)
+    assert before.compared > 10
+    assert before.samples == 4
+    assert all(each.rank > SOUND_DB for each in before.rows)
+    for node in ("node_conv2d", "node_conv2d_2"):
+        bad = doubled_onnx(sound, tmp_path / f"bad-{node}", node)
+        require_first(layers(onnx_floats, bad), node)
+
+
+@pytest.mark.slow
+def test_a_doubled_scale_in_openvino_ranks_first(onnx_floats, layers, tmp_path):
+    from openvino import opset13
+
+    floats = apply(ToOpenvino(), onnx_floats, tmp_path / "ir", INPUT)
+    sound = quantized(QuantizeNncf(), floats, tmp_path / "int8")
+    assert all(each.rank > SOUND_DB for each in layers(floats, sound).rows)
+    model = openvino_format.open(sound.path)
+    conv = [each for each in model.get_ordered_ops() if each.get_type_name() == "Convolution"][2]
+    twice = opset13.multiply(conv.input_value(1), opset13.constant(np.float32(2)))
+    conv.input(1).replace_source_output(twice.output(0))
+    bad = saved(openvino_format, model, tmp_path / "bad", Format.OPENVINO)
+    require_first(layers(floats, bad), conv.get_friendly_name())
+
+
+@pytest.mark.slow
+def test_a_doubled_scale_in_an_exported_program_ranks_first(layers, tmp_path):
+    source = torch_artifact(tmp_path, "Conv")
+    floats = apply(Export(), source, tmp_path / "exported", INPUT)
+    sound = quantized(QuantizePt2e(), floats, tmp_path / "int8")
+    program = exported_format.open(sound.path)
+    program.state_dict.get("_scale_2", program.constants.get("_scale_2")).mul_(2)
+    bad = saved(exported_format, program, tmp_path / "bad", Format.EXPORTED)
+    require_first(layers(floats, bad), "right")
+    require_first(layers(source, bad), "right")
+
+
+@pytest.mark.slow
+def test_a_module_with_other_weights_ranks_first_in_torch(layers, tmp_path):
+    import torch
+
+    from optcli.formats import torch as torch_format
+
+    source = torch_artifact(tmp_path, "Conv")
+    model = torch_format.open(source.path)
+    with torch.no_grad():
+        model.second.weight.mul_(2)
+    (tmp_path / "bad").mkdir()
+    description = torch_format.read(source.path)
+    torch_format.save(model, tmp_path / "bad", description, source.path / torch_format.CODE)
+    found = layers(source, artifact(tmp_path / "bad", Format.TORCH, ["output"]))
+    assert found.worst_nodes()[0] == "second"
+    assert {each.node for each in found.rows if each.own_db is not None} == {"second"}
+
+
+@pytest.mark.slow
+def test_dynamic_quantization_shows_in_the_layer_it_quantizes(layers, tmp_path):
+    source = torch_artifact(tmp_path, "Conv")
+    child = apply(QuantizeDynamic(), source, tmp_path / "int8", INPUT)
+    found = layers(source, child, made_by={"step": "quantize_dynamic", "options": {}})
+    assert {each.node for each in found.rows if each.own_db is not None} == {"head"}
+    assert found.rows[0].advice == "{quantize_dynamic: {ignored_names: [head]}}"
+
+
+@pytest.mark.slow
+def test_half_precision_is_near_in_every_layer(onnx_floats, layers, tmp_path):
+    half = apply(ConvertPrecision(precision="fp16"), onnx_floats, tmp_path / "fp16", INPUT)
+    found = layers(onnx_floats, half)
+    assert found.compared > 10
+    assert found.reason is None
+    assert all(each.rank > 50 for each in found.rows)
+
+
+@pytest.mark.slow
+def test_layers_of_other_shapes_are_not_compared(onnx_floats, layers, tmp_path):
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx_format.open(onnx_floats.path)
+    for tensor in model.graph.initializer:  # half of the first layer's channels
+        if tensor.name in ("first.weight", "first.bias"):
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:8], tensor.name))
+        if tensor.name in ("left.weight", "right.weight"):
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:, :8], tensor.name))
+        if tensor.name == "second.weight":
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:16], tensor.name))
+        if tensor.name == "second.bias":
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:16], tensor.name))
+        if tensor.name == "head.weight":
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:, :16], tensor.name))
+    del model.graph.value_info[:]
+    assert isinstance(model, onnx.ModelProto)
+    found = layers(onnx_floats, saved(onnx_format, model, tmp_path / "pruned", Format.ONNX))
+    assert "[1, 8, 16, 16]" in found.reason
