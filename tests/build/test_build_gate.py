@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 
 import pytest
 from tiny_project import DATA, Heard, write_images, write_model
@@ -219,16 +220,15 @@ def test_another_runtime_cannot_be_compared_without_its_interpreter(repository, 
 
 
 def test_a_runtime_bump_is_judged_with_the_baselines_interpreter(repository, pairs, tmp_path):
-    import sys
-
     saved(repository, versions={"onnxruntime": "1.0.0"})
-    link = tmp_path / "venv" / "bin" / "python"
-    link.parent.mkdir(parents=True)
-    link.symlink_to(sys.executable)
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
     pairs.growth = [0.10]
     report = judge(repository, "main", baseline_python=tmp_path / "venv")
     (before, now, *_), = pairs.seen  # fmt: skip
-    assert (before.interpreter, now.interpreter) == (str(link), None)
+    assert (before.interpreter, now.interpreter) == (str(python), None)
     assert report.baseline_environment["versions"] == report.environment["versions"]
     with pytest.raises(InputError, match="no Python interpreter"):
         judge(repository, "main", baseline_python=tmp_path)
@@ -261,7 +261,7 @@ def test_what_cannot_be_built_or_found_is_an_error_and_no_pass(repository, pairs
     assert code("git:nothing") == ExitCode.WRONG_RECIPE
     assert code("git:HEAD", "--variant", "nothing") == ExitCode.WRONG_RECIPE
     pack = saved(repository)
-    pack.write_bytes(pack.read_bytes()[:-5000] + bytes(5000))
+    pack.write_bytes(pack.read_bytes().replace(b"MatMul", b"MatMux"))
     assert code("main") == ExitCode.WRONG_RECIPE
     repository.recipe(PLAIN + '  copied: {passes: ["./fakes.py:Unobtainable"], gate: true}\n')
     assert code("git:HEAD") == ExitCode.MISSING
