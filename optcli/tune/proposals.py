@@ -1,8 +1,8 @@
 """What to try next, given what was tried: parts one by one, those that helped together, then more.
 
 The order is that of a person with an hour: each suspicion by itself, since that says where the error
-comes from; then the parts that helped, joined until the accuracy is there; then, where it is there
-but slow, what can be taken out again; else the worst 1, 2, 4, ... layers on top of the best, and more
+comes from; then the parts that helped, joined until the accuracy is there; where it is there but
+slow, what else could make it faster; else the worst 1, 2, 4, ... layers on top of the best, and more
 of the beginning.
 """
 
@@ -84,12 +84,12 @@ class Proposals:
 
     def _ideas(self, history: Sequence[Trial]) -> Iterator[Parts]:
         singles = self._singles()
+        inside = [each for each in history if each.inside and each.number in self._made]
+        for each in sorted(inside, key=lambda trial: -_ratio(trial))[:1]:
+            yield from self._faster(self._made[each.number])
         made = sum(len(parts) == 1 for parts in self._made.values())
         for part in singles if made < self.singly else ():
             yield (part,)
-        inside = [each for each in history if each.inside and each.number in self._made]
-        for each in sorted(inside, key=lambda trial: -_ratio(trial)):
-            yield from self._lighter(self._made[each.number])
         helped = self._helped(history)
         for count in range(2, len(helped) + 1):
             yield _joined(helped[:count])
@@ -113,11 +113,17 @@ class Proposals:
         half = (len(self.ranking) + 1) // 2
         return [2**power for power in range(half.bit_length())]
 
-    def _lighter(self, parts: Parts) -> Iterator[Parts]:
-        """Trials with one part less: each costs speed, and one may not be needed."""
+    def _faster(self, parts: Parts) -> Iterator[Parts]:
+        """From one that is right but slow: one part less, or further operators that INT8 slows down.
+
+        Which these are depends on the runtime's kernels: depthwise convolutions and what only moves
+        values often cost more in integers, with their conversions, than they save.
+        """
         if len(parts) > 1:
             for part in parts:
                 yield tuple(each for each in parts if each is not part)
+        for part in groups(self.layers):
+            yield _joined((*parts, part))
 
     def _helped(self, history: Sequence[Trial]) -> Parts:
         """Parts that made it better by themselves, the best first, without contradictions."""
