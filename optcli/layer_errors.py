@@ -15,9 +15,10 @@ class LayerError(Result):
     `tensor` is its name in the float network, `node` the layer that computes it or reads it as its
     weights (what passes call it), `operator` that layer's type. `own_db` is the signal to noise ratio
     in decibel of what this layer adds by itself, with exact inputs; `sqnr_db` has what came with its
-    inputs as well. Both are None where the values are equal, and where they are not `finite`. `clipped`
-    is the share of values beyond the range of the integers; `channel` the worst output channel of a
-    weight. `advice` is one thing to try.
+    inputs as well. Both are None where the values are equal, and where they are not `finite`. `cosine`
+    and `factor`, by which the values are too large, are the layer's own. `clipped` is the share of
+    values beyond the range of the integers; `channel` the worst output channel of a weight. `advice`
+    is one thing to try.
     """
 
     tensor: str
@@ -28,6 +29,7 @@ class LayerError(Result):
     own_db: float | None
     sqnr_db: float | None
     cosine: float | None = None
+    factor: float | None = None
     finite: bool = True
     clipped: float | None = None
     channel: int | None = None

@@ -13,7 +13,7 @@ def lines(layers: Layers) -> Iterator[str]:
     """The worst layers in columns, each with one thing to try; or why there are none."""
     rows = _worst(layers)
     if rows:
-        yield f"where the error starts: signal to noise on {layers.samples} samples, {_what(layers)}"
+        yield f"where the error starts: {_what(layers)}"
         cells = [("own", "so far", "", "layer", "operator", "shape", "try"), *map(_cells, rows)]
         widths = [max(len(row[column]) for row in cells) for column in range(6)]
         for row in cells:
@@ -41,7 +41,10 @@ def _worst(layers: Layers) -> list[LayerError]:
 
 
 def _what(layers: Layers) -> str:
-    return f"of {layers.compared} tensors those whose layers add most by themselves"
+    return (
+        "signal to noise of what layers add by themselves (own) and in all (so far), on"
+        f" {layers.samples} samples, the worst of {layers.compared} tensors"
+    )
 
 
 def _cells(row: LayerError) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ def test_signal_to_noise_in_decibel():
     tally.add(np.array([3.0, 4.0]), np.array([3.0, 4.5]))
     tally.add(np.array([0.0]), np.array([0.0]))
     assert tally.sqnr_db == pytest.approx(20.0)
+    assert tally.factor == pytest.approx(27 / 25)
     assert tally.cosine == pytest.approx(27 / (5 * 29.25**0.5))
 
 
@@ -79,7 +80,8 @@ def test_layers_are_named_once_the_worst_first():
         ({}, {"step": "quantize_nncf"}, "{quantize_nncf: {ignored_names: [conv]}}"),
         ({}, {"step": "quantize_pt2e"}, "{quantize_pt2e: {ignored_modules: [conv]}}"),
         ({"own_db": 12.0}, {}, "leave conv in floating point"),
-        ({"own_db": 0.1}, {}, "scale or zero point is wrong"),
+        ({"own_db": 0.1, "factor": 2.0, "cosine": 0.999}, {}, "2.00 times what they should be"),
+        ({"own_db": 0.1, "factor": 2.0, "cosine": 0.7}, {}, "leave conv in floating point"),
         ({"clipped": 0.02}, {"step": "quantize_nncf"}, "more calibration samples"),
         (
             {"clipped": 0.02},
@@ -176,6 +178,7 @@ def test_a_doubled_scale_in_onnx_ranks_first(how, onnx_floats, layers, tmp_path)
     for node in ("node_conv2d", "node_conv2d_2"):
         bad = doubled_onnx(sound, tmp_path / f"bad-{node}", node)
         require_first(layers(onnx_floats, bad), node)
+        assert layers(sound, bad).worst_nodes()[0].removesuffix("_quant") == node
 
 
 @pytest.mark.slow

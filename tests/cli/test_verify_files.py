@@ -196,3 +196,32 @@ def test_labels_beyond_the_classes_are_an_error_not_a_verdict(files, optcli):
     said = optcli("verify-accuracy", "model.onnx", "copy.onnx", "--recipe", "recipe.yaml")
     assert said.code == 2
     assert "is out of range: the model has 2 classes, 0 to 1" in said.out + said.err
+
+
+def test_what_is_rejected_shows_where_the_error_starts(files, optcli):
+    changed("model.onnx", "dead.onnx", lambda model: weights(model, np.zeros_like))
+    found = judged(optcli, "model.onnx", "dead.onnx", "copy.onnx", code=1)
+    assert found["copy.onnx"]["layers"] is None
+    rows = found["dead.onnx"]["layers"]["rows"]
+    assert {(row["tensor"], row["operator"]) for row in rows[:2]} == {
+        ("logits", "MatMul"),
+        ("weight", "MatMul"),
+    }
+    assert [row["own_db"] for row in rows] == [0.0, 0.0, None, None]
+    assert rows[0]["advice"] == "leave logits in floating point"
+
+
+def test_layers_of_one_file_are_shown_where_they_are_asked_for(files, optcli):
+    line = ("verify-accuracy", "model.onnx", "copy.onnx", "--recipe", "recipe.yaml")
+    assert "where the error starts" not in optcli(*line).out
+    said = optcli(*line, "--layers", "copy.onnx")
+    assert (said.code, "no layer adds an error, of 4 tensors" in said.out) == (0, True), said.out
+    unknown = optcli(*line, "--layers", "cpy.onnx")
+    assert unknown.code == 2
+    assert "did you mean 'copy.onnx'?" in unknown.err
+    changed("model.onnx", "other.onnx", lambda model: weights(model, lambda w: 2 * w))
+    line = ("verify-accuracy", "model.onnx", "other.onnx", "--recipe", "recipe.yaml")
+    table = optcli(*line, "--layers", "other.onnx", "--markdown").out
+    assert "### Where the error of other.onnx starts" in table
+    assert "| 0.0 dB | 0.0 dB | activation | logits | MatMul | 1x2 |" in table
+    assert "2.00 times what they should be" in table

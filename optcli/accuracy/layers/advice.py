@@ -24,7 +24,8 @@ _IGNORES = {
     "convert_precision": "ignored_names",
 }
 _CLIPS = 1e-3
-_BROKEN_DB = 3.0
+_PARALLEL = 0.98
+_SCALED = 0.2
 _CHANNEL_APART_DB = 12.0
 
 
@@ -45,13 +46,20 @@ def of(row: LayerError, made_by: Mapping[str, Any]) -> str:
     if row.finite and row.own_db is None:
         return ""
     name, options = made_by.get("step", ""), made_by.get("options") or {}
+    if _is_scaled(row):
+        again = f"make it anew with {name}" if name else "quantize this layer again"
+        return f"its values are {row.factor:.2f} times what they should be, a scale is wrong: {again}"
     if row.clipped is not None and row.clipped > _CLIPS:
         return _wider(row, name, options)
     if row.kind == "weight" and _per_channel_helps(row, name, options):
         return f"{{{name}: {{per_channel: true}}}}: channel {row.channel} drowns in the scale of others"
-    if row.own_db is not None and row.own_db < _BROKEN_DB and not name:
-        return "its scale or zero point is wrong: quantize this layer again"
     return _leave(row, name)
+
+
+def _is_scaled(row: LayerError) -> bool:
+    """Whether all values are off by one and the same factor, which rounding does not do."""
+    off = row.factor is not None and abs(row.factor - 1) > _SCALED
+    return off and row.cosine is not None and row.cosine > _PARALLEL
 
 
 def _wider(row: LayerError, name: str, options: Mapping[str, Any]) -> str:

@@ -103,7 +103,8 @@ class Sums:
             kind="activation",
             own_db=row.own.sqnr_db,
             sqnr_db=row.whole.sqnr_db,
-            cosine=row.whole.cosine,
+            cosine=row.own.cosine,
+            factor=row.own.factor,
             finite=row.own.finite,
             clipped=row.outside / row.values if row.values else None,
         )
@@ -134,6 +135,7 @@ def weight_error(
         own_db=tally.sqnr_db,
         sqnr_db=tally.sqnr_db,
         cosine=tally.cosine,
+        factor=tally.factor,
         finite=tally.finite,
         channel=worst[0] if worst else None,
         channel_db=worst[1] if worst else None,

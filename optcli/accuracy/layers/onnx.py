@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from optcli.accuracy.layers import onnx_weights
 from optcli.accuracy.layers.measured import Measured, Sums
 from optcli.accuracy.layers.onnx_cut import Cut, exposed
-from optcli.accuracy.layers.onnx_graph import Graph, Pair, layer, pairs
+from optcli.accuracy.layers.onnx_graph import Graph, Pair, layer, pairs, seen_behind
 from optcli.artifact import Artifact
 from optcli.errors import StepError, first_line
 from optcli.formats import onnx as onnx_format
@@ -58,7 +58,8 @@ class _Work:
         cut = Cut(self.child, wanted, self._every)
         names = [pair.tensor for pair in wanted]
         needs = tuple(dict.fromkeys([*names, *cut.needs]))
-        exact = _Session(*exposed(self.floats, needs), needs, self._folder, self._threads)
+        sources = [seen_behind(self.floats, name) for name in needs]
+        exact = _Session(*exposed(self.floats, sources), needs, self._folder, self._threads)
         outs = [pair.out for pair in wanted]
         whole = _Session(*exposed(self.child, outs), names, self._folder, self._threads)
         alone: _Session | None = None

@@ -155,6 +155,11 @@ def _products(graph: Graph) -> Sequence[NodeProto]:
     return [x for x in graph.nodes if x.op_type in PRODUCTS and graph.dynamic.intersection(x.output)]
 
 
+def seen_behind(graph: Graph, tensor: str) -> str:
+    """What the layers behind a tensor see: of a quantized baseline, what is dequantized from it."""
+    return _pair(graph, tensor, tensor).out
+
+
 def _pair(child: Graph, tensor: str, name: str) -> Pair:
     chain: list[int] = []
     faces, out = [name], name

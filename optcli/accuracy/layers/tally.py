@@ -41,6 +41,11 @@ class Tally:
         return 10 * math.log10(max(self.signal, 1e-300) / self.noise)
 
     @property
+    def factor(self) -> float | None:
+        """What the wanted values are to be multiplied by to lie nearest to those that were found."""
+        return self.product / self.signal if self.finite and self.signal > 0 else None
+
+    @property
     def cosine(self) -> float | None:
         """Of the angle between them; None where one is all zeros."""
         length = math.sqrt(self.signal) * math.sqrt(self.found)
