@@ -122,7 +122,7 @@ class Proposals:
         if len(parts) > 1:
             for part in parts:
                 yield tuple(each for each in parts if each is not part)
-        for part in groups(self.layers):
+        for part in (*beginnings(self.layers), *groups(self.layers)):
             yield _joined((*parts, part))
 
     def _helped(self, history: Sequence[Trial]) -> Parts:

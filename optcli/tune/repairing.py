@@ -115,7 +115,7 @@ def _keep(folder: Path, found: Repair, observer: Observer) -> None:
 
 
 def search(
-    trying: Any, proposals: Proposals, first: Trial, trials: int, until: float, observer: Observer
+    trying: Trying, proposals: Proposals, first: Trial, trials: int, until: float, observer: Observer
 ) -> tuple[list[Trial], str]:
     """Every trial, and why there was no further one. `until` is a monotonic time."""
     done = [first]
