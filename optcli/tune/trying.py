@@ -155,7 +155,7 @@ class Trying:
     ) -> Trial:
         """With its speed over the float parent, where it is inside the bar or the first of all."""
         if start is not None and start.operators is not None and trial.operators is not None:
-            fewer = start.operators - trial.operators
+            fewer = max(0, start.operators - trial.operators)
             trial = trial.model_copy(update={"float_operators": fewer})
         if not trial.inside and start is not None:
             return trial

@@ -1,4 +1,4 @@
-"""A network with one layer that INT8 ruins, for real: the repair finds it and keeps the rest in INT8."""
+"""A network with layers that INT8 ruins, for real: the repair finds them, the rest stays in INT8."""
 
 from pathlib import Path
 

@@ -11,7 +11,7 @@ from optcli.errors import UsageError
 from optcli.observer import Silent
 from optcli.repair_report import Repair, Trial
 from optcli.report.repair_text import repair_text
-from optcli.results import Estimate
+from optcli.results import Estimate, RecipeSummary, Report, VariantReport
 from optcli.tune import repairing as room
 from optcli.tune.layers import Layer
 from optcli.tune.proposals import Proposals
@@ -168,3 +168,32 @@ def test_without_a_bar_there_is_nothing_to_get_inside_of(tmp_path: Path) -> None
     data = DATA.partition("accuracy:")[0]
     with pytest.raises(UsageError, match="accuracy is not judged"):
         repaired(recipe(tmp_path, INT8, data))
+
+
+@pytest.mark.usefixtures("simulated")
+def test_every_trial_is_in_the_report_of_the_last_build(tmp_path: Path) -> None:
+    path = recipe(tmp_path, INT8)
+    variants = {name: VariantReport(status="built") for name in ("plain", "int8")}
+    report = Report(
+        recipe=RecipeSummary(name="tiny", path=str(path), digest=""),
+        environment={},
+        baseline="plain",
+        recommended=None,
+        recommendation="",
+        started="",
+        finished="",
+        exit_code=1,
+        variants=variants,
+    )
+    kept = tmp_path / "a" / "tiny" / "report.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(report.to_json())
+    found = repaired(path)
+    after = Report.load(kept).variants
+    assert after["int8"].repair == found
+    assert after["plain"].repair is None
+
+
+def test_trials_lie_in_no_report_where_nothing_was_built(tmp_path: Path) -> None:
+    assert room._keep(tmp_path, None, Silent()) is None  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
