@@ -318,3 +318,20 @@ def test_images_of_the_project_are_not_in_git(repository):
         ["git", "-C", str(repository.folder), "status", "--porcelain"], capture_output=True, check=True
     )
     assert done.stdout == b""
+
+
+@pytest.mark.slow
+def test_operators_of_both_are_timed_by_the_runtimes_own_profiler(tmp_path):
+    from optcli.artifact import Artifact, Format
+    from optcli.baselines import Kept
+    from optcli.build.gating import explain
+    from optcli.settings import TensorSpec
+
+    inputs = [TensorSpec(name="image", shape=("batch", 3, 4, 4))]
+    artifact = Artifact("k", Format.ONNX, tmp_path, "fp32", 1, "d", {"outputs": ["logits"]})
+    write_model(tmp_path / "model.onnx")
+    kept = Kept(artifact, "onnxruntime", {"threads": 1})
+    times = explain._times(kept, inputs, tmp_path, "baseline")
+    assert {"MatMul", "Gemm"}.intersection(times)
+    assert all(value >= 0 for value in times.values())
+    assert explain._counts(kept)["MatMul"] == 1

@@ -61,8 +61,15 @@ def judge(gating: Gating, side: Side, variants: int) -> GatedVariant:
     judged = GatedVariant(runner=runner, comparisons=tuple(found), flags=tuple(flags))
     if judged.outcome == "accept":
         return judged
-    causes, operators = explain(gating.before, side, gating.made.plan.recipe.inputs, gating.logs)
-    return judged.model_copy(update={"causes": tuple(causes), "operators": tuple(operators)})
+    recipe = gating.made.plan.recipe
+    causes, operators, unknown = explain(gating.before, side, recipe.inputs, gating.logs)
+    return judged.model_copy(
+        update={
+            "causes": tuple(causes),
+            "operators": tuple(operators),
+            "flags": (*judged.flags, *unknown),
+        }
+    )
 
 
 def _latency(gating: Gating, side: Side, variants: int) -> tuple[list[Comparison], list[str]]:
