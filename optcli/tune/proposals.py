@@ -150,11 +150,16 @@ def _ratio(trial: Trial) -> float:
 
 
 def _joined(parts: Sequence[Component]) -> Parts:
-    """The parts without those that want an option otherwise than one before them."""
+    """Parts together, without those that contradict one before them or add nothing to another."""
     found: list[Component] = []
     options: dict[str, Any] = {}
     for part in parts:
         if all(options.get(key, value) == value for key, value in part.options.items()):
             options.update(part.options)
             found.append(part)
-    return tuple(found)
+    return tuple(part for part in found if not any(_is_within(part, other) for other in found))
+
+
+def _is_within(part: Component, other: Component) -> bool:
+    """Whether another part leaves all of it in float anyway, and more."""
+    return not part.options and part.floats < other.floats

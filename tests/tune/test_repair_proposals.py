@@ -173,3 +173,15 @@ def test_then_the_worst_layers_in_doubling_numbers_join_the_best() -> None:
     history.append(trial(2, 0.05))
     assert mine.next(3, history) == (only, worst(ranking, 2))
     assert worst(ranking, 2).floats == {"middle", "right"}
+
+
+def test_a_part_that_lies_within_another_is_not_named_beside_it() -> None:
+    mine, history = proposals(singly=100), [trial(0, 0.10)]
+    for number in range(1, 40):
+        parts = mine.next(number, history)
+        if parts is None:
+            break
+        history.append(trial(number, 0.10 + number / 100))
+        floats = [part.floats for part in parts if not part.options]
+        assert not any(one < other for one in floats for other in floats)
+    assert number > 16
