@@ -101,6 +101,10 @@ def test_one_action_in_the_words_of_the_pass(given, made_by, expected):
     assert expected in found if expected else not found
 
 
+def test_what_is_not_quantized_is_not_told_to_stay_in_floats():
+    assert advice.of(row(), {}, "fp32") == "leave conv as it was"
+
+
 def test_what_cannot_be_compared_says_why():
     assert "made from" in compare(made(), made(Format.AOTI), INPUT, {}, None).reason
     assert "cannot be matched" in compare(made(Format.TORCH), made(), INPUT, {}, None).reason

@@ -208,7 +208,7 @@ def test_what_is_rejected_shows_where_the_error_starts(files, optcli):
         ("weight", "MatMul"),
     }
     assert [row["own_db"] for row in rows] == [0.0, 0.0, None, None]
-    assert rows[0]["advice"] == "leave logits in floating point"
+    assert rows[0]["advice"] == "leave logits as it was"
 
 
 def test_layers_of_one_file_are_shown_where_they_are_asked_for(files, optcli):

@@ -24,6 +24,7 @@ _IGNORES = {
     "convert_precision": "ignored_names",
 }
 _CLIPS = 1e-3
+_FULL = ("fp32", "fp64")
 _PARALLEL = 0.98
 _SCALED = 0.2
 _CHANNEL_APART_DB = 12.0
@@ -41,8 +42,8 @@ def incomparable(baseline: Artifact, child: Artifact) -> str | None:
     return None
 
 
-def of(row: LayerError, made_by: Mapping[str, Any]) -> str:
-    """One action for a row; "" where the layer adds nothing."""
+def of(row: LayerError, made_by: Mapping[str, Any], precision: str = "int8") -> str:
+    """One action for a row of a child of this precision; "" where the layer adds nothing."""
     if row.finite and row.own_db is None:
         return ""
     name, options = made_by.get("step", ""), made_by.get("options") or {}
@@ -53,6 +54,8 @@ def of(row: LayerError, made_by: Mapping[str, Any]) -> str:
         return _wider(row, name, options)
     if row.kind == "weight" and _per_channel_helps(row, name, options):
         return f"{{{name}: {{per_channel: true}}}}: channel {row.channel} drowns in the scale of others"
+    if precision in _FULL:
+        return f"leave {row.node or row.tensor} as it was"
     return _leave(row, name)
 
 

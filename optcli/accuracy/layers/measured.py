@@ -81,11 +81,12 @@ class Sums:
             row.outside += int(((exact < bounds[0]) | (exact > bounds[1])).sum())
 
     def pieces(self, pairs: Sequence[P]) -> Iterator[Sequence[P]]:
-        """Pairs in pieces that fit into memory, by the largest tensor so far: few later are larger."""
+        """Pairs in pieces that fit in memory, by the mean of those so far: later ones are smaller."""
         start = 0
         while start < len(pairs):
-            largest = max((4 * math.prod(row.shape) for row in self._rows.values()), default=0)
-            count = max(_FEWEST, min(_MOST, _PIECE_BYTES // largest)) if largest else _FEWEST
+            sizes = [4 * math.prod(row.shape) for row in self._rows.values()]
+            mean = sum(sizes) // len(sizes) if sizes else _PIECE_BYTES
+            count = max(_FEWEST, min(_MOST, _PIECE_BYTES // max(1, mean)))
             yield pairs[start : start + count]
             start += count
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from optcli.accuracy.layers import onnx_weights
 from optcli.accuracy.layers.measured import Measured, Sums
 from optcli.accuracy.layers.onnx_cut import Cut, exposed
-from optcli.accuracy.layers.onnx_graph import Graph, Pair, layer, pairs, seen_behind
+from optcli.accuracy.layers.onnx_graph import Graph, Pair, layer, name_of, pairs, seen_behind
 from optcli.artifact import Artifact
 from optcli.errors import StepError, first_line
 from optcli.formats import onnx as onnx_format
@@ -118,7 +118,8 @@ class _Work:
         node = layer(self.floats, pair.tensor, self._tensors - {pair.tensor})
         if node is None:
             return self.sums.error(pair.tensor, "", "input")
-        return self.sums.error(pair.tensor, node.name, node.op_type)
+        theirs = layer(self.child, pair.root, set(self._every) - set(pair.faces))
+        return self.sums.error(pair.tensor, name_of(node, theirs), node.op_type)
 
 
 def _named(graph: Graph, feed: Feed) -> dict[str, np.ndarray]:

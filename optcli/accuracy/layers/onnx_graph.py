@@ -174,6 +174,11 @@ def _pair(child: Graph, tensor: str, name: str) -> Pair:
     return Pair(tensor, name, tuple(dict.fromkeys(chain)), tuple(dict.fromkeys(faces)), out)
 
 
+def name_of(node: NodeProto, theirs: NodeProto | None) -> str:
+    """A layer's name; where the float network gives none, the one that the pass gave it."""
+    return str(node.name or (theirs.name.removesuffix("_quant") if theirs is not None else ""))
+
+
 def layer(graph: Graph, name: str, stop: set[str]) -> NodeProto | None:
     """The layer that computes a tensor: the nearest product behind it, else the node that makes it.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from optcli.accuracy.layers.measured import weight_error
-from optcli.accuracy.layers.onnx_graph import PRODUCTS, Graph, Pair, layer
+from optcli.accuracy.layers.onnx_graph import PRODUCTS, Graph, Pair, layer, name_of
 from optcli.layer_errors import LayerError
 
 if TYPE_CHECKING:
@@ -35,14 +35,16 @@ def errors(floats: Graph, child: Graph, pairs: Sequence[Pair]) -> Iterator[Layer
         if array.shape != found.shape and array.shape == found.shape[::-1]:
             found = np.transpose(found)
         if array.shape == found.shape and array.ndim > 1:
-            yield _row(name, one, array, found)
+            yield _row(name, name_of(one, other), one, array, found)
 
 
-def _row(name: str, node: NodeProto, wanted: np.ndarray, found: np.ndarray) -> LayerError:
+def _row(
+    name: str, layer_name: str, node: NodeProto, wanted: np.ndarray, found: np.ndarray
+) -> LayerError:
     transposed = any(each.name == "transB" and each.i for each in node.attribute)
     columns = node.op_type == "MatMul" or (node.op_type == "Gemm" and not transposed)
     axis = wanted.ndim - 1 if columns else 0
-    return weight_error(name, node.name, node.op_type, wanted, found, axis)
+    return weight_error(name, layer_name, node.op_type, wanted, found, axis)
 
 
 def _floats(graph: Graph, node: NodeProto) -> tuple[str, np.ndarray] | None:

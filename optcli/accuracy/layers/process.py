@@ -30,7 +30,7 @@ def serve(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     feeds, count = _feeds(inputs, payload)
     measured = _measured(baseline, child, feeds, inputs, payload["threads"])
     rows = sorted(measured.rows, key=lambda row: row.rank)
-    advised = [_advised(row, payload["made_by"]) for row in rows]
+    advised = [_advised(row, payload["made_by"], child.precision) for row in rows]
     found = Layers(
         rows=tuple(advised), compared=measured.compared, samples=count, reason=measured.reason
     )
@@ -55,8 +55,8 @@ def _measured(
     return exported.compare(baseline, child, feeds, inputs)
 
 
-def _advised(row: LayerError, made_by: dict[str, Any]) -> LayerError:
-    return row.model_copy(update={"advice": advice.of(row, made_by)})
+def _advised(row: LayerError, made_by: dict[str, Any], precision: str) -> LayerError:
+    return row.model_copy(update={"advice": advice.of(row, made_by, precision)})
 
 
 def _feeds(inputs: tuple[TensorSpec, ...], payload: dict[str, Any]) -> tuple[list[Feed], int]:

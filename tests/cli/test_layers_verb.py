@@ -1,0 +1,90 @@
+"""`optcli verify-accuracy --layers` on a build: against the float artifact in a variant's own chain."""
+
+import json
+
+import pytest
+from tiny_project import DATA
+
+# A baseline that is not what INT8 was made from, and a pass that breaks what it is given.
+VARIANTS = """\
+  other: ["./broken.py:Broken"]
+  int8: [quantize_onnxruntime]
+  dead: [quantize_onnxruntime, "./broken.py:Broken"]
+"""
+BROKEN = '''\
+"""A pass of the user's own."""
+
+from typing import ClassVar
+
+from optcli.artifact import Format
+from optcli.formats import onnx
+from optcli.passes import Made, Pass
+
+
+class Broken(Pass):
+    """Turns the sign of what the network gives."""
+
+    accepts: ClassVar = (Format.ONNX,)
+
+    def produces(self, source):
+        return Format.ONNX
+
+    def run(self, source, job):
+        from onnx import helper
+
+        model = onnx.open(source.path)
+        last = next(node for node in model.graph.node if "logits" in node.output)
+        last.output[0] = "turned"
+        model.graph.node.append(helper.make_node("Neg", ["turned"], ["logits"], name="neg"))
+        onnx.save(model, job.out)
+        return Made(precision=source.precision, facts={})
+'''
+
+
+@pytest.fixture
+def built(place):
+    (place.folder / "broken.py").write_text(BROKEN)
+    place.recipe(VARIANTS, data=DATA.replace("max_drop: 0.5", "max_drop: 1.0"))
+    place.build()
+    return place
+
+
+@pytest.mark.slow
+def test_a_variant_is_compared_with_what_it_was_quantized_from(built, optcli):
+    said = optcli("verify-accuracy", "--layers", "int8", "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)["variants"]
+    assert found["dead"]["layers"] is None
+    layers = found["int8"]["layers"]
+    assert layers["reason"] is None
+    # Against `other`, which turns signs, it would be below 0 dB.
+    assert min(row["own_db"] for row in layers["rows"] if row["own_db"] is not None) > 20
+    product = next(row for row in layers["rows"] if row["operator"] == "MatMul")
+    assert product["advice"].startswith("{quantize_onnxruntime: {")
+
+    text = optcli("verify-accuracy", "recipe.yaml", "--layers", "dead")
+    assert "cached" not in text.err
+    first = text.out.split("where the error starts")[1].splitlines()[2]
+    assert "MatMul" in first
+    assert "-6.0 dB" in first
+
+    again = optcli("verify-accuracy", "--layers", "recipe.yaml")
+    assert again.err.count("cached") == 2
+    assert again.out.count("where the error starts") == 2
+
+
+def test_an_unknown_variant_and_the_baseline_are_refused(place, optcli):
+    unknown = optcli("verify-accuracy", "--layers", "copid")
+    assert unknown.code == 2
+    assert "did you mean 'copied'?" in unknown.err
+    assert optcli("verify-accuracy", "--layers", "plain").code == 2
+
+
+def test_a_recipe_that_is_gone_is_said(place, optcli):
+    path = place.artifacts / "tiny" / "report.json"
+    report = json.loads(path.read_text())
+    report["recipe"]["path"] = str(place.folder / "nowhere.yaml")
+    path.write_text(json.dumps(report))
+    said = optcli("verify-accuracy", "--layers", "copied")
+    assert said.code == 2
+    assert "the recipe of this report is gone" in said.err
