@@ -1,0 +1,37 @@
+"""A trial that looks faster is measured again, over fresh processes; one that does not is not."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from optcli.build.execute import Settings
+from optcli.observer import Silent
+from optcli.repair_report import Trial
+from optcli.results import Estimate
+from optcli.tune.trying import Trying
+
+FIRST = Trial(number=0, label="as it is", options={}, operators=8, seconds=1.0)
+TRIAL = Trial(number=1, label="", options={}, inside=True, operators=6, seconds=1.0)
+
+
+@pytest.mark.parametrize(("first", "second", "asked"), [(1.3, 0.98, [1, 5]), (0.9, 1.3, [1])])
+def test_what_looks_faster_must_be_so_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: float, second: float, asked: list[int]
+) -> None:
+    launches: list[int] = []
+
+    def measured(_: Any, trial: Trial, *__: Any, launches_: list[int] = launches, **more: int) -> Trial:
+        launches_.append(more["launches"])
+        value = first if len(launches_) == 1 else second
+        ratio = Estimate(value=value, low=value - 0.01, high=value + 0.01)
+        return trial.model_copy(update={"speedup": ratio})
+
+    monkeypatch.setattr(Trying, "_measured", measured)
+    nothing: Any = SimpleNamespace()
+    trying = Trying(nothing, "int8", 0, nothing, tmp_path, Silent(), Settings())
+    found = trying._timed(TRIAL, nothing, "int8.trial-1", nothing, FIRST)
+    assert launches == asked
+    assert not found.pays
+    assert found.float_operators == 2
