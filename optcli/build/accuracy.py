@@ -215,5 +215,5 @@ def _code() -> list[str]:
     """The files of optcli that decide an evaluation or a comparison."""
     room = Path(accuracy.__file__).parent
     judging = {"verdicts.py", "policies.py"}
-    files = [path for path in room.rglob("*.py") if path.name not in judging]
+    files = [x for x in room.rglob("*.py") if x.name not in judging and x.parent.name != "layers"]
     return sorted(f"accuracy/{path.relative_to(room).as_posix()}" for path in files)
