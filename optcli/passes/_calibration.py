@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,9 @@ from optcli.sample import Sample, SampleSet, collate
 
 if TYPE_CHECKING:
     import numpy as np
+
+# Of glibc's malloc.h; and the size from which on a block is the system's own until it is freed.
+_M_MMAP_THRESHOLD, _OWN_BLOCK_BYTES = -3, 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Feeds:
         count = min(samples, len(self._set))
         self._positions = [index * len(self._set) // count for index in range(count)]
         self._rounds = 0
+        _give_activations_back()
 
     @property
     def samples(self) -> int:
@@ -89,6 +95,16 @@ class Feeds:
                     hint="take this sample out of the calibration data",
                 )
         return sample
+
+
+def _give_activations_back() -> None:
+    """Let large blocks go when they are freed, whatever small ones were kept beside them.
+
+    glibc takes them from the heap once it has seen some freed. The few numbers that a calibrator keeps
+    of each batch then hold whole activations: NNCF on PyTorch grew by 1.3 MB an image.
+    """
+    with suppress(OSError, AttributeError):  # another C library has other ways
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _OWN_BLOCK_BYTES)
 
 
 def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
