@@ -14,8 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "optcli"
 
 GROUND = {
     "errors", "observer", "artifact", "digest", "sample", "registry", "environment", "settings",
-    "results", "statistics", "user_code", "user_imports", "workers", "gate_report", "postprocess",
-    "accuracy_settings", "outcomes", "layer_errors", "repair_report",
+    "results", "statistics", "user_code", "user_imports", "workers",
 }  # fmt: skip
 FORMATS_UP = {"passes", "runners", "sources", "data"}
 BUILD = {*FORMATS_UP, "recipe", "formats", "store", "latency", "accuracy"}

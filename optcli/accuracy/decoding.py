@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from optcli import user_code
 from optcli.accuracy.metrics import Seen
 from optcli.errors import InputError, OptcliError, did_you_mean, first_line
-from optcli.postprocess import BoxDecoding, PostprocessSettings, YoloxDecoding
+from optcli.settings.postprocess import BoxDecoding, PostprocessSettings, YoloxDecoding
 
 if TYPE_CHECKING:
     import numpy as np

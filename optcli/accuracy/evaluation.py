@@ -12,12 +12,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from optcli import runners, workers
-from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Artifact
 from optcli.observer import Observer
-from optcli.outcomes import Stability
-from optcli.postprocess import PostprocessSettings
+from optcli.results.outcomes import Stability
 from optcli.settings import TensorSpec
+from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.postprocess import PostprocessSettings
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.accuracy.metrics import Seen
 from optcli.accuracy.metrics._classes import best, rows_of_scores
 from optcli.errors import RunnerError
-from optcli.outcomes import Stability
+from optcli.results.outcomes import Stability
 
 if TYPE_CHECKING:
     import numpy as np

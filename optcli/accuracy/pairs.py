@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from optcli import environment
 from optcli.accuracy.evaluation import Evaluation
 from optcli.errors import InputError
-from optcli.outcomes import Accuracy, ClassChange, Estimate, Figure, OutputError
+from optcli.results.outcomes import Accuracy, ClassChange, Estimate, Figure, OutputError
 from optcli.statistics import drop_interval, mcnemar
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import math
 from statistics import NormalDist
 from typing import Literal
 
-from optcli.accuracy_settings import AccuracySettings
-from optcli.outcomes import Outcome
 from optcli.results import Accuracy, Verdict
+from optcli.results.outcomes import Outcome
+from optcli.settings.accuracy import AccuracySettings
 
 # A drop of exactly the bar passes, whatever the last bit of the division says.
 _ROUNDING = 1e-12

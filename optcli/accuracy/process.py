@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from optcli import data, runners
 from optcli.accuracy import decoding, kept, merging, metrics, saturation, stability
 from optcli.accuracy.metrics import Metric, Seen
-from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Artifact
 from optcli.data import DataSettings
 from optcli.errors import InputError
-from optcli.postprocess import PostprocessSettings
 from optcli.runners import Runner
 from optcli.sample import Batch, SampleSet, collate, cycled
 from optcli.settings import TensorSpec, batch_range
+from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.postprocess import PostprocessSettings
 from optcli.workers import Channel
 
 if TYPE_CHECKING:

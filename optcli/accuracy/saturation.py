@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from optcli import environment
-from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Artifact, Format
+from optcli.settings.accuracy import AccuracySettings
 
 if TYPE_CHECKING:
     import numpy as np

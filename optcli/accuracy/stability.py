@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from optcli.outcomes import Stability
+from optcli.results.outcomes import Stability
 from optcli.sample import Batch, SampleSet, collate, cycled
 
 if TYPE_CHECKING:

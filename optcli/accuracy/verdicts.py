@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.accuracy import policies, saturation
-from optcli.accuracy_settings import AccuracySettings
-from optcli.outcomes import Accuracy, OutputError, Stability, Verdict
+from optcli.results.outcomes import Accuracy, OutputError, Stability, Verdict
+from optcli.settings.accuracy import AccuracySettings
 
 # Noise with a hundredth of the signal's power. Labels say what that costs; without them nobody can.
 _DOUBTFUL_DB = 20.0

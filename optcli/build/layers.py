@@ -15,10 +15,10 @@ from optcli.artifact import Artifact
 from optcli.build.entries import artifact_of
 from optcli.digest import of_value
 from optcli.errors import OptcliError, UsageError, did_you_mean
-from optcli.layer_errors import Layers
 from optcli.observer import Observer, Silent
 from optcli.recipe import Recipe, load
 from optcli.results import Report, VariantReport
+from optcli.results.layers import Layers
 from optcli.store import Entry, Store, key_of
 
 _KIND = "layers"

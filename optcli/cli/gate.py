@@ -15,7 +15,7 @@ from optcli.cli.progress import Progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from optcli.gate_report import GateReport
+    from optcli.results.gate import GateReport
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

@@ -11,7 +11,7 @@ import click
 from optcli.cli import options
 
 if TYPE_CHECKING:
-    from optcli.gate_report import Trend
+    from optcli.results.gate import Trend
 
 
 @click.command("history")

@@ -11,8 +11,8 @@ from optcli.cli import options
 from optcli.cli.progress import Progress
 from optcli.cli.repairing import RECIPES
 from optcli.errors import ExitCode, UsageError
-from optcli.outcomes import ACCURACY_VERDICTS
 from optcli.results import Report, Verdict
+from optcli.results.outcomes import ACCURACY_VERDICTS
 
 
 @click.command("verify-accuracy")

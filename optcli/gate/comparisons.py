@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from optcli.gate.rule import Decision, Rule
-from optcli.gate_report import Comparison, Metric, Unit
 from optcli.results import Estimate, Outcome, Verdict
+from optcli.results.gate import Comparison, Metric, Unit
 from optcli.settings import GateBar
 
 _OUTCOMES: dict[str, Outcome] = {"pass": "accept", "fail": "reject", "inconclusive": "inconclusive"}

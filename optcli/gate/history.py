@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from optcli.digest import of_value
 from optcli.errors import InputError
-from optcli.gate_report import Entry, GateReport, Trend
+from optcli.results.gate import Entry, GateReport, Trend
 from optcli.store import disk
 from optcli.store.locks import held
 

@@ -13,11 +13,11 @@ from optcli.errors import RunnerError
 from optcli.gate import comparisons
 from optcli.gate.rule import Decision, Rule, planned
 from optcli.gate.sequence import Figure, until_decided
-from optcli.gate_report import Comparison, Metric
 from optcli.latency import Candidate, Measured
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.observer import Observer
 from optcli.results import Estimate, Latency
+from optcli.results.gate import Comparison, Metric
 from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings, TensorSpec
 from optcli.statistics import log_ratios, needed
 

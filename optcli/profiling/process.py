@@ -17,13 +17,13 @@ from optcli.accuracy.metrics import Seen
 from optcli.artifact import Artifact
 from optcli.errors import InputError
 from optcli.latency.noise import Noise
-from optcli.postprocess import PostprocessSettings
 from optcli.profiling import feeds
 from optcli.profiling.events import Reading, Times, times
 from optcli.profiling.feeds import Feeds
 from optcli.profiling.profiler import Profiler, of_runner
 from optcli.profiling.record import StageTime
 from optcli.settings import TensorSpec
+from optcli.settings.postprocess import PostprocessSettings
 from optcli.workers import Channel
 
 if TYPE_CHECKING:

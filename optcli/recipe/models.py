@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny
 
-from optcli.accuracy_settings import AccuracySettings
 from optcli.data import DataSettings
 from optcli.digest import of_value
 from optcli.passes import Pass
-from optcli.postprocess import PostprocessSettings
 from optcli.runners import Runner
 from optcli.settings import GateSettings, LatencySettings, Settings, SloSettings, TensorSpec
+from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.postprocess import PostprocessSettings
 
 ROLES = ("calibration", "training", "validation", "evaluation")
 

@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from optcli import passes, registry, runners
-from optcli.accuracy_settings import AccuracySettings
 from optcli.data import DataSettings
-from optcli.postprocess import PostprocessSettings
 from optcli.recipe.models import REQUIRED, ROLES, Header, ModelSettings, VariantSettings
 from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings, SymbolRange, TensorSpec
+from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.postprocess import PostprocessSettings
 
 # The first line of a recipe, by which editors find the schema beside it.
 SCHEMA_FILE = "recipe.schema.json"

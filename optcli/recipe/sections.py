@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optcli import data, sources, user_code
-from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Format
 from optcli.data import DataSettings
 from optcli.errors import UsageError, did_you_mean
-from optcli.postprocess import PostprocessSettings
 from optcli.recipe.models import KEYS, REQUIRED, ROLES, Header, ModelSettings
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.wording import allowed_keys, checked, found, unknown_keys
@@ -23,6 +21,8 @@ from optcli.settings import (
     SymbolRange,
     TensorSpec,
 )
+from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.postprocess import PostprocessSettings
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}(?<!\.)")
 _SETTINGS: dict[str, type[Settings]] = {

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
-from optcli.layer_errors import Layers
-from optcli.outcomes import ACCURACY_VERDICTS
 from optcli.report import layers_text, wording
 from optcli.results import Report, VariantReport, Verdict
+from optcli.results.layers import Layers
+from optcli.results.outcomes import ACCURACY_VERDICTS
 
 # What XML 1.0 cannot hold.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.outcomes import ACCURACY_VERDICTS
 from optcli.report import layers_text, wording
 from optcli.results import Accuracy, Report, VariantReport
+from optcli.results.outcomes import ACCURACY_VERDICTS
 
 
 def accuracy_text(report: Report) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.layer_errors import LayerError, Layers
+from optcli.results.layers import LayerError, Layers
 
 WORST = 10
 

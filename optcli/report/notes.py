@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from optcli.outcomes import POLICIES
 from optcli.report import wording
 from optcli.results import Report
+from optcli.results.outcomes import POLICIES
 
 
 @dataclass

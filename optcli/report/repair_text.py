@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.repair_report import Repair, Trial
 from optcli.report import wording
 from optcli.results import Estimate
+from optcli.results.repair import Repair, Trial
 
 
 def repair_text(found: Repair) -> str:

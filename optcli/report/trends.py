@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from optcli.gate_report import Entry, Trend
 from optcli.report import wording
 from optcli.report.html import marks, scales
 from optcli.report.html.document import document, section
 from optcli.report.html.marks import Area
 from optcli.report.html.tags import Markup, tag
+from optcli.results.gate import Entry, Trend
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 40

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from optcli.outcomes import POLICIES
 from optcli.results import Accuracy, Estimate, OutputError, VariantReport, Verdict
+from optcli.results.outcomes import POLICIES
 
 NONE = "n/a"
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from optcli.outcomes import Result
+from optcli.results.outcomes import Result
 
 Operation = Literal["matmul", "convolution"]
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")

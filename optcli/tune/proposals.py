@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from optcli.repair_report import Trial
+from optcli.results.repair import Trial
 from optcli.tune.components import Component, beginnings, calibrations, groups, worst
 from optcli.tune.layers import Layer
 

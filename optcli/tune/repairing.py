@@ -19,8 +19,8 @@ from optcli.build.execute import Settings
 from optcli.errors import UsageError, did_you_mean
 from optcli.observer import Observer, Silent
 from optcli.recipe import Recipe, load
-from optcli.repair_report import Repair, Trial
 from optcli.results import Accuracy, Report
+from optcli.results.repair import Repair, Trial
 from optcli.store import Store
 from optcli.tune import patch
 from optcli.tune.layers import layers_of

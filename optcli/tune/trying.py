@@ -22,8 +22,8 @@ from optcli.errors import OptcliError, StepError
 from optcli.latency import Candidate
 from optcli.observer import Observer
 from optcli.recipe import Recipe, Variant
-from optcli.repair_report import Trial
 from optcli.results import Accuracy, Estimate
+from optcli.results.repair import Trial
 from optcli.settings import LatencySettings
 from optcli.store import Store
 

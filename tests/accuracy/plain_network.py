@@ -4,11 +4,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Format
 from optcli.runners import Runner
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
+from optcli.settings.accuracy import AccuracySettings
 
 BAR = AccuracySettings()
 SPEC = TensorSpec(name="x", shape=("batch", 3), batch={"min": 1, "opt": 4, "max": 8})

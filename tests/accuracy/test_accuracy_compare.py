@@ -6,8 +6,8 @@ from plain_network import BAR, Samples
 
 from optcli import accuracy
 from optcli.accuracy import pairs
-from optcli.accuracy_settings import AccuracySettings
 from optcli.errors import InputError
+from optcli.settings.accuracy import AccuracySettings
 from optcli.statistics import drop_interval
 
 

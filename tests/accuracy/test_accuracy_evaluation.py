@@ -4,10 +4,10 @@ from plain_network import Network, Samples
 
 from optcli import accuracy
 from optcli.accuracy import kept
-from optcli.accuracy_settings import AccuracySettings
 from optcli.errors import InputError, RunnerError
 from optcli.observer import Silent
 from optcli.settings import TensorSpec
+from optcli.settings.accuracy import AccuracySettings
 
 
 def test_counts_what_is_right_sample_by_sample(evaluate):

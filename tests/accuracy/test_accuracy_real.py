@@ -3,10 +3,10 @@
 import pytest
 
 from optcli import accuracy
-from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Artifact, Format
 from optcli.observer import Silent
 from optcli.settings import TensorSpec
+from optcli.settings.accuracy import AccuracySettings
 
 
 @pytest.mark.slow

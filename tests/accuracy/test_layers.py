@@ -11,7 +11,6 @@ from optcli.artifact import Artifact, Format
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
-from optcli.layer_errors import LayerError, Layers
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
@@ -20,6 +19,7 @@ from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.passes.quantize_pt2e import QuantizePt2e
 from optcli.passes.to_openvino import ToOpenvino
+from optcli.results.layers import LayerError, Layers
 
 INPUT = INPUTS["Conv"]
 SOUND_DB = 25.0

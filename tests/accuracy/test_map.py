@@ -12,12 +12,12 @@ from optcli import accuracy
 from optcli.accuracy import decoding, kept, merging, resampling
 from optcli.accuracy.metrics import Seen
 from optcli.accuracy.metrics.map import Map
-from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError
 from optcli.observer import Silent
-from optcli.postprocess import PostprocessSettings
 from optcli.settings import TensorSpec
+from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.postprocess import PostprocessSettings
 
 
 def library_stats(images, truths, found):

@@ -7,9 +7,9 @@ from plain_network import Samples
 from optcli import accuracy
 from optcli.accuracy import metrics, resampling
 from optcli.accuracy.metrics import Seen
-from optcli.accuracy_settings import AccuracySettings
 from optcli.errors import InputError, UsageError
-from optcli.postprocess import PostprocessSettings
+from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.postprocess import PostprocessSettings
 
 
 def seen(outputs, targets, **more):

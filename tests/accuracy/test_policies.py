@@ -5,8 +5,8 @@ import pytest
 
 from optcli import accuracy
 from optcli.accuracy import pairs, policies
-from optcli.accuracy_settings import AccuracySettings
 from optcli.results import Accuracy, Estimate
+from optcli.settings.accuracy import AccuracySettings
 from optcli.statistics import drop_interval, mcnemar
 
 

@@ -8,11 +8,11 @@ from plain_network import BAR, Network, Samples
 
 from optcli import accuracy, environment
 from optcli.accuracy import evaluation, labels, saturation
-from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError
 from optcli.observer import Silent
-from optcli.outcomes import Accuracy, Stability
+from optcli.results.outcomes import Accuracy, Stability
+from optcli.settings.accuracy import AccuracySettings
 
 
 @pytest.mark.parametrize("jobs", [2, 3, 7])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from optcli import accuracy
-from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Artifact, Format
 from optcli.observer import Silent
 from optcli.settings import TensorSpec
+from optcli.settings.accuracy import AccuracySettings
 
 CLASSES = 3
 

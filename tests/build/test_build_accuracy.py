@@ -8,13 +8,13 @@ from tiny_project import DATA, Heard
 
 from optcli import accuracy
 from optcli.accuracy import Evaluation
-from optcli.accuracy_settings import AccuracySettings
 from optcli.artifact import Artifact, Format
 from optcli.build import accuracy as judging
 from optcli.build.accuracy import Circumstances, Subject, compare_all
 from optcli.errors import RunnerError
 from optcli.recipe import load
 from optcli.runners import find
+from optcli.settings.accuracy import AccuracySettings
 
 
 def subject(name, folder):

@@ -6,8 +6,8 @@ import pytest
 from tiny_project import DATA
 
 from optcli import tune
-from optcli.repair_report import Repair, Trial
 from optcli.results import Estimate, Report, Verdict
+from optcli.results.repair import Repair, Trial
 
 INT8 = "  int8: [quantize_onnxruntime]   # static\n"
 

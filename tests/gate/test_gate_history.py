@@ -7,8 +7,8 @@ import pytest
 
 from optcli.errors import InputError, StoreError
 from optcli.gate import comparisons, history
-from optcli.gate_report import Entry, GatedVariant, GateReport, Trend
 from optcli.results import RecipeSummary
+from optcli.results.gate import Entry, GatedVariant, GateReport, Trend
 
 
 def run(p99_ms, model="cpu one", finished="2026-01-01T00:00:00+00:00"):

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 import pytest
 
 from optcli.gate import comparisons, decide, planned
-from optcli.gate_report import Comparison, GatedVariant, GateReport, OperatorGrowth, worst
 from optcli.report import gate
 from optcli.results import Estimate, RecipeSummary, Verdict
+from optcli.results.gate import Comparison, GatedVariant, GateReport, OperatorGrowth, worst
 from optcli.settings import GateBar, GateSettings
 
 BAR = GateBar(limit=0.05)

@@ -4,8 +4,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from optcli.gate_report import Entry, Trend
 from optcli.report import trends
+from optcli.results.gate import Entry, Trend
 
 
 def trend(values, steps=(), unit="ms", variant="onnx"):

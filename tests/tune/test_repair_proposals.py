@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from optcli.repair_report import Trial
 from optcli.results import Estimate
+from optcli.results.repair import Trial
 from optcli.tune.components import calibrations, groups, worst
 from optcli.tune.layers import Layer, onnx_layers, openvino_layers
 from optcli.tune.proposals import Proposals

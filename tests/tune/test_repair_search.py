@@ -9,9 +9,9 @@ from tiny_project import DATA, HEAD, write_images, write_model
 from optcli import tune
 from optcli.errors import UsageError
 from optcli.observer import Silent
-from optcli.repair_report import Repair, Trial
 from optcli.report.repair_text import repair_text
 from optcli.results import Estimate, RecipeSummary, Report, VariantReport
+from optcli.results.repair import Repair, Trial
 from optcli.tune import repairing as room
 from optcli.tune.layers import Layer
 from optcli.tune.proposals import Proposals

@@ -8,8 +8,8 @@ import pytest
 
 from optcli.build.execute import Settings
 from optcli.observer import Silent
-from optcli.repair_report import Trial
 from optcli.results import Estimate
+from optcli.results.repair import Trial
 from optcli.tune.trying import Trying
 
 FIRST = Trial(number=0, label="as it is", options={}, operators=8, seconds=1.0)

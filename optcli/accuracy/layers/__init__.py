@@ -13,7 +13,7 @@ from typing import Any
 from optcli import workers
 from optcli.accuracy.layers import advice
 from optcli.artifact import Artifact
-from optcli.layer_errors import Layers
+from optcli.results.layers import Layers
 from optcli.settings import TensorSpec
 
 SAMPLES = 8

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from optcli.artifact import Artifact, Format
-from optcli.layer_errors import LayerError
+from optcli.results.layers import LayerError
 
 _COMPARABLE = {
     Format.ONNX: (Format.ONNX,),

@@ -13,7 +13,7 @@ from optcli.errors import StepError, first_line
 from optcli.formats import exported as exported_format
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_calls
-from optcli.layer_errors import LayerError
+from optcli.results.layers import LayerError
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from optcli.accuracy.layers.tally import Tally, worst_channel
-from optcli.layer_errors import LayerError
+from optcli.results.layers import LayerError
 
 if TYPE_CHECKING:
     import numpy as np

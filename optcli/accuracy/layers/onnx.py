@@ -14,7 +14,7 @@ from optcli.accuracy.layers.onnx_graph import Graph, Pair, layer, name_of, pairs
 from optcli.artifact import Artifact
 from optcli.errors import StepError, first_line
 from optcli.formats import onnx as onnx_format
-from optcli.layer_errors import LayerError
+from optcli.results.layers import LayerError
 
 if TYPE_CHECKING:
     import numpy as np

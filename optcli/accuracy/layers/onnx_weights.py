@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from optcli.accuracy.layers.measured import weight_error
 from optcli.accuracy.layers.onnx_graph import PRODUCTS, Graph, Pair, layer, name_of
-from optcli.layer_errors import LayerError
+from optcli.results.layers import LayerError
 
 if TYPE_CHECKING:
     import numpy as np

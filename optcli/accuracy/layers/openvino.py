@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.accuracy.layers.measured import Measured, Sums, weight_error
 from optcli.artifact import Artifact
 from optcli.formats import openvino as openvino_format
-from optcli.layer_errors import LayerError
+from optcli.results.layers import LayerError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ from optcli.accuracy.layers import advice, exported, onnx, openvino, torch
 from optcli.accuracy.layers.measured import Measured
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
-from optcli.layer_errors import LayerError, Layers
+from optcli.results.layers import LayerError, Layers
 from optcli.sample import cycled
 from optcli.settings import TensorSpec, batch_range
 from optcli.workers import Channel

@@ -10,7 +10,7 @@ from optcli.accuracy.layers.measured import Measured, Sums, weight_error
 from optcli.artifact import Artifact
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_calls
-from optcli.layer_errors import LayerError
+from optcli.results.layers import LayerError
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from optcli import registry
-from optcli.accuracy_settings import AccuracySettings
 from optcli.errors import InputError, UsageError, did_you_mean
 from optcli.settings import Settings
+from optcli.settings.accuracy import AccuracySettings
 
 if TYPE_CHECKING:
     import numpy as np

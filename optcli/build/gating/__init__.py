@@ -19,10 +19,10 @@ from optcli.build.phases import Phases
 from optcli.errors import UsageError, did_you_mean
 from optcli.gate import history
 from optcli.gate.latency import threads_of
-from optcli.gate_report import GateReport
 from optcli.observer import Observer, Silent
 from optcli.recipe import load
 from optcli.results import RecipeSummary
+from optcli.results.gate import GateReport
 from optcli.settings import GateSettings
 from optcli.store import Store
 

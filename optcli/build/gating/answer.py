@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from optcli.errors import ExitCode
-from optcli.gate_report import Comparison, GatedVariant, worst
 from optcli.results import Outcome
+from optcli.results.gate import Comparison, GatedVariant, worst
 
 _CODES = {
     "accept": ExitCode.DONE,

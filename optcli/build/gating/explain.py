@@ -11,9 +11,9 @@ from optcli.baselines import Baseline, Kept
 from optcli.build.gating.side import Side
 from optcli.errors import OptcliError
 from optcli.gate import causes
-from optcli.gate_report import OperatorGrowth
 from optcli.inspection import Target
 from optcli.results import ArtifactSummary
+from optcli.results.gate import OperatorGrowth
 from optcli.settings import TensorSpec, batch_range
 
 _MOST_OPERATORS = 5

@@ -9,8 +9,8 @@ from optcli.build import quiet
 from optcli.build.gating.side import Side
 from optcli.gate import comparisons
 from optcli.gate.latency import STEP, threads_of
-from optcli.gate_report import Comparison
 from optcli.latency import Candidate
+from optcli.results.gate import Comparison
 from optcli.settings import LatencySettings
 
 if TYPE_CHECKING:

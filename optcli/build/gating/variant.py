@@ -18,10 +18,10 @@ from optcli.build.gating.side import Side
 from optcli.build.making import Made
 from optcli.gate import comparisons
 from optcli.gate.latency import STEP, Timed, compare, threads_of
-from optcli.gate_report import Comparison, GatedVariant
 from optcli.latency import Candidate
 from optcli.observer import Observer
 from optcli.results import Verdict
+from optcli.results.gate import Comparison, GatedVariant
 from optcli.runners import find as find_runner
 from optcli.settings import GateSettings
 from optcli.store import Store

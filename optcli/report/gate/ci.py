@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
-from optcli.gate_report import Comparison, GateReport
 from optcli.report.gate.rows import WORDS, causes
+from optcli.results.gate import Comparison, GateReport
 
 _LEVELS = {"reject": "error", "inconclusive": "warning"}
 # What XML 1.0 cannot hold.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.gate_report import GateReport
 from optcli.report.gate.rows import causes, doubts, rows
 from optcli.report.markdown import escaped, row_of
+from optcli.results.gate import GateReport
 
 _HEADINGS = {"accept": "passed", "reject": "FAILED", "inconclusive": "could not tell"}
 # Lets a bot find its own comment again and change it.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from optcli.gate_report import Comparison, GatedVariant, GateReport
 from optcli.report import wording
+from optcli.results.gate import Comparison, GatedVariant, GateReport
 
 # What an outcome is called in front of a reviewer.
 WORDS = {"accept": "pass", "reject": "FAIL", "inconclusive": "cannot tell"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optcli.gate_report import GateReport
 from optcli.report import wording
 from optcli.report.gate.rows import causes, doubts, rows
+from optcli.results.gate import GateReport
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

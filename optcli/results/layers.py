@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from optcli.outcomes import Result
+from optcli.results.outcomes import Result
 
 Kind = Literal["activation", "weight"]
 

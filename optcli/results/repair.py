@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from optcli.outcomes import Estimate, Result
+from optcli.results.outcomes import Estimate, Result
 
 
 class Trial(Result):

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from optcli.layer_errors import Layers
-from optcli.outcomes import Accuracy, Estimate, Outcome, OutputError, Result, Verdict
-from optcli.repair_report import Repair
+from optcli.results.layers import Layers
+from optcli.results.outcomes import Accuracy, Estimate, Outcome, OutputError, Result, Verdict
+from optcli.results.repair import Repair
 
 __all__ = [
     "SCHEMA",
@@ -42,9 +42,9 @@ class Latency(Result):
     `first_ms` the first call at this batch size; `peak_memory_bytes` what the process held at most,
     above the same process without runtime and model, `peak_gpu_memory_bytes` on GPUs. `import_ms`,
     `load_ms`, `first_ms` and `warm_calls` (calls until it was steady) are medians over the `launches`,
-    `rounds` is how many rounds all of these had together. `spread` is the interquartile range over the median, without
-    what different inputs explain; `waited` the share of the time in which a thread of it was ready to
-    run and had no processor. `measured_at` is ISO 8601 with its offset.
+    `rounds` is how many rounds all of these had together. `spread` is the interquartile range over the
+    median, without what different inputs explain; `waited` the share of the time in which a thread of
+    it was ready to run and had no processor. `measured_at` is ISO 8601 with its offset.
     """
 
     batch_size: int

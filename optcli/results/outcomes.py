@@ -1,4 +1,4 @@
-"""What was found out about accuracy, and verdicts: parts of a report. See `optcli/results.py`."""
+"""What was found out about accuracy, and verdicts: parts of a report."""
 
 from __future__ import annotations
 
