@@ -1,11 +1,11 @@
 """torch.compile: right at every size, warm from its seed in a new process, bound to this CPU."""
 
-import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_networks import INPUTS, Heard, apply, artifact, job, largest_error, torch_artifact
@@ -13,14 +13,28 @@ from tiny_networks import INPUTS, Heard, apply, artifact, job, largest_error, to
 from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.errors import MissingError, StepError
-from optcli.formats import exported, torch_compiled
 from optcli.formats import torch as torch_format
+from optcli.formats import torch_compiled
 from optcli.passes.channels_last import ChannelsLast
 from optcli.passes.torch_compile import TorchCompile
 from optcli.runners.torch import TorchRunner
 
 pytestmark = pytest.mark.slow
 
+# A step compiles in a process of its own; importing torchao there changes Inductor's configuration.
+COMPILE = """
+import importlib, json, sys
+from pathlib import Path
+from tiny_networks import INPUTS, apply, torch_artifact
+from optcli.formats import exported
+from optcli.passes.torch_compile import TorchCompile
+
+importlib.import_module(exported.QUANTIZED)
+folder = Path(sys.argv[1])
+source = torch_artifact(folder / "a", "Conv")
+made = apply(TorchCompile(), source, folder / "made", INPUTS["Conv"], batch_sizes=(1, 2))
+print(json.dumps([made.to_record(), source.to_record()]))
+"""
 WARM = """
 import json, sys
 from tiny_networks import INPUTS, largest_error
@@ -37,26 +51,29 @@ print(json.dumps({**effective, "error": error}))
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """A network and the same compiled, in a process that other libraries have been at work in."""
-    importlib.import_module(exported.QUANTIZED)  # changes Inductor's configuration for all
+    """A network and the same compiled."""
     folder = tmp_path_factory.mktemp("compiled")
-    source = torch_artifact(folder / "a", "Conv")
-    made = apply(TorchCompile(), source, folder / "made", INPUTS["Conv"], batch_sizes=(1, 2))
+    made, source = (Artifact.from_record(each) for each in in_a_process(COMPILE, folder, folder))
     return source, made
 
 
-def started_anew(folder: Path, made: Artifact, source: Artifact) -> dict:
-    """What a fresh process says of the artifact."""
-    (folder / "artifacts.json").write_text(json.dumps([made.to_record(), source.to_record()]))
+def in_a_process(code: str, argument: Path, temporary: Path) -> Any:
+    """What a fresh process prints on its last line, as JSON."""
     tests = Path(__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, "-c", WARM, str(folder / "artifacts.json")],
-        env={**os.environ, "PYTHONPATH": str(tests), "TMPDIR": str(folder)},
+        [sys.executable, "-c", code, str(argument)],
+        env={**os.environ, "PYTHONPATH": str(tests), "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def started_anew(folder: Path, made: Artifact, source: Artifact) -> dict:
+    """What a fresh process says of the artifact."""
+    (folder / "artifacts.json").write_text(json.dumps([made.to_record(), source.to_record()]))
+    return in_a_process(WARM, folder / "artifacts.json", folder)
 
 
 def test_a_new_process_starts_warm_and_leaves_the_seed_alone(compiled, tmp_path):
