@@ -9,6 +9,17 @@ from __future__ import annotations
 
 from optcli.baselines.pack import SCHEMA, Baseline, Kept, load, save
 from optcli.baselines.places import fetch, names, place_of
-from optcli.baselines.revisions import checked_out
+from optcli.baselines.revisions import checked_out, commit_of
 
-__all__ = ["SCHEMA", "Baseline", "Kept", "checked_out", "fetch", "load", "names", "place_of", "save"]
+__all__ = [
+    "SCHEMA",
+    "Baseline",
+    "Kept",
+    "checked_out",
+    "commit_of",
+    "fetch",
+    "load",
+    "names",
+    "place_of",
+    "save",
+]

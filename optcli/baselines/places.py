@@ -13,6 +13,8 @@ from optcli.errors import InputError, MissingError, UsageError, did_you_mean, fi
 
 SUFFIX = ".optcli.tar"
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+# What fsspec calls the libraries of a protocol, where it is another word.
+_EXTRAS = {"https": "http", "gs": "gcs", "s3a": "s3", "az": "abfs"}
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
@@ -74,14 +76,15 @@ def fetch(reference: str, artifacts: Path) -> Iterator[Path]:
 def _download(url: str, target: Path) -> None:
     import fsspec
 
+    protocol = url.partition(":")[0]
     try:
         with fsspec.open(url, "rb") as source, target.open("wb") as file:
             shutil.copyfileobj(source, file)
     except ImportError as error:
         raise MissingError(
-            f"reading {url.partition(':')[0]}: needs a library: {first_line(error)}",
+            f"reading {protocol}: needs a library: {first_line(error)}",
             place=url,
-            hint="install it, for example `pip install s3fs`, `gcsfs` or `aiohttp`",
+            hint=f"`pip install 'fsspec[{_EXTRAS.get(protocol, protocol)}]'`",
         ) from error
     except (OSError, ValueError) as error:
         raise InputError(

@@ -35,8 +35,7 @@ def checked_out(recipe: Path, revision: str, store: Store) -> Iterator[tuple[Pat
     where the recipe was not there yet, `MissingError` without git.
     """
     recipe = recipe.absolute()
-    top = Path(_git(recipe.parent, "rev-parse", "--show-toplevel", wanted=f"git:{revision}"))
-    commit = _commit(top, revision)
+    top, commit = commit_of(recipe, revision)
     inside = recipe.resolve().relative_to(top.resolve())
     mirror = store.root / "revisions" / commit
     worktree = mirror / top.relative_to(top.anchor)
@@ -60,9 +59,15 @@ def checked_out(recipe: Path, revision: str, store: Store) -> Iterator[tuple[Pat
             _remove(top, worktree, mirror)
 
 
-def _commit(top: Path, revision: str) -> str:
+def commit_of(recipe: Path, revision: str) -> tuple[Path, str]:
+    """The repository that a recipe lies in, and the commit of a revision of it.
+
+    Raises as `checked_out` does.
+    """
+    folder = recipe.absolute().parent
+    top = Path(_git(folder, "rev-parse", "--show-toplevel", wanted=f"git:{revision}"))
     try:
-        return _git(top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+        return top, _git(top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     except InputError as error:
         raise UsageError(
             f"git does not know the revision {revision!r}",

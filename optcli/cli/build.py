@@ -17,19 +17,11 @@ from optcli.cli.progress import Progress
 @options.artifacts
 @options.overrides
 @click.option("--only", multiple=True, metavar="VARIANT", help="Build just these, and the baseline.")
-@click.option(
-    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Steps side by side."
-)
+@options.jobs
 @click.option(
     "--keep-going/--fail-fast", default=True, show_default=True, help="After a step has failed."
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=3600.0,
-    show_default=True,
-    help="Seconds that one step may take.",
-)
+@options.timeout
 @click.option("--remeasure", is_flag=True, help="Measure latency and accuracy again.")
 @click.option("--dry-run", is_flag=True, help="Show the steps and what is cached; do nothing.")
 @click.option("--explain", is_flag=True, help="As --dry-run, with the reason why a step must run.")

@@ -35,16 +35,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @options.store
 @options.artifacts
 @options.overrides
-@click.option(
-    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Steps side by side."
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=3600.0,
-    show_default=True,
-    help="Seconds that one step may take.",
-)
+@options.jobs
+@options.timeout
 @click.option("--trust", is_flag=True, help="Run code that a baseline from elsewhere holds.")
 @click.option(
     "--baseline-python",

@@ -33,6 +33,16 @@ overrides = click.option(
     metavar="KEY=VALUE",
     help="Change a value of the recipe, e.g. latency.batch_sizes=[1,4]. May be repeated.",
 )
+jobs = click.option(
+    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Steps side by side."
+)
+timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3600.0,
+    show_default=True,
+    help="Seconds that one step may take.",
+)
 recipe = click.argument("recipe", type=click.Path(path_type=Path))
 
 

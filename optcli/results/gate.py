@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
@@ -90,35 +90,13 @@ class GateReport(Result):
         """The public JSON form."""
         return self.model_dump_json(by_alias=True, indent=2)
 
-    @staticmethod
-    def load(path: Path) -> GateReport:
-        """Read a report. Raises `UsageError` where it is missing, damaged or of another schema."""
-        from optcli.errors import UsageError
 
-        try:
-            report = GateReport.model_validate_json(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise UsageError(
-                f"this is no readable report of the gate: {str(error).splitlines()[0]}",
-                place=str(path),
-                hint="run `optcli gate` to write it again",
-            ) from error
-        if report.schema_version != SCHEMA:
-            raise UsageError(
-                f"the report has schema {report.schema_version}, this optcli reads {SCHEMA}",
-                place=str(path),
-                hint="use the optcli that wrote it",
-            )
-        return report
-
-
-def worst(outcomes: Any) -> Outcome:
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
     """Reject before inconclusive before accept; accept of none."""
     found = set(outcomes)
-    for outcome in ("reject", "inconclusive"):
-        if outcome in found:
-            return outcome
-    return "accept"
+    if "reject" in found:
+        return "reject"
+    return "inconclusive" if "inconclusive" in found else "accept"
 
 
 class Entry(Result):

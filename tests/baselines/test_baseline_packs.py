@@ -195,8 +195,13 @@ def test_a_library_that_a_url_needs_is_named(tmp_path, monkeypatch):
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec, "open", missing)
-    with pytest.raises(MissingError, match="s3fs"), baselines.fetch("s3://bucket/key", tmp_path):
-        pass
+    for url, extra in (("s3://bucket/key", "[s3]"), ("https://host/x", "[http]")):
+        with (
+            pytest.raises(MissingError, match="s3fs") as failure,
+            baselines.fetch(url, tmp_path),
+        ):
+            pass
+        assert extra in failure.value.hint
 
 
 def test_a_full_disk_leaves_the_old_pack(pack, tmp_path, store, monkeypatch):

@@ -10,7 +10,7 @@ from optcli import environment
 from optcli.build import view
 from optcli.build.execute import Settings
 from optcli.build.gating.answer import answer
-from optcli.build.gating.baseline import resolve
+from optcli.build.gating.baseline import of_commit, saved
 from optcli.build.gating.options import Options
 from optcli.build.gating.side import candidates, sides
 from optcli.build.gating.variant import Gating, baseline_environment, judge
@@ -50,10 +50,11 @@ def gate(
     root = (artifacts or Path("artifacts")).absolute()
     settings = Settings(options.jobs, True, options.timeout_s)
     loaded = load(recipe, options.overrides)
+    before = saved(reference, recipe, root, kept, trust=options.trust)
     names = _judged(recipe, options, root, kept, observer)
     made = make(planned(recipe, kept, options.overrides, names), kept, observer, settings, Phases())
     mine = candidates(made, names)
-    before = resolve(reference, recipe, names, root, kept, observer, settings, options)
+    before = before or of_commit(reference, recipe, names, kept, observer, settings, options)
     folder = root / loaded.name / "gate"
     demanded = _demanded(loaded.gate, options)
     gating = Gating(made, before, demanded, options, kept, folder, observer)

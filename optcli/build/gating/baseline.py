@@ -24,24 +24,21 @@ if TYPE_CHECKING:
 _GIT = "git:"
 
 
-def resolve(
-    reference: str,
-    recipe: Path,
-    names: Sequence[str],
-    artifacts: Path,
-    store: Store,
-    observer: Observer,
-    settings: Settings,
-    options: Options,
-) -> Baseline:
-    """What a reference stands for, its artifacts in the store."""
+def saved(
+    reference: str, recipe: Path, artifacts: Path, store: Store, *, trust: bool
+) -> Baseline | None:
+    """The saved baseline that a reference stands for; None for a commit, which is there.
+
+    Asked before anything is built: a wrong name is found at once.
+    """
     if reference.startswith(_GIT):
-        return _of_commit(reference, recipe, names, store, observer, settings, options)
+        baselines.commit_of(recipe, reference.removeprefix(_GIT))
+        return None
     with baselines.fetch(reference, artifacts) as pack:
-        return baselines.load(pack, reference, store, trust=options.trust)
+        return baselines.load(pack, reference, store, trust=trust)
 
 
-def _of_commit(
+def of_commit(
     reference: str,
     recipe: Path,
     names: Sequence[str],
