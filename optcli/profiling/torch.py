@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from optcli.profiling.events import OPAQUE, Event, Reading
 from optcli.profiling.profiler import Profiler
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from optcli.runners import Runner
 
 _COMPUTE = "optcli compute"
+# The names from an operator that was called from outside down to one below it.
+_Path: TypeAlias = tuple[str, ...]
 # Regions that hold operators but are none.
 _REGIONS = {"## Call CompiledFxGraph": "compiled graph", "AOTIModelContainerRunner::": "package"}
 # What neither computes nor copies; inside a region it belongs to the region.
@@ -49,7 +53,7 @@ class TorchProfiler(Profiler):
 
     def opened(self, plain: Runner, reopen: Callable[[Path], Runner]) -> Runner:
         """The same: torch.profiler can be switched on at any time."""
-        self._read: list[Sequence[Event]] = []
+        self._steps: list[Any] = []
         return plain
 
     @contextmanager
@@ -58,12 +62,12 @@ class TorchProfiler(Profiler):
 
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             yield
-        self._read += calls(profile.events())
+        self._steps += compute_steps(profile.events())
         self._profile = profile
 
     def begin(self) -> None:
         super().begin()
-        self._read = []
+        self._steps = []
 
     def call(self, feed: Feed) -> float:
         import torch
@@ -80,10 +84,9 @@ class TorchProfiler(Profiler):
         return (stop - start) / 1e6
 
     def read(self) -> Reading:
-        opaque = any(event.type == OPAQUE for call in self._read for event in call)
-        return Reading(
-            "torch.profiler", self._read, self._trace(), notes=(_SEEN_AS_ONE,) if opaque else ()
-        )
+        found = operators(self._steps)
+        opaque = any(event.type == OPAQUE for call in found for event in call)
+        return Reading("torch.profiler", found, self._trace(), notes=(_SEEN_AS_ONE,) if opaque else ())
 
     def close(self) -> None:
         """The runner is the one that is timed without a profiler: not ours to close."""
@@ -98,34 +101,59 @@ class TorchProfiler(Profiler):
         return found
 
 
-def calls(events: Sequence[Any]) -> list[list[Event]]:
-    """The operators of every compute step in a list of torch's `FunctionEvent`s."""
-    steps = sorted((e for e in events if e.name == _COMPUTE), key=lambda e: e.time_range.start)
-    return [[one for child in step.cpu_children for one in _operators(child, None)] for step in steps]
+def compute_steps(events: Sequence[Any]) -> list[Any]:
+    """The compute steps among torch's `FunctionEvent`s, in their order."""
+    return sorted((e for e in events if e.name == _COMPUTE), key=lambda e: e.time_range.start)
 
 
-def _operators(event: Any, called: str | None) -> Iterator[Event]:
-    """What computes below an event; `called` is the operator that was called from outside.
+def operators(steps: Sequence[Any]) -> list[list[Event]]:
+    """What computes in every compute step.
 
     An operator that spends half of its time or more in another one only passes the work on: its own
-    share is the framework's, as are regions of the interpreter.
+    share is the framework's, as are regions of the interpreter. That is decided over all steps by the
+    median, so that an interruption between the two does not make an operator of the framework's share.
     """
+    shares: dict[_Path, list[float]] = defaultdict(list)
+    for step in steps:
+        for child in step.cpu_children:
+            _note_shares(child, (), shares)
+    hollow = {path for path, values in shares.items() if median(values) >= 0.5}
+    return [
+        [one for child in step.cpu_children for one in _within(child, (), None, hollow)]
+        for step in steps
+    ]
+
+
+def _computing(event: Any) -> list[Any]:
+    return [child for child in event.cpu_children if child.name not in _BOOKKEEPING]
+
+
+def _note_shares(event: Any, above: _Path, shares: dict[_Path, list[float]]) -> None:
+    """The share of an event's time that its longest child takes, for it and all below it."""
+    path = (*above, str(event.name))
+    longest_us = max((float(child.cpu_time_total) for child in _computing(event)), default=0.0)
+    # What took no time on the profiler's clock has nothing of its own either.
+    shares[path].append(longest_us / float(event.cpu_time_total) if event.cpu_time_total else 0.0)
+    for child in event.cpu_children:
+        _note_shares(child, path, shares)
+
+
+def _within(event: Any, above: _Path, called: str | None, hollow: Set[_Path]) -> Iterator[Event]:
+    """What computes in an event; `called` is the operator that was called from outside."""
     name = str(event.name)
-    children = [child for child in event.cpu_children if child.name not in _BOOKKEEPING]
+    path = (*above, name)
     region = next((what for start, what in _REGIONS.items() if name.startswith(start)), None)
     if region is not None:
-        inside = [one for child in children for one in _operators(child, None)]
+        inside = [one for child in _computing(event) for one in _within(child, path, None, hollow)]
         yield from inside
         rest_us = float(event.cpu_time_total) - sum(one.time_us for one in inside)
         yield Event(region, OPAQUE, max(0.0, rest_us))
     elif "::" not in name:
         for child in event.cpu_children:
-            yield from _operators(child, called)
-    elif max((float(child.cpu_time_total) for child in children), default=0.0) * 2 >= float(
-        event.cpu_time_total
-    ):
-        for child in children:
-            yield from _operators(child, called or name)
+            yield from _within(child, path, called, hollow)
+    elif path in hollow and _computing(event):
+        for child in _computing(event):
+            yield from _within(child, path, called or name, hollow)
     else:
         precision = "int8" if name.startswith(_INTEGER) else None
         yield Event(called or name, name, float(event.cpu_time_total), precision)

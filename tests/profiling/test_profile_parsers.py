@@ -85,7 +85,9 @@ class TestOpenvino:
 
 class TestTorch:
     def test_what_computes_is_found_below_what_was_called(self):
-        (call,) = torch.calls([torch_compute(), torch_event("aten::conv2d", 900, 5.0)])
+        (call,) = torch.operators(
+            torch.compute_steps([torch_compute(), torch_event("aten::conv2d", 900, 5.0)])
+        )
         assert named(call) == [
             ("aten::conv2d", "aten::mkldnn_convolution", 100.0, None),
             ("aten::batch_norm", "aten::native_batch_norm", 20.0, None),
@@ -95,7 +97,7 @@ class TestTorch:
     def test_calls_come_in_their_order(self):
         late, early = torch_compute(5000.0), torch_compute(0.0)
         early.cpu_children = early.cpu_children[:1]
-        assert [len(call) for call in torch.calls([late, early])] == [1, 3]
+        assert [len(call) for call in torch.operators(torch.compute_steps([late, early]))] == [1, 3]
 
     def test_generated_code_is_one_row_beside_the_operators_it_calls(self):
         matrix = torch_event("aten::addmm", 20, 30.0)
@@ -103,15 +105,23 @@ class TestTorch:
             "## Call CompiledFxGraph fwgy467 ##", 10, 100.0, matrix, torch_event("aten::empty", 60, 9.0)
         )
         compiled = torch_event("Torch-Compiled Region: 0/0", 5, 110.0, region)
-        (call,) = torch.calls([torch_event("optcli compute", 0, 120.0, compiled)])
+        (call,) = torch.operators([torch_event("optcli compute", 0, 120.0, compiled)])
         assert named(call) == [
             ("aten::addmm", "aten::addmm", 30.0, None),
             ("compiled graph", OPAQUE, 70.0, None),
         ]
 
+    def test_an_interruption_between_operators_makes_no_row(self):
+        interrupted = torch_compute(5000.0)
+        interrupted.cpu_children[0].cpu_time_total = 9000.0
+        calls = torch.operators([torch_compute(), interrupted, torch_compute()])
+        assert [[event.type for event in call] for call in calls] == [
+            ["aten::mkldnn_convolution", "aten::native_batch_norm", "aten::add"]
+        ] * 3
+
     def test_integer_operators_are_known_by_their_name(self):
         step = torch_event("optcli compute", 0, 9.0, torch_event("quantized::linear", 1, 8.0))
-        assert torch.calls([step])[0][0].precision == "int8"
+        assert torch.operators([step])[0][0].precision == "int8"
 
 
 class TestTimes:
