@@ -81,7 +81,7 @@ def _operations(
     if found is None or _on_gpu(variant):
         return found
     precision = str((variant.runner or {}).get("precision") or variant.artifact.precision)
-    shares = [share(found, row, precision, machine) for row in variant.latency]
+    shares = [share(found, row, precision, machine) for row in variant.on_host]
     return found.model_copy(update={"shares": tuple(filter(None, shares))})
 
 

@@ -26,12 +26,7 @@ _FEWEST_PER_FEED = 8
 
 def flags_of(measured: Measured, series: Series) -> tuple[str, ...]:
     """All doubts about one artifact at one batch size."""
-    count = int(series.ns.size)
-    flags = [
-        f"p{q} n/a (n={count}, needs {needed(q / 100)})"
-        for q in (90, 95, 99)
-        if count < needed(q / 100)
-    ]
+    flags = _too_few(int(series.ns.size))
     flags += [*_fitness(series), *_disturbed(series), *_starts(series)]
     flags += _cut_short(measured, series)
     flags += _threads(measured.opened[series.name])
@@ -40,6 +35,28 @@ def flags_of(measured: Measured, series: Series) -> tuple[str, ...]:
     if series.name != measured.baseline and measured.beside(series, measured.baseline) is None:
         flags.append(f"no speed-up: the baseline {measured.baseline} could not be measured beside it")
     return tuple(flags)
+
+
+def device_flags_of(measured: Measured, series: Series) -> tuple[str, ...]:
+    """Doubts about the times on a device: what disturbs a processor is told of the whole calls."""
+    count = int(series.ns.size)
+    flags = _too_few(count)
+    if spread_of(series) > FLUCTUATING:
+        flags.append(f"fluctuating (IQR/median {spread_of(series) * 100:.0f} %)")
+    base = measured.beside(series, measured.baseline)
+    if series.name != measured.baseline and (base is None or base.device_ns is None):
+        flags.append(
+            f"no speed-up on the device: nothing of the baseline {measured.baseline} ran there"
+        )
+    return tuple(flags)
+
+
+def _too_few(count: int) -> list[str]:
+    return [
+        f"p{q} n/a (n={count}, needs {needed(q / 100)})"
+        for q in (90, 95, 99)
+        if count < needed(q / 100)
+    ]
 
 
 def spread_of(series: Series) -> float:

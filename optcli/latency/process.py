@@ -6,7 +6,8 @@ The parent speaks first; every command has one answer:
     {"do": "open"}                                             -> how it was opened
     {"do": "warm", "batch_size": B, "calls": N, "seconds": S}  -> the first call and the usual one
         with "steady": true: on until it is steady, N calls at least
-    {"do": "round", "batch_size": B, "calls": N, "lead_in": L} -> every call's time, and the noise
+    {"do": "round", "batch_size": B, "calls": N, "lead_in": L} -> every call's time, the noise,
+        and the time on the device where the runner gives it
     {"do": "memory"}                                           -> the most memory held so far
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import gc
 import importlib
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -122,15 +124,27 @@ class Process:
             first_feed = self._turn % len(batches)
             noise = Noise()
             cpu = time.process_time_ns()
-            times = [self.call(batches) for _ in range(calls)]
+            times, device_ms = [], []
+            for _ in range(calls):
+                times.append(self.call(batches))
+                device_ms.append(self._runner.device_ms())
             cpu = time.process_time_ns() - cpu
             about = {"first_feed": first_feed, "feeds": len(batches)}
-            return {"ns": times, "cpu_ns": cpu, **noise.since(), **about}
+            return {
+                "ns": times,
+                "device_ns": _nanoseconds(device_ms),
+                "cpu_ns": cpu,
+                **noise.since(),
+                **about,
+            }
         finally:
             gc.enable()
 
     def call(self, batches: list[Feed]) -> int:
-        """Nanoseconds of one call: inputs copied in, computed, outputs copied out."""
+        """Nanoseconds of one call: inputs copied in, computed, outputs copied out.
+
+        By this process's clock, or by the runner's where the model lies in another process.
+        """
         feed = batches[self._turn % len(batches)]
         self._turn += 1
         runner = self._runner
@@ -141,4 +155,11 @@ class Process:
         stop = time.perf_counter_ns()
         if not outputs:
             raise RunnerError("the model gave no output")
-        return stop - start
+        own_ns = runner.host_ns()
+        return stop - start if own_ns is None else own_ns
+
+
+def _nanoseconds(times_ms: Sequence[float | None]) -> list[int] | None:
+    """None unless every call has a time: a series with holes would be another distribution."""
+    known = [each for each in times_ms if each is not None]
+    return [round(each * 1e6) for each in known] if len(known) == len(times_ms) else None

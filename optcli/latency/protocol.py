@@ -17,6 +17,7 @@ def protocol(measured: Measured) -> dict[str, Any]:
     return {
         "mode": settings["mode"],
         "region": "host",
+        "device_region": any(series.device_ns is not None for series in measured.series),
         "launches": max((len(series.launches) for series in measured.series), default=0),
         "rounds": settings["rounds"],
         "calls_per_round": [min(calls), max(calls)] if calls else None,

@@ -1,7 +1,8 @@
 """Raw samples of a comparison, and the file they are kept in.
 
-`samples.npz` holds one array `ns_0`, `ns_1`, ... per series, `[rows, calls]` nanoseconds as int64, and
-`about`, a JSON text: `Measured` without these arrays. A row is one round of one launch; which, say the
+`samples.npz` holds one array `ns_0`, `ns_1`, ... per series, `[rows, calls]` nanoseconds as int64,
+`device_ns_0`, ... where the device's own events were read, and `about`, a JSON text: `Measured` without
+these arrays. A row is one round of one launch; which, say the
 lists `launch` and `round` of the series with that number.
 """
 
@@ -9,9 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,9 @@ class Series:
     beside the same round of the others in the group. Its calls went through `feeds` distinct inputs in
     rotation, from number `first_feed[r]` on. What disturbed it: `switches` (involuntary ones),
     `steal_s`, and `waited_ns`, the time its threads were ready and had no processor. `idle_cpu_ns` is
-    what the process computed while others had their turns.
+    what the process computed while others had their turns. `device_ns`, shaped as `ns`, is what the
+    same calls took on the device, computing alone; None where there was none. `region` says which of
+    the two `ns` is.
     """
 
     name: str
@@ -62,6 +65,14 @@ class Series:
     first_feed: tuple[int, ...]
     feeds: int
     starts: tuple[Start, ...]
+    device_ns: np.ndarray | None = None
+    region: Literal["host", "device"] = "host"
+
+    def on_device(self) -> Series | None:
+        """The same calls in the region `device`; None where nothing was timed there."""
+        if self.device_ns is None:
+            return None
+        return replace(self, ns=self.device_ns, device_ns=None, region="device")
 
     @property
     def rounds(self) -> list[np.ndarray]:
@@ -155,9 +166,14 @@ def save(measured: Measured, path: Path) -> None:
 
     about = asdict(measured)
     for each in about["series"]:
-        del each["ns"]
+        del each["ns"], each["device_ns"]
     about["version"] = _VERSION
     arrays: dict[str, Any] = {f"ns_{index}": each.ns for index, each in enumerate(measured.series)}
+    arrays |= {
+        f"device_ns_{index}": each.device_ns
+        for index, each in enumerate(measured.series)
+        if each.device_ns is not None
+    }
     with path.open("wb") as stream:
         np.savez_compressed(stream, about=np.array(json.dumps(about)), **arrays)
 
@@ -170,7 +186,10 @@ def load(path: Path) -> Measured:
         about = json.loads(str(archive["about"]))
         if about.pop("version") != _VERSION:
             raise ValueError(f"{path} holds samples of another version of optcli")
-        series = tuple(_series(each, archive[f"ns_{i}"]) for i, each in enumerate(about["series"]))
+        series = tuple(
+            _series(each, archive[f"ns_{i}"], archive.get(f"device_ns_{i}"))
+            for i, each in enumerate(about["series"])
+        )
     return Measured(
         **{
             **about,
@@ -187,7 +206,7 @@ def _opened(record: dict[str, Any]) -> Opened:
     return Opened(**{**record, **times})
 
 
-def _series(record: dict[str, Any], ns: np.ndarray) -> Series:
+def _series(record: dict[str, Any], ns: np.ndarray, device_ns: np.ndarray | None) -> Series:
     lists = {key: tuple(value) for key, value in record.items() if isinstance(value, list)}
     starts = tuple(Start(**each) for each in record["starts"])
-    return Series(**{**record, **lists, "starts": starts, "ns": ns})
+    return Series(**{**record, **lists, "starts": starts, "ns": ns, "device_ns": device_ns})

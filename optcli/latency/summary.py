@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import median
+from typing import Any
 
-from optcli.latency.doubts import flags_of, notes_of, spread_of, waited_of
+from optcli.latency.doubts import device_flags_of, flags_of, notes_of, spread_of, waited_of
 from optcli.latency.launches import of_one_launch, percentile_over_launches, ratio_over_launches
 from optcli.latency.samples import Measured, Series
 from optcli.results import Estimate, Latency
@@ -13,9 +14,19 @@ from optcli.statistics import log_ratios, percentile, ratio_interval
 
 
 def to_results(measured: Measured) -> dict[str, tuple[Latency, ...]]:
-    """What each artifact's row says, one entry per batch size; those with no samples are left out."""
+    """What each artifact's row says, one entry per batch size; those with no samples are left out.
+
+    Whole calls first (region `host`), then, where they were timed, the same calls on the device.
+    """
     found = {
-        name: tuple(_latency(measured, series) for series in measured.of(name))
+        name: (
+            *(_latency(measured, series) for series in measured.of(name)),
+            *(
+                _on_device(measured, each)
+                for series in measured.of(name)
+                if (each := series.on_device())
+            ),
+        )
         for name in measured.names
     }
     return {name: _with_notes(measured, name, rows) for name, rows in found.items() if rows}
@@ -65,16 +76,8 @@ def _ratio(base: Series, other: Series) -> Estimate | None:
 
 def _latency(measured: Measured, series: Series) -> Latency:
     opened = measured.opened[series.name]
-    mean_ms = float(series.ns.mean()) / 1e6
-    percentiles = {f"p{q}_ms": _percentile(series, q / 100) for q in (90, 95, 99)}
     return Latency(
-        batch_size=series.batch_size,
-        threads=opened.threads,
-        samples=int(series.ns.size),
-        p50_ms=_percentile(series, 0.5) or Estimate(value=percentile(series.ns, 0.5) / 1e6),
-        **percentiles,
-        mean_ms=mean_ms,
-        throughput_per_s=series.batch_size / mean_ms * 1e3,
+        **_times(measured, series),
         speedup=_over_baseline(measured, series),
         cpu_ms=sum(series.cpu_ns) / series.ns.size / 1e6,
         import_ms=median(opened.import_ms),
@@ -83,13 +86,37 @@ def _latency(measured: Measured, series: Series) -> Latency:
         warm_calls=int(median(start.warm_calls for start in series.starts)),
         peak_memory_bytes=_median(start.peak_memory_bytes for start in series.starts),
         peak_gpu_memory_bytes=_median(start.peak_gpu_memory_bytes for start in series.starts),
-        launches=len(series.launches),
-        rounds=len(series.ns),
-        spread=round(spread_of(series), 4),
         waited=round(waited_of(series), 4),
-        measured_at=measured.measured_at,
         flags=flags_of(measured, series),
     )
+
+
+def _on_device(measured: Measured, series: Series) -> Latency:
+    """What belongs to the process (memory, loading, processor time) stands with the whole calls."""
+    return Latency(
+        **_times(measured, series),
+        speedup=_over_baseline(measured, series),
+        flags=device_flags_of(measured, series),
+    )
+
+
+def _times(measured: Measured, series: Series) -> dict[str, Any]:
+    """What the raw samples alone say, whatever the region."""
+    mean_ms = float(series.ns.mean()) / 1e6
+    return {
+        "batch_size": series.batch_size,
+        "region": series.region,
+        "threads": measured.opened[series.name].threads,
+        "samples": int(series.ns.size),
+        "p50_ms": _percentile(series, 0.5) or Estimate(value=percentile(series.ns, 0.5) / 1e6),
+        **{f"p{q}_ms": _percentile(series, q / 100) for q in (90, 95, 99)},
+        "mean_ms": mean_ms,
+        "throughput_per_s": series.batch_size / mean_ms * 1e3,
+        "launches": len(series.launches),
+        "rounds": len(series.ns),
+        "spread": round(spread_of(series), 4),
+        "measured_at": measured.measured_at,
+    }
 
 
 def _median(values: Iterable[int | None]) -> int | None:
@@ -110,6 +137,8 @@ def _over_baseline(measured: Measured, series: Series) -> Estimate | None:
     if series.name == measured.baseline:
         return Estimate(value=1.0, low=1.0, high=1.0)
     base = measured.beside(series, measured.baseline)
+    if base is not None and series.region == "device":
+        base = base.on_device()
     return None if base is None else _ratio(base, series)
 
 

@@ -52,11 +52,13 @@ class Take:
         def column(key: str) -> tuple[Any, ...]:
             return tuple(row[key] for row in self.rows)
 
+        on_device = [row.get("device_ns") for row in self.rows]
         return Series(
             name=self.name,
             batch_size=self.batch_size,
             group=self.group,
             ns=np.array([row["ns"] for row in self.rows], dtype=np.int64),
+            device_ns=None if None in on_device else np.array(on_device, dtype=np.int64),
             launch=tuple(self.launch),
             round=tuple(self.round),
             cpu_ns=column("cpu_ns"),

@@ -23,8 +23,10 @@ def verdicts(
 
     The speed-up is judged at the first batch size. It is advice ("does not pay") and blocks only
     where `min_speedup` is set; so is the speed-up over a `parent` (its name, the paired estimate):
-    INT8 that is slower than its own FP32. The service level blocks, but for the baseline.
+    INT8 that is slower than its own FP32. The service level blocks, but for the baseline. Whole calls
+    are judged, not the device's part of them.
     """
+    latencies = [each for each in latencies if each.region == "host"]
     if not latencies:
         return ()
     found = [] if is_baseline else [_pays(latencies[0], settings.min_speedup, baseline)]

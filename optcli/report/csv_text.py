@@ -1,4 +1,4 @@
-"""Reports and comparisons as CSV: one row per variant and batch size, unknown cells empty."""
+"""Reports and comparisons as CSV: one row per variant, batch size and region, unknown cells empty."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def _cells(report: Report, name: str, variant: VariantReport, row: Latency | Non
         **_estimate("accuracy_drop", accuracy.drop if accuracy else None),
         "sqnr_db": accuracy.output_error.sqnr_db if accuracy and accuracy.output_error else None,
         "reason": variant.reason,
+        "not_measured": "; ".join(variant.flags) or None,
     }
 
 
@@ -71,7 +72,7 @@ def _limits(variant: VariantReport, row: Latency | None) -> Cells:
     """Of one call: operations, bytes at least, and the share of the machine's peak."""
     names = ("operations", "moved_bytes", "share_of_peak", "bound_by")
     work = variant.operations
-    if work is None or row is None:
+    if work is None or row is None or row.region == "device":
         return dict.fromkeys(names)
     share = next((each for each in work.shares if each.batch_size == row.batch_size), None)
     size = row.batch_size
@@ -93,6 +94,7 @@ def _changes(comparison: Comparison) -> Iterator[Cells]:
                 "variant_before": variant.name_before,
                 "same_artifact": variant.same,
                 "batch_size": row.batch_size if row else None,
+                "region": row.region if row else None,
                 **_speed("p50", row.p50 if row else SpeedChange()),
                 **_speed("p95", row.p95 if row else SpeedChange()),
                 **_speed("p99", row.p99 if row else SpeedChange()),

@@ -46,7 +46,8 @@ def _lines(report: Report) -> Iterator[str]:
 def _table(found: Sequence[Row], accuracy: str | None) -> Iterator[str]:
     columns = ["variant", "runtime", "precision", "size", "p50 ms", "p95 ms", "p99 ms", "images/s"]
     limits = any(row.operations for row in found)
-    columns += ["speed-up", *(["GOP", "of peak"] if limits else [])]
+    device = any(row.device for row in found)
+    columns += ["speed-up", *(["device ms"] if device else []), *(["GOP", "of peak"] if limits else [])]
     columns += [accuracy] if accuracy else []
     columns += ["change"] if accuracy and accuracy != "SQNR" else []
     columns += ["verdict"]
@@ -57,6 +58,7 @@ def _table(found: Sequence[Row], accuracy: str | None) -> Iterator[str]:
         cells = [row.variant, row.runtime, row.precision, row.size]
         cells += [f"{row.p50} {row.p50_interval}".strip(), row.p95, row.p99, row.rate]
         cells += [f"{row.speedup} {row.speedup_interval}".strip()]
+        cells += [row.device] if device else []
         cells += [row.operations, row.share] if limits else []
         cells += [row.accuracy] if accuracy else []
         cells += [row.change] if "change" in columns else []

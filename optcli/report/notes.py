@@ -77,6 +77,7 @@ def _doubts(report: Report) -> Iterator[str]:
     for name in measured:
         for row in report.variants[name].latency:
             where = f"{name} (batch {row.batch_size})" if several else name
+            where += " on the device" if row.region == "device" else ""
             for flag in row.flags:
                 kind = flag.partition(" (")[0].partition(":")[0]
                 kinds.setdefault(kind, {}).setdefault(flag, []).append(where)
@@ -136,10 +137,16 @@ def _measured(report: Report) -> str:
 def _meaning(report: Report) -> str:
     one = "launch" if report.protocol.get("launches", 1) > 1 else "round"
     over = {"launch": "launches", "round": "rounds"}[one]
+    device = " Device: computing alone, by the GPU's own events." if _on_device(report) else ""
     return (
-        f"A call is input copy, compute and output copy. Brackets hold 95 % intervals over {over}; the"
-        f" speed-up is over {report.baseline}, paired {one} by {one}."
+        f"A call is input copy, compute and output copy.{device}"
+        f" Brackets hold 95 % intervals over {over}; the speed-up is over {report.baseline},"
+        f" paired {one} by {one}."
     )
+
+
+def _on_device(report: Report) -> bool:
+    return any(variant.on_device for variant in report.variants.values())
 
 
 def _reused(report: Report) -> list[str]:

@@ -62,10 +62,10 @@ def _equal(choice: _Choice, fastest: _Choice) -> bool:
 
 def _measured(variants: Mapping[str, VariantReport], baseline: str) -> list[_Choice]:
     """Variants with a speed-up at the first batch size; the baseline is not among them."""
-    sizes = [row.batch_size for variant in variants.values() for row in variant.latency]
+    sizes = [row.batch_size for variant in variants.values() for row in variant.on_host]
     found = []
     for name, variant in variants.items():
-        row = next((each for each in variant.latency if each.batch_size == min(sizes)), None)
+        row = next((each for each in variant.on_host if each.batch_size == min(sizes)), None)
         usable = variant.status in ("built", "cached") and name != baseline
         if usable and row is not None and row.speedup is not None:
             found.append(_Choice(name, variant, row, row.speedup))

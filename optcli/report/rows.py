@@ -27,13 +27,14 @@ class Row:
     change: str
     verdict: str
     outcome: str
+    device: str = ""
     operations: str = ""
     share: str = ""
 
 
 def batch_sizes(report: Report) -> tuple[int | None, ...]:
     """The batch sizes that have a section, ascending; (None,) where nothing was measured."""
-    found = {row.batch_size for variant in report.variants.values() for row in variant.latency}
+    found = {row.batch_size for variant in report.variants.values() for row in variant.on_host}
     return tuple(sorted(found)) or (None,)
 
 
@@ -55,7 +56,7 @@ def rows(report: Report, batch_size: int | None) -> list[Row]:
     labelled = accuracy_label(report) != "SQNR"
     found = []
     for name, variant in report.variants.items():
-        latency = next((each for each in variant.latency if each.batch_size == batch_size), None)
+        latency = next((each for each in variant.on_host if each.batch_size == batch_size), None)
         if variant.artifact is not None and (latency or (first and not variant.latency)):
             found.append(_row(name, variant, latency, name == report.baseline, labelled))
     return found
@@ -91,8 +92,15 @@ def _row(
         change="" if is_baseline else wording.change(accuracy),
         verdict=short,
         outcome=outcome,
+        device=_on_device(variant, latency),
         **_near_the_limit(variant, latency),
     )
+
+
+def _on_device(variant: VariantReport, latency: Latency | None) -> str:
+    """The median of the same calls on the device, with its interval."""
+    row = variant.on_device.get(latency.batch_size) if latency else None
+    return f"{wording.milliseconds(row.p50_ms)} {wording.interval(row.p50_ms)}".strip() if row else ""
 
 
 def _near_the_limit(variant: VariantReport, latency: Latency | None) -> dict[str, str]:

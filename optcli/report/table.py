@@ -91,7 +91,7 @@ def _sections(report: Report, console: Console, options: ConsoleOptions) -> list
         made = [
             (
                 f"{report.recipe.name}, batch size {size}" if size else report.recipe.name,
-                _table(_with_limits(layout(label, size == sizes[0]), found[size]), found[size]),
+                _table(_with_more(layout(label, size == sizes[0]), found[size]), found[size]),
             )
             for size in sizes
             if found[size]
@@ -174,14 +174,22 @@ def _three_lines(accuracy: str | None, with_verdict: bool) -> list[Column]:
     return columns + _accuracy(accuracy, with_verdict) + _verdict(with_verdict)
 
 
-def _with_limits(columns: list[Column], found: Sequence[Row]) -> list[Column]:
-    """Operations and the share of the machine's peak behind the speed-up, where they are known."""
-    if not any(row.operations for row in found):
-        return columns
+def _with_more(columns: list[Column], found: Sequence[Row]) -> list[Column]:
+    """What only some reports have, behind the speed-up.
+
+    The time on a GPU; operations and the share of the machine's peak.
+    """
     after = next(i for i, (heading, _) in enumerate(columns) if heading.startswith("speed-up")) + 1
-    added: list[Column] = [("GOP\nof peak", lambda row: [row.operations, row.share])]
-    if all("\n" not in heading for heading, _ in columns):
-        added = [("GOP", lambda row: [row.operations]), ("of peak", lambda row: [row.share])]
+    added: list[Column] = []
+    one_line = all("\n" not in heading for heading, _ in columns)
+    if any(row.device for row in found):
+        added.append(("device\np50 ms" if not one_line else "device ms", lambda row: [row.device]))
+    if any(row.operations for row in found):
+        limits: list[Column] = [
+            ("GOP", lambda row: [row.operations]),
+            ("of peak", lambda row: [row.share]),
+        ]
+        added += limits if one_line else [("GOP\nof peak", lambda row: [row.operations, row.share])]
     return [*columns[:after], *added, *columns[after:]]
 
 

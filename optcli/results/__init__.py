@@ -34,7 +34,10 @@ Status = Literal["built", "cached", "skipped", "failed"]
 
 
 class Latency(Result):
-    """Latency of one artifact in one runner at one batch size.
+    """Latency of one artifact in one runner at one batch size, in one region.
+
+    `host` is a whole call: inputs copied in, computed, outputs copied out, by the clock. `device` is
+    what the same calls computed for on a GPU, by its own events; there it is a row of its own.
 
     `samples` counts timed calls; the raw ones lie beside the report. A percentile that the number
     of samples cannot give is None, with a flag such as `p99 n/a (n=128, needs 368)`. `speedup` is
@@ -189,11 +192,13 @@ class VariantReport(Result):
 
     `build_s` is what making all its steps took, whenever that was and whoever shares them. `repair`
     has the trials of `verify-accuracy --repair` since this build, `layers` what `verify-accuracy` found
-    of where the error starts.
+    of where the error starts. `flags` say why figures are not there: `no-gpu` of an artifact that was
+    built and cannot run here.
     """
 
     status: Status
     reason: str | None = None
+    flags: tuple[str, ...] = ()
     log: str | None = None
     required: bool = False
     steps: tuple[StepSummary, ...] = ()
@@ -207,6 +212,16 @@ class VariantReport(Result):
     verdicts: tuple[Verdict, ...] = ()
     repair: Repair | None = None
     layers: Layers | None = None
+
+    @property
+    def on_host(self) -> tuple[Latency, ...]:
+        """The rows of whole calls: what is compared, judged and recommended."""
+        return tuple(row for row in self.latency if row.region == "host")
+
+    @property
+    def on_device(self) -> dict[int, Latency]:
+        """By batch size: what a GPU computed for; empty where nothing ran on one."""
+        return {row.batch_size: row for row in self.latency if row.region == "device"}
 
 
 class RecipeSummary(Result):

@@ -85,6 +85,20 @@ class Runner(Settings):
     def effective(self) -> dict[str, Any]:
         """Settings read back from the runtime: `precision`, `provider`, `threads`, `version`."""
 
+    def device_ms(self) -> float | None:
+        """Milliseconds on the device of the last `execute`, by its own events; None: on no device.
+
+        Asked for after `fetch`, outside the timed call: computing alone, without copies.
+        """
+        return None
+
+    def host_ns(self) -> int | None:
+        """Nanoseconds of the last `bind`, `execute` and `fetch`, where the runner timed them itself.
+
+        For one that drives another process and takes the time there; None: the caller's clock holds.
+        """
+        return None
+
     def close(self) -> None:
         """Let go of the model; the default does nothing."""
 

@@ -32,6 +32,7 @@ class ScriptedChild:
         flags=(),
         steady=True,
         noise=None,
+        device_ns=None,
     ):
         import numpy as np
 
@@ -40,7 +41,7 @@ class ScriptedChild:
         self.fails, self.fails_at, self.jitter = fails, fails_at, jitter
         self.dies = self.launch == fails_in
         self.busy, self.threads, self.flags, self.steady = busy, threads, flags, steady
-        self.noise = noise or {}
+        self.noise, self.device_ns = noise or {}, device_ns
         self.rng = np.random.default_rng(zlib.crc32(f"{name} {self.launch}".encode()))
         self.call_ns = call_ns * (1 + launch_jitter * self.rng.normal())
         self.killed = False
@@ -92,6 +93,7 @@ class ScriptedChild:
         times = [int(self.call_ns * scale * each) for each in noise]
         return {
             "ns": times,
+            "device_ns": self.device_ns and [self.device_ns] * len(times),
             "cpu_ns": 2 * sum(times),
             "switches": 0,
             "steal_s": 0.0,

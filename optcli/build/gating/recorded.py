@@ -49,11 +49,11 @@ def compare(gating: Gating, side: Side) -> tuple[list[Comparison], list[str]]:
         )
     for reason in measured.failures.values():
         return [comparisons.cannot_tell("p50", reason)], []
-    recorded = {row.batch_size: row for row in then.latency}
+    recorded = {row.batch_size: row for row in then.on_host}
     found = []
     bar = gating.settings.p50
     for row in latency.to_results(measured)[side.name]:
-        old = recorded.get(row.batch_size)
+        old = recorded.get(row.batch_size) if row.region == "host" else None
         if old is None or bar is None:
             continue
         if old.threads != row.threads:

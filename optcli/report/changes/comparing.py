@@ -71,16 +71,17 @@ def _source(label: str, report: Report) -> Source:
 
 def _variant(name: str, other: str, old: Report, new: Report) -> VariantChange:
     before, after = old.variants[other], new.variants[name]
-    rows = {row.batch_size: row for row in before.latency}
+    rows = {(row.batch_size, row.region): row for row in before.latency}
     latency = [
         BatchChange(
             batch_size=row.batch_size,
-            p50=_speed(rows[row.batch_size].p50_ms, row.p50_ms),
-            p95=_speed(rows[row.batch_size].p95_ms, row.p95_ms),
-            p99=_speed(rows[row.batch_size].p99_ms, row.p99_ms),
+            region=row.region,
+            p50=_speed(old_row.p50_ms, row.p50_ms),
+            p95=_speed(old_row.p95_ms, row.p95_ms),
+            p99=_speed(old_row.p99_ms, row.p99_ms),
         )
         for row in after.latency
-        if row.batch_size in rows
+        if (old_row := rows.get((row.batch_size, row.region))) is not None
     ]
     return VariantChange(
         name=name,
@@ -146,7 +147,7 @@ def _drift(variants: Sequence[VariantChange]) -> dict[int, float]:
     for variant in variants:
         for row in variant.latency if variant.same else ():
             ratio = row.p50.ratio
-            if ratio is not None:
+            if ratio is not None and row.region == "host":
                 certain = _outcome(ratio, 1.0) in ("faster", "slower")
                 moved = math.exp(abs(math.log(ratio.value))) if certain else 1.0
                 found[row.batch_size] = max(found.get(row.batch_size, 1.0), moved)

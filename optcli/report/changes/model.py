@@ -35,9 +35,10 @@ class SpeedChange(Result):
 
 
 class BatchChange(Result):
-    """One variant at one batch size that both reports have."""
+    """One variant at one batch size, in one region, that both reports have."""
 
     batch_size: int
+    region: Literal["host", "device"] = "host"
     p50: SpeedChange
     p95: SpeedChange
     p99: SpeedChange

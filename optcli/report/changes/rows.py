@@ -65,7 +65,7 @@ def _rows(variant: VariantChange) -> Iterator[Row]:
         first = index == 0
         yield Row(
             variant=name if first else "",
-            batch=str(row.batch_size),
+            batch=f"{row.batch_size}{' device' if row.region == 'device' else ''}",
             p50=f"{wording.milliseconds(row.p50.before)} → {wording.milliseconds(row.p50.after)}",
             change=moved(row.p50.ratio),
             outcome=row.p50.outcome,

@@ -86,12 +86,18 @@ def _chart(comparison: Comparison) -> Markup | None:
         return None
     ends = [v for _, _, _, ratio in found for v in (ratio.value, ratio.low, ratio.high) if v]
     most = max([_LEAST_RANGE, *(max(value, 1 / value) for value in ends)]) * 1.05
-    lines = [(index, f"{name}, batch {row.batch_size}", row) for index, name, row, _ in found]
+    lines = [
+        (index, f"{name}, batch {row.batch_size}{_where(row)}", row) for index, name, row, _ in found
+    ]
 
     def draw(width: int) -> Markup:
         return _draw(width, lines, most)
 
     return marks.figure("Change of p50", draw)
+
+
+def _where(row: BatchChange) -> str:
+    return " on the device" if row.region == "device" else ""
 
 
 def _draw(width: int, lines: Sequence[tuple[int, str, BatchChange]], most: float) -> Markup:

@@ -51,7 +51,7 @@ def curves_of(report: Report, percentile: str) -> list[Curve]:
 
 
 def _points(variant: VariantReport, percentile: str) -> list[Point]:
-    rows = variant.sweep.points if variant.sweep and variant.sweep.points else variant.latency
+    rows = variant.sweep.points if variant.sweep and variant.sweep.points else variant.on_host
     found = [
         Point(row.batch_size, getattr(row, f"{percentile}_ms", None), row.throughput_per_s)
         for row in rows

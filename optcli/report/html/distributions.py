@@ -30,7 +30,7 @@ def distributions(report: Report, batch_size: int, quantiles: Quantiles) -> Mark
     rows = [
         (index, name, row)
         for index, (name, variant) in enumerate(report.variants.items())
-        for row in variant.latency
+        for row in variant.on_host
         if row.batch_size == batch_size
     ]
     calls = {name: list(quantiles.get(name, {}).get(batch_size, ())) for _, name, _ in rows}

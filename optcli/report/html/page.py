@@ -93,7 +93,7 @@ def _figures(report: Report) -> Markup | None:
     if variant is None or not variant.latency or variant.artifact is None:
         return None
     artifact = variant.artifact
-    row = min(variant.latency, key=lambda each: each.batch_size)
+    row = min(variant.on_host, key=lambda each: each.batch_size)
     found = [
         (wording.times(row.speedup), f"as fast as {report.baseline} {wording.interval(row.speedup)}"),
         (f"{wording.milliseconds(row.p50_ms)} ms", f"p50 at batch size {row.batch_size}"),

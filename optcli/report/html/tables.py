@@ -34,7 +34,8 @@ def results(report: Report, batch_size: int | None) -> Markup:
     right += ["change"] if label and label != "SQNR" and first else []
     heads = [("variant", True), ("runtime", True), ("precision", True), ("size", False)]
     found = {row.variant: row for row in rows(report, batch_size)}
-    limits = ["GOP", "of peak"] if any(row.operations for row in found.values()) else []
+    limits = ["device ms"] if any(row.device for row in found.values()) else []
+    limits += ["GOP", "of peak"] if any(row.operations for row in found.values()) else []
     figures = (*_ALWAYS, *limits, *right)
     heads += [(name, False) for name in figures]
     heads += [("verdict", True)] if first else []
@@ -56,7 +57,7 @@ def _row(
     figures: Sequence[str],
     first: bool,
 ) -> Markup:
-    latency = next((each for each in variant.latency if each.batch_size == batch_size), None)
+    latency = next((each for each in variant.on_host if each.batch_size == batch_size), None)
     cells: list[Child] = [
         tag("th", row.variant, scope="row", class_="left"),
         tag("td", row.runtime, class_="left"),
@@ -68,7 +69,12 @@ def _row(
         tag("td", row.rate),
         tag("td", _known(row.speedup, latency, "no speed-up"), _below(row.speedup_interval)),
     ]
-    rest = {"GOP": row.operations, "of peak": row.share, "change": row.change}
+    rest = {
+        "device ms": row.device or wording.NONE,
+        "GOP": row.operations,
+        "of peak": row.share,
+        "change": row.change,
+    }
     cells += [tag("td", rest.get(name, row.accuracy)) for name in figures[len(_ALWAYS) :]]
     if first:
         outcome = "none" if row.verdict == "baseline" else row.outcome
@@ -102,8 +108,9 @@ def _below(interval: str) -> Markup | None:
 
 
 def details(report: Report) -> Markup | None:
-    """What else was measured: one row per variant and batch size, flags in full."""
+    """What else was measured: one row per variant, batch size and region, flags in full."""
     body = []
+    regions = any(variant.on_device for variant in report.variants.values())
     for name, variant in report.variants.items():
         for row in variant.latency:
             figures = (row.mean_ms, row.cpu_ms, row.import_ms, row.load_ms, row.first_ms)
@@ -114,6 +121,7 @@ def details(report: Report) -> Markup | None:
                     "tr",
                     tag("th", name, scope="row", class_="left"),
                     tag("td", str(row.batch_size)),
+                    *([tag("td", row.region, class_="left")] if regions else []),
                     tag("td", str(row.threads)),
                     tag("td", str(row.samples)),
                     *(tag("td", each) for each in cells),
@@ -133,6 +141,8 @@ def details(report: Report) -> Markup | None:
         "memory",
     )
     heads = [("variant", True), *((name, False) for name in names), ("flags", True)]
+    if regions:
+        heads.insert(2, ("region", True))
     return table(heads, body, "More figures") if body else None
 
 

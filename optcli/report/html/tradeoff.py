@@ -72,7 +72,7 @@ def _choices(report: Report) -> tuple[list[Choice], list[str]]:
     first = batch_sizes(report)[0]
     found, left_out = [], []
     for index, (name, variant) in enumerate(report.variants.items()):
-        row = next((row for row in variant.latency if row.batch_size == first), None)
+        row = next((row for row in variant.on_host if row.batch_size == first), None)
         right = _right(variant, name == report.baseline)
         if row is not None and right is None:
             error = variant.accuracy.output_error if variant.accuracy else None
