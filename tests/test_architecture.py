@@ -17,12 +17,15 @@ GROUND = {
     "results", "statistics", "user_code", "user_imports", "workers",
 }  # fmt: skip
 FORMATS_UP = {"passes", "runners", "sources", "data"}
-BUILD = {*FORMATS_UP, "recipe", "formats", "store", "latency", "accuracy"}
+BUILD = {*FORMATS_UP, "recipe", "formats", "engines", "store", "latency", "accuracy"}
 
 # Room: the rooms it may import, besides itself and the ground. docs/architecture.md says why.
 MAY_IMPORT: dict[str, set[str]] = {
     **{room: set() for room in GROUND},
     **{room: {"formats"} for room in FORMATS_UP},
+    "passes": {"formats", "engines"},
+    "runners": {"formats", "engines"},
+    "engines": set(),
     "formats": set(),
     "store": set(),
     "recipe": {*FORMATS_UP, "formats"},
@@ -34,9 +37,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gate": {"latency", "accuracy", "store"},
     "serving": set(),
     "report": set(),
-    "doctor": {"formats", "store", "latency"},
+    "doctor": {"formats", "store", "latency", "engines"},
     "draft": {"inspection", "recipe", "passes", "sources", "data", "formats"},
-    "inspection": {"recipe", "sources", "formats"},
+    "inspection": {"recipe", "sources", "formats", "engines"},
     "build": {*BUILD, "report", "inspection", "draft", "roofline", "baselines", "gate", "profiling"},
     "tune": {*BUILD, "build", "gate", "report"},
     "cli": {

@@ -1,0 +1,186 @@
+"""The parent's side of TensorRT's work: a process of its own, with a time limit.
+
+TensorRT ends the process, or returns None, where others raise; what its log said last is the only
+explanation, and stands in the error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from optcli.engines import EngineError, messages
+from optcli.engines.messages import Line
+
+PYTHON = "OPTCLI_TENSORRT_PYTHON"
+
+# `optcli` is made known as a package without running anything of it: an interpreter of another
+# version gets this folder's modules and its own libraries.
+_START = (
+    "import importlib, sys, types; "
+    "sys.path[:] = [path for path in sys.path if path]; "
+    "package = sys.modules['optcli'] = types.ModuleType('optcli'); "
+    "package.__path__ = [sys.argv[1]]; "
+    "importlib.import_module(sys.argv[2]).main()"
+)
+_PACKAGE = Path(__file__).resolve().parents[1]
+_DEATHS = {
+    "SIGSEGV": "crashed with a segmentation fault",
+    "SIGABRT": "aborted",
+    "SIGKILL": "was killed, most likely because memory ran out",
+    "SIGBUS": "crashed with a bus error",
+    "SIGILL": "used an instruction this CPU does not have",
+    "SIGFPE": "crashed with an arithmetic error",
+}
+
+OnEvent = Callable[[Mapping[str, Any]], None]
+
+
+def interpreter(product: str, python: str | None = None) -> str | None:
+    """The Python that holds a product: `python`, else OPTCLI_TENSORRT_PYTHON for TensorRT itself.
+
+    None: this very interpreter.
+    """
+    if python is None and product == "tensorrt":
+        python = os.environ.get(PYTHON) or None
+    return python
+
+
+def command(python: str | None, module: str) -> list[str]:
+    """The command that runs `main()` of a module of this room in an interpreter; None: in this one."""
+    return [python or sys.executable, "-c", _START, os.fspath(_PACKAGE), module]
+
+
+def environment(python: str | None) -> dict[str, str]:
+    """The environment of such a process: another interpreter must not get this one's packages."""
+    found = dict(os.environ, PYTHONDONTWRITEBYTECODE="1", PYTHONUTF8="1")
+    if python is not None:
+        for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"):
+            found.pop(name, None)
+    return found
+
+
+def run(
+    function: str,
+    job: Mapping[str, Any],
+    *,
+    python: str | None = None,
+    timeout_s: float = 3600.0,
+    on_event: OnEvent | None = None,
+) -> Any:
+    """Call `function(job, talk)` (`module:name` of this room) in a process of its own.
+
+    `job` and what it gives are JSON. `on_event` hears `{"progress": [fraction, message]}` and
+    `{"warned": message}`; what it raises ends the process. Raises `EngineError`: the job's own, or that
+    the process died or took more than `timeout_s` seconds, with TensorRT's last lines.
+    """
+    line = json.dumps({"function": function, "job": dict(job)}).encode() + b"\n"
+    try:
+        process = subprocess.Popen(
+            command(python, "optcli.engines.process"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(python),
+        )
+    except OSError as error:
+        raise EngineError(
+            f"the interpreter {python or sys.executable} cannot be started: {error.strerror}",
+            hint=f"look at {PYTHON}, or the option `python` of the pass",
+        ) from error
+    try:
+        return _Listening(process, timeout_s, on_event).result(line)
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+
+class _Listening:
+    """One job, from its first line to its last."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], timeout_s: float, on_event: OnEvent | None
+    ) -> None:
+        self._process = process
+        self._timeout_s = timeout_s
+        self._on_event = on_event
+        self._said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._lines: list[Line] = []
+
+    def result(self, line: bytes) -> Any:
+        deadline = time.monotonic() + self._timeout_s
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        threading.Thread(target=self._listen, daemon=True).start()
+        while True:
+            try:
+                said = self._said.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                self._too_long()
+            if not said:
+                self._died()
+            record = json.loads(said)
+            if "result" in record:
+                return record["result"]
+            if "error" in record:
+                self._failed(record["error"])
+            if "log" in record:
+                self._lines.append(Line(*record["log"]))
+            elif self._on_event is not None:
+                self._on_event(record)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.put(line)
+        self._said.put(b"")
+
+    def _failed(self, record: dict[str, Any]) -> NoReturn:
+        error = EngineError.from_record(record)
+        raise (
+            error
+            if error.lines
+            else explained(error.message, self._lines, place=error.place, hint=error.hint)
+        )
+
+    def _too_long(self) -> NoReturn:
+        raise explained(
+            f"it took more than {self._timeout_s:g} seconds and was stopped",
+            self._lines,
+            hint="raise `max_seconds`, or lower `optimization_level`",
+        )
+
+    def _died(self) -> NoReturn:
+        code = self._process.wait()
+        if code < 0:
+            name = signal.Signals(-code).name
+            what = f"{_DEATHS.get(name, 'was ended')} ({name}, exit {128 - code})"
+        else:
+            what = f"ended early with exit code {code}"
+        raise explained(f"TensorRT's process {what}", self._lines)
+
+
+def explained(message: str, lines: Sequence[Line], *, place: str = "", hint: str = "") -> EngineError:
+    """An error with what TensorRT's log means, where that is known, and its last lines."""
+    known = messages.meaning(lines)
+    if known is not None and known.text not in message:
+        message = f"{message}: {known.text}"
+    last = messages.last_errors(lines)
+    if last:
+        message += "\n  TensorRT said: " + "\n  TensorRT said: ".join(text[:500] for text in last)
+    return EngineError(message, place=place, hint=hint or (known.hint if known else ""), lines=last)

@@ -1,0 +1,80 @@
+"""The child's side of TensorRT's work: one job in, JSON lines out, whichever interpreter this is.
+
+The first line on standard input is the job, `{"function": "module:name", "job": {...}}`; when
+standard input closes, whoever asked is gone, and so is this process. Standard output carries one
+JSON object per line: `{"progress": [fraction, message]}`, `{"warned": message}`,
+`{"log": [severity, text]}` and at last `{"result": ...}` or `{"error": {...}}`. What libraries print
+goes to standard error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from optcli.engines import EngineError
+from optcli.engines.messages import Line
+
+
+class Talk:
+    """What a job says on its way; `lines` are those that TensorRT logged so far."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._one_at_a_time = threading.Lock()
+        self.lines: list[Line] = []
+
+    def progress(self, fraction: float | None, message: str) -> None:
+        """How far the job is; `fraction` is 0..1, or None where the end is not known."""
+        self.send({"progress": [fraction, message]})
+
+    def warn(self, message: str) -> None:
+        """Something a person should know that stops nothing."""
+        self.send({"warned": message})
+
+    def heard(self, line: Line) -> None:
+        """Pass a line of TensorRT's log on; it is with the parent before TensorRT goes on."""
+        if line.severity == "V":
+            return
+        self.lines.append(line)
+        self.send({"log": [line.severity, line.text]})
+
+    def send(self, record: Mapping[str, Any]) -> None:
+        """Write one line, whole."""
+        with self._one_at_a_time:
+            self._out.write(json.dumps(record) + "\n")
+            self._out.flush()
+
+
+def main() -> None:
+    """Do the one job that standard input names."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    talk = Talk(out)
+    asked = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    module, _, name = asked["function"].partition(":")
+    try:
+        result = getattr(importlib.import_module(module), name)(asked["job"], talk)
+    except EngineError as error:
+        talk.send({"error": error.to_record()})
+    except Exception as error:  # said to the parent, which knows what to do about it
+        traceback.print_exc()
+        talk.send({"error": EngineError(f"{type(error).__name__}: {error}").to_record()})
+    else:
+        talk.send({"result": result})
+    out.flush()
+
+
+def _end_with_the_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    # Not an exit: a build in native code would go on to its end first.
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))

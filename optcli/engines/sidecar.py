@@ -1,0 +1,197 @@
+"""`engine.json` beside a plan: what built it, for which GPU, from which model. Checked before loading.
+
+A plan fits one product, mostly one version of it, and one GPU architecture. TensorRT itself says so
+late and in riddles; the sidecar says it first and names both sides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from optcli.engines import TITLES, EngineError
+
+PLAN = "model.plan"
+FILE = "engine.json"
+SCHEMA = 1
+_REBUILD = "build it again here: `optcli build` with the recipe that made it"
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """What stands beside a plan.
+
+    `cuda` is the CUDA version of the driver; it, `driver`, `gpu` and `compute_capability` are None where
+    the engine was built without a GPU. `targets` are the compute capabilities that TensorRT-RTX built
+    for; `compatible` says what the plan was made to survive: `version`, `ampere_plus`, or
+    `same_compute_capability`. `profiles` hold, per input, the shapes `min`, `opt` and `max`. `flags` are
+    TensorRT's builder flags, `stripped` whether the plan holds no weights. Digests are SHA-256 of files.
+    """
+
+    product: str
+    version: str
+    plan_sha256: str
+    plan_bytes: int
+    onnx_sha256: str
+    precision: str
+    cuda: str | None = None
+    driver: str | None = None
+    gpu: str | None = None
+    compute_capability: str | None = None
+    targets: tuple[str, ...] = ()
+    compatible: tuple[str, ...] = ()
+    profiles: tuple[Mapping[str, Any], ...] = ()
+    inputs: tuple[Mapping[str, Any], ...] = ()
+    outputs: tuple[Mapping[str, Any], ...] = ()
+    flags: tuple[str, ...] = ()
+    stripped: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    os: str = field(default_factory=lambda: f"{platform.system()} {platform.machine()}")
+    python: str = field(default_factory=lambda: sys.version.split()[0])
+
+
+@dataclass(frozen=True)
+class Here:
+    """What an engine would be loaded with; the GPU's values are None where there is none."""
+
+    product: str
+    version: str
+    gpu: str | None = None
+    compute_capability: str | None = None
+    driver: str | None = None
+
+
+def write(folder: Path, about: Sidecar) -> None:
+    """Write `engine.json`, with a digest of its own content."""
+    content = {"schema": SCHEMA, **asdict(about)}
+    text = json.dumps({**content, "sha256": _own_digest(content)}, indent=1, sort_keys=True)
+    (folder / FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def read(folder: Path) -> Sidecar:
+    """The sidecar in a folder, and that it is as it was written. Raises `EngineError`."""
+    path = folder / FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        noted = content.pop("sha256")
+    except FileNotFoundError as error:
+        raise EngineError(
+            f"there is no {FILE} beside the engine: what built it, and for which GPU, is not known",
+            place=os.fspath(path),
+            hint=_REBUILD,
+        ) from error
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise EngineError(
+            f"{FILE} cannot be read: {error}", place=os.fspath(path), hint=_REBUILD
+        ) from error
+    if content.get("schema") != SCHEMA:
+        raise EngineError(
+            f"{FILE} has schema {content.get('schema')!r}, wanted {SCHEMA}",
+            place=os.fspath(path),
+            hint=_REBUILD,
+        )
+    if noted != _own_digest(content):
+        raise EngineError(
+            f"{FILE} was changed after it was written: what it says of the engine cannot be trusted",
+            place=os.fspath(path),
+            hint=_REBUILD,
+        )
+    known = {each.name for each in fields(Sidecar)}
+    values = {name: value for name, value in content.items() if name in known}
+    return Sidecar(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    )
+
+
+def check_plan(folder: Path) -> Sidecar:
+    """The sidecar, and that the plan beside it is the one it describes. Raises `EngineError`."""
+    about, path = read(folder), folder / PLAN
+    if not path.is_file():
+        raise EngineError(f"there is no {PLAN}", place=os.fspath(path), hint=_REBUILD)
+    size = path.stat().st_size
+    if size != about.plan_bytes:
+        what = "truncated" if size < about.plan_bytes else "another file"
+        raise EngineError(
+            f"the engine is {what}: {size} bytes, and {FILE} says {about.plan_bytes}",
+            place=os.fspath(path),
+            hint=_REBUILD,
+        )
+    if sha256_of(path) != about.plan_sha256:
+        raise EngineError(
+            f"the engine is not the one that {FILE} describes: its content was changed",
+            place=os.fspath(path),
+            hint=_REBUILD,
+        )
+    return about
+
+
+def check_here(about: Sidecar, here: Here, place: str = "") -> list[str]:
+    """Whether an engine may be loaded with what is here; gives warnings.
+
+    Raises `EngineError` that names both sides where product, version or GPU differ.
+    """
+    built, now = (f"{TITLES.get(side.product, side.product)} {side.version}" for side in (about, here))
+    if about.product != here.product:
+        raise EngineError(
+            f"{built} built this engine, and {now} would run it", place=place, hint=_REBUILD
+        )
+    if about.version != here.version and "version" not in about.compatible:
+        raise EngineError(f"{built} built this engine, and {now} is here", place=place, hint=_REBUILD)
+    if "version" in about.compatible and _numbers(here.version) < _numbers(about.version):
+        raise EngineError(
+            f"{built} built this engine to run in later versions too, and {now} is older",
+            place=place,
+            hint=_REBUILD,
+        )
+    if here.gpu is None:
+        return []
+    _check_gpu(about, here, place)
+    if about.gpu is not None and about.gpu != here.gpu:
+        return [f"the engine was built on {about.gpu} and runs on {here.gpu}: it may be slower there"]
+    return []
+
+
+def _check_gpu(about: Sidecar, here: Here, place: str) -> None:
+    found = here.compute_capability or "?"
+    there = f"{here.gpu} (compute capability {found})"
+    if about.targets and "CURRENT" not in about.targets:
+        if f"SM{found.replace('.', '')}" not in about.targets:
+            raise EngineError(
+                f"the engine was built for {', '.join(about.targets)}, and here is {there}",
+                place=place,
+                hint=f"name it in `compute_capabilities`, or {_REBUILD}",
+            )
+        return
+    same = about.compute_capability in (None, found)
+    ampere = "ampere_plus" in about.compatible and _numbers(found) >= (8, 0)
+    if not same and not ampere:
+        raise EngineError(
+            f"the engine was built on {about.gpu} (compute capability {about.compute_capability}), "
+            f"and here is {there}",
+            place=place,
+            hint=_REBUILD,
+        )
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, read in pieces."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            found.update(piece)
+    return found.hexdigest()
+
+
+def _own_digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
