@@ -27,7 +27,8 @@ class Job:
     """All that a pass may use besides its source.
 
     `out` is an empty folder to write the artifact into. `origin` is the model as it came from its
-    source. A data role is None unless the pass names it in `roles()`. `device` is `cpu` or `cuda`.
+    source. A data role is None unless the pass names it in `roles()`. `device` is `cpu` or `cuda`: the
+    pass's own option of that name, where it has one.
     `scratch` is a folder of this step's own that outlives a killed build, for checkpoints: whoever
     writes there makes it, and it is removed once the step is done. None: nothing can be kept.
     `batch_sizes` are those that latency will be measured at, for a pass that `uses_batch_sizes`.
@@ -73,7 +74,7 @@ class Pass(Settings):
 
     `accepts` lists the formats it reads. `needs` names the packages (their versions enter the key)
     and the device it cannot run without. `uses` lists the data roles it may read; where options
-    decide, `roles` says which ones it does. `tolerance`, for a
+    decide, `roles` says which ones it does, as `requires` says what of `needs`. `tolerance`, for a
     conversion that must not change the result, is the largest |difference| allowed as a fraction
     of the largest |output|: the build then checks every artifact against its parent. `device_bound`
     says that the result depends on the CPU or GPU it was made on, `uses_batch_sizes` that it depends on
@@ -99,6 +100,10 @@ class Pass(Settings):
     def roles(self) -> tuple[Role, ...]:
         """The data roles that are read with these options."""
         return self.uses
+
+    def requires(self) -> Needs:
+        """What it cannot do without, with these options."""
+        return self.needs
 
     def attempts(self) -> tuple[Pass, ...]:
         """What to try in turn: the next one runs when the one before raised or was found wrong."""
@@ -151,7 +156,7 @@ class Traits:
             accepts=configured.accepts,
             produces={source: configured.produces(source) for source in configured.accepts},
             code=code,
-            needs=configured.needs,
+            needs=configured.requires(),
             uses=configured.roles(),
             tolerance=configured.tolerance,
             device_bound=configured.device_bound,
