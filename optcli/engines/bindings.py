@@ -79,13 +79,13 @@ def load(product: str) -> Bindings:
     except ImportError as error:
         raise EngineError(
             f"{TITLES[product]} cannot be loaded: {error}",
-            hint=f"install it for this interpreter, or see whether `import {product}` finds its libraries",
+            hint=f"install it for this interpreter, or see why `import {product}` fails there",
         ) from error
     return Bindings(module, product)
 
 
 def enum_name(value: Any) -> str:
-    """The bare name of an enum's member, `HALF` for `DataType.HALF`, in every version of the bindings."""
+    """The bare name of an enum's member: `HALF` for `DataType.HALF`."""
     return str(getattr(value, "name", value)).rpartition(".")[2]
 
 

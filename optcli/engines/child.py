@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -151,15 +151,10 @@ class _Listening:
         self._said.put(b"")
 
     def _failed(self, record: dict[str, Any]) -> NoReturn:
-        error = EngineError.from_record(record)
-        raise (
-            error
-            if error.lines
-            else explained(error.message, self._lines, place=error.place, hint=error.hint)
-        )
+        raise EngineError.from_record(record)
 
     def _too_long(self) -> NoReturn:
-        raise explained(
+        raise messages.explained(
             f"it took more than {self._timeout_s:g} seconds and was stopped",
             self._lines,
             hint="raise `max_seconds`, or lower `optimization_level`",
@@ -172,15 +167,4 @@ class _Listening:
             what = f"{_DEATHS.get(name, 'was ended')} ({name}, exit {128 - code})"
         else:
             what = f"ended early with exit code {code}"
-        raise explained(f"TensorRT's process {what}", self._lines)
-
-
-def explained(message: str, lines: Sequence[Line], *, place: str = "", hint: str = "") -> EngineError:
-    """An error with what TensorRT's log means, where that is known, and its last lines."""
-    known = messages.meaning(lines)
-    if known is not None and known.text not in message:
-        message = f"{message}: {known.text}"
-    last = messages.last_errors(lines)
-    if last:
-        message += "\n  TensorRT said: " + "\n  TensorRT said: ".join(text[:500] for text in last)
-    return EngineError(message, place=place, hint=hint or (known.hint if known else ""), lines=last)
+        raise messages.explained(f"TensorRT's process {what}", self._lines)

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from optcli.engines import EngineError
+
 _LETTERS = {"INTERNAL_ERROR": "F", "ERROR": "E", "WARNING": "W", "INFO": "I", "VERBOSE": "V"}
 
 
@@ -64,6 +66,17 @@ def meaning(lines: Sequence[Line]) -> Meaning | None:
                 groups = {name: text.strip() for name, text in found.groupdict("?").items()}
                 return Meaning(what.format(**groups), hint.format(**groups))
     return None
+
+
+def explained(message: str, lines: Sequence[Line], *, place: str = "", hint: str = "") -> EngineError:
+    """An error with what TensorRT's log means, where that is known, and its last lines."""
+    known = meaning(lines)
+    if known is not None and known.text not in message:
+        message = f"{message}: {known.text}"
+    last = last_errors(lines)
+    if last:
+        message += "\n  TensorRT said: " + "\n  TensorRT said: ".join(text[:500] for text in last)
+    return EngineError(message, place=place, hint=hint or (known.hint if known else ""), lines=last)
 
 
 _REBUILD = "build the engine again here"

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from optcli.engines import EngineError
+from optcli.engines import EngineError, messages
 from optcli.engines.messages import Line
 
 
@@ -67,7 +67,8 @@ def main() -> None:
         talk.send({"error": error.to_record()})
     except Exception as error:  # said to the parent, which knows what to do about it
         traceback.print_exc()
-        talk.send({"error": EngineError(f"{type(error).__name__}: {error}").to_record()})
+        what = f"{type(error).__name__}: {error}"
+        talk.send({"error": messages.explained(what, talk.lines).to_record()})
     else:
         talk.send({"result": result})
     out.flush()

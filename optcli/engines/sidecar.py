@@ -28,11 +28,12 @@ _REBUILD = "build it again here: `optcli build` with the recipe that made it"
 class Sidecar:
     """What stands beside a plan.
 
-    `cuda` is the CUDA version of the driver; it, `driver`, `gpu` and `compute_capability` are None where
-    the engine was built without a GPU. `targets` are the compute capabilities that TensorRT-RTX built
-    for; `compatible` says what the plan was made to survive: `version`, `ampere_plus`, or
-    `same_compute_capability`. `profiles` hold, per input, the shapes `min`, `opt` and `max`. `flags` are
-    TensorRT's builder flags, `stripped` whether the plan holds no weights. Digests are SHA-256 of files.
+    `cuda` is the CUDA version of the driver; it, `driver`, `gpu` and `compute_capability` are None
+    where the engine was built without a GPU. `targets` are the compute capabilities that
+    TensorRT-RTX built for; `compatible` says what the plan was made to survive: `version`,
+    `ampere_plus` or `same_compute_capability`. `profiles` hold, per input, the shapes `min`, `opt`
+    and `max`. `flags` are TensorRT's builder flags, `stripped` whether the plan holds no weights.
+    Digests are SHA-256 of files.
     """
 
     product: str
@@ -104,10 +105,12 @@ def read(folder: Path) -> Sidecar:
             hint=_REBUILD,
         )
     known = {each.name for each in fields(Sidecar)}
-    values = {name: value for name, value in content.items() if name in known}
-    return Sidecar(
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    )
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in content.items()
+        if name in known
+    }
+    return Sidecar(**values)
 
 
 def check_plan(folder: Path) -> Sidecar:

@@ -1,0 +1,198 @@
+"""Into networks and engines: layers as plain data, whatever version describes them.
+
+A network is what the parser understood; an engine is what the builder made of it, fused and with
+kernels chosen. Only the engine says which precision is really computed in.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from optcli.engines.bindings import Bindings, dimensions, enum_name
+
+# The parser's names of layers that multiply, and what people call them.
+PRODUCTS = {
+    "CONVOLUTION": "convolutions",
+    "DECONVOLUTION": "deconvolutions",
+    "MATRIX_MULTIPLY": "matrix products",
+}
+PRECISIONS = {
+    "FLOAT": "fp32", "FP32": "fp32", "HALF": "fp16", "FP16": "fp16", "BF16": "bf16",
+    "BFLOAT16": "bf16", "INT8": "int8", "FP8": "fp8", "INT4": "int4", "FP4": "fp4",
+    "INT32": "int32", "INT64": "int64", "BOOL": "bool", "UINT8": "uint8",
+}  # fmt: skip
+
+
+def network(parsed: Any) -> dict[str, Any]:
+    """A parsed network: `inputs`, `outputs` and `layers`, with names, types, shapes and producers."""
+    layers = [parsed.get_layer(index) for index in range(parsed.num_layers)]
+    return {
+        "inputs": [_tensor(parsed.get_input(index)) for index in range(parsed.num_inputs)],
+        "outputs": [_tensor(parsed.get_output(index)) for index in range(parsed.num_outputs)],
+        "layers": [_layer(layer) for layer in layers],
+    }
+
+
+def _layer(layer: Any) -> dict[str, Any]:
+    inputs = [layer.get_input(index) for index in range(layer.num_inputs)]
+    outputs = [layer.get_output(index) for index in range(layer.num_outputs)]
+    return {
+        "name": layer.name,
+        "type": enum_name(layer.type),
+        "inputs": [tensor.name for tensor in inputs if tensor is not None],
+        "outputs": [tensor.name for tensor in outputs if tensor is not None],
+        "precision": _precision(enum_name(outputs[0].dtype)) if outputs and outputs[0] else "",
+    }
+
+
+def _tensor(tensor: Any) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "dtype": _precision(enum_name(tensor.dtype)),
+        "shape": dimensions(tensor.shape),
+    }
+
+
+def quantized(layers: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Which products of a parsed network read nothing but dequantized tensors, by `yes` and `no`."""
+    made_by = {name: layer for layer in layers for name in layer["outputs"]}
+    found: dict[str, list[str]] = {"yes": [], "no": []}
+    for layer in layers:
+        if layer["type"] in PRODUCTS:
+            makers = [_origin(name, made_by) for name in layer["inputs"][:2]]
+            sound = bool(makers) and all(each == "DEQUANTIZE" for each in makers)
+            found["yes" if sound else "no"].append(layer["name"])
+    return found
+
+
+def _origin(name: str, made_by: Mapping[str, Mapping[str, Any]]) -> str:
+    """The type of the layer that makes a tensor, seen through those that only move or cast it."""
+    layer = made_by.get(name)
+    while layer is not None and layer["type"] in ("SHUFFLE", "CAST", "IDENTITY") and layer["inputs"]:
+        layer = made_by.get(layer["inputs"][0])
+    return "" if layer is None else str(layer["type"])
+
+
+def engine(bindings: Bindings, opened: Any) -> dict[str, Any]:
+    """A deserialized engine, by its inspector: see `described`."""
+    inspector = opened.create_engine_inspector()
+    as_json = bindings.member("LayerInformationFormat", "JSON")
+    return described(inspector.get_engine_information(as_json))
+
+
+def described(text: str) -> dict[str, Any]:
+    """What an inspector's JSON says: `layers` (name, type, precision, tactic, metadata) and counts.
+
+    Without detailed profiling verbosity layers are bare names, and `detailed` is false. `reformats`
+    counts layers that only change how a tensor lies in memory, or its type.
+    """
+    content = json.loads(text)
+    listed = content.get("Layers", [])
+    layers = [_engine_layer(each) for each in listed]
+    precisions = Counter(layer["precision"] for layer in layers if layer["precision"])
+    return {
+        "detailed": any(isinstance(each, dict) for each in listed),
+        "layers": layers,
+        "reformats": sum(_is_reformat(layer) for layer in layers),
+        "precisions": dict(sorted(precisions.items())),
+    }
+
+
+def _engine_layer(entry: Any) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        return {"name": str(entry), "type": "", "precision": "", "tactic": "", "metadata": ""}
+    inputs = entry.get("Inputs") or entry.get("Outputs") or []
+    weights = entry.get("Weights")
+    types = [weights.get("Type", "")] if isinstance(weights, dict) else []
+    types += [_type_of(each) for each in inputs if isinstance(each, dict)]
+    return {
+        "name": entry.get("Name", ""),
+        "type": entry.get("LayerType", ""),
+        "precision": next((each for each in map(_precision, types) if each), ""),
+        "tactic": entry.get("TacticName") or str(entry.get("TacticValue", "") or ""),
+        "metadata": entry.get("Metadata", ""),
+    }
+
+
+def _type_of(tensor: Mapping[str, Any]) -> str:
+    """`Datatype` of newer versions; older ones put it at the end of `Format/Datatype`."""
+    return str(tensor.get("Datatype") or tensor.get("DataType") or tensor.get("Format/Datatype", ""))
+
+
+def _precision(text: str) -> str:
+    words = re.findall(r"[A-Za-z]+\d*", text.upper())
+    return next((PRECISIONS[word] for word in words if word in PRECISIONS), "")
+
+
+def _is_reformat(layer: Mapping[str, Any]) -> bool:
+    named = layer["name"].lower()
+    return layer["type"].lower() == "reformat" or "reformatting copynode" in named
+
+
+def expectation(
+    asked: str, parsed: Mapping[str, Any], inspected: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Whether layers that multiply are computed in what was asked for, and why not.
+
+    With an engine's own layers `by` is `engine`; without a GPU it is `network`: what the parsed network
+    would let the builder do, no more. Gives `asked`, `by`, `kind`, `total`, `matching` and `text`.
+    """
+    layers = parsed["layers"]
+    products = [layer for layer in layers if layer["type"] in PRODUCTS]
+    kinds = {PRODUCTS[layer["type"]] for layer in products}
+    kind = kinds.pop() if len(kinds) == 1 else "convolutions and matrix products"
+    sound = quantized(layers)
+    if inspected is not None and inspected["detailed"]:
+        by, found = "engine", {each["name"]: _computed(each, inspected) for each in products}
+    else:
+        by, found = "network", {each["name"]: _promised(each, sound["yes"]) for each in products}
+    wanted = {"tf32": "fp32"}.get(asked, asked)
+    matching = [name for name, precision in found.items() if precision == wanted]
+    others = Counter(found[name] or "unknown" for name in found if name not in matching)
+    text = f"you asked for {asked.upper()}; {len(matching)} of {len(found)} {kind} run in it"
+    if by == "network":
+        text = text.replace("run in it", "can run in it (by the parsed network, without a GPU)")
+    if others:
+        text += f", the others in {', '.join(sorted(others))}{_because(wanted, by, found, sound)}"
+    return {
+        "asked": asked,
+        "by": by,
+        "kind": kind,
+        "total": len(found),
+        "matching": len(matching),
+        "others": dict(sorted(others.items())),
+        "text": text,
+    }
+
+
+def _promised(layer: Mapping[str, Any], quantized_names: Sequence[str]) -> str:
+    return "int8" if layer["name"] in quantized_names else str(layer["precision"])
+
+
+def _computed(layer: Mapping[str, Any], inspected: Mapping[str, Any]) -> str:
+    """The precision of the engine's layer that a layer of the network went into."""
+    name = re.escape(layer["name"])
+    whole = re.compile(rf"(?<![\w/.]){name}(?![\w/.])")
+    for each in inspected["layers"]:
+        if whole.search(each["name"]) or whole.search(each["metadata"]):
+            return str(each["precision"])
+    return ""
+
+
+def _because(wanted: str, by: str, found: Mapping[str, str], sound: Mapping[str, Sequence[str]]) -> str:
+    others = [name for name, precision in found.items() if precision != wanted]
+    first = ", ".join(others[:3])
+    if wanted in ("int8", "fp8"):
+        bare = [name for name in others if name in sound["no"]]
+        if bare:
+            return (
+                f", because no QuantizeLinear and DequantizeLinear stand before {len(bare)} of them "
+                f"({', '.join(bare[:3])})"
+            )
+    if by == "engine":
+        return f", because the builder found other kernels faster, or none for it ({first})"
+    return f", because the model computes them so ({first})"
