@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from optcli import data, runners
-from optcli.accuracy import decoding, kept, merging, metrics, saturation, stability
-from optcli.accuracy.metrics import Metric, Seen
+from optcli import runners
+from optcli.accuracy import kept, merging, metrics, saturation, stability
+from optcli.accuracy.work import Work
 from optcli.artifact import Artifact
-from optcli.data import DataSettings
-from optcli.errors import InputError
-from optcli.runners import Runner
-from optcli.sample import Batch, SampleSet, collate, cycled
-from optcli.settings import TensorSpec, batch_range
 from optcli.settings.accuracy import AccuracySettings
-from optcli.settings.postprocess import PostprocessSettings
 from optcli.workers import Channel
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _NEWS_EVERY_S = 0.5
 
@@ -37,14 +25,14 @@ def evaluate(payload: dict[str, Any], channel: Channel) -> None:
 
 def shard(payload: dict[str, Any], channel: Channel) -> None:
     """Run one part of the set and keep its records below `out`; `job` of `jobs` is the part."""
-    work = _Work(payload)
+    work = Work(payload)
     samples, job = work.samples, int(payload["job"])
     span = _span(len(samples), work.size, job, int(payload["jobs"]))
     part = kept.Part(work.out / f"part-{job}", span, len(samples), work.output, work.kept_bytes)
     news = 0.0
     runner = runners.find(payload["runner"]).model_validate(payload["options"])
     with runner.open(Artifact.from_record(payload["artifact"]), work.feeds) as model:
-        for batch, rows in _batches(samples, span, work.size, work.fewest):
+        for batch, rows in work.batches(span):
             outputs = work.run(model, batch)
             if not part.count:
                 part.begin(len(batch.ids), outputs)
@@ -71,131 +59,6 @@ def finish(payload: dict[str, Any], channel: Channel) -> None:
     merging.merge(Path(payload["out"]), payload["jobs"], name, metric, known)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """The payload, read."""
-
-    payload: dict[str, Any]
-
-    @cached_property
-    def folder(self) -> Path:
-        return Path(self.payload["folder"])
-
-    @cached_property
-    def out(self) -> Path:
-        return Path(self.payload["out"])
-
-    @cached_property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec.model_validate(spec) for spec in self.payload["inputs"])
-
-    @cached_property
-    def feeds(self) -> tuple[TensorSpec, ...]:
-        """The artifact's own inputs, in the order of the recipe's."""
-        return tuple(TensorSpec.model_validate(spec) for spec in self.payload["feeds"])
-
-    @cached_property
-    def settings(self) -> AccuracySettings | None:
-        given = self.payload["settings"]
-        return AccuracySettings.model_validate(given) if given else None
-
-    @property
-    def output(self) -> str | None:
-        return self.settings.output if self.settings else None
-
-    @cached_property
-    def metric(self) -> Metric | None:
-        return metrics.make(self.settings, self.folder) if self.settings else None
-
-    @cached_property
-    def decode(self) -> decoding.Decode | None:
-        given = self.payload["postprocess"]
-        settings = PostprocessSettings.model_validate(given) if given else None
-        return decoding.make(settings, self.folder)
-
-    @property
-    def kept_bytes(self) -> int:
-        return kept.BYTES if self.decode is None else kept.BYTES_BESIDE_DETECTIONS
-
-    @cached_property
-    def samples(self) -> SampleSet:
-        settings = DataSettings.model_validate(self.payload["data"])
-        samples = data.open(settings, self.folder, self.inputs)
-        if not len(samples):
-            raise InputError(
-                "the evaluation set is empty",
-                place="data.evaluation",
-                hint="look at its split and samples",
-            )
-        return samples
-
-    @property
-    def fewest(self) -> int:
-        return batch_range(self.feeds).min
-
-    @property
-    def size(self) -> int:
-        """The batch size: as asked for, within what the model takes."""
-        asked = (self.settings or AccuracySettings()).batch_size
-        return max(self.fewest, min(asked, batch_range(self.feeds).max))
-
-    def run(self, model: Runner, batch: Batch) -> dict[str, np.ndarray]:
-        """The model's outputs; inputs get the artifact's own names and element types."""
-        feed = {
-            theirs.name: batch.inputs[ours.name].astype(theirs.dtype, copy=False)
-            for ours, theirs in zip(self.inputs, self.feeds, strict=True)
-        }
-        return model.run(feed)
-
-    def seen(self, batch: Batch, rows: int, outputs: dict[str, np.ndarray]) -> Seen:
-        """What counts of a batch: the first `rows` samples, decoded where the recipe says how."""
-        whole = len(batch.ids)
-        cut = {k: a[:rows] if a.ndim and len(a) == whole else a for k, a in outputs.items()}
-        seen = Seen(batch.ids[:rows], batch.targets[:rows], batch.meta[:rows], cut, None, self.output)
-        if self.decode is None or self.metric is None:
-            return seen
-        image = next((x for x in batch.inputs.values() if x.ndim == 4), None)
-        size = (0, 0) if image is None else _size(image.shape)
-        found = decoding.decode(self.decode, seen, size)
-        return Seen(seen.ids, seen.targets, seen.meta, cut, found, self.output)
-
-    def records(self, seen: Seen) -> dict[str, np.ndarray]:
-        if self.metric is None or self.settings is None:
-            return {}
-        if self.metric.needs_labels():
-            _labelled(self.settings.metric, seen.ids, seen.targets)
-        return self.metric.records(seen)
-
-    def check_labels(self, seen: Seen) -> None:
-        """Before all samples are run: every label that the data tells without reading the samples."""
-        targets = getattr(self.samples, "targets", lambda: None)()
-        if targets is None or self.metric is None or self.settings is None:
-            return
-        if self.metric.needs_labels():
-            _labelled(self.settings.metric, seen.ids, seen.targets)
-        for place, target in targets:
-            if target is None and self.metric.needs_labels():
-                _labelled(self.settings.metric, (*seen.ids, place), (*seen.targets, None))
-            if target is not None:
-                self.metric.check(target, place, seen)
-
-
-def _labelled(metric: str, ids: Sequence[str], targets: Sequence[Any]) -> None:
-    without = [name for name, target in zip(ids, targets, strict=True) if target is None]
-    if not without:
-        return
-    some = len(without) < len(ids)
-    raise InputError(
-        "some samples of the evaluation set have a label and some have none"
-        if some
-        else f"{metric} needs labels, and the evaluation set has none",
-        place=without[0] if some else "data.evaluation",
-        hint="label all of them, or choose those with labels by split"
-        if some
-        else "label the samples, or remove `accuracy:`: then outputs alone are compared",
-    )
-
-
 def _span(total: int, size: int, job: int, jobs: int) -> range:
     """The samples of one part: whole batches, the same as without parts.
 
@@ -204,22 +67,3 @@ def _span(total: int, size: int, job: int, jobs: int) -> range:
     batches = -(-total // size)
     ends = (size * (job * batches // jobs), size * ((job + 1) * batches // jobs))
     return range(min(total, ends[0]), min(total, ends[1]))
-
-
-def _batches(samples: SampleSet, span: range, size: int, fewest: int) -> Iterator[tuple[Batch, int]]:
-    """Batches of a span, and how many rows of each count.
-
-    Samples are repeated to fill the last batch up where it would be smaller than the model takes.
-    """
-    for start in span[::size]:
-        rows = min(size, span.stop - start)
-        if rows < fewest:
-            yield cycled(samples, fewest, start), rows
-        else:
-            yield collate([samples[start + row] for row in range(rows)]), rows
-
-
-def _size(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Height and width of a batch of images, channels first or last."""
-    last = shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4)
-    return (shape[1], shape[2]) if last else (shape[2], shape[3])

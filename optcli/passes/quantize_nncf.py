@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -13,7 +14,7 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
-from optcli.passes import Job, Made, Pass, Role, _attention
+from optcli.passes import Job, Made, Pass, Role, _attention, _quantized_operators
 from optcli.passes._calibration import Feeds, ModelInput
 from optcli.passes._integer_chains import close_integer_chains
 from optcli.passes._kept_floats import keep_floats
@@ -28,17 +29,25 @@ from optcli.passes._onnx_models import (
 
 if TYPE_CHECKING:
     from nncf import IgnoredScope
+    from nncf.quantization.advanced_parameters import QuantizationParameters
     from onnx import ModelProto
     from openvino import Model
 
 # The opset that brought QuantizeLinear.
 _INTEGERS_OPSET = 10
 
-# OpenVINO's operators that hand quantized values on as they are.
-_MOVES_VALUES = frozenset(
-    {"Concat", "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "StridedSlice", "Slice"}
-    | {"Split", "VariadicSplit", "Gather", "Relu"}
-)
+
+@dataclass(frozen=True)
+class Ready:
+    """What NNCF is called with: `arguments` are those of `nncf.quantize`, by name.
+
+    `told` is the pass with what it decides by looking at the model.
+    """
+
+    model: Any
+    feeds: Feeds
+    told: QuantizeNncf
+    arguments: dict[str, Any]
 
 
 class QuantizeNncf(Pass):
@@ -121,6 +130,29 @@ class QuantizeNncf(Pass):
         )
 
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
+        ready = self.ready(source, job)
+        quantized = ready.told._quantize(ready)
+        close_integer_chains(quantized)
+        if onnx_format.opset(quantized) >= PER_CHANNEL_OPSET:
+            keep_floats(quantized)
+        onnx_format.save(quantized, job.out)
+        return ready.told._made(ready.feeds, self.quantized_operators(quantized))
+
+    def _run_openvino(self, source: Artifact, job: Job) -> Made:
+        ready = self.ready(source, job)
+        quantized = ready.told._quantize(ready)
+        openvino_format.save(quantized, job.out)
+        return ready.told._made(ready.feeds, self.quantized_operators(quantized))
+
+    def ready(self, source: Artifact, job: Job) -> Ready:
+        """An ONNX or OpenVINO artifact as NNCF gets it. Raises `StepError` where it holds no floats."""
+        if source.format == Format.OPENVINO:
+            model = openvino_format.open(source.path)
+            if openvino_format.is_quantized(model):
+                raise already_quantized()
+            feeds = Feeds(job, _openvino_inputs(model), self.samples)
+            told = self._told(_attention.in_openvino(model))
+            return Ready(model, feeds, told, told._arguments(feeds, {}))
         openvino_format.forbid_telemetry()
         model = onnx_format.outline(source.path)
         require_floats(onnx_format.precision(model))
@@ -137,22 +169,17 @@ class QuantizeNncf(Pass):
             model = _modern(onnx_format.open(source.path), job)
         feeds = Feeds(job, model_inputs(model), self.samples)
         told = self._told(_attention.in_onnx(model))
-        quantized = told._quantize(model, feeds, backend)
-        close_integer_chains(quantized)
-        if onnx_format.opset(quantized) >= PER_CHANNEL_OPSET:
-            keep_floats(quantized)
-        onnx_format.save(quantized, job.out)
-        return told._made(feeds, _count_onnx(quantized))
+        arguments = told._arguments(feeds, backend)
+        # Before depthwise convolutions NNCF would scale each channel by itself, which OpenVINO
+        # runs, and of which ONNX Runtime makes a QLinearConv that it then refuses to run.
+        arguments["advanced_parameters"].activations_quantization_params = _one_scale()
+        return Ready(model, feeds, told, arguments)
 
-    def _run_openvino(self, source: Artifact, job: Job) -> Made:
-        model = openvino_format.open(source.path)
-        if openvino_format.is_quantized(model):
-            raise already_quantized()
-        feeds = Feeds(job, _openvino_inputs(model), self.samples)
-        told = self._told(_attention.in_openvino(model))
-        quantized = told._quantize(model, feeds, {})
-        openvino_format.save(quantized, job.out)
-        return told._made(feeds, _count_openvino(quantized))
+    @staticmethod
+    def quantized_operators(model: Any) -> dict[str, str]:
+        """Types by name of the operators of an ONNX or OpenVINO model that compute on integers."""
+        onnx = hasattr(model, "graph")
+        return _quantized_operators.in_onnx(model) if onnx else _quantized_operators.in_openvino(model)
 
     def _told(self, attends: bool) -> QuantizeNncf:
         """The same with the type of this model instead of `auto`."""
@@ -160,37 +187,34 @@ class QuantizeNncf(Pass):
             return self
         return self.model_copy(update={"model_type": "transformer" if attends else "none"})
 
-    def _quantize(self, model: Any, feeds: Feeds, backend: dict[str, Any]) -> Any:
+    def _arguments(self, feeds: Feeds, backend: dict[str, Any]) -> dict[str, Any]:
         import nncf
-        from nncf.quantization.advanced_parameters import QuantizationParameters
-        from openvino import Model
 
         parameters = nncf.AdvancedQuantizationParameters(
             batchwise_statistics=feeds.batch_size > 1 and self.model_type == "none",
             backend_params=backend,
         )
-        if not isinstance(model, Model):
-            # Before depthwise convolutions NNCF would scale each channel by itself, which OpenVINO
-            # runs, and of which ONNX Runtime makes a QLinearConv that it then refuses to run.
-            parameters.activations_quantization_params = QuantizationParameters(per_channel=False)
         if self.smooth_quant is False:
             parameters.smooth_quant_alphas = nncf.AdvancedSmoothQuantParameters(
                 convolution=-1, matmul=-1
             )
+        return {
+            "preset": nncf.QuantizationPreset(self._preset()),
+            "target_device": nncf.TargetDevice[self.target.upper()],
+            # NNCF counts what the data set yields: batches.
+            "subset_size": len(feeds),
+            "fast_bias_correction": self.fast_bias_correction,
+            "model_type": nncf.ModelType.TRANSFORMER if self.model_type != "none" else None,
+            "ignored_scope": self._ignored(),
+            "advanced_parameters": parameters,
+        }
+
+    def _quantize(self, ready: Ready) -> Any:
+        import nncf
+
         try:
             with quiet():
-                return nncf.quantize(
-                    model,
-                    nncf.Dataset(feeds),
-                    preset=nncf.QuantizationPreset(self._preset()),
-                    target_device=nncf.TargetDevice[self.target.upper()],
-                    # NNCF counts what the data set yields: batches.
-                    subset_size=len(feeds),
-                    fast_bias_correction=self.fast_bias_correction,
-                    model_type=nncf.ModelType.TRANSFORMER if self.model_type != "none" else None,
-                    ignored_scope=self._ignored(),
-                    advanced_parameters=parameters,
-                )
+                return nncf.quantize(ready.model, nncf.Dataset(ready.feeds), **ready.arguments)
         except OptcliError:
             raise
         except Exception as error:
@@ -229,7 +253,7 @@ class QuantizeNncf(Pass):
             "model_type": self.model_type,
             "calibration_samples": feeds.samples,
             "calibration_batch_size": feeds.batch_size,
-            "quantized_operators": dict(sorted(quantized.items())),
+            "quantized_operators": dict(sorted(Counter(quantized.values()).items())),
         }
         return Made(precision="int8", facts=facts)
 
@@ -267,26 +291,7 @@ def _openvino_inputs(model: Model) -> list[ModelInput]:
     ]
 
 
-def _count_onnx(model: ModelProto) -> Counter[str]:
-    """How many operators of each type read a quantized tensor."""
-    dequantized = {n.output[0] for n in model.graph.node if n.op_type == "DequantizeLinear"}
-    return Counter(
-        node.op_type
-        for node in model.graph.node
-        if node.op_type != "QuantizeLinear" and dequantized.intersection(node.input)
-    )
+def _one_scale() -> QuantizationParameters:
+    from nncf.quantization.advanced_parameters import QuantizationParameters
 
-
-def _count_openvino(model: Model) -> Counter[str]:
-    """How many operators of each type read a quantized tensor, at once or past pooling and the like."""
-    quantized: set[str] = set()
-    found: Counter[str] = Counter()
-    for node in model.get_ordered_ops():
-        kind, name = node.get_type_name(), node.get_friendly_name()
-        sources = [port.get_source_output().get_node().get_friendly_name() for port in node.inputs()]
-        reads = any(source in quantized for source in sources)
-        if kind == "FakeQuantize" or (reads and kind in _MOVES_VALUES):
-            quantized.add(name)
-        elif reads and kind != "Result":
-            found[kind] += 1
-    return found
+    return QuantizationParameters(per_channel=False)

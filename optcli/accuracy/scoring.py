@@ -1,0 +1,71 @@
+"""The metric of a model that is open, in this process: for searches that judge many in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optcli.accuracy.kept import joined_records, moved
+from optcli.accuracy.work import Work
+from optcli.errors import UsageError
+from optcli.runners import Runner
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class Score:
+    """The metric over some samples, and of each by itself, `[samples]`; higher is better in both.
+
+    Metrics of which less is better have their sign turned.
+    """
+
+    value: float
+    each: np.ndarray
+
+
+class Scoring:
+    """Scores open models on a recipe's samples, in batches as an evaluation takes them.
+
+    `payload` has `inputs`, `feeds`, `data`, `folder`, `settings` and `postprocess` as for
+    `optcli.accuracy.evaluate`. Raises `UsageError` without a metric.
+    """
+
+    def __init__(self, payload: Mapping[str, Any]) -> None:
+        self._work = Work(dict(payload))
+        if self._work.metric is None:
+            raise UsageError(
+                "there is no metric to score with", place="accuracy", hint="accuracy: {metric: ...}"
+            )
+        self._metric = self._work.metric
+
+    def __len__(self) -> int:
+        return len(self._work.samples)
+
+    @property
+    def sign(self) -> int:
+        """1, or -1 where less of the metric is better."""
+        return -1 if self._metric.better() == "lower" else 1
+
+    def score(
+        self, model: Runner, positions: Sequence[int], seen: Callable[[int], None] = lambda _: None
+    ) -> Score:
+        """Run a model on the samples at these positions; `seen` hears how many are done.
+
+        Raises `InputError` for labels and outputs that do not fit, `RunnerError` where the model fails.
+        """
+        import numpy as np
+
+        parts: list[dict[str, np.ndarray]] = []
+        done = 0
+        for batch, rows in self._work.batches(positions):
+            found = self._work.seen(batch, rows, self._work.run(model, batch))
+            parts.append(moved(self._work.records(found), done))
+            done += rows
+            seen(done)
+        records = joined_records(parts)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            each = np.asarray(self._metric.resampled(records, np.eye(done, dtype=int)), np.float64)
+        return Score(self.sign * self._metric.value(records), self.sign * np.nan_to_num(each))
