@@ -1,0 +1,195 @@
+"""An engine from an ONNX model: parse, configure, build, write. Runs in a process of its own.
+
+The same calls for every TensorRT from 8.6 to 11.4 and for TensorRT-RTX; what one version lacks is found
+out by asking its module, never by its number.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optcli.engines import EngineError, bindings, driver, inspection, messages, profiles
+from optcli.engines.bindings import Bindings
+from optcli.engines.configuring import configure
+from optcli.engines.process import Talk
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to build. `to_record` makes JSON of it for `child.run`.
+
+    `flags` are builder flags by name, to be set or cleared; one that the version lacks must be false.
+    `kept` are layers that stay in FP32 under weak typing. `pools` are bytes by memory pool.
+    `timing_cache` is a file that is read where it is there and written anew. `targets` are the compute
+    capabilities of TensorRT-RTX. `hardware` is `none`, `ampere_plus` or `same_compute_capability`.
+    """
+
+    product: str
+    onnx: str
+    plan: str
+    profiles: Sequence[profiles.Profile] = ()
+    batch_sizes: Sequence[int] = ()
+    strongly_typed: bool = True
+    flags: Mapping[str, bool] = field(default_factory=dict)
+    kept: Sequence[str] = ()
+    pools: Mapping[str, int] = field(default_factory=dict)
+    optimization_level: int | None = None
+    aux_streams: int | None = None
+    timing_cache: str | None = None
+    hardware: str = "none"
+    verbosity: str = "DETAILED"
+    targets: Sequence[str] = ()
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return asdict(self)
+
+
+def build(job: dict[str, Any], talk: Talk) -> dict[str, Any]:
+    """Build what a `Job`'s record says and write the plan; gives what the sidecar and a report need.
+
+    Keys: `product`, `version`, `device` (None without a GPU), `flags` that were set, `network`
+    (`inspection.network`), `engine` (`inspection.described`, None where it cannot be opened here),
+    `seconds`, `plan_bytes`, `timing_cache` (bytes before and after, None without one). Raises
+    `EngineError` with TensorRT's own last words.
+    """
+    wanted = Job(**job)
+    found = bindings.load(wanted.product)
+    devices = driver.devices() if driver.present() else ()
+    if not found.rtx and not devices:
+        # Its Builder would end the process.
+        raise driver.absence() or EngineError("no GPU was found", hint="run where there is one")
+    logger = messages.collector(found.module, talk.heard)
+    builder, network = _network(found, logger, wanted, talk)
+    _parse(found, network, logger, wanted, talk)
+    parsed = inspection.network(network)
+    profiles.check(wanted.profiles, parsed["inputs"], wanted.batch_sizes)
+    config, cache = configure(found, builder, network, wanted, talk)
+    talk.progress(None, f"{found.title} builds")
+    began = time.monotonic()
+    plan = _serialized(found, builder, network, config, talk)
+    seconds = time.monotonic() - began
+    Path(wanted.plan).write_bytes(memoryview(plan))
+    written = os.path.getsize(wanted.plan)
+    set_flags = [
+        name
+        for name in found.members("BuilderFlag")
+        if config.get_flag(found.member("BuilderFlag", name))
+    ]
+    return {
+        "product": found.product,
+        "version": found.version,
+        "device": asdict(devices[0]) if devices else None,
+        "flags": set_flags,
+        "network": parsed,
+        "engine": _inspected(found, logger, plan) if devices else None,
+        "seconds": round(seconds, 3),
+        "plan_bytes": written,
+        "timing_cache": cache.keep(config) if cache else None,
+    }
+
+
+def check(job: dict[str, Any], talk: Talk) -> dict[str, Any]:
+    """Parse a model and check profiles against it, without a build: `network`, `product`, `version`.
+
+    Only where the product's builder works: TensorRT itself needs a GPU even for this.
+    """
+    wanted = Job(**job)
+    found = bindings.load(wanted.product)
+    if not found.rtx and not driver.present():
+        raise driver.absence() or EngineError("no GPU was found", hint="run where there is one")
+    logger = messages.collector(found.module, talk.heard)
+    _, network = _network(found, logger, wanted, talk)
+    _parse(found, network, logger, wanted, talk)
+    parsed = inspection.network(network)
+    profiles.check(wanted.profiles, parsed["inputs"], wanted.batch_sizes)
+    return {"product": found.product, "version": found.version, "network": parsed}
+
+
+def _network(found: Bindings, logger: Any, wanted: Job, talk: Talk) -> tuple[Any, Any]:
+    """A builder and an empty network, typed by the model where that is wanted and needs saying."""
+    flags = 0
+    creation = "NetworkDefinitionCreationFlag"
+    if found.has(creation, "EXPLICIT_BATCH"):  # demanded by 8.6, ignored by 10, gone from 11
+        flags |= 1 << int(found.member(creation, "EXPLICIT_BATCH"))
+    if wanted.strongly_typed and found.weak_typing:
+        flags |= 1 << int(found.member(creation, "STRONGLY_TYPED"))
+    if not wanted.strongly_typed and not found.weak_typing:
+        raise EngineError(
+            f"{found.title} takes its types from the model alone, weak typing is gone",
+            hint="convert the model to the precision that is wanted",
+        )
+    try:
+        builder = found.module.Builder(logger)
+    except TypeError as error:  # pybind11's way to say that it got nothing
+        raise messages.explained(f"{found.title} cannot start its builder", talk.lines) from error
+    network = builder.create_network(flags)
+    if network is None:
+        raise messages.explained(f"{found.title} makes no network", talk.lines)
+    return builder, network
+
+
+def _parse(found: Bindings, network: Any, logger: Any, wanted: Job, talk: Talk) -> None:
+    """Read the ONNX file into the network. Raises `EngineError` that names each node it cannot read."""
+    talk.progress(None, "reading the model")
+    parser = found.module.OnnxParser(network, logger)
+    if found.has("OnnxParserFlag", "NATIVE_INSTANCENORM"):
+        # A plugin that needs cuDNN otherwise, on 8.6; the default since 10.
+        parser.set_flag(found.member("OnnxParserFlag", "NATIVE_INSTANCENORM"))
+    if parser.parse_from_file(wanted.onnx):
+        return
+    errors = [parser_error(parser.get_error(index)) for index in range(parser.num_errors)]
+    told = "; ".join(dict.fromkeys(f"{_where(each)}{each['text']}" for each in errors[:5]))
+    message = f"{found.title} cannot read the model: {told}"
+    lines = talk.lines + [messages.Line("E", each["text"]) for each in errors]
+    known = messages.meaning(lines)
+    if known:
+        at = next((_where(each) for each in errors if each["name"] or each["operator"]), "")
+        message = f"{found.title} cannot read the model: {at}{known.text}"
+    raise EngineError(
+        message,
+        place=wanted.onnx,
+        hint=known.hint if known else "",
+        lines=[each["text"] for each in errors],
+    )
+
+
+def parser_error(error: Any) -> dict[str, Any]:
+    """One error of the parser: node, its number, operator and text. 8.6 knows the number only."""
+    return {
+        "name": error.node_name() if hasattr(error, "node_name") else "",
+        "operator": error.node_operator() if hasattr(error, "node_operator") else "",
+        "node": int(error.node()),
+        "text": str(error.desc()).strip(),
+    }
+
+
+def _where(error: Mapping[str, Any]) -> str:
+    if error["name"] or error["operator"]:
+        return f"node {error['name'] or error['node']} ({error['operator'] or '?'}): "
+    return f"node number {error['node']}: " if error["node"] >= 0 else ""
+
+
+def _serialized(found: Bindings, builder: Any, network: Any, config: Any, talk: Talk) -> Any:
+    try:
+        plan = builder.build_serialized_network(network, config)
+    except RuntimeError as error:
+        raise messages.explained(f"{found.title} built no engine: {error}", talk.lines) from error
+    if plan is None:
+        raise messages.explained(f"{found.title} built no engine", talk.lines)
+    return plan
+
+
+def _inspected(found: Bindings, logger: Any, plan: Any) -> dict[str, Any] | None:
+    """What the engine's inspector says; None where it cannot be opened on this GPU."""
+    runtime = found.module.Runtime(logger)
+    if hasattr(runtime, "engine_host_code_allowed"):
+        # It was built a moment ago, by this very process.
+        runtime.engine_host_code_allowed = True
+    opened = runtime.deserialize_cuda_engine(plan)
+    return None if opened is None else inspection.engine(found, opened)

@@ -1,0 +1,203 @@
+"""The builder's configuration: flags, memory pools, profiles, timing cache, progress."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.engines import EngineError, messages, profiles
+from optcli.engines.bindings import Bindings, enum_name
+from optcli.engines.process import Talk
+
+if TYPE_CHECKING:
+    from optcli.engines.building import Job
+
+_FLOATS = ("FLOAT", "HALF", "BF16")
+
+
+def configure(
+    found: Bindings, builder: Any, network: Any, wanted: Job, talk: Talk
+) -> tuple[Any, TimingCache | None]:
+    """The configuration that a job asks for, and the timing cache that it uses.
+
+    Raises `EngineError` for what this version does not have.
+    """
+    config = builder.create_builder_config()
+    for name, wish in wanted.flags.items():
+        _flag(found, config, name, wish)
+    for pool, size_bytes in wanted.pools.items():
+        config.set_memory_pool_limit(found.member("MemoryPoolType", pool), size_bytes)
+    if wanted.optimization_level is not None:
+        config.builder_optimization_level = wanted.optimization_level
+    if wanted.aux_streams is not None:
+        config.max_aux_streams = wanted.aux_streams
+    config.profiling_verbosity = found.member("ProfilingVerbosity", wanted.verbosity)
+    if wanted.hardware != "none":
+        level = found.member("HardwareCompatibilityLevel", wanted.hardware.upper())
+        config.hardware_compatibility_level = level
+    _own_kernels(found, config)
+    _targets(found, config, wanted.targets)
+    _keep(found, network, wanted.kept)
+    _profiles(found, builder, network, config, wanted, talk)
+    _watch(found, config, talk)
+    cache = None
+    if wanted.timing_cache is not None and found.rtx:
+        talk.warn(f"{found.title} compiles on the machine that runs: it has no timing cache")
+    elif wanted.timing_cache is not None:
+        cache = TimingCache(Path(wanted.timing_cache), config)
+    return config, cache
+
+
+def _flag(found: Bindings, config: Any, name: str, wish: bool) -> None:
+    if not found.has("BuilderFlag", name):
+        if wish:
+            raise EngineError(
+                f"{found.title} has no builder flag {name}",
+                hint="leave the option out, or use a version that has it",
+            )
+        return
+    flag = found.member("BuilderFlag", name)
+    if wish:
+        config.set_flag(flag)
+    else:
+        config.clear_flag(flag)
+
+
+def _own_kernels(found: Bindings, config: Any) -> None:
+    """Keep 8.6 to TensorRT's own kernels, as later versions do: no cuBLAS or cuDNN is needed then."""
+    if not found.has("TacticSource", "CUDNN"):
+        return
+    own = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
+    config.set_tactic_sources(sum(1 << int(found.member("TacticSource", name)) for name in own))
+    core = "DISABLE_EXTERNAL_TACTIC_SOURCES_FOR_CORE_0805"
+    if found.has("PreviewFeature", core):
+        config.set_preview_feature(found.member("PreviewFeature", core), True)
+
+
+def _targets(found: Bindings, config: Any, targets: Sequence[str]) -> None:
+    """The GPU architectures of a TensorRT-RTX engine."""
+    if not targets:
+        return
+    chosen = [found.member("ComputeCapability", name) for name in targets]
+    config.num_compute_capabilities = len(chosen)
+    for index, target in enumerate(chosen):
+        if not config.set_compute_capability(target, index):
+            raise EngineError(
+                f"{found.title} does not build for {targets[index]}",
+                hint=f"one of: {', '.join(found.members('ComputeCapability'))}",
+            )
+
+
+def _keep(found: Bindings, network: Any, kept: Sequence[str]) -> None:
+    """Bind layers to FP32, where flags decide precision. Layers carry the names of their ONNX nodes."""
+    if not kept:
+        return
+    wanted, single = set(kept), found.member("DataType", "FLOAT")
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        if layer.name not in wanted:
+            continue
+        wanted.discard(layer.name)
+        layer.precision = single
+        for output in range(layer.num_outputs):
+            if enum_name(layer.get_output(output).dtype) in _FLOATS:
+                layer.set_output_type(output, single)
+    if wanted:
+        named = ", ".join(sorted(wanted)[:5])
+        raise EngineError(
+            f"no layer of the parsed network is called {named}", hint="name nodes as the model does"
+        )
+
+
+def _profiles(
+    found: Bindings, builder: Any, network: Any, config: Any, wanted: Job, talk: Talk
+) -> None:
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    varying = [tensor for tensor in inputs if profiles.is_dynamic(list(tensor.shape))]
+    if not varying:
+        return
+    for number, profile in enumerate(wanted.profiles):
+        made = builder.create_optimization_profile()
+        for tensor in varying:
+            bounds = profile[tensor.name]
+            made.set_shape(tensor.name, *(bounds[name] for name in ("min", "opt", "max")))
+        if config.add_optimization_profile(made) < 0:
+            raise messages.explained(
+                f"{found.title} takes no optimization profile {number}", talk.lines
+            )
+
+
+def _watch(found: Bindings, config: Any, talk: Talk) -> None:
+    if found.has("IProgressMonitor", "phase_start") and hasattr(config, "progress_monitor"):
+        config.progress_monitor = progress_monitor(found.module, talk)
+
+
+def progress_monitor(module: Any, talk: Talk) -> Any:
+    """A progress monitor for the module's builder: phases lie in each other, each with its steps."""
+
+    class Progress(module.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            module.IProgressMonitor.__init__(self)
+            self.phases: dict[str, tuple[str | None, int, int]] = {}
+            self.said_at, self.highest = 0.0, 0.0
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            self.phases[phase_name] = (parent_phase, int(num_steps), 0)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            if phase_name in self.phases:
+                parent, steps, _ = self.phases[phase_name]
+                self.phases[phase_name] = (parent, steps, int(step) + 1)
+                self._say(phase_name)
+            return True
+
+        def phase_finish(self, phase_name: str) -> None:
+            self.phases.pop(phase_name, None)
+
+        def _say(self, phase_name: str) -> None:
+            fraction, now = _fraction(self.phases, phase_name), time.monotonic()
+            self.highest = max(self.highest, fraction)
+            if now - self.said_at >= 0.2:
+                self.said_at = now
+                talk.progress(self.highest, phase_name)
+
+    return Progress()
+
+
+def _fraction(phases: dict[str, tuple[str | None, int, int]], name: str) -> float:
+    """How far the outermost phase is, counting what the ones inside it have done of their step."""
+    inner, current, seen = 0.0, name, set()
+    while current in phases and current not in seen:
+        seen.add(current)
+        parent, steps, done = phases[current]
+        inner = min(1.0, (done + inner) / max(1, steps))
+        current = parent or ""
+    return inner
+
+
+class TimingCache:
+    """How long kernels took, kept from build to build; one of another device or version is refused."""
+
+    def __init__(self, path: Path, config: Any) -> None:
+        self._path = path
+        blob = path.read_bytes() if path.is_file() else b""
+        self._before = len(blob)
+        self._cache = config.create_timing_cache(blob)
+        if not config.set_timing_cache(self._cache, False) and blob:
+            self._before = 0
+            self._cache = config.create_timing_cache(b"")
+            config.set_timing_cache(self._cache, False)
+
+    def keep(self, config: Any) -> dict[str, int]:
+        """Write what the build has added, whole or not at all; gives the bytes `before` and `after`."""
+        content = bytes(memoryview(config.get_timing_cache().serialize()))
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(dir=self._path.parent, prefix=".timing-")
+        with os.fdopen(number, "wb") as file:
+            file.write(content)
+        os.replace(name, self._path)
+        return {"before": self._before, "after": len(content)}
