@@ -184,7 +184,10 @@ def _planned(
         runner_name = DEFAULTS[steps[-1].format]
         runner = find_runner(runner_name)()
     packages = tuple(dict.fromkeys(package for step in steps for package in step.needs.packages))
-    needs = environment.Needs(packages, any(step.needs.gpu for step in steps))
+    # A GPU that the runner's options ask for is as needful as one that a pass needs: what was asked
+    # for is skipped where there is none, not run on the CPU.
+    asked = runner.requires().gpu and not runner.needs.gpu
+    needs = environment.Needs(packages, asked or any(step.needs.gpu for step in steps))
     return PlannedVariant(
         name,
         steps,

@@ -53,11 +53,13 @@ def check(folder: Path) -> None:
         )
 
 
-def open(folder: Path) -> AOTICompiledModel:
+def open(folder: Path, device: str = "cpu") -> AOTICompiledModel:
     """The compiled model: call it with one tensor per input. Runs native code of the package.
 
-    torch unpacks it into a temporary folder of its own; nothing is written beside it.
+    torch unpacks it into a temporary folder of its own; nothing is written beside it. `device` is
+    `cpu` or `cuda:N`, of the kind that it was compiled for.
     """
     import torch._inductor
 
-    return torch._inductor.aoti_load_package(os.fspath(folder / FILE))
+    index = int(device.partition(":")[2] or -1)
+    return torch._inductor.aoti_load_package(os.fspath(folder / FILE), device_index=index)

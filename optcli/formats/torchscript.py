@@ -43,12 +43,12 @@ def check(folder: Path) -> None:
     open(folder)
 
 
-def open(folder: Path) -> torch.jit.ScriptModule:
-    """The network, in evaluation mode on the CPU, once its code is known to be harmless."""
-    return read(folder / FILE)
+def open(folder: Path, device: str = "cpu") -> torch.jit.ScriptModule:
+    """The network, in evaluation mode on a device, once its code is known to be harmless."""
+    return read(folder / FILE, device)
 
 
-def read(path: Path) -> torch.jit.ScriptModule:
+def read(path: Path, device: str = "cpu") -> torch.jit.ScriptModule:
     """As `open`, from a file of any name."""
     import torch
 
@@ -56,7 +56,7 @@ def read(path: Path) -> torch.jit.ScriptModule:
         importlib.import_module(package)
     try:
         with quiet():
-            model = torch.jit.load(os.fspath(path), map_location="cpu")
+            model = torch.jit.load(os.fspath(path), map_location=device)
         return model.eval()
     except Exception as error:
         raise InputError(

@@ -102,6 +102,10 @@ class Runner(Settings):
     def close(self) -> None:
         """Let go of the model; the default does nothing."""
 
+    def requires(self) -> Needs:
+        """What it cannot do without, with these options."""
+        return self.needs
+
     def environment(self) -> dict[str, str]:
         """Environment variables that must be set before the runtime is imported.
 

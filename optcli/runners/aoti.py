@@ -10,8 +10,11 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import RunnerError, first_line
 from optcli.formats import aoti as aoti_format
+from optcli.formats import torch_devices
 from optcli.formats.torch_calls import flatten_outputs
 from optcli.runners import Runner
+from optcli.runners._torch_cuda import CudaCalls
+from optcli.runners._torch_places import DEVICE, TF32, chosen, computed_in, needs_of, opened
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -20,40 +23,55 @@ if TYPE_CHECKING:
 
 
 class AotiRunner(Runner):
-    """Runs AOTInductor packages, on the CPU.
+    """Runs AOTInductor packages, on what they were compiled for.
 
     The package's native code is loaded: only packages of the own store, or trusted ones, come here.
+    To a GPU inputs go through pinned memory, and results come back the same way.
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.AOTI,)
     needs: ClassVar[Needs] = Needs(("torch",))
 
+    device: str = DEVICE
+    tf32: bool = TF32
+
     _model: Any = PrivateAttr(None)
+    _device: str = PrivateAttr("cpu")
+    _cuda: CudaCalls | None = PrivateAttr(None)
     _names: tuple[str, ...] = PrivateAttr(())
     _precision: str = PrivateAttr("")
     _bound: dict[str, torch.Tensor] = PrivateAttr(default_factory=dict)
     _results: tuple[torch.Tensor, ...] = PrivateAttr(())
 
+    def requires(self) -> Needs:
+        return needs_of(self.device, self.needs)
+
     def load(self, artifact: Artifact) -> None:
         import torch
 
         torch.set_num_threads(self.thread_count())
+        self._device = chosen(self.device, artifact)
+        self._cuda = opened(self._device, self.tf32)
         try:
-            self._model = aoti_format.open(artifact.path)
+            self._model = aoti_format.open(artifact.path, self._device)
         except Exception as error:
             place = str(artifact.path / aoti_format.FILE)
             raise RunnerError(
                 f"torch cannot load the package: {first_line(error)}",
                 place=place,
-                hint="it runs on the kind of CPU and with the version of torch that it was made with",
+                hint="build it again here: it wants the processor and the torch that it was made with",
             ) from error
         self._names = tuple(artifact.facts.get("outputs", ()))
-        self._precision = artifact.precision
+        self._precision = computed_in(artifact.precision, self._device, self.tf32)
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
         import torch
 
         for spec in self.inputs:
+            if self._cuda is not None:
+                _require_fit(spec, feed[spec.name].shape)
+                self._bound[spec.name] = self._cuda.send(spec.name, feed[spec.name])
+                continue
             source = torch.from_numpy(feed[spec.name])
             bound = self._bound.get(spec.name)
             if bound is None or bound.shape != source.shape or bound.dtype != source.dtype:
@@ -69,7 +87,7 @@ class AotiRunner(Runner):
             raise RunnerError("the runner holds no model", hint="open it first")
         try:
             with torch.inference_mode():
-                results = self._model(*(self._bound[spec.name] for spec in self.inputs))
+                results = self._compute() if self._cuda is None else self._cuda.compute(self._compute)
         except Exception as error:
             raise RunnerError(f"the package failed: {first_line(error)}") from error
         self._results = tuple(flatten_outputs(results).values())
@@ -79,23 +97,33 @@ class AotiRunner(Runner):
             raise RunnerError(
                 f"the package gives {len(self._results)} outputs, the artifact names {len(self._names)}"
             )
-        pairs = zip(self._names, self._results, strict=True)
-        return {name: _to_numpy(tensor) for name, tensor in pairs}
+        found = dict(zip(self._names, self._results, strict=True))
+        if self._cuda is not None:
+            return self._cuda.receive(found)
+        return {name: _to_numpy(tensor) for name, tensor in found.items()}
+
+    def device_ms(self) -> float | None:
+        return None if self._cuda is None else self._cuda.device_ms()
 
     def effective(self) -> dict[str, Any]:
         import torch
 
         return {
             "precision": self._precision,
-            "provider": "cpu",
+            "provider": self._device,
+            **torch_devices.described(self._device),
             "threads": torch.get_num_threads(),
             "version": torch.__version__,
         }
 
     def close(self) -> None:
         self._model = None
+        self._cuda = None
         self._bound.clear()
         self._results = ()
+
+    def _compute(self) -> Any:
+        return self._model(*(self._bound[spec.name] for spec in self.inputs))
 
 
 def _require_fit(spec: TensorSpec, shape: tuple[int, ...]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
@@ -17,10 +16,12 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, RunnerError, first_line
 from optcli.formats import exported as exported_format
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_calls, torch_compiled
+from optcli.formats import torch_calls, torch_compiled, torch_devices
 from optcli.formats.torch_calls import Arguments, flatten_outputs
 from optcli.formats.torch_compiled import Compilation, Mode
 from optcli.runners import Runner
+from optcli.runners._torch_cuda import CudaCalls, tensor_of
+from optcli.runners._torch_places import DEVICE, TF32, chosen, computed_in, needs_of, opened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,15 +31,18 @@ _NO_GAIN = "autocast {0}: this CPU has no {0} instructions; it computes in {0}, 
 
 
 class TorchRunner(Runner):
-    """Runs networks in PyTorch, on the CPU: as they are (eager), compiled, or under autocast.
+    """Runs networks in PyTorch: as they are (eager), compiled, or under autocast.
 
-    Inputs share memory with the arrays that are bound; nothing records gradients. Options that are
-    not given are as the artifact was made: a pass such as `torch_compile` sets them.
+    On the CPU inputs share memory with the arrays that are bound; to a GPU they go through pinned
+    memory, and results come back the same way. Nothing records gradients. Options that are not given
+    are as the artifact was made: a pass such as `torch_compile` sets them.
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.EXPORTED)
     needs: ClassVar[Needs] = Needs(("torch",))
 
+    device: str = DEVICE
+    tf32: bool = TF32
     compile: bool | Mode | None = Field(
         None,
         description="compile with torch.compile, by a mode of it or by its default one; anew in every "
@@ -52,6 +56,8 @@ class TorchRunner(Runner):
     )
 
     _model: Callable[..., Any] | None = PrivateAttr(None)
+    _device: str = PrivateAttr("cpu")
+    _cuda: CudaCalls | None = PrivateAttr(None)
     _call: Arguments = PrivateAttr(default_factory=lambda: Arguments(()))
     _names: tuple[str, ...] = PrivateAttr(())
     _effective: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -61,21 +67,30 @@ class TorchRunner(Runner):
     _bound: tuple[tuple[Any, ...], dict[str, Any]] = PrivateAttr(((), {}))
     _result: Any = PrivateAttr(None)
 
+    def requires(self) -> Needs:
+        return needs_of(self.device, self.needs)
+
     def load(self, artifact: Artifact) -> None:
         import torch
+        from torch.export.passes import move_to_device_pass
 
         torch.set_num_threads(self.thread_count())
         with suppress(RuntimeError):  # can be set once in a process, before any work
             torch.set_num_interop_threads(1)
+        self._device = chosen(self.device, artifact)
+        self._cuda = opened(self._device, self.tf32)
         transforms: tuple[dict[str, Any], ...] = ()
         for name in artifact.facts.get("imports", ()):
             importlib.import_module(name)  # brings the operators that the network calls
         if artifact.format == Format.EXPORTED:
-            model = exported_format.open(artifact.path).module()
+            program = exported_format.open(artifact.path)
+            if self._cuda is not None:
+                program = move_to_device_pass(program, self._device)
+            model = program.module()
             self._call = Arguments(tuple(spec.name for spec in self.inputs))
             self._names = tuple(artifact.facts.get("outputs", ()))
         else:
-            model = torch_format.open(artifact.path)
+            model = torch_format.open(artifact.path).to(self._device)
             transforms = torch_format.read(artifact.path).transforms
             self._call = torch_calls.arguments(model, self.inputs)
         made = {record["name"]: record for record in transforms}
@@ -88,6 +103,7 @@ class TorchRunner(Runner):
             model = model.to(memory_format=layout)
         precision = torch_format.precision(model)
         self._model = model
+        precision = computed_in(precision, self._device, self.tf32)
         self._effective = {"precision": self._computed_in() or precision}
         compilation = self._compilation(Compilation.of(transforms))
         if compilation is not None:
@@ -95,21 +111,17 @@ class TorchRunner(Runner):
             self._compile(model, compilation, artifact.path, quantized=quantized)
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
-        self._bind({name: self._tensor(array) for name, array in feed.items()})
+        self._bind({name: self._laid_out(self._sent(name, array)) for name, array in feed.items()})
 
     def execute(self) -> None:
         import torch
 
         if self._model is None:
             raise RunnerError("the runner holds no model", hint="open it first")
-        positional, keyword = self._bound
+        cuda = self._cuda
         try:
             with torch.no_grad():
-                if self._autocast is None:
-                    self._result = self._model(*positional, **keyword)
-                else:
-                    with self._casting():
-                        self._result = self._model(*positional, **keyword)
+                self._result = self._compute() if cuda is None else cuda.compute(self._compute)
         except Exception as error:
             raise RunnerError(f"PyTorch failed: {type(error).__name__}: {first_line(error)}") from error
 
@@ -117,14 +129,21 @@ class TorchRunner(Runner):
         found = flatten_outputs(self._result)
         if self._names:
             found = dict(zip(self._names, found.values(), strict=True))
+        if self._cuda is not None:
+            return self._cuda.receive(found)
         return {name: _array(value) for name, value in found.items()}
+
+    def device_ms(self) -> float | None:
+        return None if self._cuda is None else self._cuda.device_ms()
 
     def effective(self) -> dict[str, Any]:
         import torch
 
-        lacking = self._autocast and not environment.computes_in(self._autocast)
+        on_cpu = self._cuda is None
+        lacking = self._autocast and on_cpu and not environment.computes_in(self._autocast)
         return {
-            "provider": "cpu",
+            "provider": self._device,
+            **torch_devices.described(self._device),
             "threads": torch.get_num_threads(),
             "channels_last": self._channels_last,
             "autocast": self._autocast,
@@ -137,6 +156,7 @@ class TorchRunner(Runner):
     def close(self) -> None:
         self._model = None
         self._result = None
+        self._cuda = None
         self._bound = ((), {})
         if self._context is not None:
             self._context.close()
@@ -165,7 +185,7 @@ class TorchRunner(Runner):
             self._model = wanted.apply(model)
             for size in wanted.sizes(self.inputs):
                 feed = {
-                    name: self._laid_out(value)
+                    name: self._laid_out(value.to(self._device))
                     for name, value in torch_calls.example_inputs(self.inputs, size).items()
                 }
                 wanted.mark(self.inputs, feed)
@@ -186,11 +206,19 @@ class TorchRunner(Runner):
     def _bind(self, feed: dict[str, torch.Tensor]) -> None:
         self._bound = self._call.split(feed)
 
+    def _compute(self) -> Any:
+        assert self._model is not None
+        positional, keyword = self._bound
+        if self._autocast is None:
+            return self._model(*positional, **keyword)
+        with self._casting():
+            return self._model(*positional, **keyword)
+
     def _casting(self) -> AbstractContextManager[Any]:
         import torch
 
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[str(self._autocast)]
-        context: AbstractContextManager[Any] = torch.autocast("cpu", dtype)
+        context: AbstractContextManager[Any] = torch.autocast(self._device.partition(":")[0], dtype)
         return context
 
     def _computed_in(self) -> str | None:
@@ -200,7 +228,8 @@ class TorchRunner(Runner):
         if self._autocast is None:
             return None
         with torch.no_grad(), self._casting():
-            found = (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+            some = torch.ones(2, 2, device=self._device)
+            found = (some @ some).dtype
         names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
         if names.get(found) != self._autocast:
             raise RunnerError(
@@ -209,15 +238,8 @@ class TorchRunner(Runner):
             )
         return self._autocast
 
-    def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        import torch
-
-        if array.flags.writeable:
-            return self._laid_out(torch.from_numpy(array))
-        with warnings.catch_warnings():
-            # A read-only array is fine: networks do not write into their inputs.
-            warnings.filterwarnings("ignore", message=".*not writable.*")
-            return self._laid_out(torch.from_numpy(array))
+    def _sent(self, name: str, array: np.ndarray) -> torch.Tensor:
+        return tensor_of(array) if self._cuda is None else self._cuda.send(name, array)
 
     def _laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
         import torch

@@ -1,0 +1,63 @@
+"""Where PyTorch computes: the CPU, or a GPU that is asked for and really there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optcli.errors import MissingError
+
+CPU, CUDA = "cpu", "cuda"
+# In an artifact's facts: what it was compiled for, where it runs on nothing else.
+FACT = "device"
+_GET_DRIVER = "run on a machine with a GPU and its driver: `optcli doctor` says what is missing"
+
+
+def require(device: str) -> str:
+    """The device by its full name: `cpu`, or `cuda:0` for `cuda`.
+
+    Raises `MissingError` where torch cannot compute there: it never becomes the CPU instead.
+    """
+    import torch
+
+    kind, _, index = device.partition(":")
+    if kind == CPU:
+        return CPU
+    if torch.version.cuda is None:
+        raise MissingError(
+            f"this torch ({torch.__version__}) was built without CUDA",
+            hint="install the one for CUDA: https://pytorch.org/get-started",
+        )
+    if not torch.cuda.is_available():
+        raise MissingError(
+            f"torch {torch.__version__} sees no GPU (it was built for CUDA {torch.version.cuda})",
+            hint=_GET_DRIVER,
+        )
+    number, count = int(index or 0), torch.cuda.device_count()
+    if number >= count:
+        raise MissingError(
+            f"there is no {device}: torch sees {count} GPU{'s' if count > 1 else ''}",
+            hint=f"name one of cuda:0 to cuda:{count - 1}",
+        )
+    return f"{CUDA}:{number}"
+
+
+def exact(tf32: bool = False) -> None:
+    """Let FP32 be FP32 on GPUs in this process: cuDNN would round factors to TF32 by itself."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+
+
+def described(device: str) -> dict[str, Any]:
+    """What the report says of the device: nothing of a CPU, which the environment describes."""
+    if device == CPU:
+        return {}
+    import torch
+
+    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+    return {
+        "gpu": torch.cuda.get_device_name(device),
+        "compute_capability": capability,
+        "cuda": torch.version.cuda,
+    }
