@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -113,12 +114,14 @@ def evaluate(
     log: Path | None = None,
     timeout_s: float | None = None,
     jobs: int = 1,
+    interpreter: str | None = None,
 ) -> Evaluation:
     """Run an artifact in its runner over the evaluation set, in fresh processes; writes into `out`.
 
     `data` is the record of a `DataSettings`, its paths relative to `folder`. `feeds` are the artifact's
     own inputs in the order of `inputs`, where names or element types differ. With `jobs` the set is
-    split between as many processes, by whole batches, and comes out the same. Raises `InputError` for
+    split between as many processes, by whole batches, and comes out the same. `interpreter` is another
+    Python to run the artifact in, with its own libraries. Raises `InputError` for
     data or labels that do not fit, `RunnerError` or `StepError` where the artifact fails.
     """
     payload = {
@@ -146,6 +149,7 @@ def evaluate(
             environment=environment,
             timeout_s=timeout_s,
             on_event=lambda event: news.heard(job, event),
+            interpreter=interpreter or sys.executable,
         )
 
     if jobs == 1:

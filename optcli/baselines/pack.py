@@ -16,7 +16,7 @@ import shutil
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -75,6 +75,8 @@ class Baseline:
     """What a candidate is compared with; `origin` says in words where it comes from.
 
     `report` holds what was measured when it was made, on the machine that `environment` describes.
+    `absent` are variants that should be here and are not, each with the reason. `interpreter` is the
+    Python that runs it, where it has its own; `environment` then names the libraries of that one.
     """
 
     origin: str
@@ -82,6 +84,8 @@ class Baseline:
     inputs: tuple[TensorSpec, ...]
     environment: dict[str, Any]
     report: Report | None = None
+    absent: Mapping[str, str] = field(default_factory=dict)
+    interpreter: str | None = None
 
 
 def save(

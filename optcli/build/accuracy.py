@@ -30,7 +30,10 @@ _DECIDES = ("policy", "max_drop", "min_ratio", "preset", "margin", "target_isa",
 
 @dataclass(frozen=True)
 class Subject:
-    """What is judged: an artifact in a runner. `feeds`: its own inputs, where called otherwise."""
+    """What is judged: an artifact in a runner. `feeds`: its own inputs, where called otherwise.
+
+    `interpreter` is another Python to run it in, `versions` those of the runner's packages there.
+    """
 
     name: str
     artifact: Artifact
@@ -38,6 +41,8 @@ class Subject:
     runner: Runner
     options: dict[str, Any]
     feeds: tuple[TensorSpec, ...] | None = None
+    interpreter: str | None = None
+    versions: Mapping[str, str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,7 @@ class _Judging:
                 log=around.logs / f"{subject.name}.accuracy.log",
                 timeout_s=around.timeout_s,
                 jobs=around.jobs,
+                interpreter=subject.interpreter,
             )
             for path in scratch.iterdir():
                 shutil.move(path, work / path.name)
@@ -196,7 +202,8 @@ class _Judging:
                 "inputs": [spec.model_dump(mode="json") for spec in recipe.inputs],
                 "feeds": [spec.model_dump(mode="json") for spec in subject.feeds or ()],
                 "cpu": environment.cpu(),
-                "versions": environment.versions((*subject.runner.needs.packages, "pycocotools")),
+                "versions": environment.versions((*subject.runner.needs.packages, "pycocotools"))
+                | dict(subject.versions or {}),
                 "code": own_code(subject.runner_name, _code(), around.store.digests),
             }
         return self._ingredients[subject.name]

@@ -6,6 +6,7 @@ nothing heavy is imported here.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,13 @@ def measure(
     options: dict[str, Any],
     request: dict[str, Any],
     log: Path,
+    interpreter: str | None = None,
 ) -> Profile:
     """Profile an artifact in a runner with these options, in a process of its own.
 
-    `request` says what to feed and where the trace goes: `inputs`, `batch_size`, `seed`, `data` and
-    `folder`, `trace`; see `process.profile`. Raises `RunnerError`, `InputError`, and `StepError` where
-    the process died.
+    `interpreter` is another Python to open it in. `request` says what to feed and where the trace
+    goes: `inputs`, `batch_size`, `seed`, `data` and `folder`, `trace`; see `process.profile`. Raises
+    `RunnerError`, `InputError`, and `StepError` where the process died.
     """
     payload = {**request, "artifact": artifact.to_record(), "runner": runner, "options": options}
     environment = runners.find(runner).model_validate(options).environment()
@@ -46,6 +48,7 @@ def measure(
         log=log,
         environment=environment,
         timeout_s=_TIMEOUT_S,
+        interpreter=interpreter or sys.executable,
     )
     effective = found.pop("effective")
     profile = Profile.model_validate(

@@ -175,9 +175,10 @@ def run(
     environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
     on_event: OnEvent | None = None,
+    interpreter: str = sys.executable,
 ) -> Any:
     """Carry out `module:function` in a fresh interpreter and give its value; raises as `result`."""
-    with spawn(function, payload, log=log, environment=environment) as child:
+    with spawn(function, payload, log=log, environment=environment, interpreter=interpreter) as child:
         return child.result(timeout_s, on_event)
 
 

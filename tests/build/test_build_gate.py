@@ -183,6 +183,32 @@ def test_a_new_variant_has_nothing_to_be_compared_with(repository, pairs):
     repository.recipe(COPIED % "old" + '  more: {passes: ["./fakes.py:Copy"], gate: true}\n')
     report = judge(repository)
     assert (report.outcome, "new" in of(report, "p50", "more").reason) == ("accept", True)
+    assert "more is new and was not compared" in report.sentence
+
+
+def test_a_renamed_variant_does_not_slip_through(repository, pairs):
+    repository.recipe(PLAIN + '  renamed: {passes: ["./fakes.py:Copy"], gate: true}\n')
+    report = judge(repository)
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+    assert "renamed is not in git:HEAD" in report.sentence
+    assert judge(repository, on_inconclusive="pass").exit_code == ExitCode.DONE
+
+
+def test_what_could_not_be_built_at_the_commit_is_not_new(repository, pairs):
+    repository.recipe(PLAIN + '  copied: {passes: [{"./fakes.py:Misbehave": {way: raise}}], gate: true}\n')
+    git(repository.folder, "commit", "-qam", "broken")
+    repository.recipe(COPIED % "old")
+    report = judge(repository)
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+    assert "could not be built as it was at git:HEAD" in of(report, "p50").reason
+
+
+def test_a_saved_baseline_without_the_variant_is_no_pass(repository, pairs):
+    saved(repository)
+    repository.recipe(COPIED % "old" + '  more: {passes: ["./fakes.py:Copy"], gate: true}\n')
+    report = judge(repository, "main")
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+    assert "does not hold it, only" in of(report, "p50", "more").reason
 
 
 def test_without_a_mark_the_recommended_variant_is_judged(repository, pairs):
@@ -230,6 +256,10 @@ def test_a_runtime_bump_is_judged_with_the_baselines_interpreter(repository, pai
     (before, now, *_), = pairs.seen  # fmt: skip
     assert (before.interpreter, now.interpreter) == (str(python), None)
     assert report.baseline_environment["versions"] == report.environment["versions"]
+    assert report.variants["copied"].comparisons[0].outcome == "reject"
+    again = judge(repository, "git:HEAD", baseline_python=tmp_path / "venv")
+    assert pairs.seen[-1][0].interpreter == str(python)
+    assert set(again.variants) == {"copied"}
     with pytest.raises(InputError, match="no Python interpreter"):
         judge(repository, "main", baseline_python=tmp_path)
 

@@ -10,10 +10,10 @@ from optcli import environment
 from optcli.build import view
 from optcli.build.execute import Settings
 from optcli.build.gating.answer import answer
-from optcli.build.gating.baseline import of_commit, saved
+from optcli.build.gating.baseline import completed, of_commit, saved
 from optcli.build.gating.options import Options
 from optcli.build.gating.side import candidates, sides
-from optcli.build.gating.variant import Gating, baseline_environment, judge
+from optcli.build.gating.variant import Gating, judge
 from optcli.build.making import make, planned
 from optcli.build.phases import Phases
 from optcli.errors import UsageError, did_you_mean
@@ -54,11 +54,14 @@ def gate(
     names = _judged(recipe, options, root, kept, observer)
     made = make(planned(recipe, kept, options.overrides, names), kept, observer, settings, Phases())
     mine = candidates(made, names)
-    before = before or of_commit(reference, recipe, names, kept, observer, settings, options)
+    packages = sorted({package for side in mine.values() for package in side.packages})
+    if before is not None:
+        before = completed(before, names, packages, options.baseline_python)
+    else:
+        before = of_commit(reference, recipe, names, kept, observer, settings, options)
     folder = root / loaded.name / "gate"
     demanded = _demanded(loaded.gate, options)
     gating = Gating(made, before, demanded, options, kept, folder, observer)
-    packages = sorted({package for side in mine.values() for package in side.packages})
     with view.alone(root / loaded.name, observer):
         both = sides(mine, before)
         found = {name: judge(gating, side, len(both)) for name, side in both.items()}
@@ -71,7 +74,7 @@ def gate(
             exit_code=int(code),
             variants=found,
             environment=environment.describe(packages),
-            baseline_environment=baseline_environment(gating, packages),
+            baseline_environment=before.environment,
             protocol=_protocol(demanded, gating),
             started=began,
             finished=_now(),

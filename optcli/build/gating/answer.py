@@ -18,8 +18,13 @@ _CODES = {
 def answer(
     variants: Mapping[str, GatedVariant], baseline: str, on_inconclusive: str | None
 ) -> tuple[Outcome, str, ExitCode]:
-    """What to do with the merge. `on_inconclusive` makes a doubt a `pass` or a `fail`."""
+    """What to do with the merge. `on_inconclusive` makes a doubt a `pass` or a `fail`.
+
+    Where every variant is new nothing was judged, so that a renamed one cannot slip through.
+    """
     outcome = worst(variant.outcome for variant in variants.values())
+    if outcome == "accept" and not _judged(variants):
+        outcome = "inconclusive"
     code = _CODES[outcome]
     if outcome == "inconclusive" and on_inconclusive is not None:
         code = ExitCode.DONE if on_inconclusive == "pass" else ExitCode.REJECTED
@@ -38,14 +43,21 @@ def _sentence(
     if outcome == "reject":
         return f"Do not merge: {_listed(found)}{_because(variants)}."
     if outcome == "inconclusive":
+        what = _listed(found) or f"{', '.join(variants)} is not in {baseline}, nothing was compared"
         taken = {ExitCode.DONE: " Taken as a pass.", ExitCode.REJECTED: " Taken as a failure."}
-        return f"Cannot tell: {_listed(found)}.{taken.get(code, '')}"
+        return f"Cannot tell: {what}.{taken.get(code, '')}"
+    new = [name for name, variant in variants.items() if not _judged({name: variant})]
+    besides = f"; {', '.join(new)} is new and was not compared" if new else ""
     better = [(name, each) for name, each in found if each.improved]
     if better:
-        return f"Merge: {_listed(better)}; nothing became worse than {baseline} beyond its limit."
-    if not found:
-        return f"Merge: nothing could be compared with {baseline}, every variant is new."
-    return f"Merge: nothing became worse than {baseline} beyond its limit."
+        return (
+            f"Merge: {_listed(better)}; nothing became worse than {baseline} beyond its limit{besides}."
+        )
+    return f"Merge: nothing became worse than {baseline} beyond its limit{besides}."
+
+
+def _judged(variants: Mapping[str, GatedVariant]) -> bool:
+    return any(each.blocking for variant in variants.values() for each in variant.comparisons)
 
 
 def _listed(found: list[tuple[str, Comparison]]) -> str:

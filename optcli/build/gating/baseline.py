@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import baselines, environment
 from optcli.baselines import Baseline
 from optcli.build.execute import Settings
-from optcli.build.gating.side import Side, kept_of
-from optcli.build.making import make, planned
-from optcli.build.phases import Phases
+from optcli.build.gating import elsewhere
+from optcli.build.gating.side import Side
 from optcli.errors import InputError, MissingError
 from optcli.observer import Observer
-from optcli.recipe import load
 from optcli.store import Store
 
 if TYPE_CHECKING:
@@ -38,6 +37,23 @@ def saved(
         return baselines.load(pack, reference, store, trust=trust)
 
 
+def completed(
+    before: Baseline, names: Sequence[str], packages: Sequence[str], python: Path | None
+) -> Baseline:
+    """A saved baseline that says which of these variants it lacks, and the Python to run it."""
+    held = ", ".join(before.variants) or "nothing"
+    absent = {
+        name: f"the saved baseline does not hold it, only {held}"
+        for name in names
+        if name not in before.variants
+    }
+    if python is None:
+        return replace(before, absent=absent)
+    there = interpreter_of(python)
+    around = {**before.environment, "versions": versions_in(there, packages)}
+    return replace(before, absent=absent, environment=around, interpreter=there)
+
+
 def of_commit(
     reference: str,
     recipe: Path,
@@ -50,14 +66,17 @@ def of_commit(
     """The recipe as it was at a commit, built through the same store: what is alike costs nothing."""
     revision = reference.removeprefix(_GIT)
     with baselines.checked_out(recipe, revision, store) as (old, commit):
-        # A variant that was not there yet is new: there is nothing to compare it with.
-        there = [name for name in names if name in load(old, options.overrides).variants]
-        to_do = planned(old, store, options.overrides, there)
-        made = make(to_do, store, observer, settings, Phases())
         origin = reference if revision.startswith(commit[:7]) else f"{reference} ({commit[:10]})"
-        kept = kept_of(made, there)
-        packages = sorted({package for v in to_do.variants for package in v.runner.needs.packages})
-        return Baseline(origin, kept, to_do.recipe.inputs, environment.describe(packages))
+        asked = (old, options.overrides, names, store, observer, settings)
+        if options.baseline_python is None:
+            found = elsewhere.build(*asked)
+        else:
+            found = elsewhere.build_with(interpreter_of(options.baseline_python), *asked)
+    absent = {
+        name: f"it could not be built as it was at {origin}: {why}"
+        for name, why in found.absent.items()
+    }
+    return replace(found, origin=origin, absent=absent)
 
 
 def interpreter_of(place: Path) -> str:

@@ -39,7 +39,7 @@ def explain(
     elif not found:
         found.append("the artifact is the same: look at the machine")
     try:
-        return found, _operators(then, now, inputs, logs), []
+        return found, _operators(before, then, now, inputs, logs), []
     except OptcliError as error:  # an explanation that cannot be had is no failure of the gate
         return found, [], [f"operators are not compared: {error.message}"]
 
@@ -72,8 +72,10 @@ def _counts(kept: Kept) -> dict[str, int]:
     return dict(found)
 
 
-def _operators(then: Kept, now: Kept, inputs: Sequence[TensorSpec], logs: Path) -> list[OperatorGrowth]:
-    before = _times(then, inputs, logs, "baseline")
+def _operators(
+    baseline: Baseline, then: Kept, now: Kept, inputs: Sequence[TensorSpec], logs: Path
+) -> list[OperatorGrowth]:
+    before = _times(then, inputs, logs, "baseline", baseline.interpreter)
     after = _times(now, inputs, logs, "candidate")
     grown = [
         OperatorGrowth(operator=name, baseline_ms=before.get(name, 0.0), candidate_ms=after[name])
@@ -84,7 +86,9 @@ def _operators(then: Kept, now: Kept, inputs: Sequence[TensorSpec], logs: Path) 
     return grown[:_MOST_OPERATORS]
 
 
-def _times(kept: Kept, inputs: Sequence[TensorSpec], logs: Path, name: str) -> dict[str, float]:
+def _times(
+    kept: Kept, inputs: Sequence[TensorSpec], logs: Path, name: str, interpreter: str | None = None
+) -> dict[str, float]:
     """Milliseconds a call by type of operator; the Chrome trace is left beside the logs."""
     artifact = kept.artifact
     summary = ArtifactSummary(
@@ -104,8 +108,9 @@ def _times(kept: Kept, inputs: Sequence[TensorSpec], logs: Path, name: str) -> d
         "trace": str(logs / f"{name}.trace.json"),
     }
     options = {name: value for name, value in kept.options.items() if value is not None}
+    log = logs / f"{name}.profile.log"
     found = profiling.measure(
-        name, "gate", summary, artifact, kept.runner, options, request, logs / f"{name}.profile.log"
+        name, "gate", summary, artifact, kept.runner, options, request, log, interpreter
     )
     times: dict[str, float] = defaultdict(float)
     for each in found.operators:

@@ -13,12 +13,16 @@ from optcli.errors import MissingError, OptcliError, UsageError
 
 @dataclass(frozen=True)
 class Side:
-    """A variant as it is now, and as it was: None where the baseline has none of this name."""
+    """A variant as it is now, and as it was: None where the baseline has none of this name.
+
+    `absent` says why, where it should have one; without a reason the variant is new.
+    """
 
     name: str
     now: Kept
     packages: tuple[str, ...]
     before: Kept | None = None
+    absent: str | None = None
 
 
 def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
@@ -31,7 +35,7 @@ def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
             first = (*variant.missing, *variant.unmeasurable)[0]
             raise MissingError(first.what, place=variant.name, hint=first.hint)
         if variant.name not in made.artifacts:
-            raise _failure(made, variant.name)
+            raise why_not_built(made, variant.name)
         artifact = made.artifacts[variant.name]
         options = runner_options(variant, made.plan.threads)
         kept = Kept(artifact, variant.runner_name, options, tuple(made_by(variant)))
@@ -42,13 +46,13 @@ def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
 def sides(mine: Mapping[str, Side], before: Baseline) -> dict[str, Side]:
     """Each candidate with what it is compared with."""
     return {
-        name: Side(name, side.now, side.packages, before.variants.get(name))
+        name: Side(name, side.now, side.packages, before.variants.get(name), before.absent.get(name))
         for name, side in mine.items()
     }
 
 
 def kept_of(made: Made, names: Sequence[str]) -> dict[str, Kept]:
-    """What was built of these variants, for a baseline; those that failed are left out."""
+    """What was built of these variants, for a baseline."""
     return {
         variant.name: Kept(
             made.artifacts[variant.name],
@@ -61,8 +65,11 @@ def kept_of(made: Made, names: Sequence[str]) -> dict[str, Kept]:
     }
 
 
-def _failure(made: Made, name: str) -> OptcliError:
+def why_not_built(made: Made, name: str) -> OptcliError:
+    """What kept a variant from being built."""
     variant = next(each for each in made.plan.variants if each.name == name)
+    if variant.missing:
+        return MissingError(variant.missing[0].what, place=name, hint=variant.missing[0].hint)
     for step in variant.steps:
         done = made.done.get(step.key)
         if done is not None and done.error is not None:

@@ -11,7 +11,7 @@ from optcli.baselines import Baseline, Kept
 from optcli.build import quiet
 from optcli.build.accuracy import Circumstances, Subject, compare_all
 from optcli.build.gating import recorded
-from optcli.build.gating.baseline import cannot_run, interpreter_of, other_versions, versions_in
+from optcli.build.gating.baseline import cannot_run, other_versions
 from optcli.build.gating.explain import explain
 from optcli.build.gating.options import Options
 from optcli.build.gating.side import Side
@@ -49,6 +49,8 @@ class Gating:
 def judge(gating: Gating, side: Side, variants: int) -> GatedVariant:
     """Everything about one of so many variants. Raises what goes wrong while it is measured."""
     runner = side.now.runner
+    if side.absent is not None:
+        return GatedVariant(runner=runner, comparisons=(comparisons.cannot_tell("p50", side.absent),))
     if side.before is None:
         new = comparisons.not_given("p50", None, "new: the baseline has no variant of this name")
         return GatedVariant(runner=runner, comparisons=(new,))
@@ -105,7 +107,7 @@ def _incomparable(gating: Gating, side: Side) -> str | None:
     cannot = cannot_run(side, before, now)
     if cannot is not None:
         return cannot
-    if gating.options.baseline_python is None:
+    if before.interpreter is None:
         changed = other_versions(side, before, now)
         if changed:
             return (
@@ -117,12 +119,9 @@ def _incomparable(gating: Gating, side: Side) -> str | None:
 
 def _timed(gating: Gating, side: Side, name: str, variants: int, seed: int) -> Timed:
     assert side.before is not None
-    python = gating.options.baseline_python
     before = _candidate(name, side.before, gating.settings)
-    if python is not None:
-        before = replace(before, interpreter=interpreter_of(python))
     return compare(
-        before,
+        replace(before, interpreter=gating.before.interpreter),
         _candidate(side.name, side.now, gating.settings),
         gating.made.plan.recipe.inputs,
         gating.made.feeds,
@@ -168,7 +167,11 @@ def _accuracy(gating: Gating, side: Side) -> list[Comparison]:
         gating.options.timeout_s,
         gating.options.jobs,
     )
-    subjects = [_subject(base, side.before), _subject(side.name, side.now)]
+    then = _subject(base, side.before)
+    if gating.before.interpreter is not None:
+        versions = gating.before.environment["versions"]
+        then = replace(then, interpreter=gating.before.interpreter, versions=versions)
+    subjects = [then, _subject(side.name, side.now)]
     judged, failures = compare_all(subjects, base, around)
     for error in failures.values():
         raise error
@@ -192,12 +195,3 @@ def _shown(verdicts: Sequence[Verdict]) -> list[Verdict]:
 def _subject(name: str, kept: Kept) -> Subject:
     runner = find_runner(kept.runner).model_validate(kept.options)
     return Subject(name, kept.artifact, kept.runner, runner, kept.options)
-
-
-def baseline_environment(gating: Gating, packages: Sequence[str]) -> dict[str, object]:
-    """What ran the baseline: as recorded, with the versions of its own interpreter where it has one."""
-    python = gating.options.baseline_python
-    if python is None:
-        return gating.before.environment
-    found = versions_in(interpreter_of(python), packages)
-    return {**gating.before.environment, "versions": found}

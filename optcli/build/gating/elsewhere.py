@@ -1,0 +1,101 @@
+"""A commit's recipe built by another interpreter, with the libraries it has, into the same store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from optcli import environment
+from optcli.artifact import Artifact
+from optcli.baselines import Baseline, Kept
+from optcli.build.execute import Settings
+from optcli.build.gating.side import kept_of, why_not_built
+from optcli.build.making import make, planned
+from optcli.build.phases import Phases
+from optcli.errors import MissingError, StepError
+from optcli.observer import Observer, Silent
+from optcli.recipe import load
+from optcli.settings import TensorSpec
+from optcli.store import Store
+from optcli.workers import Channel, run
+
+
+def build(
+    recipe: Path,
+    overrides: Sequence[str],
+    names: Sequence[str],
+    store: Store,
+    observer: Observer,
+    settings: Settings,
+) -> Baseline:
+    """Those of the variants that the recipe has, built here. Its `origin` is left to the caller."""
+    # A variant that was not there yet is new: there is nothing to compare it with.
+    there = [name for name in names if name in load(recipe, overrides).variants]
+    to_do = planned(recipe, store, overrides, there)
+    made = make(to_do, store, observer, settings, Phases())
+    kept = kept_of(made, there)
+    absent = {name: why_not_built(made, name).message for name in there if name not in kept}
+    packages = sorted({package for v in to_do.variants for package in v.runner.needs.packages})
+    return Baseline("", kept, to_do.recipe.inputs, environment.describe(packages), None, absent)
+
+
+def build_with(
+    interpreter: str,
+    recipe: Path,
+    overrides: Sequence[str],
+    names: Sequence[str],
+    store: Store,
+    observer: Observer,
+    settings: Settings,
+) -> Baseline:
+    """The same by another Python. Raises `MissingError` where it lacks what the recipe needs."""
+    step = f"baseline by {interpreter}"
+    observer.started(step)
+    payload = {
+        "recipe": str(recipe),
+        "overrides": list(overrides),
+        "names": list(names),
+        "store": str(store.root),
+        "settings": asdict(settings),
+    }
+    try:
+        found = run("optcli.build.gating.elsewhere:serve", payload, interpreter=interpreter)
+    except StepError as error:
+        if not error.message.startswith("ModuleNotFoundError"):
+            raise
+        raise MissingError(
+            f"the baseline's interpreter cannot build the recipe: {error.message}",
+            place=interpreter,
+            hint="install optcli's requirements into that environment",
+        ) from error
+    kept = {
+        name: Kept(
+            Artifact.from_record(one["artifact"]), one["runner"], one["options"], tuple(one["made_by"])
+        )
+        for name, one in found["variants"].items()
+    }
+    inputs = tuple(TensorSpec.model_validate(spec) for spec in found["inputs"])
+    return Baseline("", kept, inputs, found["environment"], None, found["absent"], interpreter)
+
+
+def serve(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
+    """What the other interpreter does."""
+    found = build(
+        Path(payload["recipe"]),
+        payload["overrides"],
+        payload["names"],
+        Store(Path(payload["store"])),
+        Silent(),
+        Settings(**payload["settings"]),
+    )
+    return {
+        "variants": {
+            name: {**vars(replace(one)), "artifact": one.artifact.to_record()}
+            for name, one in found.variants.items()
+        },
+        "inputs": [spec.model_dump(mode="json") for spec in found.inputs],
+        "environment": found.environment,
+        "absent": dict(found.absent),
+    }
