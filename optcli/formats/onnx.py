@@ -128,8 +128,8 @@ def opset(model: ModelProto) -> int:
 def precision(model: ModelProto) -> str:
     """What the model computes in: the integers it quantizes to, else the type of most of its weights.
 
-    `int8`: activations too; `int8-dynamic`: their ranges are found at run time; `int8-weights` and
-    `int4-weights`: weights alone, computed in floating point.
+    `int8`, `fp8`: activations too; `int8-dynamic`: their ranges are found at run time; `int8-weights`
+    and `int4-weights`: weights alone, computed in floating point.
     """
     import onnx
 
@@ -150,11 +150,12 @@ def precision(model: ModelProto) -> str:
 def _integers(model: ModelProto, operators: set[str]) -> str:
     import onnx
 
+    tensors = [tensor for inner in graphs(model.graph) for tensor in inner.initializer]
     if operators & {"QuantizeLinear", "QLinearConv", "QLinearMatMul"}:
-        return "int8"
+        return "fp8" if any(t.data_type == onnx.TensorProto.FLOAT8E4M3FN for t in tensors) else "int8"
     if operators & {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"}:
         return "int8-dynamic"
-    kinds = {tensor.data_type for graph in graphs(model.graph) for tensor in graph.initializer}
+    kinds = {tensor.data_type for tensor in tensors}
     has_four_bits = (
         "MatMulNBits" in operators or {onnx.TensorProto.INT4, onnx.TensorProto.UINT4} & kinds
     )

@@ -112,7 +112,7 @@ def already_quantized() -> StepError:
 
 def require_floats(precision: str) -> None:
     """Raise `StepError` for a model that cannot be quantized as it is; fp16 can, by `modern`."""
-    if precision == "int8":
+    if precision in ("int8", "fp8"):
         raise already_quantized()
     if precision not in ("fp32", "fp16"):
         raise StepError(

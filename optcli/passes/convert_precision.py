@@ -65,7 +65,7 @@ class ConvertPrecision(Pass):
 
     def run(self, source: Artifact, job: Job) -> Made:
         found = onnx_format.precision(onnx_format.outline(source.path))
-        if found == "int8":
+        if found in ("int8", "fp8"):
             raise already_quantized()
         if found != "fp32":
             raise StepError(f"the model is {found}, wanted fp32", hint="take this pass out")

@@ -1,21 +1,21 @@
-"""Static INT8 quantization with ONNX Runtime."""
+"""Static INT8 quantization with ONNX Runtime; for TensorRT FP8, too."""
 
 from __future__ import annotations
 
 import platform
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
-from optcli.errors import OptcliError, StepError, first_line
+from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job, Made, Pass, Role, _attention
-from optcli.passes._activation_ranges import Range, activation_ranges, float_tensors
+from optcli.passes._activation_ranges import activation_ranges, float_tensors
 from optcli.passes._calibration import Feeds
 from optcli.passes._integer_chains import leave_softmax_in_floats
 from optcli.passes._kept_floats import keep_floats
@@ -30,6 +30,9 @@ from optcli.passes._onnx_models import (
     quiet,
     require_floats,
 )
+from optcli.passes._quantized_graph import PRODUCTS
+from optcli.passes._static_quantization import Grids, Scope, quantize
+from optcli.passes._tensorrt_grids import fold_weights, make_fp8
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -41,12 +44,16 @@ _FLOAT_TYPES = frozenset(
     {"LayerNormalization", "InstanceNormalization", "BatchNormalization", "Softmax", "TopK", "CumSum"}
 )
 
+# The opset that brought FLOAT8E4M3FN.
+_FP8_OPSET = 19
+
 
 class QuantizeOnnxruntime(Pass):
     """Quantizes weights and activations to INT8 after training, with ONNX Runtime's own quantizer.
 
     Ranges come from the calibration samples. Integer types are those that the CPU multiplies fastest,
-    unless told otherwise. The result is meant for ONNX Runtime; OpenVINO runs it too.
+    unless told otherwise. The result is meant for ONNX Runtime; OpenVINO runs it too. With
+    `target: tensorrt` it is for `tensorrt_engine` and `tensorrt_rtx_engine`: symmetric int8 or FP8.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
@@ -66,6 +73,16 @@ class QuantizeOnnxruntime(Pass):
         description="the part of all values that `method: percentile` keeps, in %; default: 99.99",
     )
     samples: int = Field(300, ge=1, description="the most calibration samples to use")
+    target: Literal["cpu", "tensorrt"] = Field(
+        "cpu",
+        description="`cpu`: what ONNX Runtime runs fastest; `tensorrt`: what TensorRT takes, symmetric "
+        "and signed, before convolutions and matrix products alone, biases in floating point",
+    )
+    precision: Literal["int8", "fp8"] = Field(
+        "int8",
+        description="`fp8`: FLOAT8E4M3FN in place of integers, with `target: tensorrt`, for GPUs from "
+        "Ada and Hopper on",
+    )
     per_channel: bool = Field(True, description="one scale per output channel of weights; false: one")
     format: Literal["qdq", "qoperator"] = Field(
         "qdq",
@@ -115,6 +132,19 @@ class QuantizeOnnxruntime(Pass):
         return self
 
     @model_validator(mode="after")
+    def _tensorrt_decides_by_itself(self) -> Self:
+        if self.precision == "fp8" and self.target != "tensorrt":
+            raise ValueError(
+                "ONNX Runtime computes nothing in FP8: `precision: fp8` is for `target: tensorrt`"
+            )
+        plain = type(self).model_fields
+        options = ("target_isa", "activation_type", "weight_type", "reduce_range", "format")
+        for name in options if self.target == "tensorrt" else ():
+            if getattr(self, name) != plain[name].default:
+                raise ValueError(f"`{name}` has no effect with `target: tensorrt`: it wants int8 pairs")
+        return self
+
+    @model_validator(mode="after")
     def _percentile_is_for_its_method(self) -> Self:
         if self.percentile is not None and self.method != "percentile":
             raise ValueError(f"`percentile` has no effect with `method: {self.method}`")
@@ -126,28 +156,29 @@ class QuantizeOnnxruntime(Pass):
     def run(self, source: Artifact, job: Job) -> Made:
         require_floats(onnx_format.precision(onnx_format.outline(source.path)))
         # With one scale for all, too: OpenVINO misreads quantized networks of opset 11.
-        why = "older ones know no scale per channel"
+        fp8 = self.precision == "fp8"
+        why = "older ones know no FP8" if fp8 else "older ones know no scale per channel"
+        wanted = _FP8_OPSET if fp8 else PER_CHANNEL_OPSET
         with tempfile.TemporaryDirectory(dir=job.out.parent) as folder, quiet():
             work = Path(folder)
-            model = modern(
-                onnx_format.open(source.path), PER_CHANNEL_OPSET, job, why, full_precision=True
-            )
+            model = modern(onnx_format.open(source.path), wanted, job, why, full_precision=True)
             model = prepared(model, work / "prepared", job)
             transformer = self._is_transformer(model)
-            types, nodes, ignored = self._scope(model)
+            scope, grids = self._scope(model), self._grids()
             feeds = Feeds(job, model_inputs(model), self.samples)
             ranges = activation_ranges(
                 model,
-                float_tensors(model, types, ignored),
+                float_tensors(model, scope.types, scope.ignored),
                 feeds,
                 self.method,
                 self.percentile or 99.99,
                 job.threads,
                 work,
             )
-            self._quantize(work, ranges, (types, nodes, ignored), job)
+            job.progress(None, "quantizing")
+            quantize(work / "prepared", job.out, ranges, scope, grids, work)
         quantized = onnx_format.open(job.out)
-        if leave_softmax_in_floats(quantized) + keep_floats(quantized):
+        if self._finish(quantized):
             (job.out / onnx_format.DATA).unlink(missing_ok=True)  # saving would append to it
             onnx_format.save(quantized, job.out)
         counts = count_quantized(quantized)
@@ -157,7 +188,11 @@ class QuantizeOnnxruntime(Pass):
                 hint="take fewer nodes out with ignored_*, or drop the pass",
             )
         facts = {
-            **self._integers(),
+            "target": self.target,
+            "target_isa": self._isa() if self.target == "cpu" else None,
+            "activation_type": "fp8" if fp8 else grids.activations,
+            "weight_type": "fp8" if fp8 else grids.weights,
+            "reduce_range": grids.reduce_range,
             "calibration_method": self.method,
             "calibration_samples": feeds.samples,
             "calibration_batch_size": feeds.batch_size,
@@ -166,31 +201,44 @@ class QuantizeOnnxruntime(Pass):
             "opset": onnx_format.opset(quantized),
             "model_type": "transformer" if transformer else "none",
             "quantized_operators": dict(sorted(counts.items())),
-            "kept_in_floating_point": sorted(ignored),
+            "kept_in_floating_point": sorted(scope.ignored),
         }
-        return Made(precision="int8", facts=facts)
+        return Made(precision=self.precision, facts=facts)
 
-    def _integers(self) -> dict[str, Any]:
-        """The integer types, and the instructions they were chosen for."""
-        isa: Isa = _this_isa() if self.target_isa == "auto" else self.target_isa
+    def _finish(self, quantized: ModelProto) -> int:
+        """What the quantizer leaves to be done; returns how many nodes were changed."""
+        if self.target == "cpu":
+            return leave_softmax_in_floats(quantized) + keep_floats(quantized)
+        changed = make_fp8(quantized) if self.precision == "fp8" else 0
+        return changed + fold_weights(quantized)
+
+    def _isa(self) -> Isa:
+        return _this_isa() if self.target_isa == "auto" else self.target_isa
+
+    def _grids(self) -> Grids:
+        """The integer types, chosen for TensorRT or for the CPU's instructions."""
+        if self.target == "tensorrt":
+            return Grids("int8", "int8", False, self.per_channel, for_tensorrt=True)
+        isa = self._isa()
         weight = "int8" if self.weight_type == "auto" else self.weight_type
         signed = isa == "arm" and weight == "int8"
         activation = "int8" if signed else "uint8"
-        reduce_range = self.reduce_range if self.reduce_range is not None else isa == "avx2"
-        return {
-            "target_isa": isa,
-            "activation_type": activation if self.activation_type == "auto" else self.activation_type,
-            "weight_type": weight,
-            "reduce_range": reduce_range,
-        }
+        return Grids(
+            activations=activation if self.activation_type == "auto" else self.activation_type,
+            weights=weight,
+            reduce_range=self.reduce_range if self.reduce_range is not None else isa == "avx2",
+            per_channel=self.per_channel,
+            qdq=self.format == "qdq",
+        )
 
-    def _scope(self, model: ModelProto) -> tuple[list[str], list[str], set[str]]:
-        """Operator types, names (empty: all) and exceptions, all by what is in the prepared model."""
+    def _scope(self, model: ModelProto) -> Scope:
+        """What to quantize, by what is in the prepared model."""
         from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
         nodes = model.graph.node
         known = {*QDQRegistry, *QLinearOpsRegistry}
-        types = set(self.types) or known - _FLOAT_TYPES
+        usual = PRODUCTS if self.target == "tensorrt" else known - _FLOAT_TYPES
+        types = set(self.types) or usual
         if unknown := types - known:
             raise StepError(
                 f"ONNX Runtime cannot quantize {', '.join(sorted(unknown))}",
@@ -206,72 +254,24 @@ class QuantizeOnnxruntime(Pass):
             ignored |= {node.name for node in nodes if feeds.intersection(node.output)}
         if self._is_transformer(model) and "Add" not in self.types:
             ignored |= {node.name for node in nodes if node.op_type == "Add"}
-        return sorted(types), sorted(wanted - ignored), ignored
+        if self.target == "tensorrt":
+            ignored |= _products_of_activations(model) - wanted
+        return Scope(types, wanted - ignored, ignored)
 
     def _is_transformer(self, model: ModelProto) -> bool:
         if self.model_type != "auto":
             return self.model_type == "transformer"
         return _attention.in_onnx(model)
 
-    def _quantize(
-        self,
-        work: Path,
-        ranges: dict[str, Range],
-        scope: tuple[list[str], list[str], set[str]],
-        job: Job,
-    ) -> None:
-        import numpy as np
-        from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, calibrate
-        from onnxruntime.quantization.quantize import quantize_static
 
-        data = calibrate.TensorsData(
-            CalibrationMethod.MinMax,
-            {
-                name: calibrate.TensorData(lowest=np.float32(low), highest=np.float32(high))
-                for name, (low, high) in ranges.items()
-            },
-        )
-        calibrate.save_tensors_data(data, work / "ranges.json")
-        types, nodes, ignored = scope
-        integers = self._integers()
-        kinds = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
-        job.progress(None, "quantizing")
-        try:
-            quantize_static(
-                work / "prepared" / onnx_format.FILE,
-                job.out / onnx_format.FILE,
-                None,
-                quant_format=QuantFormat.QDQ if self.format == "qdq" else QuantFormat.QOperator,
-                op_types_to_quantize=types,
-                per_channel=self.per_channel,
-                reduce_range=integers["reduce_range"],
-                activation_type=kinds[integers["activation_type"]],
-                weight_type=kinds[integers["weight_type"]],
-                nodes_to_quantize=nodes,
-                nodes_to_exclude=sorted(ignored),
-                use_external_data_format=(work / "prepared" / onnx_format.DATA).exists(),
-                calibration_cache_path=work / "ranges.json",
-                extra_options={"TensorQuantOverrides": self._one_scale(work / "prepared")},
-            )
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise StepError(
-                f"ONNX Runtime's quantizer failed: {first_line(error)}",
-                hint="keep the operators that it stumbles over with ignored_types",
-            ) from error
-
-    def _one_scale(self, prepared: Path) -> dict[str, list[dict[str, Any]]]:
-        """Weights that get one scale all the same: ONNX Runtime errs at grouped ConvTranspose."""
-        if not self.per_channel or self.format != "qdq":
-            return {}
-        option = {"symmetric": True, "reduce_range": self._integers()["reduce_range"]}
-        return {
-            node.input[1]: [option]
-            for node in onnx_format.outline(prepared).graph.node
-            if node.op_type == "ConvTranspose"
-            and any(each.name == "group" and each.i > 1 for each in node.attribute)
-        }
+def _products_of_activations(model: ModelProto) -> set[str]:
+    """Names of matrix products without weights: TensorRT fuses attention, which it keeps in floats."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return {
+        node.name
+        for node in model.graph.node
+        if node.op_type == "MatMul" and not weights.intersection(node.input)
+    }
 
 
 def _this_isa() -> Isa:

@@ -1,0 +1,108 @@
+"""One call of ONNX Runtime's static quantizer, with ranges that are known already."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli.errors import OptcliError, StepError, first_line
+from optcli.formats import onnx as onnx_format
+from optcli.passes._activation_ranges import Range
+from optcli.passes._quantized_graph import option
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What to quantize: nodes of the types; where `names` is not empty no others; never `ignored`."""
+
+    types: Collection[str]
+    names: Collection[str]
+    ignored: Collection[str]
+
+
+@dataclass(frozen=True)
+class Grids:
+    """Integers for activations and weights (`int8` or `uint8`), and how they lie.
+
+    `for_tensorrt`: symmetric, before the operators of the scope and not behind them, biases and the
+    file's weights in floating point. `qdq` false: integer operators instead of pairs.
+    """
+
+    activations: str
+    weights: str
+    reduce_range: bool
+    per_channel: bool
+    qdq: bool = True
+    for_tensorrt: bool = False
+
+
+def quantize(
+    prepared: Path, out: Path, ranges: Mapping[str, Range], scope: Scope, grids: Grids, work: Path
+) -> None:
+    """Quantize the model in the folder `prepared` and write it to the folder `out`.
+
+    `ranges` has the smallest and largest value of activations by name, `work` is for files that may be
+    thrown away. Raises `StepError`.
+    """
+    import numpy as np
+    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, calibrate
+    from onnxruntime.quantization.quantize import quantize_static
+
+    data = calibrate.TensorsData(
+        CalibrationMethod.MinMax,
+        {
+            name: calibrate.TensorData(lowest=np.float32(low), highest=np.float32(high))
+            for name, (low, high) in ranges.items()
+        },
+    )
+    calibrate.save_tensors_data(data, work / "ranges.json")
+    kinds = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
+    try:
+        quantize_static(
+            prepared / onnx_format.FILE,
+            out / onnx_format.FILE,
+            None,
+            quant_format=QuantFormat.QDQ if grids.qdq else QuantFormat.QOperator,
+            op_types_to_quantize=sorted(scope.types),
+            per_channel=grids.per_channel,
+            reduce_range=grids.reduce_range,
+            activation_type=kinds[grids.activations],
+            weight_type=kinds[grids.weights],
+            nodes_to_quantize=sorted(scope.names),
+            nodes_to_exclude=sorted(scope.ignored),
+            use_external_data_format=(prepared / onnx_format.DATA).exists(),
+            calibration_cache_path=work / "ranges.json",
+            extra_options=_further(prepared, scope, grids),
+        )
+    except OptcliError:
+        raise
+    except Exception as error:
+        raise StepError(
+            f"ONNX Runtime's quantizer failed: {first_line(error)}",
+            hint="keep the operators that it stumbles over with ignored_types",
+        ) from error
+
+
+def _further(prepared: Path, scope: Scope, grids: Grids) -> dict[str, Any]:
+    overrides = _one_scale(prepared, grids) if grids.per_channel and grids.qdq else {}
+    further: dict[str, Any] = {"TensorQuantOverrides": overrides}
+    if grids.for_tensorrt:
+        further |= {
+            "ActivationSymmetric": True,
+            "AddQDQPairToWeight": True,
+            "QuantizeBias": False,
+            "OpTypesToExcludeOutputQuantization": sorted(scope.types),
+        }
+    return further
+
+
+def _one_scale(prepared: Path, grids: Grids) -> dict[str, list[dict[str, Any]]]:
+    """Weights that get one scale all the same: ONNX Runtime errs at grouped ConvTranspose."""
+    override = {"symmetric": True, "reduce_range": grids.reduce_range}
+    return {
+        node.input[1]: [override]
+        for node in onnx_format.outline(prepared).graph.node
+        if node.op_type == "ConvTranspose" and option(node, "group", 1) > 1
+    }
