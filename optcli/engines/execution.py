@@ -1,0 +1,236 @@
+"""Run an engine: shapes to a profile, addresses of every input and output, enqueued on an own stream.
+
+Written against what TensorRT 8.6 to 11 and TensorRT-RTX have in common. Inputs are copied from pinned
+memory, outputs into it; the region `device` lies between two events around computing alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.engines import EngineError, messages
+from optcli.engines.bindings import Bindings, dimensions
+from optcli.engines.driver import CudaError
+from optcli.engines.gpu import Event, Gpu, Stream
+from optcli.engines.graphs import Graphs
+from optcli.engines.messages import Line
+from optcli.engines.shapes import choose, profiles_of
+from optcli.engines.slots import Slot, slots_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_KEPT_LINES = 200
+
+
+class Execution:
+    """One engine, opened on one GPU.
+
+    >>> execution = Execution(bindings, plan, Gpu(0))
+    >>> execution.bind({"image": image}); execution.execute(); execution.fetch()["logits"]
+
+    Never made before `Gpu` was: without a driver TensorRT's Runtime ends the process. Raises
+    `EngineError` with TensorRT's own words where it refuses the plan. `profile` fixes the optimization
+    profile; `host_code` lets a version-compatible plan run the code that it carries; `kernel_cache` is
+    a file in which TensorRT-RTX keeps the kernels that it compiles when it opens an engine.
+    """
+
+    def __init__(
+        self,
+        bindings: Bindings,
+        plan: bytes,
+        gpu: Gpu,
+        *,
+        cuda_graphs: str = "auto",
+        profile: int | None = None,
+        host_code: bool = False,
+        kernel_cache: Path | None = None,
+    ) -> None:
+        self._bindings, self._gpu, self._wanted_profile = bindings, gpu, profile
+        self._lines: deque[Line] = deque(maxlen=_KEPT_LINES)
+        self._cache_file = kernel_cache
+        self._cache: Any = None
+        self._log = messages.collector(bindings.module, self._lines.append)
+        self._runtime: Any = None
+        self._engine: Any = self._deserialized(plan, host_code)
+        self.stream = Stream(gpu)
+        self._start, self._stop = Event(gpu), Event(gpu)
+        self._graphs = Graphs(gpu, self.stream, cuda_graphs)
+        self._context: Any = self._new_context()
+        self._slots = slots_of(bindings, self._engine, gpu)
+        self._inputs = [slot for slot in self._slots if slot.is_input]
+        self._outputs = [slot for slot in self._slots if not slot.is_input]
+        self._profiles = profiles_of(self._engine, [slot.name for slot in self._inputs])
+        self._profile = 0
+        self._shapes: dict[str, tuple[int, ...]] | None = None
+
+    @property
+    def inputs(self) -> dict[str, np.dtype[Any]]:
+        """The engine's inputs and what their elements are held as."""
+        return {slot.name: slot.element.stored for slot in self._inputs}
+
+    def bind(self, feed: Mapping[str, np.ndarray]) -> None:
+        """Copy one batch to the GPU, without waiting for it. Raises `EngineError` for wrong inputs."""
+        try:
+            shapes = {slot.name: feed[slot.name].shape for slot in self._inputs}
+        except KeyError as error:
+            wanted = ", ".join(slot.name for slot in self._inputs)
+            raise EngineError(f"the engine takes the inputs {wanted}, and {error} is missing") from None
+        on_host = {slot.name: feed[slot.name] for slot in self._inputs if slot.on_host}
+        if shapes != self._shapes or on_host:
+            # Where it is half done nothing of it may be used.
+            self._shapes = None
+            self._reshape(shapes, on_host)
+            self._shapes = shapes
+        for slot in self._inputs:
+            if not slot.on_host:
+                slot.store(feed[slot.name])
+                slot.buffer.to_device(slot.size_bytes, self.stream)
+
+    def execute(self) -> None:
+        """Compute, and copy what was computed into pinned memory; returns when it is there."""
+        if self._shapes is None:
+            raise EngineError("nothing was bound", hint="bind inputs first")
+        try:
+            self._start.record(self.stream)
+            if not self._graphs.launch():
+                self._enqueue()
+            self._stop.record(self.stream)
+            for slot in self._outputs:
+                if not slot.varies and not slot.on_host:
+                    slot.buffer.to_host(slot.size_bytes, self.stream)
+            self.stream.synchronize()
+            self._copy_varying()
+        except CudaError as error:
+            raise messages.explained(error.message, list(self._lines), hint=error.hint) from error
+        self._graphs.after_a_call(self._enqueue)
+
+    def fetch(self) -> dict[str, np.ndarray]:
+        """Copies of the outputs of the last `execute`, by name, in the engine's order."""
+        return {slot.name: slot.load() for slot in self._outputs}
+
+    def device_ms(self) -> float:
+        """Milliseconds on the GPU of the last `execute`: computing alone, without copies."""
+        return self._stop.since_ms(self._start)
+
+    def describe(self) -> dict[str, Any]:
+        """What runs here: product, version, GPU, profiles, CUDA graphs and why not, streams."""
+        device = self._gpu.device
+        return {
+            "product": self._bindings.product,
+            "version": self._bindings.version,
+            "gpu": device.name,
+            "compute_capability": device.compute_capability,
+            "driver": device.driver,
+            "cuda": device.cuda,
+            "profiles": len(self._profiles),
+            "profile": self._profile if self._wanted_profile is None else self._wanted_profile,
+            "cuda_graphs": self._graphs.state,
+            "streams": 1 + int(getattr(self._engine, "num_aux_streams", 0)),
+            "layers": int(self._engine.num_layers),
+        }
+
+    def close(self) -> None:
+        """Let go of TensorRT's objects before the GPU's; a second time nothing happens."""
+        if self._engine is None:
+            return
+        self._keep_kernels()
+        self._graphs.drop()
+        self._context = self._engine = self._runtime = self._cache = None
+        self._slots, self._inputs, self._outputs = [], [], []
+        self._gpu.close()
+
+    def _deserialized(self, plan: bytes, host_code: bool) -> Any:
+        self._runtime = self._bindings.module.Runtime(self._log)
+        if host_code:
+            self._runtime.engine_host_code_allowed = True
+        engine = self._runtime.deserialize_cuda_engine(plan)
+        if engine is None:
+            raise self._failed(f"{self._bindings.title} cannot load the engine")
+        return engine
+
+    def _new_context(self) -> Any:
+        """An execution context; in TensorRT-RTX with its own CUDA graphs and kernel cache."""
+        if not self._bindings.has("CudaGraphStrategy", "WHOLE_GRAPH_CAPTURE"):
+            context = self._engine.create_execution_context()
+        else:
+            settings = self._engine.create_runtime_config()
+            wanted = "DISABLED" if self._graphs.wanted == "off" else "WHOLE_GRAPH_CAPTURE"
+            settings.cuda_graph_strategy = self._bindings.member("CudaGraphStrategy", wanted)
+            self._graphs.built_in()
+            if self._cache_file is not None:
+                self._cache = settings.create_runtime_cache()
+                if self._cache_file.is_file():
+                    # One that does not fit is refused by itself, and written anew.
+                    self._cache.deserialize(self._cache_file.read_bytes())
+                settings.set_runtime_cache(self._cache)
+            context = self._engine.create_execution_context(settings)
+        if context is None:
+            raise self._failed(f"{self._bindings.title} cannot make an execution context")
+        return context
+
+    def _reshape(
+        self, shapes: Mapping[str, tuple[int, ...]], on_host: Mapping[str, np.ndarray]
+    ) -> None:
+        """Profile, shapes and addresses for a new kind of batch; recorded graphs are void."""
+        self._graphs.drop()
+        self._choose_profile(shapes)
+        for slot in self._inputs:
+            if not self._context.set_input_shape(slot.name, shapes[slot.name]):
+                takes = self._profiles[self._profile][slot.name]
+                raise self._failed(
+                    f"TensorRT refuses the shape {list(shapes[slot.name])} of the input {slot.name!r}:"
+                    f" profile {self._profile} takes {takes}"
+                )
+            slot.place(self._context, shapes[slot.name])
+            if slot.on_host:
+                slot.store(on_host[slot.name])
+        try:
+            missing = self._context.infer_shapes()
+        except RuntimeError as error:
+            raise self._failed(f"TensorRT finds no shapes for these inputs: {error}") from error
+        if missing:
+            raise self._failed(f"sizes are not known of {', '.join(missing)}")
+        for slot in self._outputs:
+            slot.place(self._context, dimensions(self._context.get_tensor_shape(slot.name)))
+        self._graphs.forbid(_without_graphs(self._slots))
+
+    def _choose_profile(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        index = choose(self._profiles, shapes, self._wanted_profile)
+        if index == self._profile:
+            return
+        if not self._context.set_optimization_profile_async(index, self.stream.address):
+            raise self._failed(f"TensorRT refuses optimization profile {index}")
+        self.stream.synchronize()
+        self._profile = index
+
+    def _enqueue(self) -> None:
+        if not self._context.execute_async_v3(self.stream.address):
+            raise self._failed("TensorRT could not run the engine")
+
+    def _copy_varying(self) -> None:
+        varying = [slot for slot in self._outputs if slot.varies]
+        for slot in varying:
+            slot.buffer_of_varying().to_host(slot.size_bytes, self.stream)
+        if varying:
+            self.stream.synchronize()
+
+    def _keep_kernels(self) -> None:
+        if self._cache is not None and self._cache_file is not None:
+            self._cache_file.write_bytes(bytes(self._cache.serialize()))
+
+    def _failed(self, message: str) -> EngineError:
+        return messages.explained(message, list(self._lines))
+
+
+def _without_graphs(slots: Sequence[Slot]) -> str:
+    """Why these inputs and outputs cannot be part of a CUDA graph; empty where they can."""
+    for slot in slots:
+        if slot.varies:
+            return f"the sizes of {slot.name} depend on the data"
+        if slot.on_host:
+            return f"{slot.name} is read or written by the processor"
+    return ""
