@@ -32,7 +32,7 @@ class HostCalls:
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
         """Take the arrays; those whose input a pass made half as wide are cast."""
-        self._feed = {**feed, **_as_halves(feed, self._halves)} if self._halves else feed
+        self._feed = {**feed, **as_halves(feed, self._halves)} if self._halves else feed
 
     def execute(self) -> None:
         """Compute. Raises `RunnerError` with what ONNX Runtime says."""
@@ -47,41 +47,6 @@ class HostCalls:
         return dict(zip(self._names, outputs, strict=True))
 
 
-class DeviceCalls:
-    """Calls on another device: inputs and outputs are copied there and back through I/O binding."""
-
-    __slots__ = ("_binding", "_device", "_halves", "_names", "_session")
-
-    def __init__(
-        self, session: InferenceSession, names: Sequence[str], halves: frozenset[str], device: str
-    ) -> None:
-        self._session, self._names, self._halves = session, tuple(names), halves
-        self._device = device
-        self._binding = session.io_binding()
-
-    def bind(self, feed: dict[str, np.ndarray]) -> None:
-        """Copy the arrays to the device."""
-        import onnxruntime
-
-        for name, array in {**feed, **_as_halves(feed, self._halves)}.items():
-            value = onnxruntime.OrtValue.ortvalue_from_numpy(array, self._device, 0)
-            self._binding.bind_ortvalue_input(name, value)
-        for name in self._names:
-            self._binding.bind_output(name, self._device)
-
-    def execute(self) -> None:
-        """Compute. Raises `RunnerError` with what ONNX Runtime says."""
-        try:
-            self._session.run_with_iobinding(self._binding)
-            self._binding.synchronize_outputs()
-        except Exception as error:
-            raise RunnerError(f"ONNX Runtime failed: {first_line(error)}") from error
-
-    def fetch(self) -> dict[str, np.ndarray]:
-        """Copy the outputs back."""
-        return dict(zip(self._names, self._binding.copy_outputs_to_cpu(), strict=True))
-
-
-def _as_halves(feed: dict[str, np.ndarray], halves: frozenset[str]) -> dict[str, np.ndarray]:
+def as_halves(feed: dict[str, np.ndarray], halves: frozenset[str]) -> dict[str, np.ndarray]:
     """The inputs that a pass has made float16: what a client would send."""
     return {name: feed[name].astype("float16") for name in halves if name in feed}

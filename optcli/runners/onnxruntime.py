@@ -5,23 +5,34 @@ from __future__ import annotations
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
 from optcli.artifact import Artifact, Format
+from optcli.engines import EngineError
+from optcli.engines.gpu import Gpu, Stream
 from optcli.environment import Needs
-from optcli.errors import RunnerError, first_line
+from optcli.errors import MissingError, OptcliError, RunnerError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import ort as ort_format
+from optcli.formats.onnxruntime_providers import PROVIDERS, Name
 from optcli.runners import Runner
-from optcli.runners._onnxruntime_calls import DeviceCalls, HostCalls
+from optcli.runners._onnxruntime_calls import HostCalls
+from optcli.runners._onnxruntime_cuda import CudaCalls
+from optcli.runners._onnxruntime_sessions import (
+    Value,
+    assigned,
+    check_options,
+    on_the_cpu,
+    opened,
+    words,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from onnxruntime import InferenceSession
 
-_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _LEVELS = {
     "disabled": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -36,20 +47,55 @@ _NO_BF16 = "it has no bfloat16 on the CPU: set `runner: openvino`, or `provider:
 class OnnxruntimeRunner(Runner):
     """Runs ONNX models, and those that it optimized before, in ONNX Runtime.
 
-    On the CPU it is called as a client would call it, with NumPy arrays. A provider that the session
-    does not really use is an error, never a silent fall-back.
+    On the CPU it is called as a client would call it, with NumPy arrays; on a GPU inputs and outputs
+    are bound to memory there and copied through pinned memory. A provider that the session does not
+    really use is an error, never a silent fall-back.
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.ORT)
     needs: ClassVar[Needs] = Needs(("onnx", "onnxruntime"))
 
-    provider: Literal["cpu", "cuda"] = Field("cpu", description="what computes: `cpu` or `cuda`")
+    provider: Name = Field(
+        "cpu",
+        description="what computes; `tensorrt` wants TensorRT 10's libraries, `tensorrt_rtx` and "
+        "`openvino` are plug-ins, or builds of ONNX Runtime that have them",
+    )
+    provider_options: dict[str, Value] = Field(
+        default_factory=dict, description="options of the provider, by its own names for them"
+    )
+    cuda_graphs: bool = Field(
+        False, description="on a GPU: record each shape of inputs once, then launch it as a whole"
+    )
+    tf32: bool = Field(
+        False, description="on a GPU: let the factors of FP32 products be rounded to TF32"
+    )
     optimization_level: Literal["disabled", "basic", "extended", "all"] = Field(
         "all", description="how far ONNX Runtime may rewrite the graph when it loads it"
     )
 
     _session: InferenceSession | None = PrivateAttr(None)
     _artifact: Artifact | None = PrivateAttr(None)
+    _gpu: Gpu | None = PrivateAttr(None)
+    _stream: Stream | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        check_options(self.provider, self.provider_options)
+        if PROVIDERS[self.provider].device == "cpu" and (self.cuda_graphs or self.tf32):
+            raise ValueError(f"cuda_graphs and tf32 are for GPUs: `provider: {self.provider}` is none")
+        return self
+
+    def requires(self) -> Needs:
+        provider = PROVIDERS[self.provider]
+        if provider.device == "cpu":
+            return self.needs
+        plugin = (provider.plugin,) if provider.plugin else ()
+        return Needs((*self.needs.packages, *plugin), gpu=True)
+
+    def environment(self) -> dict[str, str]:
+        # TensorRT's provider has no option for it; CUDA's libraries read this one.
+        inexact = PROVIDERS[self.provider].device == "cpu" or self.tf32
+        return {**super().environment(), **({} if inexact else {"NVIDIA_TF32_OVERRIDE": "0"})}
 
     def load(self, artifact: Artifact) -> None:
         import onnxruntime
@@ -70,10 +116,12 @@ class OnnxruntimeRunner(Runner):
         ahead = artifact.format == Format.ORT
         path = artifact.path / (ort_format.FILE if ahead else onnx_format.FILE)
         try:
-            self._session = onnxruntime.InferenceSession(
-                os.fspath(path), options, providers=[_PROVIDERS[self.provider]]
-            )
+            self._session = opened(os.fspath(path), options, self.provider, self._options())
+        except OptcliError:
+            self.close()
+            raise
         except Exception as error:
+            self.close()
             brain = artifact.precision == "bf16" and self.provider == "cpu"
             raise RunnerError(
                 f"ONNX Runtime cannot load the model: {first_line(error)}",
@@ -81,7 +129,6 @@ class OnnxruntimeRunner(Runner):
                 hint=_NO_BF16 if brain else "",
             ) from error
         self._artifact = artifact
-        self._require_provider(self._session)
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
         self._calls.bind(feed)
@@ -92,6 +139,10 @@ class OnnxruntimeRunner(Runner):
     def fetch(self) -> dict[str, np.ndarray]:
         return self._calls.fetch()
 
+    def device_ms(self) -> float | None:
+        calls = self._calls
+        return calls.device_ms() if isinstance(calls, CudaCalls) else None
+
     def effective(self) -> dict[str, Any]:
         import onnxruntime
 
@@ -99,8 +150,9 @@ class OnnxruntimeRunner(Runner):
         assert self._artifact is not None
         level = session.get_session_options().graph_optimization_level
         found: dict[str, Any] = {
-            "precision": _precision(self._artifact),
+            "precision": self._precision(self._artifact),
             "provider": session.get_providers()[0],
+            **self._on_device(session),
             "threads": session.get_session_options().intra_op_num_threads,
             "spinning": "within a call",
             "optimization_level": next(
@@ -114,9 +166,8 @@ class OnnxruntimeRunner(Runner):
             # Loading adds hardly anything to what was saved.
             saved = str(self._artifact.facts.get("optimization_level", "unknown"))
             if self.optimization_level != "all" and self.optimization_level != saved:
-                found["flags"] = [
-                    f"optimized to the level {saved} when it was saved, whatever is asked"
-                ]
+                flag = f"optimized to the level {saved} when it was saved, whatever is asked"
+                found["flags"] = [*found.get("flags", ()), flag]
             found["optimization_level"] = saved
         return found
 
@@ -127,30 +178,72 @@ class OnnxruntimeRunner(Runner):
     def close(self) -> None:
         self.__dict__.pop("_calls", None)
         self._session = None
+        if self._gpu is not None:
+            self._gpu.close()
+        self._gpu = self._stream = None
 
     @cached_property
-    def _calls(self) -> HostCalls | DeviceCalls:
+    def _calls(self) -> HostCalls | CudaCalls:
         session = self._opened()
         names = [output.name for output in session.get_outputs()]
         inputs = session.get_inputs()
         halves = frozenset(each.name for each in inputs if each.type == "tensor(float16)")
-        if self.provider == "cpu":
+        if self._gpu is None or self._stream is None:
             return HostCalls(session, names, halves)
-        return DeviceCalls(session, names, halves, self.provider)
+        graphs = self.cuda_graphs or _is_on(self.provider_options.get(PROVIDERS[self.provider].graphs))
+        return CudaCalls(session, names, halves, self._gpu, self._stream, graphs=graphs)
 
     def _opened(self) -> InferenceSession:
         if self._session is None:
             raise RunnerError("the runner holds no model", hint="open it first")
         return self._session
 
-    def _require_provider(self, session: InferenceSession) -> None:
-        wanted, found = _PROVIDERS[self.provider], session.get_providers()[0]
-        if found != wanted:
-            self.close()
-            raise RunnerError(
-                f"ONNX Runtime fell back to {found}, wanted {wanted}",
-                hint="install the provider's libraries and driver, or set `provider: cpu`",
-            )
+    def _options(self) -> dict[str, str]:
+        """What the provider is told; of a GPU also the stream that is timed. Raises `MissingError`."""
+        provider, given = PROVIDERS[self.provider], words(self.provider_options)
+        if provider.device == "cpu":
+            return given
+        try:
+            self._gpu = Gpu(int(given.get("device_id", 0)))
+            self._stream = Stream(self._gpu)
+        except EngineError as error:
+            raise MissingError(
+                f"the provider {self.provider} needs a GPU: {error.message}", hint=error.hint
+            ) from error
+        found = dict.fromkeys(provider.stream, "1")
+        found["user_compute_stream"] = str(self._stream.address)
+        if "use_tf32" in provider.options:
+            found["use_tf32"] = str(int(self.tf32))
+        if self.cuda_graphs:
+            found[provider.graphs] = "1"
+        return {**found, **given}
+
+    def _on_device(self, session: InferenceSession) -> dict[str, Any]:
+        """What the report says of another provider than the CPU's."""
+        if self.provider == "cpu":
+            return {}
+        shares = assigned(session)
+        flags = on_the_cpu(shares)
+        return {
+            "provider_options": words(self.provider_options),
+            "operators": shares,
+            **({"gpu": self._gpu.device.name, "cuda_graphs": self.cuda_graphs} if self._gpu else {}),
+            **({"flags": flags} if flags else {}),
+        }
+
+    def _precision(self, artifact: Artifact) -> str:
+        found = _precision(artifact)
+        if found != "fp32" or self._gpu is None:
+            return found
+        for key, precision in (("trt_fp16_enable", "fp16"), ("trt_bf16_enable", "bf16")):
+            if _is_on(self.provider_options.get(key)):
+                return precision
+        exact = not self.tf32 and not _is_on(self.provider_options.get("use_tf32"))
+        return found if exact else "tf32"
+
+
+def _is_on(value: Value | None) -> bool:
+    return str(value).lower() in ("1", "true")
 
 
 def _precision(artifact: Artifact) -> str:

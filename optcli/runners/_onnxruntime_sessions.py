@@ -1,0 +1,138 @@
+"""Opening a session of ONNX Runtime with one provider, and no other in its stead.
+
+By itself ONNX Runtime logs that a provider does not load, and computes on the CPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from optcli.errors import RunnerError, did_you_mean, first_line
+from optcli.formats import onnxruntime_providers
+from optcli.formats.onnxruntime_providers import PROVIDERS, Name, Provider
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, SessionOptions
+
+Value = str | int | float | bool
+_CPU = "CPUExecutionProvider"
+_RECORD = "session.record_ep_graph_assignment_info"
+
+
+def check_options(name: Name, options: Mapping[str, Value]) -> None:
+    """Raise `ValueError` for an option that the provider does not know, or that is optcli's to give."""
+    provider = PROVIDERS[name]
+    for key in options:
+        if key in provider.stream:
+            raise ValueError(f"provider_options: {key} is given by optcli, which times that stream")
+        if key not in provider.options:
+            hint = did_you_mean(key, provider.options)
+            raise ValueError(f"provider_options: {name} knows no option {key!r}; {hint}")
+
+
+def words(options: Mapping[str, Value]) -> dict[str, str]:
+    """Options as providers read them: `1` and `0` for true and false."""
+    return {
+        key: str(int(value)) if isinstance(value, bool) else str(value)
+        for key, value in options.items()
+    }
+
+
+def opened(
+    path: str, settings: SessionOptions, name: Name, options: Mapping[str, str]
+) -> InferenceSession:
+    """A session that computes with the provider.
+
+    Raises `RunnerError` where that does not load, or is not what computes. What ONNX Runtime itself
+    raises for the model comes through.
+    """
+    import onnxruntime
+
+    provider = PROVIDERS[name]
+    if name == "cpu":
+        given: list[Any] = [(_CPU, dict(options))] if options else [_CPU]
+        return onnxruntime.InferenceSession(path, settings, providers=given)
+    settings.add_session_config_entry(_RECORD, "1")
+    said = onnxruntime_providers.preload() if provider.device == "cuda" else ""
+    if provider.name in onnxruntime.get_available_providers():
+        wanted = [(provider.name, dict(options)), *provider.behind]
+        try:
+            # Otherwise it prints what it is told, and tries again on the CPU.
+            session = onnxruntime.InferenceSession(path, settings, providers=wanted, enable_fallback=0)
+        except Exception as error:
+            reason = onnxruntime_providers.library_reason(provider)
+            if not reason:
+                raise
+            raise _unusable(name, reason, said) from error
+    else:
+        settings.add_provider_for_devices(_devices(name, provider), dict(options))
+        session = onnxruntime.InferenceSession(path, settings)
+    require_used(session, name, said)
+    return session
+
+
+def _devices(name: Name, provider: Provider) -> Sequence[Any]:
+    import onnxruntime
+
+    version = onnxruntime.__version__
+    if not provider.plugin or importlib.util.find_spec(provider.plugin) is None:
+        having = ", ".join(onnxruntime.get_available_providers())
+        raise _unusable(name, f"ONNX Runtime {version} is built without it (it has {having})")
+    if not hasattr(onnxruntime, "get_ep_devices"):
+        raise _unusable(name, f"ONNX Runtime {version} takes no plug-ins")
+    try:
+        devices = onnxruntime_providers.plugin_devices(provider)
+    except Exception as error:
+        raise _unusable(name, first_line(error)) from error
+    if not devices:
+        raise _unusable(name, f"the plug-in {provider.plugin} finds nothing here that it can run on")
+    return devices
+
+
+def require_used(session: InferenceSession, name: Name, said: str = "") -> None:
+    """Raise `RunnerError` where another provider comes first, or this one is given nothing to do."""
+    wanted, found = PROVIDERS[name], session.get_providers()[0]
+    if found != wanted.name:
+        reason = onnxruntime_providers.library_reason(wanted)
+        raise _unusable(
+            name, f"ONNX Runtime fell back to {found}, wanted {wanted.name}", reason or said
+        )
+    shares = assigned(session)
+    if shares and not shares.get(wanted.name):
+        others = ", ".join(shares)
+        raise RunnerError(
+            f"{wanted.name} takes none of the {sum(shares.values())} operators: {others} computes",
+            hint="this provider does not support them; set another `provider`",
+        )
+
+
+def assigned(session: InferenceSession) -> dict[str, int]:
+    """How many operators each provider computes; empty where ONNX Runtime does not tell."""
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return {}
+    counts: Counter[str] = Counter()
+    try:
+        for part in session.get_provider_graph_assignment_info():
+            counts[part.ep_name] += len(part.get_nodes())
+    except Exception:  # it was not recorded
+        return {}
+    return dict(counts)
+
+
+def on_the_cpu(shares: Mapping[str, int]) -> list[str]:
+    """A flag where more than a tenth of the operators are left to the CPU."""
+    count, total = shares.get(_CPU, 0), sum(shares.values())
+    if count * 10 <= total:
+        return []
+    return [f"{count} of {total} operators run on the CPU, with copies in between"]
+
+
+def _unusable(name: Name, reason: str, cause: str = "") -> RunnerError:
+    install = PROVIDERS[name].install
+    return RunnerError(
+        f"the provider {name} cannot be used: {reason}{f' ({cause})' if cause else ''}",
+        hint=f"{install}; or set `provider: cpu`",
+    )
