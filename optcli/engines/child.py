@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -85,9 +85,18 @@ def run(
     the process died or took more than `timeout_s` seconds, with TensorRT's last lines.
     """
     line = json.dumps({"function": function, "job": dict(job)}).encode() + b"\n"
+    process = start(python, "optcli.engines.process")
     try:
-        process = subprocess.Popen(
-            command(python, "optcli.engines.process"),
+        return _Listening(process, timeout_s, on_event).result(line)
+    finally:
+        end(process)
+
+
+def start(python: str | None, module: str) -> subprocess.Popen[bytes]:
+    """Start `main()` of a module of this room, with pipes to and from it. Raises `EngineError`."""
+    try:
+        return subprocess.Popen(
+            command(python, module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(python),
@@ -95,17 +104,29 @@ def run(
     except OSError as error:
         raise EngineError(
             f"the interpreter {python or sys.executable} cannot be started: {error.strerror}",
-            hint=f"look at {PYTHON}, or the option `python` of the pass",
+            hint=f"look at {PYTHON}, or the option `python`",
         ) from error
-    try:
-        return _Listening(process, timeout_s, on_event).result(line)
-    finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End it, whatever it does, and close the pipes."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
+def died(process: subprocess.Popen[bytes], lines: Sequence[Line]) -> EngineError:
+    """What to say of a process that ended by itself, with what TensorRT logged last."""
+    code = process.wait()
+    if code < 0:
+        name = signal.Signals(-code).name
+        what = f"{_DEATHS.get(name, 'was ended')} ({name}, exit {128 - code})"
+    else:
+        what = f"ended early with exit code {code}"
+    return messages.explained(f"TensorRT's process {what}", lines)
 
 
 class _Listening:
@@ -133,7 +154,7 @@ class _Listening:
             except queue.Empty:
                 self._too_long()
             if not said:
-                self._died()
+                raise died(self._process, self._lines)
             record = json.loads(said)
             if "result" in record:
                 return record["result"]
@@ -159,12 +180,3 @@ class _Listening:
             self._lines,
             hint="raise `max_seconds`, or lower `optimization_level`",
         )
-
-    def _died(self) -> NoReturn:
-        code = self._process.wait()
-        if code < 0:
-            name = signal.Signals(-code).name
-            what = f"{_DEATHS.get(name, 'was ended')} ({name}, exit {128 - code})"
-        else:
-            what = f"ended early with exit code {code}"
-        raise messages.explained(f"TensorRT's process {what}", self._lines)

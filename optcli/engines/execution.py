@@ -7,7 +7,7 @@ memory, outputs into it; the region `device` lies between two events around comp
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,8 @@ class Execution:
     Never made before `Gpu` was: without a driver TensorRT's Runtime ends the process. Raises
     `EngineError` with TensorRT's own words where it refuses the plan. `profile` fixes the optimization
     profile; `host_code` lets a version-compatible plan run the code that it carries; `kernel_cache` is
-    a file in which TensorRT-RTX keeps the kernels that it compiles when it opens an engine.
+    a file in which TensorRT-RTX keeps the kernels that it compiles when it opens an engine. `heard` is
+    told every line of its log. `notes` is for whoever opened it: plain data beside the engine.
     """
 
     def __init__(
@@ -48,12 +49,15 @@ class Execution:
         profile: int | None = None,
         host_code: bool = False,
         kernel_cache: Path | None = None,
+        heard: Callable[[Line], None] | None = None,
     ) -> None:
         self._bindings, self._gpu, self._wanted_profile = bindings, gpu, profile
         self._lines: deque[Line] = deque(maxlen=_KEPT_LINES)
         self._cache_file = kernel_cache
         self._cache: Any = None
-        self._log = messages.collector(bindings.module, self._lines.append)
+        self._heard = heard
+        self._log = messages.collector(bindings.module, self._keep)
+        self.notes: dict[str, Any] = {}
         self._runtime: Any = None
         self._engine: Any = self._deserialized(plan, host_code)
         self.stream = Stream(gpu)
@@ -217,6 +221,11 @@ class Execution:
             slot.buffer_of_varying().to_host(slot.size_bytes, self.stream)
         if varying:
             self.stream.synchronize()
+
+    def _keep(self, line: Line) -> None:
+        self._lines.append(line)
+        if self._heard is not None:
+            self._heard(line)
 
     def _keep_kernels(self) -> None:
         if self._cache is not None and self._cache_file is not None:

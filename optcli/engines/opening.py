@@ -1,0 +1,50 @@
+"""Open a built engine: its sidecar first, then the driver, TensorRT's Runtime only at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from optcli.engines import bindings, driver, sidecar
+from optcli.engines.execution import Execution
+from optcli.engines.gpu import Gpu
+from optcli.engines.messages import Line
+
+
+def open_here(job: Mapping[str, Any], heard: Callable[[Line], None] | None = None) -> Execution:
+    """The engine in a folder, ready to run in this process.
+
+    `job` is plain data: `folder`, `product`, and optionally `device` (the GPU's number), `cuda_graphs`,
+    `profile`, `kernel_cache`. Raises `EngineError` that names both sides where the engine was built by
+    or for something else; its `hint` is to build it again.
+    """
+    folder = Path(job["folder"])
+    about = sidecar.check_plan(folder)
+    found = bindings.load(job["product"])
+    place = os.fspath(folder / sidecar.PLAN)
+    # What can be told without a GPU is told first.
+    sidecar.check_here(about, sidecar.Here(found.product, found.version), place)
+    device = driver.require(int(job.get("device") or 0))
+    here = sidecar.Here(
+        found.product,
+        found.version,
+        gpu=device.name,
+        compute_capability=device.compute_capability,
+        driver=device.driver,
+    )
+    warnings = sidecar.check_here(about, here, place)
+    cache = job.get("kernel_cache")
+    execution = Execution(
+        found,
+        (folder / sidecar.PLAN).read_bytes(),
+        Gpu(device.index),
+        cuda_graphs=job.get("cuda_graphs") or "auto",
+        profile=job.get("profile"),
+        host_code="version" in about.compatible,
+        kernel_cache=Path(cache) if cache else None,
+        heard=heard,
+    )
+    execution.notes = {"precision": about.precision, "flags": warnings}
+    return execution

@@ -1,0 +1,105 @@
+"""The process behind a `RemoteExecution`: holds the engine, times its calls, ends with its parent.
+
+Standard input has one command a line, standard output one answer each; lines of TensorRT's log come in
+between, as `{"log": [severity, text]}`:
+
+    {"do": "open", "open": "module:name", "job": {...}, "folder": ...}   -> inputs, what was opened
+    {"do": "call", "layout": [...]}                                      -> layout of the outputs, times
+    {"do": "describe"}                                                   -> what runs here
+    {"do": "end"}                                                        -> nothing; the process ends
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, TextIO
+
+from optcli.engines import EngineError
+from optcli.engines.messages import Line
+from optcli.engines.shared_arrays import SharedArrays
+
+_SAID = "FEW"  # what a parent wants to know should this process die
+
+
+class Serving:
+    """One engine and the memory that is shared with the parent."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._execution: Any = None
+
+    def answer(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one command."""
+        return getattr(self, f"_{command['do']}")(command)  # type: ignore[no-any-return]
+
+    def send(self, record: dict[str, Any]) -> None:
+        """Write one line, whole."""
+        self._out.write(json.dumps(record) + "\n")
+        self._out.flush()
+
+    def _open(self, command: dict[str, Any]) -> dict[str, Any]:
+        folder = Path(command["folder"])
+        self._given, self._made = SharedArrays(folder / "inputs"), SharedArrays(folder / "outputs")
+        module, _, name = command["open"].partition(":")
+        self._execution = getattr(importlib.import_module(module), name)(command["job"], self._heard)
+        names = {name: dtype.str for name, dtype in self._execution.inputs.items()}
+        return {"inputs": names, "notes": self._execution.notes}
+
+    def _call(self, command: dict[str, Any]) -> dict[str, Any]:
+        feed = self._given.read(command["layout"])
+        execution = self._execution
+        start = time.perf_counter_ns()
+        execution.bind(feed)
+        execution.execute()
+        outputs = execution.fetch()
+        ns = time.perf_counter_ns() - start
+        device_ms = execution.device_ms()
+        return {"layout": self._made.write(outputs), "ns": ns, "device_ms": device_ms}
+
+    def _describe(self, command: dict[str, Any]) -> dict[str, Any]:
+        return dict(self._execution.describe())
+
+    def _end(self, command: dict[str, Any]) -> dict[str, Any]:
+        if self._execution is not None:
+            self._execution.close()
+        return {}
+
+    def _heard(self, line: Line) -> None:
+        if line.severity in _SAID:
+            self.send({"log": [line.severity, line.text]})
+
+
+def main() -> None:
+    """Answer commands until the parent is done, or gone."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print is no answer
+    serving = Serving(out)
+    commands: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(commands,), daemon=True).start()
+    while True:
+        command = json.loads(commands.get())
+        try:
+            serving.send({"answer": serving.answer(command)})
+        except EngineError as error:
+            serving.send({"error": error.to_record()})
+        except Exception as error:  # said to the parent, which knows what to do about it
+            traceback.print_exc()
+            serving.send({"error": EngineError(f"{type(error).__name__}: {error}").to_record()})
+        if command["do"] == "end":
+            return
+
+
+def _listen(commands: queue.SimpleQueue[bytes]) -> None:
+    """A parent that is gone ends this process at once, whatever native code is at work."""
+    for line in sys.stdin.buffer:
+        commands.put(line)
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))

@@ -1,0 +1,84 @@
+"""Arrays in a file that two processes have in their memory: values cross without being sent."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.engines import EngineError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_ALIGNED = 64
+_ENOUGH_BYTES = 1 << 30
+# Name, element type, shape and place of each array: what the other side must know.
+Layout = Sequence[Sequence[Any]]
+
+
+def folder() -> Path:
+    """An empty folder, in memory where there is room for large batches, else on the disk."""
+    memory = Path("/dev/shm")  # noqa: S108 - the folder in it is made for us alone
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free >= _ENOUGH_BYTES
+    return Path(tempfile.mkdtemp(prefix="optcli-engine-", dir=memory if roomy else None))
+
+
+class SharedArrays:
+    """One such file. One side writes, the other reads; who writes makes it larger."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._map: Any = None
+
+    def write(self, arrays: Mapping[str, np.ndarray]) -> list[list[Any]]:
+        """Write arrays one behind the other; gives their layout, plain data."""
+        layout, end = [], 0
+        for name, array in arrays.items():
+            layout.append([name, array.dtype.str, list(array.shape), end])
+            end += -(-array.nbytes // _ALIGNED) * _ALIGNED
+        self._require(end)
+        for view, array in zip(self.read(layout).values(), arrays.values(), strict=True):
+            view[...] = array
+        return layout
+
+    def read(self, layout: Layout) -> dict[str, np.ndarray]:
+        """Views of what was written; valid until the next `write`."""
+        import numpy as np
+
+        found = {}
+        for name, dtype, shape, start in layout:
+            kind = np.dtype(dtype)
+            count = int(np.prod(shape, dtype=np.int64))
+            self._mapped(start + count * kind.itemsize)
+            found[name] = np.frombuffer(self._map, kind, count, start).reshape(shape)
+        return found
+
+    def _require(self, size_bytes: int) -> None:
+        """Make the file so large. What is not really there would end the process when it is written."""
+        wanted = max(1, size_bytes)
+        if self._map is not None and len(self._map) >= wanted:
+            return
+        with open(self._path, "ab") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, wanted)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                raise EngineError(
+                    f"there is no room for {wanted} bytes of inputs or outputs",
+                    place=os.fspath(self._path),
+                    hint="make room there, or use smaller batches",
+                ) from error
+        self._mapped(wanted)
+
+    def _mapped(self, size_bytes: int) -> None:
+        if self._map is None or len(self._map) < size_bytes:
+            with open(self._path, "r+b") as file:
+                # Views of the old one may be alive: it goes with the last of them.
+                self._map = mmap.mmap(file.fileno(), 0)

@@ -1,0 +1,126 @@
+"""Opening an engine: what does not fit is told before TensorRT's Runtime is touched."""
+
+import sys
+
+import fake_tensorrt
+import numpy as np
+import pytest
+from fake_driver import engine, plan
+
+from optcli.engines import EngineError, driver, sidecar
+from optcli.engines.opening import open_here
+
+
+@pytest.fixture
+def tensorrt(monkeypatch):
+    """The fake as the module `tensorrt`; notes whether its Runtime was made."""
+    made = []
+
+    class Runtime(fake_tensorrt.Runtime):
+        def __init__(self, logger):
+            made.append(logger)
+            super().__init__(logger)
+
+    monkeypatch.setitem(sys.modules, "tensorrt", fake_tensorrt)
+    monkeypatch.setattr(fake_tensorrt, "Runtime", Runtime)
+    return made
+
+
+def job(folder, **options):
+    return {"folder": str(folder), "product": "tensorrt", **options}
+
+
+def test_an_engine_runs(cuda, tensorrt, tmp_path):
+    execution = open_here(job(engine(tmp_path)))
+    execution.bind({"image": np.ones((2, 3), "float32")})
+    execution.execute()
+    assert np.all(execution.fetch()["logits"] == 2)
+    assert execution.notes == {"precision": "fp16", "flags": []}
+    execution.close()
+
+
+def test_without_a_driver_the_runtime_is_never_touched(tensorrt, tmp_path, monkeypatch):
+    monkeypatch.setattr(driver, "LIBRARY", "libno-such-driver.so.1")
+    with pytest.raises(EngineError, match="no NVIDIA driver"):
+        open_here(job(engine(tmp_path)))
+    assert tensorrt == []
+
+
+def truncated(folder):
+    path = folder / sidecar.PLAN
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def foreign(folder):
+    path = folder / sidecar.PLAN
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+def changed(folder):
+    path = folder / sidecar.FILE
+    path.write_text(path.read_text().replace('"9.0"', '"8.9"'))
+
+
+def without_sidecar(folder):
+    (folder / sidecar.FILE).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (truncated, "the engine is truncated"),
+        (foreign, "the engine is not the one that engine.json describes"),
+        (changed, "engine.json was changed after it was written"),
+        (without_sidecar, "there is no engine.json"),
+    ],
+)
+def test_a_damaged_engine_is_told_before_anything_is_loaded(tensorrt, tmp_path, damage, said):
+    folder = engine(tmp_path)
+    damage(folder)
+    with pytest.raises(EngineError, match=said) as raised:
+        open_here(job(folder))
+    assert "optcli build" in raised.value.hint
+    assert str(folder) in raised.value.place
+    assert tensorrt == []
+
+
+@pytest.mark.parametrize(
+    ("built", "both"),
+    [
+        (
+            {"product": "tensorrt_rtx", "version": "1.7.1"},
+            ["TensorRT-RTX 1.7.1", "TensorRT 10.16.1.11"],
+        ),
+        ({"version": "8.6.0"}, ["TensorRT 8.6.0", "TensorRT 10.16.1.11"]),
+        ({"version": "11.4.0.106", "compatible": ("version",)}, ["TensorRT 11.4.0.106", "is older"]),
+        ({"compute_capability": "8.6", "gpu": "RTX A4000"}, ["RTX A4000", "8.6", "Fake GPU 0", "9.0"]),
+    ],
+)
+def test_what_was_built_by_or_for_something_else_names_both_sides(
+    cuda, tensorrt, tmp_path, built, both
+):
+    with pytest.raises(EngineError) as raised:
+        open_here(job(engine(tmp_path, **built)))
+    for side in both:
+        assert side in raised.value.message
+    assert "optcli build" in raised.value.hint
+    assert tensorrt == []
+
+
+def test_a_version_compatible_engine_may_run_its_code(cuda, tensorrt, tmp_path):
+    content = plan(host_code=True)
+    folder = engine(tmp_path, content, version="8.6.0", compatible=("version",))
+    open_here(job(folder)).close()
+
+
+def test_another_model_of_gpu_is_a_doubt(cuda, tensorrt, tmp_path):
+    execution = open_here(job(engine(tmp_path, gpu="NVIDIA H100")))
+    assert execution.notes["flags"] == [
+        "the engine was built on NVIDIA H100 and runs on Fake GPU 0: it may be slower there"
+    ]
+    execution.close()
+
+
+def test_a_gpu_that_is_not_there(cuda, tensorrt, tmp_path):
+    with pytest.raises(EngineError, match="no GPU 3"):
+        open_here(job(engine(tmp_path), device=3))
