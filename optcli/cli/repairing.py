@@ -11,6 +11,7 @@ from optcli.cli import options
 from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, OptcliError, UsageError
 from optcli.results import Report
+from optcli.results.repair import Engine
 
 RECIPES = (".yaml", ".yml")
 
@@ -18,6 +19,7 @@ RECIPES = (".yaml", ".yml")
 def run(
     where: Sequence[Path],
     variant: str,
+    engine: Engine,
     trials: int,
     max_minutes: float,
     write: bool,
@@ -53,6 +55,7 @@ def run(
         found = tune.repair(
             recipe,
             variant or _rejected(report),
+            engine=engine,
             trials=trials,
             max_seconds=60 * max_minutes,
             write=write,

@@ -13,6 +13,7 @@ from optcli.cli.repairing import RECIPES
 from optcli.errors import ExitCode, UsageError
 from optcli.results import Report, Verdict
 from optcli.results.outcomes import ACCURACY_VERDICTS
+from optcli.results.repair import Engine
 
 
 @click.command("verify-accuracy")
@@ -59,6 +60,13 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
     help="Try other options of a quantized variant until it is inside its bar and faster.",
 )
 @click.option(
+    "--repair-engine",
+    type=click.Choice(["layers", "nncf"]),
+    default="layers",
+    show_default=True,
+    help="With --repair: what chooses the layers; nncf: NNCF's accuracy control, of quantize_nncf.",
+)
+@click.option(
     "--trials", type=click.IntRange(1), default=16, show_default=True, help="With --repair: at most."
 )
 @click.option(
@@ -87,6 +95,7 @@ def command(
     junit: Path | None,
     layers: str | None,
     repair: str | None,
+    repair_engine: Engine,
     trials: int,
     max_minutes: float,
     write: bool,
@@ -113,6 +122,7 @@ def command(
         return repairing.run(
             where,
             repair,
+            repair_engine,
             trials,
             max_minutes,
             write,

@@ -242,7 +242,7 @@ class QuantizeNncf(Pass):
             patterns=list(self.ignored_patterns),
         )
 
-    def _made(self, feeds: Feeds, quantized: Mapping[str, int]) -> Made:
+    def _made(self, feeds: Feeds, quantized: Mapping[str, str]) -> Made:
         if not quantized:
             raise StepError(
                 "NNCF found nothing to quantize in this model",

@@ -20,9 +20,10 @@ from optcli.errors import UsageError, did_you_mean
 from optcli.observer import Observer, Silent
 from optcli.recipe import Recipe, load
 from optcli.results import Accuracy, Report
-from optcli.results.repair import Repair, Trial
+from optcli.results.repair import Engine, Repair, Trial
 from optcli.store import Store
 from optcli.tune import patch
+from optcli.tune.control import controlled, require_control
 from optcli.tune.layers import layers_of
 from optcli.tune.proposals import Proposals
 from optcli.tune.ranking import Ranking, by_own_error
@@ -40,6 +41,7 @@ def repair(
     *,
     trials: int = 16,
     max_seconds: float = 1800.0,
+    engine: Engine = "layers",
     write: bool = False,
     store: Path | None = None,
     artifacts: Path | None = None,
@@ -53,8 +55,9 @@ def repair(
 
     `variant` may be left out where one alone is quantized. Ends with the first trial that is inside and
     faster than its own float parent beyond doubt, after so many `trials`, or so many seconds (no trial
-    begins later); the one that runs is finished. `ranking` names the operators, the worst first, from
-    the float model and the quantized one. `write` applies the patch to the recipe's file.
+    begins later); the one that runs is finished. `engine` `nncf` leaves the choice to NNCF's accuracy
+    control, for variants of `quantize_nncf`. `ranking` names the operators, the worst first, from the
+    float model and the quantized one. `write` applies the patch to the recipe's file.
 
     Raises `UsageError` where there is nothing to repair, and what keeps the variant from being built,
     judged or run as it is. A trial that fails costs itself.
@@ -70,6 +73,8 @@ def repair(
             hint="give the recipe data.evaluation and accuracy: {metric: ..., max_drop: ...}",
         )
     require_metric(read.accuracy)
+    if engine == "nncf":
+        require_control(read.variants[name].passes[index].name)
     folder = (artifacts or Path("artifacts")).absolute() / read.name
     trying = Trying(
         read,
@@ -82,16 +87,21 @@ def repair(
     )
     first, built, parent, judged = trying.first()
     _require_something_to_do(first, name)
-    proposals = Proposals(
-        read.variants[name].passes[index].name,
-        trying.options,
-        layers_of(built, parent),
-        ranking(read, parent, built, observer),
-        singly=max(3, trials * 6 // 10),
-        higher_is_better=judged.better != "lower",
-    )
-    done, why = search(trying, proposals, first, trials, began + max_seconds, observer)
+    until = began + max_seconds
+    if engine == "nncf":
+        done, why = controlled(trying, first, judged, trials, until)
+    else:
+        proposals = Proposals(
+            read.variants[name].passes[index].name,
+            trying.options,
+            layers_of(built, parent),
+            ranking(read, parent, built, observer),
+            singly=max(3, trials * 6 // 10),
+            higher_is_better=judged.better != "lower",
+        )
+        done, why = search(trying, proposals, first, trials, until, observer)
     found = _result(read, name, index, trying, done, judged, why)
+    found = found.model_copy(update={"engine": engine})
     if write and found.patch:
         text = patch.patched(read, name, index, _changes(found))
         patch.write(read.path, text)

@@ -9,10 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from optcli import accuracy, latency
+from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact
 from optcli.build import plugins, quiet
 from optcli.build.accuracy import Circumstances, Subject, compare_all
+from optcli.build.entries import artifact_of
 from optcli.build.execute import Settings
 from optcli.build.latency import runner_options
 from optcli.build.making import Made, make
@@ -83,6 +84,20 @@ class Trying:
                 number=number, label=label, options=changed, seconds=0.0, reason=error.message
             )
         return trial.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
+
+    @property
+    def threads(self) -> int:
+        """Of the recipe, else all that may be used."""
+        return self.recipe.latency.threads or environment.usable_cores()
+
+    def floats(self) -> tuple[Artifact, PlannedVariant]:
+        """What the pass reads, and the variant as it is planned; both as `first` has made them."""
+        planned = _planned(self._make(self._name(0), {}), self._name(0))
+        step = planned.steps[self.index]  # the source is the first step, the first pass the second
+        entry = self.store.get("artifact", step.key)
+        if entry is None:
+            raise StepError("the store lost it since it was built", place=step.name)
+        return artifact_of(entry), planned
 
     @property
     def _parent(self) -> str:

@@ -44,6 +44,7 @@ def test_a_variant_of_a_recipe(place, optcli, asked):
     said = optcli(
         "verify-accuracy",
         *("recipe.yaml", "--repair", "int8", "--trials", 5, "--max-minutes", 2, "--write"),
+        *("--repair-engine", "nncf"),
     )
     assert said.code == 0, said.err
     assert str(asked["recipe"]) == "recipe.yaml"
@@ -51,6 +52,7 @@ def test_a_variant_of_a_recipe(place, optcli, asked):
         *("int8", 5, 120),
         True,
     )
+    assert asked["engine"] == "nncf"
     assert (
         "Trial 1 (products only) is inside the bar: 1.40x [1.35, 1.45] as fast as in float" in said.out
     )

@@ -100,3 +100,17 @@ def test_the_ruined_layer_is_found(network: Path) -> None:
     options = load(network).variants["int8"].passes[0].options
     assert options == best.options
     assert "# as it comes" in network.read_text()
+
+
+@pytest.mark.parametrize("passes", ["quantize_nncf", "to_openvino, quantize_nncf"])
+def test_nncf_s_accuracy_control_finds_it_too(network: Path, passes: str) -> None:
+    network.write_text(RECIPE.replace("quantize_onnxruntime", passes))
+    folder = network.parent
+    found = tune.repair(network, store=folder / "s", artifacts=folder / "a", trials=4, engine="nncf")
+    best = found.best
+    assert found.engine == "nncf"
+    assert best is not None, [(each.label, each.value, each.reason) for each in found.trials]
+    assert best.inside
+    assert best.speedup is not None
+    assert best.options == {"ignored_names": ["gather"]}, "it reads the spread channels"
+    assert "ignored_names: [gather]" in found.patch

@@ -1,0 +1,197 @@
+"""NNCF's accuracy control as the engine of a repair: what is asked of it, what becomes of its steps."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optcli.accuracy import scoring as scoring_room
+from optcli.artifact import Artifact, Format
+from optcli.errors import StepError, UsageError
+from optcli.observer import Silent
+from optcli.results import Accuracy, Estimate
+from optcli.results.repair import Trial
+from optcli.settings.accuracy import AccuracySettings
+from optcli.tune import control as room
+from optcli.tune import control_process
+
+FIRST = Trial(number=0, label="as it is", options={}, value=0.2, operators=9, seconds=1.0)
+
+
+class Carried:
+    """Stands for `Trying`: an ONNX variant, and trials that are inside or not."""
+
+    variant, runner_name, threads = "int8", "onnxruntime", 1
+    folder, observer = Path(), Silent()
+    settings = SimpleNamespace(timeout_s=5.0)
+
+    def __init__(self, format: Format = Format.ONNX, inside: bool = True, **settings: Any) -> None:
+        self.format, self.inside = format, inside
+        self.options = {"ignored_names": ["before"]}
+        data = SimpleNamespace(model_dump=lambda **_: {"source": "npz:a.npz"})
+        self.recipe = SimpleNamespace(
+            inputs=(),
+            data={"calibration": data, "evaluation": data},
+            folder=Path(),
+            seed=0,
+            postprocess=None,
+            accuracy=AccuracySettings.model_validate({"max_drop": 0.05, **settings}),
+        )
+
+    def floats(self) -> tuple[Artifact, Any]:
+        runner = SimpleNamespace(model_dump=lambda **_: {"threads": 1})
+        return Artifact("", self.format, Path(), "fp32", 0, "", {}), SimpleNamespace(runner=runner)
+
+    def attempt(self, number: int, label: str, changed: dict[str, Any], first: Trial) -> Trial:
+        assert first is FIRST
+        return Trial(
+            number=number, label=label, options=changed, inside=self.inside, value=0.88, seconds=2.0
+        )
+
+
+def judged(**more: Any) -> Accuracy:
+    given = {"metric": "top1", "value": 0.2, "baseline": 0.9, "better": "higher", "bounds": None}
+    return Accuracy.model_construct(**{**given, **more})
+
+
+def step(names: list[str], value: float) -> dict[str, Any]:
+    return {"step": names, "value": value, "operators": 9 - len(names), "seconds": 1.5}
+
+
+@pytest.fixture
+def nncf(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the process was asked for; it sends `events` and gives `answer`."""
+    seen = SimpleNamespace(
+        payload={},
+        events=[step([], 0.2), {"done": 5, "of": 10}, step(["a"], 0.5), step(["a", "b"], 0.87)],
+        answer={"floats": ["a", "b"], "why": "it is inside"},
+    )
+
+    def run(function: str, payload: dict[str, Any], *, on_event: Any, **_: Any) -> dict[str, Any]:
+        assert function == "optcli.tune.control_process:control"
+        seen.payload = payload
+        for event in seen.events:
+            on_event(event)
+        if isinstance(seen.answer, Exception):
+            raise seen.answer
+        return dict(seen.answer)
+
+    monkeypatch.setattr(room.workers, "run", run)
+    return seen
+
+
+def controlled(trying: Carried, of: Accuracy | None = None) -> tuple[list[Trial], str]:
+    return room.controlled(trying, FIRST, of or judged(), 7, float("inf"))  # type: ignore[arg-type]
+
+
+def test_steps_are_trials_and_the_choice_is_built_anew(nncf: SimpleNamespace) -> None:
+    done, why = controlled(Carried())
+    assert [each.number for each in done] == [0, 1, 2]
+    one, chosen = done[1:]
+    assert (one.value, one.inside, one.float_operators) == (0.5, False, 1)
+    assert one.drop is not None
+    assert one.drop.value == pytest.approx(0.4)
+    assert one.options == {"ignored_names": ["before", "a"]}
+    assert chosen.options == {"ignored_names": ["before", "a", "b"]}, "those of the recipe remain"
+    assert chosen.inside
+    assert "87.00 % in NNCF's hands" in chosen.label
+    assert why == "it is inside"
+    assert nncf.payload["trials"] == 7
+
+
+def test_a_choice_that_is_outside_once_built_is_no_repair(nncf: SimpleNamespace) -> None:
+    done, why = controlled(Carried(inside=False))
+    assert not done[-1].inside
+    assert "outside the bar once the recipe's own pass has built it" in why
+
+
+def test_without_a_choice_its_steps_remain(nncf: SimpleNamespace) -> None:
+    nncf.answer = {"floats": None, "why": "the time is used up"}
+    done, why = controlled(Carried())
+    assert [each.value for each in done] == [0.2, 0.5, 0.87]
+    assert why == "the time is used up"
+
+
+def test_what_it_fails_of_ends_the_trials(nncf: SimpleNamespace) -> None:
+    nncf.answer = StepError("NNCF's accuracy control failed: out of luck")
+    done, why = controlled(Carried())
+    assert len(done) == 3
+    assert "out of luck" in why
+
+
+def test_what_must_be_reached(nncf: SimpleNamespace) -> None:
+    controlled(Carried())
+    assert nncf.payload["required"] == pytest.approx(0.85), "0.9 less 5 points"
+    controlled(Carried(), judged(better="lower", baseline=0.1))
+    assert nncf.payload["required"] == pytest.approx(-0.15), "less is better: its sign is turned"
+    bounds = Estimate(value=0.7, low=0.68, high=0.72)
+    controlled(Carried(policy="non-inferiority"), judged(bounds=bounds))
+    assert nncf.payload["required"] == pytest.approx(0.87), "the bound must be inside, not the loss"
+
+
+def test_other_passes_and_formats_are_refused() -> None:
+    with pytest.raises(UsageError, match="quantized by quantize_onnxruntime") as error:
+        room.require_control("quantize_onnxruntime")
+    assert "--repair-engine layers" in error.value.hint
+    room.require_control("quantize_nncf")
+    with pytest.raises(UsageError, match=r"works on ONNX and OpenVINO models, .* torch here"):
+        controlled(Carried(format=Format.TORCH))
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_the_time_ends_it_between_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock()
+    monkeypatch.setattr(control_process, "time", clock)
+    monkeypatch.setattr(control_process, "Scoring", lambda _: range(4))
+    sent: list[Any] = []
+    channel: Any = SimpleNamespace(send=sent.append)
+    source = Artifact("", Format.ONNX, Path(), "fp32", 0, "", {})
+    judging = control_process._Judging({}, channel, Path(), 10.0, source)
+    clock.now = 9.0
+    judging._heard(1, 4)
+    assert sent == [{"done": 1, "of": 4}]
+    clock.now = 11.0
+    with pytest.raises(control_process._TimeIsUpError):
+        judging._heard(2, 4)
+
+
+class _Half:
+    """A model that knows the class of the first half of the samples."""
+
+    def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        number = feed["x"][:, 0].astype(int)
+        scores = np.zeros((len(number), 3), np.float32)
+        scores[np.arange(len(number)), np.where(number < 5, number % 3, (number + 1) % 3)] = 1.0
+        return {"scores": scores}
+
+
+def test_an_open_model_is_scored_as_an_evaluation_does(tmp_path: Path) -> None:
+    x = np.arange(10, dtype=np.float32)[:, None]
+    np.savez(tmp_path / "data.npz", x=x, target=np.arange(10) % 3)
+    payload = {
+        "inputs": [{"name": "x", "dtype": "float32", "shape": ["batch", 1]}],
+        "feeds": [{"name": "x", "dtype": "float32", "shape": ["batch", 1]}],
+        "data": {"source": "npz:data.npz"},
+        "folder": str(tmp_path),
+        "settings": {"metric": "top1", "batch_size": 4},
+        "postprocess": None,
+    }
+    scoring = scoring_room.Scoring(payload)
+    heard: list[int] = []
+    whole = scoring.score(_Half(), range(len(scoring)), heard.append)  # type: ignore[arg-type]
+    assert whole.value == 0.5
+    assert whole.each.tolist() == [1.0] * 5 + [0.0] * 5
+    assert heard == [4, 8, 10]
+    some = scoring.score(_Half(), [9, 0, 7])  # type: ignore[arg-type]
+    assert (some.value, some.each.tolist()) == (pytest.approx(1 / 3), [0.0, 1.0, 0.0])
+    with pytest.raises(UsageError, match="no metric"):
+        scoring_room.Scoring({**payload, "settings": None})
