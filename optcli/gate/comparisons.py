@@ -146,6 +146,7 @@ def plain(
         candidate=candidate,
         change=Estimate(value=growth),
         limit=limit,
+        slack=slack,
         outcome=outcome,
         improved=growth < -limit,
         reason=f"{words}, {judged} the limit of {_percent(limit)}",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # From so many calls on a round has a 95th percentile of its own; else a launch has one.
 _CALLS_FOR_P95 = 60
 # Peak memory differs by so much between launches of the same artifact.
-_MEMORY_SLACK_BYTES = 8 * 1024**2
+_MEMORY_SLACK_BYTES = 8_000_000
 STEP = "gate"
 
 

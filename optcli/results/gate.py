@@ -21,7 +21,8 @@ class Comparison(Result):
     """One figure of a candidate's artifact beside the baseline's.
 
     `change` is the growth as a fraction (0.05: 5 % slower or larger) with its 95 % interval, for an
-    accuracy the loss in fractions; `limit` is what it is judged by. A comparison that does not block
+    accuracy the loss in fractions; `limit` is what it is judged by, and growth by up to `slack`, in
+    the figure's unit, never blocks. A comparison that does not block
     is for information. `pairs` counts launch pairs.
     """
 
@@ -33,6 +34,7 @@ class Comparison(Result):
     candidate: float | None = None
     change: Estimate | None = None
     limit: float | None = None
+    slack: float = 0.0
     outcome: Outcome
     blocking: bool = True
     improved: bool = False

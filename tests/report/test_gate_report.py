@@ -7,6 +7,7 @@ import pytest
 
 from optcli.gate import comparisons, decide, planned
 from optcli.report import gate
+from optcli.report.gate.rows import rows
 from optcli.results import Estimate, RecipeSummary, Verdict
 from optcli.results.gate import Comparison, GatedVariant, GateReport, OperatorGrowth, worst
 from optcli.settings import GateBar, GateSettings
@@ -67,6 +68,12 @@ def test_latencies_say_what_was_decided(found, outcome, blocking, says):
     assert (found.outcome, found.blocking) == (outcome, blocking)
     assert says in found.reason
     assert found.improved == found.reason.startswith("improved")
+
+
+def test_growth_too_little_to_count_is_told_by_its_limit():
+    memory = comparisons.plain("memory", "peak memory", "bytes", 38e6, 43e6, 0.1, slack=8_000_000)
+    (row,) = rows(made(memory))
+    assert (memory.outcome, row.change, row.limit) == ("accept", "+13.2 %", "+10 % and 8.00 MB")
 
 
 def test_figures_without_noise_are_plain():

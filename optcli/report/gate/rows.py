@@ -99,4 +99,5 @@ def _limit(found: Comparison) -> str:
         return f"{wording.number(found.limit)} ms"
     if found.metric == "accuracy":
         return f"-{100 * found.limit:g} points"
-    return f"+{100 * found.limit:g} %"
+    besides = f" and {wording.megabytes(int(found.slack))}" if found.slack else ""
+    return f"+{100 * found.limit:g} %{besides}"
