@@ -195,7 +195,9 @@ def test_a_renamed_variant_does_not_slip_through(repository, pairs):
 
 
 def test_what_could_not_be_built_at_the_commit_is_not_new(repository, pairs):
-    repository.recipe(PLAIN + '  copied: {passes: [{"./fakes.py:Misbehave": {way: raise}}], gate: true}\n')
+    repository.recipe(
+        PLAIN + '  copied: {passes: [{"./fakes.py:Misbehave": {way: raise}}], gate: true}\n'
+    )
     git(repository.folder, "commit", "-qam", "broken")
     repository.recipe(COPIED % "old")
     report = judge(repository)
