@@ -263,6 +263,9 @@ def _session(model: ModelProto, threads: int, folder: Path) -> InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
+    if onnx_format.precision(model) == "fp8":
+        # ONNX Runtime fuses products with pairs of FP8, for which it then has no kernel.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         return onnxruntime.InferenceSession(
             str(folder / onnx_format.FILE), options, providers=["CPUExecutionProvider"]

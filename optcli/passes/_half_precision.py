@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp16", "bf16"]
 
+# The first operator set in which convolutions and pooling take bfloat16.
+BF16_OPSET = 22
+
 
 def halved(model: ModelProto, precision: Precision, kept: set[str], keep_io: bool) -> ModelProto:
     """The model in half precision, but for the nodes named in `kept` and, on request, its ends.

@@ -62,6 +62,42 @@ def make_fp8(model: ModelProto) -> int:
     return len(nodes)
 
 
+def fit_scales_to_half(model: ModelProto) -> int:
+    """Round scales up to numbers of fp16, and stored weights anew where that moves them; how many.
+
+    Under strong typing scales have the type that the operators compute in. A scale below 6e-5 has few
+    bits there: the weights would all be off by one factor.
+    """
+    import numpy as np
+    from onnx import TensorProto, numpy_helper
+
+    graph = QuantizedGraph(model)
+    moved: dict[str, np.ndarray] = {}
+    for name in dict.fromkeys(node.input[1] for node in graph.pairs()):
+        tensor = graph.constants.get(name)
+        if tensor is None or tensor.data_type != TensorProto.FLOAT:
+            continue
+        before = numpy_helper.to_array(tensor)
+        half = np.maximum(before.astype(np.float16), np.float16(2**-24))
+        half = np.where(half < before, np.nextafter(half, np.float16(np.inf)), half)
+        tensor.CopyFrom(numpy_helper.from_array(half.astype(np.float32), name))
+        if (half > before * 1.002).any():
+            moved[name] = before
+    fitted: set[str] = set()
+    for node in graph.pairs():
+        weights = graph.constants.get(node.input[0])
+        scale = graph.array(node.input[1])
+        if node.op_type != "DequantizeLinear" or weights is None or scale is None:
+            continue
+        if node.input[1] in moved and weights.name not in fitted:
+            values = numpy_helper.to_array(weights).astype(np.float32)
+            values = values * _along(moved[node.input[1]], node, values.ndim)
+            made = _quantized(values, scale, node, graph)
+            weights.CopyFrom(numpy_helper.from_array(made, weights.name))
+            fitted.add(weights.name)
+    return len(moved)
+
+
 def _regrid(
     owner: GraphProto, graph: QuantizedGraph, node: NodeProto, scale: np.ndarray, kind: Any
 ) -> None:

@@ -1,0 +1,203 @@
+"""One precision intent for every TensorRT: builder flags where it has them, else in the ONNX model.
+
+TensorRT 8 types a network weakly: flags say which precisions it may use, layers can be held to a higher
+one. From 10 on (strong typing; 11 and TensorRT-RTX know nothing else) tensors have the types of the
+ONNX model, so the model is converted first. INT8 and FP8 are where it has pairs of QuantizeLinear and
+DequantizeLinear, whose scales then have the type of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from optcli.errors import StepError
+from optcli.formats import onnx as onnx_format
+from optcli.passes import Job
+from optcli.passes._engine_constraints import require_constraints
+from optcli.passes._engine_expectation import counts, expectation
+from optcli.passes._half_precision import BF16_OPSET, halved
+from optcli.passes._half_range import not_in, out_of_range
+from optcli.passes._onnx_models import chosen, modern
+from optcli.passes._quantized_graph import PRODUCTS, QuantizedGraph
+from optcli.passes._tensorrt_grids import fit_scales_to_half, unfold_weights
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+EnginePrecision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "best"]
+
+# The first opset whose QuantizeLinear takes halves, and the last that TensorRT 8.6 documents.
+_HALF_SCALES_OPSET = 19
+_TENSORRT_8_OPSET = 17
+
+# Builder flags by intent where typing is weak. INT8 leaves the rest to FP16; TF32 only where asked for.
+_FLAGS: dict[str, tuple[str, ...]] = {
+    "fp32": (),
+    "tf32": ("TF32",),
+    "fp16": ("FP16",),
+    "int8": ("INT8", "FP16"),
+}
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Nodes that stay in FP32: by name, operator type, or regular expression over the whole name."""
+
+    names: Collection[str] = ()
+    types: Collection[str] = ()
+    patterns: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model for one TensorRT, and what its builder is to be told.
+
+    `flags` are builder flags by name, to be set or cleared; `kept` names the nodes whose layers must be
+    held to FP32 (empty under strong typing, where the model says so itself). `precision` is what the
+    engine computes in, `facts` what was done and what is to be expected.
+    """
+
+    path: Path
+    flags: dict[str, bool]
+    kept: tuple[str, ...]
+    precision: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def prepare(
+    source: Path,
+    out: Path,
+    *,
+    precision: EnginePrecision,
+    keep: Keep,
+    strongly_typed: bool,
+    product: str,
+    job: Job,
+) -> Prepared:
+    """Write the ONNX model in the folder `source` to the empty folder `out`, as this TensorRT wants it.
+
+    `product` is its name and version, for messages. INT8 and FP8 leave the rest to FP16; `best` is the
+    lowest that the model has pairs for, else FP16. Raises `StepError` where the model and the intent do
+    not fit, with the node that is in the way.
+    """
+    outline = onnx_format.outline(source)
+    found = onnx_format.precision(outline)
+    intent = _intent(precision, found, product)
+    if not strongly_typed and intent in ("bf16", "fp8"):
+        raise StepError(
+            f"{product} has no {intent}, wanted TensorRT 10 or newer", hint="set `precision: fp16`"
+        )
+    model = onnx_format.open(source)
+    quantized = intent in ("int8", "fp8")
+    if quantized:
+        require_constraints(model)
+    if strongly_typed and intent not in ("fp32", "tf32") and found not in ("fp16", "bf16"):
+        model, kept, facts = _converted(model, intent, keep, job)
+    else:
+        model = modern(model, 7, job, "older ones cannot be read")
+        kept, facts = _kept(model, keep), {}
+    if not strongly_typed:
+        if intent in ("fp16", "int8") and found != "fp16":
+            kept |= out_of_range(model, job, facts)
+        _for_weak_typing(model, product, job)
+    onnx_format.save(model, out)
+    facts |= {"precision_asked_for": precision, "kept_in_fp32": sorted(kept)}
+    if strongly_typed or quantized:  # else TensorRT chooses among what the flags allow
+        facts |= {"expectation": expectation(model, intent), "precisions": counts(model)}
+    return Prepared(
+        out / onnx_format.FILE,
+        _flags(intent, precision, strongly_typed, bool(kept)),
+        () if strongly_typed else tuple(sorted(kept)),
+        intent,
+        facts,
+    )
+
+
+def _intent(precision: EnginePrecision, found: str, product: str) -> EnginePrecision:
+    """The intent with `best` resolved. Raises `StepError` where the model contradicts it."""
+    if found not in ("fp32", "fp16", "bf16", "int8", "fp8"):
+        raise StepError(
+            f"the model is {found}, which {product} does not take",
+            hint="build from the floating-point model that it was made from",
+        )
+    if precision == "best":
+        return "fp16" if found == "fp32" else found  # type: ignore[return-value]
+    if precision in ("int8", "fp8") and found != precision:
+        other = f"is quantized to {found}" if found in ("int8", "fp8") else "is not quantized"
+        eight = ", precision: fp8" if precision == "fp8" else ""
+        either = "" if eight else "quantize_nncf or "
+        raise StepError(
+            f"{precision} was asked for and the model {other}: {product} takes its integers from "
+            "QuantizeLinear and DequantizeLinear in the model",
+            hint=f"put {either}quantize_onnxruntime with `target: tensorrt{eight}` before this pass",
+        )
+    if precision not in ("int8", "fp8") and found in ("int8", "fp8"):
+        raise StepError(
+            f"{precision} was asked for and the model is quantized to {found}",
+            hint=f"set `precision: {found}`, or take the pass out that quantizes",
+        )
+    if found in ("fp16", "bf16") and precision != found:
+        raise StepError(
+            f"{precision} was asked for and the model is {found}",
+            hint="take convert_precision out: this pass converts by itself",
+        )
+    return precision
+
+
+def _converted(
+    model: ModelProto, intent: EnginePrecision, keep: Keep, job: Job
+) -> tuple[ModelProto, set[str], dict[str, Any]]:
+    """The model with its types as the engine's, names of nodes left in FP32, and facts."""
+    quantized, half = intent in ("int8", "fp8"), "bf16" if intent == "bf16" else "fp16"
+    opset, why = (_HALF_SCALES_OPSET, "older ones know no scales in fp16") if quantized else (7, "")
+    if half == "bf16":
+        opset, why = BF16_OPSET, "older ones know no bfloat16"
+    model = modern(model, opset, job, why or "older ones cannot be read")
+    facts: dict[str, Any] = {}
+    kept = _kept(model, keep)
+    if half == "fp16":
+        kept |= out_of_range(model, job, facts)
+    if quantized:
+        fit_scales_to_half(model)
+    kept |= not_in("bf16" if half == "bf16" else "fp16", model)
+    job.progress(None, f"converting to {half}")
+    return halved(model, "bf16" if half == "bf16" else "fp16", kept, keep_io=True), kept, facts
+
+
+def _kept(model: ModelProto, keep: Keep) -> set[str]:
+    """Names of the nodes to keep. Raises `StepError` for one that is quantized: it cannot be both."""
+    nodes = model.graph.node
+    kept = chosen(nodes, keep.names, keep.types, tuple(keep.patterns), "ignored_")
+    graph = QuantizedGraph(model)
+    for node in nodes:
+        if node.name in kept and node.op_type in PRODUCTS and graph.dequantized(node.input[0]):
+            raise StepError(
+                f"{node.op_type} {node.name!r} is to stay in fp32, and its input is quantized",
+                hint="name it under ignored_names of the pass that quantizes",
+            )
+    return kept
+
+
+def _for_weak_typing(model: ModelProto, product: str, job: Job) -> None:
+    """What TensorRT 8's parser wants: weights in floats before QuantizeLinear, an opset it knows."""
+    unfold_weights(model)
+    opset = onnx_format.opset(model)
+    if opset > _TENSORRT_8_OPSET:
+        job.warn(
+            f"the model has opset {opset}, {product} knows those up to {_TENSORRT_8_OPSET}: if it does "
+            f"not take a node, export with `opset: {_TENSORRT_8_OPSET}`"
+        )
+
+
+def _flags(
+    intent: EnginePrecision, asked: EnginePrecision, strongly_typed: bool, kept: bool
+) -> dict[str, bool]:
+    flags = {"TF32": "tf32" in (intent, asked) or asked == "best"}
+    if not strongly_typed:
+        flags |= dict.fromkeys(_FLAGS[intent], True)
+        if kept:
+            flags["OBEY_PRECISION_CONSTRAINTS"] = True
+    return flags
