@@ -19,6 +19,10 @@ from typing import Any
 _DISTRIBUTIONS = {
     "onnxruntime": ("onnxruntime-gpu", "onnxruntime"),
     "torch_pruning": ("torch-pruning",),
+    "onnxruntime_ep_nv_tensorrt_rtx": (
+        "onnxruntime-ep-nv-tensorrt-rtx-cu13",
+        "onnxruntime-ep-nv-tensorrt-rtx-cu12",
+    ),
     "tensorrt_rtx": ("tensorrt-rtx-cu13", "tensorrt-rtx"),
     "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
 }
@@ -26,15 +30,22 @@ _INSTALL = {
     "tensorrt": "pip install 'optcli[tensorrt]' --extra-index-url https://pypi.nvidia.com",
     "tensorrt_rtx": "pip install 'optcli[trt-rtx]'",
     "timm": "pip install 'optcli[timm]'",
+    "onnxruntime_ep_nv_tensorrt_rtx": "pip install onnxruntime-ep-nv-tensorrt-rtx-cu13",
 }
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What something cannot do without: importable packages and, possibly, a GPU."""
+    """What something cannot do without: importable packages and, possibly, a GPU.
+
+    `foreign` are packages that only a process of its own imports, with the interpreter `python` (None:
+    this one).
+    """
 
     packages: tuple[str, ...] = ()
     gpu: bool = False
+    foreign: tuple[str, ...] = ()
+    python: str | None = None
 
 
 @dataclass(frozen=True)
@@ -52,9 +63,43 @@ def missing(needs: Needs) -> list[Missing]:
         for name in needs.packages
         if version(name) is None
     ]
+    found += [
+        _missing_there(name, needs.python) for name in needs.foreign if not _is_there(name, needs)
+    ]
     if needs.gpu and not has_gpu():
         found.append(Missing("no NVIDIA GPU was found", "run on a machine with a GPU and its driver"))
     return found
+
+
+def _is_there(package: str, needs: Needs) -> bool:
+    return version_in(needs.python, package) is not None
+
+
+def _missing_there(package: str, python: str | None) -> Missing:
+    if python is None:
+        return Missing(f"the package {package} is not installed", _INSTALL.get(package, ""))
+    return Missing(
+        f"the interpreter {python} does not import {package}",
+        f"see what `{python} -c 'import {package}'` says",
+    )
+
+
+@cache
+def version_in(python: str | None, package: str) -> str | None:
+    """Version of a package in an interpreter (None: this one); None where it does not import it."""
+    if python is None:
+        return version(package)
+    # By import, not by metadata: a folder of unpacked libraries has none.
+    command = [python, "-c", f"import {package}; print({package}.__version__)"]
+    hidden = ("PYTHONPATH", "PYTHONHOME")
+    variables = {name: value for name, value in os.environ.items() if name not in hidden}
+    try:
+        found = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, check=True, env=variables
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.split()[-1] if found.stdout.split() else None
 
 
 @cache

@@ -234,8 +234,8 @@ class Execution:
         log = log_of(self._store, key)
         log.unlink(missing_ok=True)
         # Not in the recorded call: whoever repeats a step begins at its beginning.
-        scratch = self._store.scratch_folder("artifact", key)
-        payload = {**call["payload"], "out": str(work), "scratch": str(scratch)}
+        scratch, caches = self._store.scratch_folder("artifact", key), self._store.cache_folder()
+        payload = dict(call["payload"], out=str(work), scratch=str(scratch), cache=str(caches))
         with suppress(OSError):
             log.parent.mkdir(parents=True, exist_ok=True)
             log.with_name("call.json").write_text(json.dumps(call, indent=1))

@@ -183,18 +183,17 @@ def _planned(
     else:
         runner_name = DEFAULTS[steps[-1].format]
         runner = find_runner(runner_name)()
-    packages = tuple(dict.fromkeys(package for step in steps for package in step.needs.packages))
     # A GPU that the runner's options ask for is as needful as one that a pass needs: what was asked
     # for is skipped where there is none, not run on the CPU.
-    asked = runner.requires().gpu and not runner.needs.gpu
-    needs = environment.Needs(packages, asked or any(step.needs.gpu for step in steps))
+    asked = environment.Needs(gpu=runner.requires().gpu and not runner.needs.gpu)
+    needs = (*(step.needs for step in steps), asked)
     return PlannedVariant(
         name,
         steps,
         runner_name,
         runner,
         required,
-        tuple(environment.missing(needs)),
+        tuple(dict.fromkeys(one for each in needs for one in environment.missing(each))),
         tuple(environment.missing(runner.needs)),
     )
 
@@ -236,7 +235,8 @@ class _Context:
             "versions": environment.versions(traits.needs.packages),
         }
         if traits.device_bound:
-            ingredients["device"] = {"cpu": environment.cpu(), "threads": self.threads}
+            here = {"cpu": environment.cpu(), "threads": self.threads}
+            ingredients["device"] = traits.bound_to or here
         if traits.uses_batch_sizes:
             ingredients["batch_sizes"] = sorted(set(self.recipe.latency.batch_sizes))
         return Step(

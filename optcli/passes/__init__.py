@@ -29,6 +29,8 @@ class Job:
     `out` is an empty folder to write the artifact into. `origin` is the model as it came from its
     source. A data role is None unless the pass names it in `roles()`. `device` is `cpu` or `cuda`: the
     pass's own option of that name, where it has one.
+    `cache` is a folder that outlives the step, for what other steps can use too, a timing cache say:
+    whoever writes there makes it. None: nothing can be kept.
     `scratch` is a folder of this step's own that outlives a killed build, for checkpoints: whoever
     writes there makes it, and it is removed once the step is done. None: nothing can be kept.
     `batch_sizes` are those that latency will be measured at, for a pass that `uses_batch_sizes`.
@@ -46,6 +48,7 @@ class Job:
     threads: int = 1
     seed: int = 0
     scratch: Path | None = None
+    cache: Path | None = None
     batch_sizes: tuple[int, ...] = ()
 
     def progress(self, fraction: float | None, message: str) -> None:
@@ -77,8 +80,9 @@ class Pass(Settings):
     decide, `roles` says which ones it does, as `requires` says what of `needs`. `tolerance`, for a
     conversion that must not change the result, is the largest |difference| allowed as a fraction
     of the largest |output|: the build then checks every artifact against its parent. `device_bound`
-    says that the result depends on the CPU or GPU it was made on, `uses_batch_sizes` that it depends on
-    the batch sizes at which latency is measured, `last` that no pass can follow.
+    says that the result depends on the CPU or GPU it was made on (`bound_to` on what of it),
+    `uses_batch_sizes` that it depends on the batch sizes at which latency is measured, `last` that no
+    pass can follow.
     """
 
     accepts: ClassVar[tuple[Format, ...]]
@@ -104,6 +108,10 @@ class Pass(Settings):
     def requires(self) -> Needs:
         """What it cannot do without, with these options."""
         return self.needs
+
+    def bound_to(self) -> dict[str, Any]:
+        """What a `device_bound` result depends on, as plain data; empty: the CPU and the threads."""
+        return {}
 
     def attempts(self) -> tuple[Pass, ...]:
         """What to try in turn: the next one runs when the one before raised or was found wrong."""
@@ -143,6 +151,7 @@ class Traits:
     uses: tuple[Role, ...] = ()
     tolerance: float | None = None
     device_bound: bool = False
+    bound_to: dict[str, Any] = field(default_factory=dict)
     uses_batch_sizes: bool = False
     last: bool = False
     reference: str | None = None
@@ -160,6 +169,7 @@ class Traits:
             uses=configured.roles(),
             tolerance=configured.tolerance,
             device_bound=configured.device_bound,
+            bound_to=configured.bound_to() if configured.device_bound else {},
             uses_batch_sizes=configured.uses_batch_sizes,
             last=configured.last,
             reference=reference,
@@ -177,7 +187,12 @@ class Traits:
                 **record,
                 "accepts": tuple(Format(name) for name in record["accepts"]),
                 "produces": {Format(a): Format(b) for a, b in record["produces"].items()},
-                "needs": Needs(tuple(record["needs"]["packages"]), record["needs"]["gpu"]),
+                "needs": _needs(record["needs"]),
                 "uses": tuple(record["uses"]),
             }
         )
+
+
+def _needs(record: dict[str, Any]) -> Needs:
+    tuples = {name: tuple(record[name]) for name in ("packages", "foreign")}
+    return Needs(**{**record, **tuples})

@@ -116,6 +116,10 @@ class Store:
         """
         return self.root / "scratch" / kind / key
 
+    def cache_folder(self) -> Path:
+        """Where steps keep what makes others like them faster, whatever their keys: `gc` empties it."""
+        return self.root / "caches"
+
     def unfinished(self) -> list[tuple[str, str]]:
         """The kind and key of every step that has kept something in its scratch folder."""
         kinds = _names(self.root / "scratch")

@@ -65,8 +65,9 @@ def collect(
 
     Always removes what dead processes left and entries that cannot be read; a log goes with its
     entry, that of a failure when it is as old. What an unfinished step has kept to go on from goes
-    when it is as old, and before any entry where room is to be made. Never removes an entry whose
-    key is in `keep`, or one that is being made right now. Raises `StoreError`.
+    when it is as old, and before any entry where room is to be made; caches of steps go when they are
+    as old. Never removes an entry whose key is in `keep`, or one that is being made right now. Raises
+    `StoreError`.
     """
     with disk.failures(store.root):
         removed = store.clear_stale(dry_run=dry_run)
@@ -90,6 +91,7 @@ def collect(
             total -= item.size_bytes
     if older_than_s is not None:
         removed += _old_logs(store, now - older_than_s, keep, dry_run=dry_run)
+        removed += _old_caches(store, now - older_than_s, dry_run=dry_run)
     return removed
 
 
@@ -122,6 +124,19 @@ def _scratch(
         if dry_run or _unless_locked(store, kind, key, partial(disk.remove, folder)):
             removed.append(Removed("scratch", key, size_bytes, reason))
             total -= size_bytes
+    return removed
+
+
+def _old_caches(store: Store, before: float, *, dry_run: bool) -> list[Removed]:
+    """Remove what steps have kept for others like them, and none has written since a time."""
+    removed = []
+    with disk.failures(store.root):
+        for path in sorted(store.cache_folder().rglob("*")):
+            found = path.stat()
+            if path.is_file() and found.st_mtime < before:
+                removed.append(Removed("cache", path.name, found.st_size, "of steps long ago"))
+                if not dry_run:
+                    path.unlink(missing_ok=True)
     return removed
 
 

@@ -222,3 +222,17 @@ def test_gc_removes_scratch_of_a_step_that_is_done(tmp_store):
     key = make(tmp_store, "one")
     assert keep_scratch(tmp_store, "one") == key
     assert [each.reason for each in tmp_store.gc()] == ["its step is done"]
+
+
+def test_gc_removes_caches_that_no_step_has_written_for_long(tmp_store):
+    old, new = (tmp_store.cache_folder() / "tensorrt" / name for name in ("old", "new"))
+    new.parent.mkdir(parents=True)
+    for path in (old, new):
+        path.write_bytes(b"timings")
+    then = time.time() - 1000
+    os.utime(old, (then, then))
+    wanted = [("cache", "old")]
+    assert [(each.kind, each.key) for each in tmp_store.gc(older_than_s=500, dry_run=True)] == wanted
+    assert old.exists()
+    assert [(each.kind, each.key) for each in tmp_store.gc(older_than_s=500)] == wanted
+    assert sorted(path.name for path in new.parent.iterdir()) == ["new"]
