@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import tempfile
@@ -54,6 +55,28 @@ def ready(_ready_data: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The ready recipes find data and models."""
     for name, place in _ready_data.items():
         monkeypatch.setenv(name, place)
+
+
+@pytest.fixture(scope="session")
+def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A driver that computes on the processor: the path of its `libcuda.so.1`."""
+    import fake_driver
+
+    return fake_driver.compiled(tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture
+def cuda(fake_cuda: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
+    """That driver in the place of the real one; gives the library itself, for its counters."""
+    from optcli.engines import driver
+
+    for name in ("FAKE_CUDA_INIT", "FAKE_CUDA_DEVICES", "FAKE_CUDA_FAIL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(driver, "LIBRARY", str(fake_cuda))
+    monkeypatch.setenv("FAKE_CUDA", str(fake_cuda))
+    driver._open.cache_clear()
+    yield ctypes.CDLL(str(fake_cuda))
+    driver._open.cache_clear()
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ The parent speaks first; every command has one answer:
         with "steady": true: on until it is steady, N calls at least
     {"do": "round", "batch_size": B, "calls": N, "lead_in": L} -> every call's time, the noise,
         and the time on the device where the runner gives it
-    {"do": "memory"}                                           -> the most memory held so far
+    {"do": "memory"}                                           -> the most memory held so far, and
+        what only calls have shown of the runtime
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class Process:
         if what == "round":
             return self._round(command["batch_size"], command["calls"], command["lead_in"])
         return {
+            "observed": self._runner.observed(),
             "peak_memory_bytes": max(0, memory.high_water_bytes() - self._empty_bytes),
             "peak_gpu_memory_bytes": self._gpu.peak_bytes if self._gpu else None,
         }
@@ -97,7 +99,7 @@ class Process:
         self._gpu = GpuMemory.here()
         self._empty_bytes = memory.mark_bytes()
         start = time.perf_counter_ns()
-        for package in self._runner.needs.packages:
+        for package in self._runner.requires().packages:
             importlib.import_module(package)
         imported = time.perf_counter_ns()
         self._runner.open(self._artifact, self._inputs)

@@ -164,6 +164,10 @@ class Session:
             environment=runners.find(candidate.runner).model_validate(options).environment(),
         )
 
+    def _keep_observed(self, name: str, observed: dict[str, Any]) -> None:
+        known = self.opened[name]
+        self.opened[name] = replace(known, effective={**known.effective, **observed})
+
     def _measure(self, group: int, size: int, at: float, share: float) -> None:
         """Warm all up, let them take turns; whoever fails is out, what it gave is kept."""
         warm: dict[str, dict[str, Any]] = {}
@@ -190,6 +194,7 @@ class Session:
             if name in self._children:
                 with self._failing(name, size):
                     held = self._ask(name, {"do": "memory"}, self.timeout_s)
+                    self._keep_observed(name, held.get("observed", {}))
             take.end_launch(self._start(warm[name], held))
 
     def _warm_up(self, name: str, size: int) -> dict[str, Any]:

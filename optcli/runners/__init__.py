@@ -31,6 +31,8 @@ DEFAULTS: dict[Format, str] = {
     Format.ONNX: "onnxruntime",
     Format.ORT: "onnxruntime",
     Format.OPENVINO: "openvino",
+    Format.TENSORRT: "tensorrt",
+    Format.TENSORRT_RTX: "tensorrt_rtx",
 }
 
 
@@ -98,6 +100,10 @@ class Runner(Settings):
         For one that drives another process and takes the time there; None: the caller's clock holds.
         """
         return None
+
+    def observed(self) -> dict[str, Any]:
+        """What only calls have shown, beside `effective`: whether a CUDA graph could be recorded."""
+        return {}
 
     def close(self) -> None:
         """Let go of the model; the default does nothing."""

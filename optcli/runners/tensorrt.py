@@ -1,0 +1,45 @@
+"""TensorRT, 8.6 and later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from optcli.artifact import Format
+from optcli.engines import child
+from optcli.engines.remote import RemoteExecution
+from optcli.environment import Needs
+from optcli.runners._engine import EngineRunner
+
+if TYPE_CHECKING:
+    from optcli.engines.execution import Execution
+
+
+class TensorrtRunner(EngineRunner):
+    """Runs TensorRT engines, in this interpreter or in another that holds their version of TensorRT.
+
+    Times of another interpreter are taken over there: the way to it is not in the number.
+    """
+
+    runs: ClassVar[tuple[Format, ...]] = (Format.TENSORRT,)
+    needs: ClassVar[Needs] = Needs(("tensorrt",), gpu=True)
+    product: ClassVar[str] = "tensorrt"
+
+    python: str | None = Field(
+        None,
+        description="interpreter that has TensorRT; default: OPTCLI_TENSORRT_PYTHON, else this one",
+    )
+
+    def requires(self) -> Needs:
+        python = child.interpreter(self.product, self.python)
+        return self.needs if python is None else Needs(gpu=True, foreign=("tensorrt",), python=python)
+
+    def effective(self) -> dict[str, Any]:
+        found = super().effective()
+        python = child.interpreter(self.product, self.python)
+        return found if python is None else {**found, "python": python}
+
+    def _opened_engine(self, job: dict[str, Any]) -> Execution | RemoteExecution:
+        python = child.interpreter(self.product, self.python)
+        return super()._opened_engine(job) if python is None else RemoteExecution(job, python)

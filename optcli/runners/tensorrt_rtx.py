@@ -1,0 +1,30 @@
+"""TensorRT-RTX."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.runners._engine import EngineRunner
+
+
+class TensorrtRtxRunner(EngineRunner):
+    """Runs engines of TensorRT-RTX, which is no TensorRT: plans of the one are not plans of the other.
+
+    It compiles the kernels for the GPU when it opens an engine, and records CUDA graphs by itself.
+    """
+
+    runs: ClassVar[tuple[Format, ...]] = (Format.TENSORRT_RTX,)
+    needs: ClassVar[Needs] = Needs(("tensorrt_rtx",), gpu=True)
+    product: ClassVar[str] = "tensorrt_rtx"
+
+    kernel_cache: str | None = Field(
+        None,
+        description="file that keeps compiled kernels; default: none, each loading compiles them",
+    )
+
+    def _job(self, artifact: Artifact) -> dict[str, Any]:
+        return {**super()._job(artifact), "kernel_cache": self.kernel_cache}
