@@ -51,6 +51,7 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, known: 
             arrays["correct"] = right
         else:
             arrays["resampled"] = resampling.resampled(metric, records, len(ids))
+            arrays["left_out"] = resampling.left_out(metric, records, len(ids))
         about |= {
             "value": metric.value(records),
             "better": metric.better(),

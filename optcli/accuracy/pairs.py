@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from optcli import environment
+from optcli.accuracy import resampling
 from optcli.accuracy.evaluation import Evaluation
 from optcli.errors import InputError
 from optcli.results.outcomes import Accuracy, ClassChange, Estimate, Figure, OutputError
@@ -23,8 +24,8 @@ def compare(variant: Evaluation, baseline: Evaluation, confidence: float = 0.95)
     """Accuracy of a variant against the baseline (which may be compared with itself).
 
     The drop's 95 % interval, and its one-sided bounds at `confidence`, are Tango's score interval on
-    the samples whose correctness differs; for metrics that are no share of right samples, percentiles
-    of the paired bootstrap. Raises `InputError` where the two did not see the same samples in order.
+    the samples whose correctness differs; for metrics that are no share of right samples, BCa's of the
+    paired bootstrap. Raises `InputError` where the two did not see the same samples in order.
     """
     import numpy as np
 
@@ -86,25 +87,33 @@ def _counted(variant: Evaluation, baseline: Evaluation, confidence: float) -> di
 
 
 def _bootstrapped(variant: Evaluation, baseline: Evaluation, confidence: float) -> dict[str, Any]:
-    """The drop with percentiles over resamples of the same samples."""
-    import numpy as np
-
+    """The drop with BCa's interval over resamples of the same samples."""
     assert variant.value is not None
     assert baseline.value is not None
     sign = -1 if variant.better == "lower" else 1
     value = sign * (baseline.value - variant.value)
-    mine, theirs = variant.array("resampled"), baseline.array("resampled")
-    if mine is None or theirs is None:
-        return {"drop": Estimate(value=value)}
-    drops = sign * (theirs - mine)
-    drops = drops[np.isfinite(drops)]
+    drops, without = (
+        _finite(sign, variant.array(name), baseline.array(name)) for name in ("resampled", "left_out")
+    )
     if not len(drops):
         return {"drop": Estimate(value=value)}
-    low, high, least, most = np.quantile(drops, [0.025, 0.975, 1 - confidence, confidence])
+    shares = (0.025, 0.975, 1 - confidence, confidence)
+    low, high, least, most = resampling.bca(value, drops, without, shares)
     return {
-        "drop": Estimate(value=value, low=float(low), high=float(high)),
-        "bounds": Estimate(value=value, low=float(least), high=float(most)),
+        "drop": Estimate(value=value, low=low, high=high),
+        "bounds": Estimate(value=value, low=least, high=most),
     }
+
+
+def _finite(sign: int, mine: np.ndarray | None, theirs: np.ndarray | None) -> np.ndarray:
+    """What is lost in each resample where both have a value."""
+    import numpy as np
+
+    if mine is None or theirs is None:
+        return np.zeros(0)
+    drops: np.ndarray = sign * (theirs - mine)
+    found: np.ndarray = drops[np.isfinite(drops)]
+    return found
 
 
 def _agreement(variant: Evaluation, baseline: Evaluation) -> float | None:
