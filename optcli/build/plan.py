@@ -194,7 +194,7 @@ def _planned(
         runner,
         required,
         tuple(dict.fromkeys(one for each in needs for one in environment.missing(each))),
-        tuple(environment.missing(runner.needs)),
+        tuple(environment.missing(runner.requires())),
     )
 
 
@@ -256,10 +256,20 @@ class _Context:
 
 
 def _with_shared(file: Path) -> list[Path]:
-    """A file of optcli and the private modules of its room that it needs, such as `_tracing.py`."""
+    """A file of optcli, the private modules of its room that it needs (`_tracing.py`), and of `engines`."""
     found = [file]
     for each in found:  # which grows
-        names = re.findall(r"^\s*from optcli\.\w+(?:\.| import )(_\w+)", each.read_text(), re.MULTILINE)
-        shared = {file.with_name(f"{name}.py") for name in names}
+        text = each.read_text()
+        names = re.findall(r"^\s*from optcli\.\w+(?:\.| import )(_\w+)", text, re.MULTILINE)
+        shared = {file.with_name(f"{name}.py") for name in names} | _engines(text)
         found.extend(sorted(shared.difference(found)))
     return found
+
+
+def _engines(text: str) -> set[Path]:
+    """The modules of the room `engines` that a file imports, or names for another process to import."""
+    listed = re.findall(r"^\s*from optcli\.engines import ([\w, ]+)", text, re.MULTILINE)
+    names = {name for line in listed for name in re.findall(r"\w+", line)}
+    names.update(re.findall(r"optcli\.engines\.(\w+)", text))
+    files = {_PACKAGE / "engines" / f"{name}.py" for name in names}
+    return {path for path in files if path.is_file()}

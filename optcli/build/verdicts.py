@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from optcli import accuracy, latency
+from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact
 from optcli.build.execute import Done, log_of, repeat_command
 from optcli.build.latency import Found, runner_options
@@ -53,11 +53,11 @@ def variant_report(
     effective = measured.effective.get(variant.name, {})
     options = runner_options(variant, plan.threads)
     problem = failures.get(variant.name)
-    notes = [one.what for one in variant.unmeasurable]
     cached = all(done[step.key].status == "cached" for step in steps)
     return VariantReport(
         status="failed" if problem else "cached" if cached else "built",
-        reason=str(problem) if problem else f"not measured here: {'; '.join(notes)}" if notes else None,
+        reason=str(problem) if problem else _why_not_run(variant),
+        flags=_flags(variant),
         log=_last_words(logs, variant.name) if problem else None,
         required=variant.required,
         steps=summaries,
@@ -68,6 +68,22 @@ def variant_report(
         accuracy=judged.get(variant.name),
         verdicts=() if problem else verdicts(variant, plan, measured, judged),
     )
+
+
+def _why_not_run(variant: PlannedVariant) -> str | None:
+    """Why an artifact that is there has neither latency nor accuracy; None where it was run."""
+    if not variant.unmeasurable:
+        return None
+    reasons = "; ".join(one.what for one in variant.unmeasurable)
+    hints = "; ".join(dict.fromkeys(one.hint for one in variant.unmeasurable))
+    return f"not measured here: {reasons}, so neither latency nor accuracy is known ({hints})"
+
+
+def _flags(variant: PlannedVariant) -> tuple[str, ...]:
+    if not variant.unmeasurable:
+        return ()
+    lacks_gpu = variant.runner.requires().gpu and not environment.has_gpu()
+    return ("no-gpu",) if lacks_gpu else ("no-runtime",)
 
 
 def summary(name: str, artifact: Artifact) -> ArtifactSummary:

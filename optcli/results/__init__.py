@@ -192,8 +192,8 @@ class VariantReport(Result):
 
     `build_s` is what making all its steps took, whenever that was and whoever shares them. `repair`
     has the trials of `verify-accuracy --repair` since this build, `layers` what `verify-accuracy` found
-    of where the error starts. `flags` say why figures are not there: `no-gpu` of an artifact that was
-    built and cannot run here.
+    of where the error starts. `flags` say why figures are not there: `no-gpu` or `no-runtime` of an
+    artifact that was built and cannot run here.
     """
 
     status: Status
