@@ -81,7 +81,8 @@ class Evaluation:
         """What was kept of every sample, or None.
 
         `correct` (bool, metrics that are the share of right samples), `resampled` (the metric of the
-        bootstrap's resamples, for others) and `left_out` (of the jackknife), `label` and `predicted` (class numbers).
+        bootstrap's resamples, for others) and `left_out` (of the jackknife's), `label` and `predicted`
+        (class numbers).
         """
         import numpy as np
 
