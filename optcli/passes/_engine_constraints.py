@@ -78,12 +78,16 @@ def _of_node(graph: QuantizedGraph, node: NodeProto) -> Iterator[Violation]:
     if scale is None:
         yield violation("a scale that is computed, wanted a constant one")
         return
-    if not (scale.astype("float64") > 0).all():
-        yield violation("a scale that is not positive", "calibrate with samples that are not all zero")
-    found = _integers(graph, node)
-    if found:
-        yield violation(found)
-    if scale.size > 1:
+    there = graph.made_by.get(node.input[0])
+    if there is None or there.op_type != "QuantizeLinear":  # else said of that one
+        if not (scale.astype("float64") > 0).all():
+            yield violation(
+                "a scale that is not positive", "calibrate with samples that are not all zero"
+            )
+        found = _integers(graph, node)
+        if found:
+            yield violation(found)
+    if scale.size > 1 and (node.op_type == "DequantizeLinear" or graph.weight(node) is None):
         found = _channels(graph, node)
         if found:
             yield violation(found)
@@ -118,8 +122,10 @@ def _channels(graph: QuantizedGraph, node: NodeProto) -> str:
     """What is wrong with a scale per channel; empty where nothing is."""
     weight = graph.weight(node)
     if weight is None:
-        return f"activations with {graph.scales(node)} scales, wanted one"
-    if node.op_type != "DequantizeLinear" or option(node, "block_size", 0):
+        there = graph.made_by.get(node.input[0])
+        said = there is not None and there.op_type == "QuantizeLinear" and graph.scales(there) != 1
+        return "" if said else f"activations with {graph.scales(node)} scales, wanted one"
+    if option(node, "block_size", 0):
         return ""
     rank = len(weight.dims)
     axis = int(option(node, "axis", 1)) % rank

@@ -18,7 +18,7 @@ from optcli.formats import onnx as onnx_format
 from optcli.passes import Job
 from optcli.passes._engine_constraints import require_constraints
 from optcli.passes._engine_expectation import counts, expectation
-from optcli.passes._half_precision import BF16_OPSET, halved
+from optcli.passes._half_precision import BF16_OPSET, Precision, halved
 from optcli.passes._half_range import not_in, out_of_range
 from optcli.passes._onnx_models import chosen, modern
 from optcli.passes._quantized_graph import PRODUCTS, QuantizedGraph
@@ -32,6 +32,10 @@ EnginePrecision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8", "best"]
 # The first opset whose QuantizeLinear takes halves, and the last that TensorRT 8.6 documents.
 _HALF_SCALES_OPSET = 19
 _TENSORRT_8_OPSET = 17
+
+# What the parser takes in FP32 alone, or the builder fails at, as seen with TensorRT-RTX 1.7.
+_NOT_IN_HALF = frozenset({"Celu", "MeanVarianceNormalization"})
+_NOT_IN_BF16 = _NOT_IN_HALF | {"HardSwish", "Mish", "LpNormalization", "LpPool", "ConvTranspose"}
 
 # Builder flags by intent where typing is weak. INT8 leaves the rest to FP16; TF32 only where asked for.
 _FLAGS: dict[str, tuple[str, ...]] = {
@@ -151,7 +155,8 @@ def _converted(
     model: ModelProto, intent: EnginePrecision, keep: Keep, job: Job
 ) -> tuple[ModelProto, set[str], dict[str, Any]]:
     """The model with its types as the engine's, names of nodes left in FP32, and facts."""
-    quantized, half = intent in ("int8", "fp8"), "bf16" if intent == "bf16" else "fp16"
+    quantized = intent in ("int8", "fp8")
+    half: Precision = "bf16" if intent == "bf16" else "fp16"
     opset, why = (_HALF_SCALES_OPSET, "older ones know no scales in fp16") if quantized else (7, "")
     if half == "bf16":
         opset, why = BF16_OPSET, "older ones know no bfloat16"
@@ -162,9 +167,11 @@ def _converted(
         kept |= out_of_range(model, job, facts)
     if quantized:
         fit_scales_to_half(model)
-    kept |= not_in("bf16" if half == "bf16" else "fp16", model)
+    kept |= not_in(half, model)
+    refused = _NOT_IN_BF16 if half == "bf16" else _NOT_IN_HALF
+    kept |= {node.name for node in model.graph.node if node.op_type in refused}
     job.progress(None, f"converting to {half}")
-    return halved(model, "bf16" if half == "bf16" else "fp16", kept, keep_io=True), kept, facts
+    return halved(model, half, kept, keep_io=True), kept, facts
 
 
 def _kept(model: ModelProto, keep: Keep) -> set[str]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
 # Each output value is one of the input values; the further inputs of the last ones are not data.
-_MOVES_VALUES = frozenset(
+MOVES_VALUES = frozenset(
     {"Concat", "MaxPool", "Slice", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Gather"}
 )
 
@@ -68,7 +68,7 @@ def _common_grid(
     node: NodeProto, grids: dict[str, tuple[str, ...]], weights: dict[str, TensorProto]
 ) -> tuple[str, ...] | None:
     """Scale and zero point that all values of the node share, if it only moves them."""
-    if node.op_type not in _MOVES_VALUES or node.domain or len(node.output) != 1:
+    if node.op_type not in MOVES_VALUES or node.domain or len(node.output) != 1:
         return None
     data = node.input if node.op_type == "Concat" else node.input[:1]
     found = [grids.get(name) for name in data]
@@ -91,7 +91,7 @@ def _values(grid: tuple[str, ...], weights: dict[str, TensorProto]) -> list[tupl
 
 def _wanted(readers: list[NodeProto]) -> bool:
     """Whether somebody behind would compute on integers, or passes them on."""
-    computes = _MOVES_VALUES | {"Conv", "Gemm", "MatMul", "Add", "Mul"}
+    computes = MOVES_VALUES | {"Conv", "Gemm", "MatMul", "Add", "Mul"}
     return any(reader.op_type in computes for reader in readers)
 
 

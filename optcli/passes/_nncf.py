@@ -11,7 +11,7 @@ from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.formats import openvino as openvino_format
 from optcli.passes import Job, Made, _attention
-from optcli.passes._calibration import Feeds
+from optcli.passes._calibration import Feeds, ModelInput
 from optcli.passes._graph_quantizers import (
     graph_inputs,
     graph_of,
@@ -28,6 +28,8 @@ from optcli.passes._torch_layers import require_fp32
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from onnx import ModelProto
+    from openvino import Model
 
 
 def quantize_graph(
@@ -115,3 +117,26 @@ def quiet() -> Iterator[None]:
     finally:
         console.quiet = before[0]
         log.setLevel(before[1])
+
+
+def data_bytes(model: ModelProto) -> int:
+    """Size of the model together with the weights that lie in other files."""
+    outside = (
+        int(entry.value)
+        for tensor in model.graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "length"
+    )
+    return int(model.ByteSize()) + sum(outside)
+
+
+def openvino_inputs(model: Model) -> list[ModelInput]:
+    """The inputs of an OpenVINO model with their types and shapes, in order."""
+    return [
+        ModelInput(
+            name,
+            str(port.get_element_type().to_dtype()),
+            tuple(dim.get_length() if dim.is_static else None for dim in port.get_partial_shape()),
+        )
+        for name, port in zip(openvino_format.input_names(model), model.inputs, strict=True)
+    ]

@@ -115,6 +115,9 @@ def _regrid(
     behind = [each for each in graph.readers[node.output[0]] if each.op_type == "DequantizeLinear"]
     for each in (node, *behind):
         each.input[:] = [each.input[0], *names]
+    noted = [value for value in owner.value_info if value.name == node.output[0]]
+    for value in noted:  # its type is another now
+        owner.value_info.remove(value)
 
 
 def fold_weights(model: ModelProto) -> int:

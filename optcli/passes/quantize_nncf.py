@@ -15,10 +15,11 @@ from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
 from optcli.passes import Job, Made, Pass, Role, _attention, _quantized_operators
-from optcli.passes._calibration import Feeds, ModelInput
+from optcli.passes._calibration import Feeds
+from optcli.passes._engine_constraints import require_constraints
 from optcli.passes._integer_chains import close_integer_chains
 from optcli.passes._kept_floats import keep_floats
-from optcli.passes._nncf import quantize_graph, quiet
+from optcli.passes._nncf import data_bytes, openvino_inputs, quantize_graph, quiet
 from optcli.passes._onnx_models import (
     PER_CHANNEL_OPSET,
     already_quantized,
@@ -26,12 +27,13 @@ from optcli.passes._onnx_models import (
     modern,
     require_floats,
 )
+from optcli.passes._tensorrt_grids import make_signed
+from optcli.passes._tensorrt_pairs import keep_pairs_before_products
 
 if TYPE_CHECKING:
     from nncf import IgnoredScope
     from nncf.quantization.advanced_parameters import QuantizationParameters
     from onnx import ModelProto
-    from openvino import Model
 
 # The opset that brought QuantizeLinear.
 _INTEGERS_OPSET = 10
@@ -70,7 +72,7 @@ class QuantizeNncf(Pass):
     preset: Literal["performance", "mixed"] | None = Field(
         None,
         description="`performance`: symmetric; `mixed`: asymmetric activations, for swish, GELU and "
-        "the like; default: `mixed` for transformers, else `performance`",
+        "the like; default: `mixed` for transformers but in TensorRT, else `performance`",
     )
     model_type: Literal["auto", "none", "transformer"] = Field(
         "auto",
@@ -84,8 +86,10 @@ class QuantizeNncf(Pass):
     smooth_quant: bool | None = Field(
         None, description="move outliers of activations into weights; default: for transformers"
     )
-    target: Literal["any", "cpu", "cpu_spr", "gpu"] = Field(
-        "any", description="device whose rules decide which layers are quantized, and how"
+    target: Literal["any", "cpu", "cpu_spr", "gpu", "tensorrt"] = Field(
+        "any",
+        description="device whose rules decide which layers are quantized, and how; `tensorrt`: "
+        "symmetric, signed integers before convolutions and products with weights",
     )
     ignored_names: tuple[str, ...] = Field(
         (),
@@ -99,6 +103,12 @@ class QuantizeNncf(Pass):
     def _smooth_quant_is_for_transformers(self) -> Self:
         if self.smooth_quant and self.model_type == "none":
             raise ValueError("`smooth_quant: true` needs `model_type: transformer`")
+        return self
+
+    @model_validator(mode="after")
+    def _tensorrt_is_symmetric(self) -> Self:
+        if self.target == "tensorrt" and self.preset == "mixed":
+            raise ValueError("TensorRT knows no asymmetric activations: take `preset: mixed` out")
         return self
 
     def produces(self, source: Format) -> Format:
@@ -132,8 +142,14 @@ class QuantizeNncf(Pass):
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
         ready = self.ready(source, job)
         quantized = ready.told._quantize(ready)
+        if self.target == "tensorrt":
+            # NNCF cannot be told that it has no unsigned integers.
+            make_signed(quantized)
+            keep_pairs_before_products(quantized)
         close_integer_chains(quantized)
-        if onnx_format.opset(quantized) >= PER_CHANNEL_OPSET:
+        if self.target == "tensorrt":
+            require_constraints(quantized)
+        elif onnx_format.opset(quantized) >= PER_CHANNEL_OPSET:
             keep_floats(quantized)
         onnx_format.save(quantized, job.out)
         return ready.told._made(ready.feeds, self.quantized_operators(quantized))
@@ -147,10 +163,15 @@ class QuantizeNncf(Pass):
     def ready(self, source: Artifact, job: Job) -> Ready:
         """An ONNX or OpenVINO artifact as NNCF gets it. Raises `StepError` where it holds no floats."""
         if source.format == Format.OPENVINO:
+            if self.target == "tensorrt":
+                raise StepError(
+                    "TensorRT reads ONNX models, and this is an OpenVINO one",
+                    hint="take to_openvino out",
+                )
             model = openvino_format.open(source.path)
             if openvino_format.is_quantized(model):
                 raise already_quantized()
-            feeds = Feeds(job, _openvino_inputs(model), self.samples)
+            feeds = Feeds(job, openvino_inputs(model), self.samples)
             told = self._told(_attention.in_openvino(model))
             return Ready(model, feeds, told, told._arguments(feeds, {}))
         openvino_format.forbid_telemetry()
@@ -162,7 +183,7 @@ class QuantizeNncf(Pass):
                 hint="put to_openvino before quantize_nncf, or set `target: cpu`",
             )
         backend: dict[str, Any] = {}
-        if _data_bytes(model) > onnx_format.ONE_FILE_BYTES:
+        if data_bytes(model) > onnx_format.ONE_FILE_BYTES:
             # Too large for one message: NNCF reads the weights from where they lie.
             backend["external_data_dir"] = str(source.path.resolve())
         else:
@@ -189,18 +210,22 @@ class QuantizeNncf(Pass):
 
     def _arguments(self, feeds: Feeds, backend: dict[str, Any]) -> dict[str, Any]:
         import nncf
+        from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
+        for_tensorrt = self.target == "tensorrt"
         parameters = nncf.AdvancedQuantizationParameters(
             batchwise_statistics=feeds.batch_size > 1 and self.model_type == "none",
             backend_params=backend,
         )
+        if for_tensorrt:
+            parameters.activations_range_estimator_params = RangeEstimatorParametersSet.MINMAX
         if self.smooth_quant is False:
             parameters.smooth_quant_alphas = nncf.AdvancedSmoothQuantParameters(
                 convolution=-1, matmul=-1
             )
         return {
             "preset": nncf.QuantizationPreset(self._preset()),
-            "target_device": nncf.TargetDevice[self.target.upper()],
+            "target_device": nncf.TargetDevice["ANY" if for_tensorrt else self.target.upper()],
             # NNCF counts what the data set yields: batches.
             "subset_size": len(feeds),
             "fast_bias_correction": self.fast_bias_correction,
@@ -229,7 +254,8 @@ class QuantizeNncf(Pass):
         return "check the names under ignored_*" if self._ignored() else "look into the log"
 
     def _preset(self) -> str:
-        return self.preset or ("mixed" if self.model_type == "transformer" else "performance")
+        mixed = self.model_type == "transformer" and self.target != "tensorrt"
+        return self.preset or ("mixed" if mixed else "performance")
 
     def _ignored(self) -> IgnoredScope | None:
         import nncf
@@ -251,22 +277,12 @@ class QuantizeNncf(Pass):
         facts = {
             "preset": self._preset(),
             "model_type": self.model_type,
+            "target": self.target,
             "calibration_samples": feeds.samples,
             "calibration_batch_size": feeds.batch_size,
             "quantized_operators": dict(sorted(Counter(quantized.values()).items())),
         }
         return Made(precision="int8", facts=facts)
-
-
-def _data_bytes(model: ModelProto) -> int:
-    """Size of the model together with the weights that lie in other files."""
-    outside = (
-        int(entry.value)
-        for tensor in model.graph.initializer
-        for entry in tensor.external_data
-        if entry.key == "length"
-    )
-    return int(model.ByteSize()) + sum(outside)
 
 
 def _modern(model: ModelProto, job: Job) -> ModelProto:
@@ -278,17 +294,6 @@ def _modern(model: ModelProto, job: Job) -> ModelProto:
             raise
         job.warn(f"{error.message}: weights get one scale per tensor")
         return model
-
-
-def _openvino_inputs(model: Model) -> list[ModelInput]:
-    return [
-        ModelInput(
-            name,
-            str(port.get_element_type().to_dtype()),
-            tuple(dim.get_length() if dim.is_static else None for dim in port.get_partial_shape()),
-        )
-        for name, port in zip(openvino_format.input_names(model), model.inputs, strict=True)
-    ]
 
 
 def _one_scale() -> QuantizationParameters:

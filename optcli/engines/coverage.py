@@ -1,0 +1,54 @@
+"""Which nodes of an ONNX model the parser of a TensorRT takes; nothing is built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optcli.engines import messages
+from optcli.engines.bindings import load
+
+if TYPE_CHECKING:
+    from optcli.engines.process import Talk
+
+
+def job(job: dict[str, Any], talk: Talk) -> dict[str, Any]:
+    """What `coverage` finds; the job has `product`, `onnx` (a path) and `nodes` (name, operator)."""
+    bindings = load(job["product"])
+    logger = messages.collector(bindings.module, talk.heard)
+    refused = coverage(bindings.module, logger, job["onnx"], [tuple(node) for node in job["nodes"]])
+    return {"parser": bindings.title, "refused": refused}
+
+
+def coverage(module: Any, logger: Any, path: str, nodes: list[tuple[str, str]]) -> list[dict[str, str]]:
+    """The nodes that the parser refuses, each with `node`, `operator` and `why`.
+
+    Those of operators that it does not know at all, and the one where parsing ends: there it stops. Of
+    `tensorrt` only where a driver is there.
+    """
+    builder = module.Builder(logger)
+    flag = getattr(module.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
+    # 8.6 takes no ONNX model without; 10 ignores it, 11 has it no more.
+    network = builder.create_network(0 if flag is None else 1 << int(flag))
+    parser = module.OnnxParser(network, logger)
+    unknown = {operator for _, operator in nodes if not parser.supports_operator(operator)}
+    refused = [
+        {"node": name, "operator": operator, "why": "the parser knows no such operator"}
+        for name, operator in nodes
+        if operator in unknown
+    ]
+    if not parser.parse_from_file(path):
+        for index in range(parser.num_errors):
+            error = _error(parser.get_error(index), nodes)
+            if error["node"] not in {each["node"] for each in refused} or not error["node"]:
+                refused.append(error)
+    return refused
+
+
+def _error(error: Any, nodes: list[tuple[str, str]]) -> dict[str, str]:
+    """A parser's error; before 10 it has the number of the node, not its name."""
+    why = str(error.desc()).strip().partition("\n")[0]
+    if hasattr(error, "node_name"):
+        return {"node": str(error.node_name()), "operator": str(error.node_operator()), "why": why}
+    index = int(error.node())
+    name, operator = nodes[index] if 0 <= index < len(nodes) else ("", "")
+    return {"node": name, "operator": operator, "why": why}
