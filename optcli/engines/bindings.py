@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,3 +96,15 @@ def dimensions(shape: Sequence[int]) -> list[int] | None:
         return [int(size) for size in shape]
     except ValueError:  # len() of an unknown rank is negative
         return None
+
+
+def describe(job: dict[str, Any], talk: Any) -> dict[str, Any]:
+    """What a job's product is: `product`, `version`, `title`, `strong_typing`, `python`."""
+    found = load(job["product"])
+    return {
+        "product": found.product,
+        "version": found.version,
+        "title": found.title,
+        "strong_typing": found.strong_typing,
+        "python": sys.version.split()[0],
+    }

@@ -7,6 +7,7 @@ out by asking its module, never by its number.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -55,8 +56,8 @@ def build(job: dict[str, Any], talk: Talk) -> dict[str, Any]:
 
     Keys: `product`, `version`, `device` (None without a GPU), `flags` that were set, `network`
     (`inspection.network`), `engine` (`inspection.described`, None where it cannot be opened here),
-    `seconds`, `plan_bytes`, `timing_cache` (bytes before and after, None without one). Raises
-    `EngineError` with TensorRT's own last words.
+    `seconds`, `plan_bytes`, `timing_cache` (bytes before and after, None without one), `python`.
+    Raises `EngineError` with TensorRT's own last words.
     """
     wanted = Job(**job)
     found = bindings.load(wanted.product)
@@ -91,6 +92,7 @@ def build(job: dict[str, Any], talk: Talk) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         "plan_bytes": written,
         "timing_cache": cache.keep(config) if cache else None,
+        "python": sys.version.split()[0],
     }
 
 

@@ -1,0 +1,21 @@
+"""Engines of TensorRT-RTX, a product of its own: the same files as TensorRT's, and not its plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from optcli.engines import sidecar
+from optcli.formats.tensorrt import FILE as FILE
+from optcli.formats.tensorrt import check_product
+
+PRODUCT = "tensorrt_rtx"
+
+
+def check(folder: Path) -> None:
+    """Raise `InputError` where plan and sidecar do not belong together, or are another product's."""
+    check_product(folder, PRODUCT)
+
+
+def open(folder: Path) -> sidecar.Sidecar:
+    """What stands in the sidecar; the plan itself opens on a GPU only. Raises as `check`."""
+    return check_product(folder, PRODUCT)

@@ -1,0 +1,278 @@
+"""What passes that build engines share: options, the build in a child process, sidecar, facts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from optcli import environment
+from optcli.artifact import Artifact, Format
+from optcli.engines import EngineError, child, driver, inspection, profiles, sidecar
+from optcli.engines.building import Job as Build
+from optcli.errors import StepError
+from optcli.formats import onnx as onnx_format
+from optcli.passes import Job, Made, Pass, Role
+from optcli.passes._engine_precision import EnginePrecision, Keep, Prepared, prepare
+from optcli.passes._engine_profiles import Wish, wanted
+from optcli.passes._engine_sparsity import two_of_four
+from optcli.passes._onnx_models import Patterns
+
+WEIGHTS = "weights"
+_DESCRIBE_S = 120.0
+_VERBOSITY = {"detailed": "DETAILED", "names": "LAYER_NAMES_ONLY", "none": "NONE"}
+Pool = Literal[
+    "tactic_dram", "tactic_shared_memory", "dla_managed_sram", "dla_local_dram", "dla_global_dram"
+]
+
+
+class EnginePass(Pass):
+    """Builds an engine of one product; `product` is the name of its Python module."""
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
+    uses: ClassVar[tuple[Role, ...]] = ("calibration",)
+    device_bound: ClassVar[bool] = True
+    uses_batch_sizes: ClassVar[bool] = True
+    product: ClassVar[str]
+
+    precision: EnginePrecision = Field(
+        "fp32",
+        description="what to compute in, whichever version: `fp32`, `tf32` (10-bit products), "
+        "`fp16`, `bf16`, `int8` or `fp8` (of a model that was quantized before), `best`",
+    )
+    ignored_types: tuple[str, ...] = Field((), description="nodes that stay in fp32, by type")
+    ignored_names: tuple[str, ...] = Field((), description="nodes that stay in fp32, by name")
+    ignored_patterns: Patterns = Field(
+        (), description="nodes that stay in fp32, by regular expression over the whole name"
+    )
+    profiles: Wish = Field(
+        "inputs",
+        description="optimization profiles: one from the recipe's `inputs`; `seen`: from the batch "
+        "sizes measured and the sizes of calibration samples; or a list of `{batch: {min, opt, max}}`",
+    )
+    workspace_mib: int | None = Field(
+        None, ge=1, description="memory for the workspace of kernels, in MiB; default: all of the GPU's"
+    )
+    memory_pools_mib: dict[Pool, Annotated[int, Field(ge=1)]] = Field(
+        default_factory=dict, description="limits of TensorRT's other memory pools, in MiB, by name"
+    )
+    optimization_level: int | None = Field(
+        None, ge=0, le=5, description="how long to look for kernels: 0 shortest, 5 longest; default 3"
+    )
+    aux_streams: int | None = Field(
+        None, ge=0, description="streams besides the main one that layers may run on; 0: none"
+    )
+    sparse_weights: bool = Field(
+        False, description="use 2:4 sparse kernels where weights have the pattern (pass `sparsify`)"
+    )
+    refit: Literal["none", "any", "identical"] = Field(
+        "none",
+        description="weights can be replaced later: by `any`, or by `identical` ones only: faster",
+    )
+    strip_weights: bool = Field(
+        False, description="leave the weights out of the plan; they are put back in when it is opened"
+    )
+    verbosity: Literal["detailed", "names", "none"] = Field(
+        "detailed", description="what the engine can tell of its layers"
+    )
+    max_seconds: float = Field(3600.0, gt=0, description="time limit of the build")
+
+    @model_validator(mode="after")
+    def _stripped_weights_can_return(self) -> Self:
+        if self.strip_weights and self.refit == "any":
+            raise ValueError("`strip_weights` puts the same weights back in: use `refit: identical`")
+        return self
+
+    def roles(self) -> tuple[Role, ...]:
+        return self.uses if self.profiles == "seen" else ()
+
+    def interpreter(self) -> str | None:
+        """The Python that has the product; None: this one."""
+        return None
+
+    def requires(self) -> environment.Needs:
+        needs = self.needs
+        here = tuple(name for name in needs.packages if name != self.product)
+        return environment.Needs(here, needs.gpu, (self.product,), self.interpreter())
+
+    def bound_to(self) -> dict[str, Any]:
+        version = environment.version_in(self.interpreter(), self.product)
+        return {"product": self.product, "version": version, "gpu": _gpu()}
+
+    def flags(self) -> dict[str, bool]:
+        """Builder flags of the product's own, by name."""
+        return {}
+
+    def settings(self, job: Job, version: str) -> dict[str, Any]:
+        """Fields of a build that only this product has."""
+        return {}
+
+    def compatible(self) -> tuple[str, ...]:
+        """What the plan is made to survive, as the sidecar says it."""
+        return ()
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        try:
+            with tempfile.TemporaryDirectory(dir=job.out.parent, prefix="engine-") as folder:
+                return self._run(source, job, Path(folder))
+        except EngineError as error:
+            raise StepError(error.message, place=error.place, hint=error.hint) from error
+
+    def _run(self, source: Artifact, job: Job, folder: Path) -> Made:
+        python = self.interpreter()
+        here = child.run(
+            "optcli.engines.bindings:describe",
+            {"product": self.product},
+            python=python,
+            timeout_s=_DESCRIBE_S,
+        )
+        job.progress(None, f"preparing the model for {here['title']}")
+        prepared = prepare(
+            source.path,
+            folder,
+            precision=self.precision,
+            keep=Keep(self.ignored_names, self.ignored_types, self.ignored_patterns),
+            strongly_typed=here["strong_typing"],
+            product=here["title"],
+            job=job,
+        )
+        build = self._build(prepared, job, here)
+        result = child.run(
+            "optcli.engines.building:build",
+            build.to_record(),
+            python=python,
+            timeout_s=self.max_seconds,
+            on_event=lambda event: _heard(event, job),
+        )
+        if self.strip_weights:
+            shutil.copytree(folder, job.out / WEIGHTS)
+        about = self._sidecar(source, job, prepared, build, result)
+        sidecar.write(job.out, about)
+        return Made(prepared.precision, {**prepared.facts, **_facts(about, prepared, result)})
+
+    def _build(self, prepared: Prepared, job: Job, here: Mapping[str, Any]) -> Build:
+        """What the child is asked, its profiles checked against the model."""
+        model = onnx_format.outline(prepared.path.parent)
+        shapes = onnx_format.input_shapes(model)
+        inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
+        asked = wanted(self.profiles, job)
+        profiles.check(asked, inputs, job.batch_sizes)
+        mib = {name.upper(): size for name, size in self.memory_pools_mib.items()}
+        if self.workspace_mib is not None:
+            mib["WORKSPACE"] = self.workspace_mib
+        return Build(
+            product=self.product,
+            onnx=str(prepared.path),
+            plan=str(job.out / sidecar.PLAN),
+            profiles=asked,
+            batch_sizes=job.batch_sizes,
+            strongly_typed=here["strong_typing"],
+            flags={**prepared.flags, **self._flags(prepared, job), **self.flags()},
+            kept=prepared.kept,
+            pools={name: size << 20 for name, size in mib.items()},
+            optimization_level=self.optimization_level,
+            aux_streams=self.aux_streams,
+            verbosity=_VERBOSITY[self.verbosity],
+            **self.settings(job, here["version"]),
+        )
+
+    def _flags(self, prepared: Prepared, job: Job) -> dict[str, bool]:
+        flags = {}
+        if self.refit != "none" or self.strip_weights:
+            flags["REFIT" if self.refit == "any" else "REFIT_IDENTICAL"] = True
+        if self.strip_weights:
+            flags["STRIP_PLAN"] = True
+        if self.sparse_weights:
+            sparse, total = two_of_four(onnx_format.open(prepared.path.parent))
+            job.warn(
+                f"{sparse} of {total} weights are 2:4 sparse"
+                + ("" if sparse else ": `sparse_weights` changes nothing, `sparsify` makes them so")
+            )
+            flags["SPARSE_WEIGHTS"] = sparse > 0
+        return flags
+
+    def _sidecar(
+        self, source: Artifact, job: Job, prepared: Prepared, build: Build, result: Mapping[str, Any]
+    ) -> sidecar.Sidecar:
+        device = result["device"] or {}
+        plan = job.out / sidecar.PLAN
+        return sidecar.Sidecar(
+            product=result["product"],
+            version=result["version"],
+            plan_sha256=sidecar.sha256_of(plan),
+            plan_bytes=plan.stat().st_size,
+            onnx_sha256=sidecar.sha256_of(source.path / onnx_format.FILE),
+            precision=prepared.precision,
+            cuda=device.get("cuda"),
+            driver=device.get("driver"),
+            gpu=device.get("name"),
+            compute_capability=device.get("compute_capability"),
+            targets=tuple(build.targets),
+            compatible=self.compatible(),
+            profiles=tuple(build.profiles),
+            inputs=tuple(result["network"]["inputs"]),
+            outputs=tuple(result["network"]["outputs"]),
+            flags=tuple(result["flags"]),
+            stripped=self.strip_weights,
+            settings=self.model_dump(mode="json", exclude={"python"}),
+            python=result["python"],
+        )
+
+
+def _gpu() -> dict[str, Any] | None:
+    """The first GPU here, as far as an engine depends on it; None without one."""
+    if not driver.present():
+        return None
+    found = asdict(driver.devices()[0])
+    return {name: found[name] for name in ("name", "compute_capability", "driver")}
+
+
+def timing_cache(job: Job, product: str, version: str) -> str | None:
+    """The file of timings for this product, version, GPU and driver; None where none is kept."""
+    gpu = _gpu()
+    if job.cache is None or gpu is None:
+        return None
+    parts = (product, version, gpu["name"], gpu["compute_capability"], gpu["driver"])
+    name = re.sub(r"[^\w.]+", "-", "_".join(str(part) for part in parts))
+    return str(job.cache / "timing" / f"{name}.cache")
+
+
+def _heard(event: Mapping[str, Any], job: Job) -> None:
+    if "progress" in event:
+        job.progress(*event["progress"])
+    elif "warned" in event:
+        job.warn(event["warned"])
+
+
+def _facts(about: sidecar.Sidecar, prepared: Prepared, result: Mapping[str, Any]) -> dict[str, Any]:
+    """What was built; on a GPU what its inspector says, else what the network promises."""
+    found: dict[str, Any] = {
+        "engine": {
+            **{name: getattr(about, name) for name in ("product", "version", "gpu", "driver")},
+            "profiles": list(about.profiles),
+            "flags": list(about.flags),
+            "targets": list(about.targets),
+            "seconds": result["seconds"],
+            "plan_bytes": about.plan_bytes,
+            "timing_cache": result["timing_cache"],
+        }
+    }
+    inspected = result["engine"]
+    if inspected is None:
+        found["expectation_by"] = "the model, for no GPU is here"
+        return found
+    counted = {name: inspected[name] for name in ("detailed", "reformats", "precisions")}
+    layers = [
+        {name: each[name] for name in ("name", "precision", "tactic")} for each in inspected["layers"]
+    ]
+    found["engine"] |= {"inspected": {**counted, "layers": layers}}
+    if inspected["detailed"]:
+        expected = inspection.expectation(prepared.precision, result["network"], inspected)
+        found |= {"expectation": expected["text"], "expectation_by": "the engine's inspector"}
+    return found

@@ -1,0 +1,48 @@
+"""Engines of TensorRT-RTX."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from optcli.artifact import Format
+from optcli.environment import Needs
+from optcli.passes import Job
+from optcli.passes._engine import EnginePass
+
+Capability = Literal["current", "sm75", "sm80", "sm86", "sm89", "sm120", "sm121"]
+
+
+class TensorrtRtxEngine(EnginePass):
+    """Builds an engine of TensorRT-RTX, a product of its own for GeForce and RTX GPUs.
+
+    It needs no GPU to build: kernels are compiled on the machine that runs it. Its engines are not
+    TensorRT's, and its latency says nothing of TensorRT's.
+    """
+
+    needs: ClassVar[Needs] = Needs(("tensorrt_rtx", "onnx", "numpy"))
+    product: ClassVar[str] = "tensorrt_rtx"
+
+    compute_capabilities: tuple[Capability, ...] = Field(
+        (),
+        description="GPU architectures to build for; `current`: that of this one; default: all",
+    )
+
+    @model_validator(mode="after")
+    def _current_stands_alone(self) -> Self:
+        if "current" in self.compute_capabilities and len(self.compute_capabilities) > 1:
+            raise ValueError("`current` is the GPU that is here: name it alone, or name architectures")
+        return self
+
+    def produces(self, source: Format) -> Format:
+        return Format.TENSORRT_RTX
+
+    def bound_to(self) -> dict[str, Any]:
+        found = super().bound_to()
+        if self.compute_capabilities and "current" not in self.compute_capabilities:
+            found["gpu"] = None  # the plan is the same wherever it is built
+        return found
+
+    def settings(self, job: Job, version: str) -> dict[str, Any]:
+        return {"targets": tuple(name.upper() for name in self.compute_capabilities)}
