@@ -48,6 +48,12 @@ def of_running(
     ]
 
 
+def merged(making: Sequence[str], running: Sequence[str]) -> list[str]:
+    """Both together: a library that runs the artifact and had a part in making it is one cause."""
+    own = [each for each in making if not any(each.startswith(f"{one}, in ") for one in running)]
+    return [*own, *running]
+
+
 def of_options(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """What differs between the runners' settings."""
     return [

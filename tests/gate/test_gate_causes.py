@@ -113,4 +113,11 @@ def test_a_runtime_is_a_cause_only_where_the_runner_uses_it():
     )
     assert causes.of_running(before, after, ["onnxruntime"]) == ["onnxruntime 1.30.0, now 1.31.1"]
     assert causes.of_running(before, before, ["onnxruntime"]) == []
+
+
+def test_a_library_that_made_and_runs_the_artifact_is_one_cause():
+    making = ["onnxruntime 1.25.1, now 1.31.1, in quantize_nncf", "opset 17, now 18, in export_onnx"]
+    running = ["onnxruntime 1.25.1, now 1.31.1"]
+    assert causes.merged(making, running) == [making[1], *running]
+    assert causes.merged(making, []) == making
     assert causes.of_options({"threads": 1}, {"threads": 2}) == ["runner setting threads: 1, now 2"]

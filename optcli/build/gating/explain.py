@@ -27,9 +27,9 @@ def explain(
     """Causes, the root first; operators whose time grew, worst first; and what is not known."""
     assert side.before is not None
     then, now = side.before, side.now
-    found = causes.of_making(then.made_by, now.made_by)
     here = environment.describe(side.packages)["versions"]
-    found += causes.of_running(before.environment.get("versions", {}), here, side.packages)
+    running = causes.of_running(before.environment.get("versions", {}), here, side.packages)
+    found = causes.merged(causes.of_making(then.made_by, now.made_by), running)
     if then.runner != now.runner:
         found.append(f"runner {then.runner}, now {now.runner}")
     else:
