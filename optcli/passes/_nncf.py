@@ -28,6 +28,7 @@ from optcli.passes._torch_layers import require_fp32
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from nncf.quantization.advanced_parameters import QuantizationParameters
     from onnx import ModelProto
     from openvino import Model
 
@@ -140,3 +141,10 @@ def openvino_inputs(model: Model) -> list[ModelInput]:
         )
         for name, port in zip(openvino_format.input_names(model), model.inputs, strict=True)
     ]
+
+
+def one_scale() -> QuantizationParameters:
+    """Activations of a tensor share one scale."""
+    from nncf.quantization.advanced_parameters import QuantizationParameters
+
+    return QuantizationParameters(per_channel=False)

@@ -19,7 +19,7 @@ from optcli.passes._calibration import Feeds
 from optcli.passes._engine_constraints import require_constraints
 from optcli.passes._integer_chains import close_integer_chains
 from optcli.passes._kept_floats import keep_floats
-from optcli.passes._nncf import data_bytes, openvino_inputs, quantize_graph, quiet
+from optcli.passes._nncf import data_bytes, one_scale, openvino_inputs, quantize_graph, quiet
 from optcli.passes._onnx_models import (
     PER_CHANNEL_OPSET,
     already_quantized,
@@ -32,7 +32,6 @@ from optcli.passes._tensorrt_pairs import keep_pairs_before_products
 
 if TYPE_CHECKING:
     from nncf import IgnoredScope
-    from nncf.quantization.advanced_parameters import QuantizationParameters
     from onnx import ModelProto
 
 # The opset that brought QuantizeLinear.
@@ -193,7 +192,7 @@ class QuantizeNncf(Pass):
         arguments = told._arguments(feeds, backend)
         # Before depthwise convolutions NNCF would scale each channel by itself, which OpenVINO
         # runs, and of which ONNX Runtime makes a QLinearConv that it then refuses to run.
-        arguments["advanced_parameters"].activations_quantization_params = _one_scale()
+        arguments["advanced_parameters"].activations_quantization_params = one_scale()
         return Ready(model, feeds, told, arguments)
 
     @staticmethod
@@ -294,9 +293,3 @@ def _modern(model: ModelProto, job: Job) -> ModelProto:
             raise
         job.warn(f"{error.message}: weights get one scale per tensor")
         return model
-
-
-def _one_scale() -> QuantizationParameters:
-    from nncf.quantization.advanced_parameters import QuantizationParameters
-
-    return QuantizationParameters(per_channel=False)
