@@ -17,6 +17,7 @@ from optcli.engines.driver import CudaError
 from optcli.engines.gpu import Event, Gpu, Stream
 from optcli.engines.graphs import Graphs
 from optcli.engines.messages import Line
+from optcli.engines.refitting import refit
 from optcli.engines.shapes import choose, profiles_of
 from optcli.engines.slots import Slot, slots_of
 
@@ -34,9 +35,10 @@ class Execution:
 
     Never made before `Gpu` was: without a driver TensorRT's Runtime ends the process. Raises
     `EngineError` with TensorRT's own words where it refuses the plan. `profile` fixes the optimization
-    profile; `host_code` lets a version-compatible plan run the code that it carries; `kernel_cache` is
-    a file in which TensorRT-RTX keeps the kernels that it compiles when it opens an engine. `heard` is
-    told every line of its log. `notes` is for whoever opened it: plain data beside the engine.
+    profile; `host_code` lets a version-compatible plan run the code that it carries; `weights` is the
+    ONNX model whose weights a stripped plan needs; `kernel_cache` a file in which TensorRT-RTX keeps the
+    kernels that it compiles when it opens an engine. `heard` is told every line of its log. `notes` is
+    for whoever opened it: plain data beside the engine.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Execution:
         cuda_graphs: str = "auto",
         profile: int | None = None,
         host_code: bool = False,
+        weights: Path | None = None,
         kernel_cache: Path | None = None,
         heard: Callable[[Line], None] | None = None,
     ) -> None:
@@ -60,6 +63,8 @@ class Execution:
         self.notes: dict[str, Any] = {}
         self._runtime: Any = None
         self._engine: Any = self._deserialized(plan, host_code)
+        if weights is not None:
+            refit(bindings, self._engine, self._log, self._lines, weights)
         self.stream = Stream(gpu)
         self._start, self._stop = Event(gpu), Event(gpu)
         self._graphs = Graphs(gpu, self.stream, cuda_graphs)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optcli.engines import bindings, driver, sidecar
+from optcli.engines import bindings, driver, refitting, sidecar
 from optcli.engines.execution import Execution
 from optcli.engines.gpu import Gpu
 from optcli.engines.messages import Line
@@ -43,6 +43,7 @@ def open_here(job: Mapping[str, Any], heard: Callable[[Line], None] | None = Non
         cuda_graphs=job.get("cuda_graphs") or "auto",
         profile=job.get("profile"),
         host_code="version" in about.compatible,
+        weights=folder / refitting.MODEL if about.stripped else None,
         kernel_cache=Path(cache) if cache else None,
         heard=heard,
     )

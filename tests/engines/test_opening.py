@@ -124,3 +124,41 @@ def test_another_model_of_gpu_is_a_doubt(cuda, tensorrt, tmp_path):
 def test_a_gpu_that_is_not_there(cuda, tensorrt, tmp_path):
     with pytest.raises(EngineError, match="no GPU 3"):
         open_here(job(engine(tmp_path), device=3))
+
+
+def stripped(folder, model=None):
+    """An engine without weights, and the model that has them."""
+    engine(folder, plan(stripped=True), stripped=True)
+    if model is not None:
+        (folder / "weights").mkdir()
+        (folder / "weights" / "model.onnx").write_text(model)
+    return folder
+
+
+def test_an_engine_without_weights_gets_them_from_the_model_beside_it(cuda, tensorrt, tmp_path):
+    execution = open_here(job(stripped(tmp_path, "good")))
+    execution.bind({"image": np.ones((2, 3), "float32")})
+    execution.execute()
+    assert np.all(execution.fetch()["logits"] == 2)
+    execution.close()
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (None, "the engine holds no weights, and the model that has them is not beside it"),
+        ("other", "the weights do not fit the engine: conv.weight has another shape"),
+        ("some", "the engine lacks weights: conv.weight"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(cuda, tensorrt, tmp_path, model, said):
+    with pytest.raises(EngineError, match=said) as raised:
+        open_here(job(stripped(tmp_path, model)))
+    assert raised.value.place.endswith("weights/model.onnx")
+    assert "build" in raised.value.hint
+
+
+def test_weights_cannot_be_put_into_engines_of_old_versions(cuda, tensorrt, tmp_path, monkeypatch):
+    monkeypatch.delattr(fake_tensorrt, "OnnxParserRefitter")
+    with pytest.raises(EngineError, match="wanted TensorRT 10 or newer"):
+        open_here(job(stripped(tmp_path, "good")))
