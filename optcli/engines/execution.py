@@ -36,9 +36,9 @@ class Execution:
     Never made before `Gpu` was: without a driver TensorRT's Runtime ends the process. Raises
     `EngineError` with TensorRT's own words where it refuses the plan. `profile` fixes the optimization
     profile; `host_code` lets a version-compatible plan run the code that it carries; `weights` is the
-    ONNX model whose weights a stripped plan needs; `kernel_cache` a file in which TensorRT-RTX keeps the
-    kernels that it compiles when it opens an engine. `heard` is told every line of its log. `notes` is
-    for whoever opened it: plain data beside the engine.
+    ONNX model whose weights a stripped plan needs; `kernel_cache` a file in which TensorRT-RTX keeps
+    the kernels that it compiles when it opens an engine. `heard` is told every line of its log. `notes`
+    is for whoever opened it: plain data beside the engine.
     """
 
     def __init__(
