@@ -22,11 +22,9 @@ BUILD = {*FORMATS_UP, "recipe", "formats", "engines", "store", "latency", "accur
 # Room: the rooms it may import, besides itself and the ground. docs/architecture.md says why.
 MAY_IMPORT: dict[str, set[str]] = {
     **{room: set() for room in GROUND},
-    **{room: {"formats"} for room in FORMATS_UP},
-    "passes": {"formats", "engines"},
-    "runners": {"formats", "engines"},
+    **{room: {"formats", "engines"} for room in FORMATS_UP},
     "engines": set(),
-    "formats": set(),
+    "formats": {"engines"},
     "store": set(),
     "recipe": {*FORMATS_UP, "formats"},
     "latency": {"runners", "data"},

@@ -269,8 +269,7 @@ class Execution:
         for step in self._plan.steps().values():
             if self._store.peek("artifact", step.key) is None:
                 runner = find_runner(DEFAULTS[step.format]) if step.format in DEFAULTS else None
-                # What needs a GPU is not checked in the worker of its step.
-                runs = runner.needs.packages if runner and not runner.needs.gpu else ()
+                runs = runner.needs.packages if runner and not runner.needs.gpu else ()  # unchecked
                 found.update(dict.fromkeys((*step.needs.packages, *runs)))
         return list(found)
 
