@@ -19,6 +19,7 @@ from typing import Any
 _DISTRIBUTIONS = {
     "onnxruntime": ("onnxruntime-gpu", "onnxruntime"),
     "torch_pruning": ("torch-pruning",),
+    "pynvml": ("nvidia-ml-py",),
     "onnxruntime_ep_nv_tensorrt_rtx": (
         "onnxruntime-ep-nv-tensorrt-rtx-cu13",
         "onnxruntime-ep-nv-tensorrt-rtx-cu12",
@@ -30,6 +31,7 @@ _INSTALL = {
     "tensorrt": "pip install 'optcli[tensorrt]' --extra-index-url https://pypi.nvidia.com",
     "tensorrt_rtx": "pip install 'optcli[trt-rtx]'",
     "timm": "pip install 'optcli[timm]'",
+    "pynvml": "pip install 'optcli[gpu]'",
     "onnxruntime_ep_nv_tensorrt_rtx": "pip install onnxruntime-ep-nv-tensorrt-rtx-cu13",
 }
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from optcli import environment
-from optcli.doctor.checks import Check
+from optcli.doctor.checks import Check, State
+from optcli.engines import driver
 from optcli.latency.memory import available_bytes
 
 _GROUP = "machine"
@@ -30,6 +31,7 @@ def checks() -> list[Check]:
         *cores(),
         memory(),
         gpu(),
+        cuda_driver(),
     ]
 
 
@@ -163,3 +165,20 @@ def gpu() -> Check:
         return Check(group=_GROUP, name=name, state="note", found=found, hint=hint)
     found = "none of NVIDIA's: everything runs on the CPU"
     return Check(group=_GROUP, name=name, state="absent", found=found)
+
+
+def cuda_driver() -> Check:
+    """CUDA's driver, by loading it: what torch, ONNX Runtime and TensorRT all stand on."""
+    name = "CUDA driver"
+    absence = driver.absence()
+    if absence is not None:
+        state: State = "broken" if environment.has_gpu() else "absent"
+        hint = absence.hint if environment.has_gpu() else ""
+        return Check(group=_GROUP, name=name, state=state, found=absence.message, hint=hint)
+    found = [
+        f"{one.name}, compute capability {one.compute_capability}, {one.memory_bytes / 1e9:.0f} GB"
+        for one in driver.devices()
+    ]
+    first = driver.devices()[0]
+    said = f"{first.driver or 'version unknown'}, for CUDA {first.cuda} and older: {'; '.join(found)}"
+    return Check(group=_GROUP, name=name, state="ok", found=said)

@@ -11,7 +11,7 @@ from optcli.environment import Needs
 
 _GROUP = "packages"
 _TOOLS = ("nncf", "torchao", "torch_pruning", "onnxscript", "onnxslim")
-_OPTIONAL = ("timm",)
+_OPTIONAL = ("timm", "pynvml")
 # torch 2.13.0 computes wrong results in code that optcli relies on: pyproject.toml leaves it out.
 _BAD_TORCH = "2.13.0"
 
@@ -57,6 +57,7 @@ def both_onnxruntimes(versions: dict[str, str]) -> list[Check]:
             name="onnxruntime",
             state="broken",
             found=f"{said} are installed over each other",
+            # Taking one of them out breaks what is left of the other.
             hint="pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu",
         )
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +10,7 @@ from typing import Any
 
 from optcli import environment
 from optcli.doctor.checks import Check, State
+from optcli.engines import child
 from optcli.environment import Needs
 from optcli.errors import OptcliError
 from optcli.workers import run
@@ -21,7 +23,8 @@ _TIMEOUT_S = 180.0
 class Runtime:
     """What to try: `function` of `doctor/trials.py`, if `package` is installed.
 
-    `core` marks what optcli cannot do without; `gpu` what can only run on one.
+    `core` marks what optcli cannot do without; `gpu` what can only run on one. `variable` names another
+    interpreter that has the package: it is tried where that is set.
     """
 
     name: str
@@ -29,6 +32,7 @@ class Runtime:
     function: str
     core: bool = False
     gpu: bool = False
+    variable: str = ""
 
 
 RUNTIMES = (
@@ -38,13 +42,17 @@ RUNTIMES = (
     Runtime("onnxruntime", "onnxruntime", "onnxruntime_providers", core=True),
     Runtime("openvino", "openvino", "openvino_devices", core=True),
     Runtime("tensorrt", "tensorrt", "tensorrt_engine", gpu=True),
-    Runtime("tensorrt_rtx", "tensorrt_rtx", "tensorrt_rtx_engine", gpu=True),
+    Runtime(child.PYTHON, "tensorrt", "tensorrt_elsewhere", variable=child.PYTHON),
+    Runtime("tensorrt_rtx", "tensorrt_rtx", "tensorrt_rtx_engine"),
 )
 
 
 def runtime_checks(runtime: Runtime) -> list[Check]:
     """Try one runtime; a crash or a hang is an answer too."""
-    if environment.version(runtime.package) is None:
+    if runtime.variable:
+        if not os.environ.get(runtime.variable):
+            return []
+    elif environment.version(runtime.package) is None:
         hint = environment.missing(Needs((runtime.package,)))[0].hint
         return [_check(runtime, "absent", "not installed", hint)]
     if runtime.gpu and not environment.has_gpu():  # it may crash without one, and can run nothing
@@ -83,4 +91,6 @@ def _check(runtime: Runtime, state: State, found: str, hint: str, name: str = ""
 def _reinstall(runtime: Runtime) -> str:
     names = {"onnxruntime": "onnxruntime-gpu", "torch": "torch torchvision"}
     name = names.get(runtime.package, runtime.package)
+    if runtime.variable:
+        return f"look at {runtime.variable}: an interpreter that can `import {name}`"
     return f"pip install --force-reinstall --no-deps {name}"

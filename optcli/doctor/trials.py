@@ -6,12 +6,15 @@ runtime itself, the others for parts of it. Whatever is raised says that the run
 
 from __future__ import annotations
 
-import ctypes
+import importlib.util
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from optcli.engines import EngineError, building, child, driver
 from optcli.errors import RunnerError, first_line
+from optcli.formats.onnxruntime_providers import PROVIDERS, library_reason, plugin_devices, preload
 from optcli.workers import Channel
 
 Trial = list[dict[str, Any]]
@@ -95,28 +98,46 @@ def onnxruntime_providers(payload: dict[str, Any], channel: Channel) -> Trial:
         try:
             found.append({"name": name, "state": "ok", "found": _tried(model, provider)})
         except Exception as error:
-            reason = _library_reason(provider) or first_line(error)
+            reason = library_reason(provider) or first_line(error)
             if not payload["gpu"]:
                 said = f"not usable here, as there is no GPU ({reason})"
                 found.append({"name": name, "state": "absent", "found": said})
                 continue
-            hint = "pip install 'onnxruntime-gpu[cuda,cudnn]', which brings the libraries it wants"
-            found.append({"name": name, "state": "broken", "found": reason, "hint": hint})
+            found.append({"name": name, "state": "broken", "found": reason, "hint": _install(provider)})
+    return [*found, *_plugins(gpu=payload["gpu"])]
+
+
+def _install(provider: str) -> str:
+    return next((each.install for each in PROVIDERS.values() if each.name == provider), "")
+
+
+def _plugins(*, gpu: bool) -> Trial:
+    """The providers that are packages of their own, where they are installed."""
+    found: Trial = []
+    for kind in PROVIDERS.values():
+        if not kind.plugin or importlib.util.find_spec(kind.plugin) is None:
+            continue
+        try:
+            devices, reason = plugin_devices(kind), "it finds nothing here that it can run on"
+        except Exception as error:
+            devices, reason = [], first_line(error)
+        state = "ok" if devices else "broken" if gpu and kind.device == "cuda" else "absent"
+        said = f"the plug-in {kind.plugin} loads" if devices else f"{kind.plugin}: {reason}"
+        name = kind.name.removesuffix("ExecutionProvider")
+        found.append({"name": name, "state": state, "found": said})
     return found
 
 
 def _tried(model: bytes, provider: str) -> str:
-    import onnxruntime
-
-    try:
+    with suppress(Exception):
         _run_onnx(model, provider)
         return "runs"
-    except Exception:
-        if not hasattr(onnxruntime, "preload_dlls"):
-            raise
     # Libraries that pip installed are not on the linker's path: this loads them by name.
-    onnxruntime.preload_dlls()
-    _run_onnx(model, provider)
+    said = preload()
+    try:
+        _run_onnx(model, provider)
+    except Exception as error:
+        raise RunnerError(f"{first_line(error)}{f' ({said})' if said else ''}") from error
     return "runs, with the CUDA libraries of pip's nvidia packages"
 
 
@@ -142,23 +163,6 @@ def _run_onnx(model: bytes, provider: str) -> None:
         raise RunnerError(f"it falls back to {effective}")
     result = session.run(None, {"x": np.ones(2, np.float32)})[0]
     _require(float(np.asarray(result)[0]), 2.0, "an addition")
-
-
-def _library_reason(provider: str) -> str:
-    """Why the library of a provider does not load, in the words of the dynamic linker."""
-    import onnxruntime
-
-    name = provider.removesuffix("ExecutionProvider").lower()
-    library = Path(onnxruntime.__file__).parent / "capi" / f"libonnxruntime_providers_{name}.so"
-    if not library.is_file():
-        return ""
-    try:
-        ctypes.CDLL(str(library))
-    except OSError as error:
-        reason = first_line(error)
-        # A symbol of ONNX Runtime itself is resolved only when it loads the library.
-        return "" if "undefined symbol" in reason else reason
-    return ""
 
 
 def openvino_devices(payload: dict[str, Any], channel: Channel) -> Trial:
@@ -198,31 +202,38 @@ def openvino_devices(payload: dict[str, Any], channel: Channel) -> Trial:
 
 def tensorrt_engine(payload: dict[str, Any], channel: Channel) -> Trial:
     """Build a tiny engine with TensorRT and load it."""
-    return _engine("tensorrt")
+    return _engine("tensorrt", payload, None)
 
 
 def tensorrt_rtx_engine(payload: dict[str, Any], channel: Channel) -> Trial:
-    """The same with TensorRT-RTX."""
-    return _engine("tensorrt_rtx")
+    """The same with TensorRT-RTX, which builds without a GPU, too."""
+    return _engine("tensorrt_rtx", payload, None)
 
 
-def _engine(package: str) -> Trial:
-    import importlib
+def tensorrt_elsewhere(payload: dict[str, Any], channel: Channel) -> Trial:
+    """TensorRT in the interpreter that OPTCLI_TENSORRT_PYTHON names."""
+    return _engine("tensorrt", payload, child.interpreter("tensorrt"))
 
-    library = importlib.import_module(package)
-    logger = library.Logger(library.Logger.ERROR)
-    builder = library.Builder(logger)
-    explicit = getattr(library.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
-    flags = 0 if explicit is None else 1 << int(explicit)  # only TensorRT 8 needs it
-    network = builder.create_network(flags)
-    value = network.add_input("x", library.float32, (1, 2))
-    doubled = network.add_elementwise(value, value, library.ElementWiseOperation.SUM).get_output(0)
-    network.mark_output(doubled)
-    plan = builder.build_serialized_network(network, builder.create_builder_config())
-    if plan is None or library.Runtime(logger).deserialize_cuda_engine(plan) is None:
-        hint = "look whether the driver is new enough for this version: nvidia-smi"
-        raise RunnerError("a tiny engine cannot be built", hint=hint)
-    return [{"state": "ok", "found": f"{library.__version__}, builds and loads engines"}]
+
+def _engine(product: str, payload: dict[str, Any], python: str | None) -> Trial:
+    folder = Path(payload["folder"])
+    (folder / "tiny.onnx").write_bytes(_tiny_onnx())
+    try:
+        here = child.run("optcli.engines.bindings:describe", {"product": product}, python=python)
+        said = f"{here['version']}, Python {here['python']}{f' at {python}' if python else ''}"
+        if product == "tensorrt" and not driver.present():  # its Builder would end the process
+            return [{"state": "note", "found": f"{said}; not tried: there is no GPU"}]
+        job = building.Job(
+            product, str(folder / "tiny.onnx"), str(folder / "tiny.plan"),
+            strongly_typed=here["strong_typing"],
+        )  # fmt: skip
+        made = child.run("optcli.engines.building:build", job.to_record(), python=python)
+    except EngineError as error:
+        lines = f" ({error.lines[-1]})" if error.lines else ""
+        raise RunnerError(f"{error.message}{lines}", hint=error.hint) from error
+    if made["engine"] is None:
+        return [{"state": "note", "found": f"{said}; builds engines, which need a GPU to run"}]
+    return [{"state": "ok", "found": f"{said}; builds and loads engines"}]
 
 
 def _require(found: float, wanted: float, what: str) -> None:

@@ -131,12 +131,15 @@ def preload() -> str:
     return said.getvalue().strip().partition("\n")[0]
 
 
-def library_reason(provider: Provider) -> str:
-    """Why the library of a provider does not load, in the words of the dynamic linker; else nothing."""
+def library_reason(provider: str) -> str:
+    """Why the library of a provider does not load, in the words of the dynamic linker; else nothing.
+
+    `provider` as ONNX Runtime calls it.
+    """
     found = importlib.util.find_spec("onnxruntime")
     if found is None or found.origin is None:
         return ""
-    kind = provider.name.removesuffix("ExecutionProvider").lower()
+    kind = provider.removesuffix("ExecutionProvider").lower()
     library = Path(found.origin).parent / "capi" / f"libonnxruntime_providers_{kind}.so"
     if not library.is_file():
         return ""

@@ -63,7 +63,7 @@ def opened(
             # Otherwise it prints what it is told, and tries again on the CPU.
             session = onnxruntime.InferenceSession(path, settings, providers=wanted, enable_fallback=0)
         except Exception as error:
-            reason = onnxruntime_providers.library_reason(provider)
+            reason = onnxruntime_providers.library_reason(provider.name)
             if not reason:
                 raise
             raise _unusable(name, reason, said) from error
@@ -96,7 +96,7 @@ def require_used(session: InferenceSession, name: Name, said: str = "") -> None:
     """Raise `RunnerError` where another provider comes first, or this one is given nothing to do."""
     wanted, found = PROVIDERS[name], session.get_providers()[0]
     if found != wanted.name:
-        reason = onnxruntime_providers.library_reason(wanted)
+        reason = onnxruntime_providers.library_reason(wanted.name)
         raise _unusable(
             name, f"ONNX Runtime fell back to {found}, wanted {wanted.name}", reason or said
         )

@@ -12,6 +12,7 @@ from tiny_project import write_model
 from optcli import environment
 from optcli.doctor import Check, Examination, examine, machine, packages, storage
 from optcli.doctor.runtimes import RUNTIMES, Runtime, runtime_checks
+from optcli.engines import EngineError, driver
 from optcli.errors import ExitCode
 from optcli.store import Store
 
@@ -189,3 +190,55 @@ def test_the_whole_examination_as_json(tmp_path, monkeypatch):
     assert checks["openvino"]["state"] == "broken"
     assert checks["torch"]["state"] == "ok"
     assert not (tmp_path / "artifacts").exists()
+
+
+def test_the_driver_of_cuda(monkeypatch):
+    missing = EngineError("there is no NVIDIA driver here: libcuda.so.1", hint="run elsewhere")
+    monkeypatch.setattr(driver, "absence", lambda: missing)
+    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    assert (machine.cuda_driver().state, machine.cuda_driver().hint) == ("absent", "")
+    monkeypatch.setattr(environment, "has_gpu", lambda: True)
+    found = machine.cuda_driver()
+    assert (found.state, found.found, found.hint) == ("broken", missing.message, "run elsewhere")
+    card = driver.Device(0, "NVIDIA H200", "9.0", 150_000_000_000, "13.0", "580.65.06")
+    monkeypatch.setattr(driver, "absence", lambda: None)
+    monkeypatch.setattr(driver, "devices", lambda: (card,))
+    found = machine.cuda_driver()
+    assert found.state == "ok"
+    assert found.found == (
+        "580.65.06, for CUDA 13.0 and older: NVIDIA H200, compute capability 9.0, 150 GB"
+    )
+
+
+def elsewhere():
+    return next(each for each in RUNTIMES if each.name == "OPTCLI_TENSORRT_PYTHON")
+
+
+def test_no_other_interpreter_is_looked_for_where_none_is_named(monkeypatch):
+    monkeypatch.delenv("OPTCLI_TENSORRT_PYTHON", raising=False)
+    assert runtime_checks(elsewhere()) == []
+
+
+def test_another_interpreter_that_is_not_there_and_one_without_tensorrt(monkeypatch, tmp_path):
+    monkeypatch.setenv("OPTCLI_TENSORRT_PYTHON", str(tmp_path / "python3.10"))
+    (found,) = runtime_checks(elsewhere())
+    assert (found.state, found.core) == ("broken", False)
+    assert "python3.10 cannot be started: No such file or directory" in found.found
+    assert "OPTCLI_TENSORRT_PYTHON" in found.hint
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setenv("OPTCLI_TENSORRT_PYTHON", str(bare))
+    (found,) = runtime_checks(elsewhere())
+    assert found.state == "broken"
+    assert "TensorRT cannot be loaded: No module named 'tensorrt'" in found.found
+
+
+@pytest.mark.slow
+def test_tensorrt_rtx_builds_an_engine_with_and_without_a_gpu():
+    pytest.importorskip("tensorrt_rtx")
+    runtime = next(each for each in RUNTIMES if each.name == "tensorrt_rtx")
+    (found,) = runtime_checks(runtime)
+    if not driver.present():
+        assert (found.state, found.hint) == ("note", "")
+        assert found.found.endswith("builds engines, which need a GPU to run")
