@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from optcli import environment, report, results
-from optcli.build import latency, sweep, verdicts, view
+from optcli.build import adding, latency, sweep, verdicts, view
 from optcli.build.accuracy import Circumstances, judge
 from optcli.build.execute import Done, Settings
 from optcli.build.making import made_by, make, planned
@@ -18,7 +18,6 @@ from optcli.build.plan import Plan
 from optcli.build.preview import preview
 from optcli.errors import InputError, OptcliError, RunnerError
 from optcli.observer import Observer, Silent
-from optcli.report import html
 from optcli.results import RecipeSummary, Report
 from optcli.store import Store
 
@@ -84,9 +83,7 @@ def build(
             failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
         found = _report(to_do, made.done, measured, swept, judged, failures, kept, logs, began)
         found = found.model_copy(update={"took_s": phases.took_s})
-        view.write(folder / "report.json", found.to_json() + "\n")
-        view.write(folder / "report.md", report.markdown(found))
-        view.write(folder / "report.html", html.page(found, measured.quantiles))
+        adding.write(folder, found, measured.quantiles)
     kept.digests.save()
     return found
 

@@ -45,13 +45,14 @@ def with_layers(
     remeasure: bool = False,
     timeout_s: float | None = None,
 ) -> Report:
-    """The report of a build with the layers of rejected variants, or of the one that is `wanted`.
+    """The report of a build with the layers of rejected variants alone, or of the one that is `wanted`.
 
     `place` is where the report was read; `wanted: ""` asks for all variants but the baseline. What was
     not asked for by name never fails: it says why it is not there. Raises `UsageError` for a variant
     that is not there, and all that comparing raises.
     """
     names = chosen(report, wanted, str(place))
+    report = _adding(report, dict.fromkeys(report.variants))  # what was found before is not asked for
     if not names:
         return report
     kept = Store(Store.default_root(store))
@@ -146,7 +147,7 @@ class Seeking:
         return found
 
 
-def _adding(report: Report, found: Mapping[str, Layers]) -> Report:
+def _adding(report: Report, found: Mapping[str, Layers | None]) -> Report:
     """The report with what was found, by variant."""
     variants = {
         name: variant.model_copy(update={"layers": found[name]}) if name in found else variant

@@ -15,7 +15,6 @@ from optcli.errors import NotComparableError, UsageError
 
 if TYPE_CHECKING:
     from optcli.report.changes import Comparison
-    from optcli.report.html import Quantiles
     from optcli.results import Report
 
 _FORMATS = ("terminal", "markdown", "json", "csv", "html")
@@ -113,21 +112,11 @@ def _one(found: Report, path: Path, form: str) -> str:
     if form == "csv":
         return report.csv_text(found)
     if form == "html":
+        from optcli.latency.quantiles import quantiles_of
         from optcli.report import html
 
-        return html.page(found, _quantiles(path.with_name("samples.npz")))
+        return html.page(found, quantiles_of(path.with_name("samples.npz")))
     return report.text(found)
-
-
-def _quantiles(samples: Path) -> Quantiles:
-    """From the raw samples beside a report; nothing where they are not there, or not readable."""
-    from optcli import latency
-    from optcli.latency.quantiles import quantiles
-
-    try:
-        return quantiles(latency.load(samples))
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def _compared(reports: Sequence[tuple[str, Report]], force: bool) -> list[Comparison]:

@@ -137,11 +137,12 @@ def command(
         where, layers = (*where, Path(layers)), ""
     files = baseline is not None or recipe is not None or len(where) > 1
     if not files:
+        from optcli.build import adding
         from optcli.build.layers import with_layers
 
         place = options.artifacts_root(artifacts)
         given = where[0] if where else None
-        found, code = _of_build(given, place)
+        found, path, code = _of_build(given, place)
         progress = Progress()
         try:
             found = with_layers(
@@ -154,6 +155,9 @@ def command(
                 remeasure=remeasure,
                 timeout_s=timeout,
             )
+            if path.parent.parent == place:  # a build's own, and not a copy of it elsewhere
+                looked = {n: {"layers": v.layers} for n, v in found.variants.items() if v.layers}
+                adding.add(path.parent, looked, progress)
         finally:
             progress.close()
     else:
@@ -190,7 +194,7 @@ def command(
     return code
 
 
-def _of_build(where: Path | None, root: Path) -> tuple[Report, ExitCode]:
+def _of_build(where: Path | None, root: Path) -> tuple[Report, Path, ExitCode]:
     found, path = options.find_report(where, root)
     if not any(variant.accuracy is not None for variant in found.variants.values()):
         raise UsageError(
@@ -205,8 +209,8 @@ def _of_build(where: Path | None, root: Path) -> tuple[Report, ExitCode]:
         if verdict.blocking
     ]
     if "reject" in outcomes:
-        return found, ExitCode.REJECTED
-    return found, ExitCode.INCONCLUSIVE if "inconclusive" in outcomes else ExitCode.DONE
+        return found, path, ExitCode.REJECTED
+    return found, path, ExitCode.INCONCLUSIVE if "inconclusive" in outcomes else ExitCode.DONE
 
 
 def _own(verdicts: tuple[Verdict, ...]) -> list[Verdict]:

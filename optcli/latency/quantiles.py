@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from optcli.latency.samples import Measured
+from pathlib import Path
+
+from optcli.latency.samples import Measured, load
 
 POINTS = 201
 
@@ -23,3 +25,11 @@ def quantiles(measured: Measured) -> dict[str, dict[int, list[float]]]:
         }
         for name in measured.names
     }
+
+
+def quantiles_of(samples: Path) -> dict[str, dict[int, list[float]]]:
+    """From the raw samples beside a report; nothing where they are not there, or not readable."""
+    try:
+        return quantiles(load(samples))
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from optcli.report import wording
+from optcli.report import later, wording
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
 
 
 @dataclass
 class Notes:
-    """Lines by kind; `missing` names failed and skipped variants with their reasons."""
+    """Lines by kind; `missing` names failed and skipped variants with their reasons.
+
+    `later` is what was found since the build: where the error starts, repairs.
+    """
 
     reasons: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    later: list[str] = field(default_factory=list)
     recommendation: str = ""
     footer: list[str] = field(default_factory=list)
 
@@ -27,6 +31,7 @@ def notes(report: Report) -> Notes:
         reasons=list(_reasons(report)),
         missing=list(_missing(report)),
         doubts=[*_doubts(report), *_miscounts(report)],
+        later=list(later.lines(report)),
         recommendation=report.recommendation,
         footer=_footer(report),
     )
@@ -50,6 +55,7 @@ def _missing(report: Report) -> Iterator[str]:
             log = f" (log: {variant.log})" if variant.log else ""
             repeat = next((step.repeat for step in variant.steps if step.status == "failed"), None)
             again = f"\n  repeat it: {repeat}" if repeat else ""
+            again += "".join(f"\n  checked: {text}" for text in variant.checked)
             needed = variant.required and variant.status == "skipped"
             status = f"{variant.status} although required" if needed else variant.status
             yield f"{name} {status}: {variant.reason or 'no reason given'}{log}{again}"

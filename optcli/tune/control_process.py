@@ -66,7 +66,7 @@ def control(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
             try:
                 _controlled(ready, judging, allowed, payload["trials"])
             except _TimeIsUpError:
-                return {"floats": None, "why": "the time is used up"}
+                return {"floats": None, "why": judging.used_up()}
     if judging.steps and judging.value + _ROUNDING >= payload["required"]:
         return {"floats": judging.floats, "why": "NNCF's accuracy control is inside the bar"}
     why = "NNCF's accuracy control has no further operators to leave in float"
@@ -135,6 +135,7 @@ class _Judging:
     float_score: Score | None = None
     value: float = float("-inf")
     steps: list[int] = field(default_factory=list)
+    ranked: int = 0
     floats: list[str] = field(default_factory=list)
     _all: dict[str, str] = field(default_factory=dict)
     _compiled: Any = None
@@ -153,6 +154,7 @@ class _Judging:
             return self.float_score.value, [float(value) for value in each]
         began = time.monotonic()
         score = self.judge(model, positions)
+        self.ranked += len(positions) < len(self.scoring)
         if len(positions) == len(self.scoring):
             self._all = self._all or quantized
             self.floats = [x for x in self._all if x not in quantized and not x.startswith("#")]
@@ -179,6 +181,12 @@ class _Judging:
         runner = runners.find(self.payload["runner"]).model_validate(self.payload["runner_options"])
         with runner.open(artifact, inputs) as opened:
             return self.scoring.score(opened, positions, lambda done: self._heard(done, len(positions)))
+
+    def used_up(self) -> str:
+        """Why it ends where the time does."""
+        if len(self.steps) > 1:
+            return f"the time is used up, after {len(self.steps) - 1} steps"
+        return f"the time is used up: NNCF had tried {self.ranked} groups of operators, to rank them"
 
     def _heard(self, done: int, of: int) -> None:
         now = time.monotonic()

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from optcli.accuracy import require_metric
-from optcli.build import view
+from optcli.build import adding
 from optcli.build.execute import Settings
 from optcli.errors import UsageError, did_you_mean
 from optcli.observer import Observer, Silent
 from optcli.recipe import Recipe, load
-from optcli.results import Accuracy, Report
+from optcli.results import Accuracy
 from optcli.results.repair import Engine, Repair, Trial
 from optcli.store import Store
 from optcli.tune import patch
@@ -107,21 +107,8 @@ def repair(
         patch.write(read.path, text)
         found = found.model_copy(update={"written": True})
     found = found.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
-    _keep(folder, found, observer)
+    adding.add(folder, {found.variant: {"repair": found}}, observer)
     return found
-
-
-def _keep(folder: Path, found: Repair, observer: Observer) -> None:
-    """Put the trials into the report of the last build, where that knows the variant."""
-    path = folder / "report.json"
-    if not path.is_file():
-        return
-    with view.alone(folder, observer):
-        report = Report.load(path)
-        if found.variant in report.variants:
-            variant = report.variants[found.variant].model_copy(update={"repair": found})
-            variants = {**report.variants, found.variant: variant}
-            view.write(path, report.model_copy(update={"variants": variants}).to_json() + "\n")
 
 
 def search(

@@ -62,6 +62,12 @@ def test_a_variant_is_compared_with_what_it_was_quantized_from(built, optcli):
     product = next(row for row in layers["rows"] if row["operator"] == "MatMul")
     assert product["advice"].startswith("{quantize_onnxruntime: {")
 
+    kept = json.loads((built.artifacts / "tiny" / "report.json").read_text())["variants"]
+    assert kept["int8"]["layers"] == layers
+    assert kept["dead"]["layers"] is None
+    assert "int8: the error starts at" in optcli("compare").out
+    assert "Where the error of int8 starts" in optcli("compare", "--format", "html").out
+
     text = optcli("verify-accuracy", "recipe.yaml", "--layers", "dead")
     assert "cached" not in text.err
     first = text.out.split("where the error starts")[1].splitlines()[2]
@@ -71,6 +77,8 @@ def test_a_variant_is_compared_with_what_it_was_quantized_from(built, optcli):
     again = optcli("verify-accuracy", "--layers", "recipe.yaml")
     assert again.err.count("cached") == 2
     assert again.out.count("where the error starts") == 2
+    kept = json.loads((built.artifacts / "tiny" / "report.json").read_text())["variants"]
+    assert kept["dead"]["layers"]["rows"][0]["operator"] == "MatMul"
 
 
 def test_an_unknown_variant_and_the_baseline_are_refused(place, optcli):

@@ -7,6 +7,7 @@ import pytest
 from tiny_project import DATA, HEAD, write_images, write_model
 
 from optcli import tune
+from optcli.build import adding
 from optcli.errors import UsageError
 from optcli.observer import Silent
 from optcli.report.repair_text import repair_text
@@ -190,10 +191,12 @@ def test_every_trial_is_in_the_report_of_the_last_build(tmp_path: Path) -> None:
     kept.write_text(report.to_json())
     found = repaired(path)
     after = Report.load(kept).variants
+    assert "int8: repaired by trial 2" in kept.with_name("report.md").read_text()
+    assert "int8: repaired by trial 2" in kept.with_name("report.html").read_text()
     assert after["int8"].repair == found
     assert after["plain"].repair is None
 
 
 def test_trials_lie_in_no_report_where_nothing_was_built(tmp_path: Path) -> None:
-    assert room._keep(tmp_path, None, Silent()) is None  # type: ignore[arg-type]
+    adding.add(tmp_path, {"int8": {"repair": None}}, Silent())
     assert list(tmp_path.iterdir()) == []

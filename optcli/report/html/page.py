@@ -120,11 +120,17 @@ def _results(report: Report, told: Notes) -> Markup:
     for name, lines in (
         ("Verdicts", told.reasons),
         ("Failed or skipped", told.missing),
+        ("Found since the build", told.later),
         ("Doubts about the measurement", told.doubts),
     ):
         if lines:
             parts.append(tag("h3", name))
             parts.append(tag("ul", *(tag("li", line) for line in lines)))
+    parts += [
+        folded(f"Where the error of {name} starts", tables.layers(variant.layers))
+        for name, variant in report.variants.items()
+        if variant.layers is not None and variant.layers.rows
+    ]
     more = tables.details(report)
     if more is not None:
         parts.append(folded("More figures: processor time, loading, memory, flags", more))

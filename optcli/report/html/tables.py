@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from optcli.report import wording
+from optcli.report import layers_text, wording
 from optcli.report.html.tags import Child, Markup, tag
 from optcli.report.rows import Row, accuracy_label, batch_sizes, rows
 from optcli.results import Latency, Report, VariantReport
+from optcli.results.layers import Layers
 
 _ALWAYS = ("p50 ms", "p95 ms", "p99 ms", "images/s", "speed-up")
 _SIGNS = {"accept": "✓", "reject": "✕", "inconclusive": "?"}
@@ -47,6 +48,17 @@ def results(report: Report, batch_size: int | None) -> Markup:
             body.append(_missing(name, variant, len(heads)))
     title = f"Results at batch size {batch_size}" if batch_size else "Results"
     return table(heads, body, title)
+
+
+def layers(found: Layers) -> Markup:
+    """The layers that add most error, the worst first, each with one thing to try."""
+    heads, *body = layers_text.markdown(found)
+    left = (False, False, True, True, True, True, True)
+    made = []
+    for row in body:
+        cells = zip(row, left, strict=True)
+        made.append(tag("tr", *(tag("td", cell, class_="left" if at else None) for cell, at in cells)))
+    return table(list(zip(heads, left, strict=True)), made, "Layers")
 
 
 def _row(
