@@ -1,0 +1,57 @@
+"""A real engine of TensorRT-RTX through a build, where there is no GPU to run it."""
+
+import pytest
+from tiny_project import DATA
+
+from optcli import environment
+from optcli.engines import driver, sidecar
+from optcli.errors import RunnerError
+from optcli.inspection import resolve
+from optcli.report import text
+from optcli.runners import find
+from optcli.settings import TensorSpec
+
+pytestmark = pytest.mark.slow
+
+
+def test_it_is_built_and_not_run(project, monkeypatch):
+    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'optcli[trt-rtx]'")
+    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n", data=DATA)
+    report = project.build()
+    variant = report.variants["engine"]
+    assert (variant.status, variant.flags, report.exit_code) == ("built", ("no-gpu",), 0)
+    assert (variant.latency, variant.accuracy) == ((), None)
+    assert variant.artifact.format == "tensorrt_rtx"
+    assert variant.runner["name"] == "tensorrt_rtx"
+    assert report.recommended != "engine"
+    assert "not run: no GPU" in text(report)
+
+    folder = project.artifacts / "tiny" / "engine"
+    about = sidecar.check_plan(folder)
+    assert (about.product, about.precision) == ("tensorrt_rtx", "fp32")
+    assert about.profiles[0]["image"] == {
+        "min": [1, 3, 4, 4],
+        "opt": [2, 3, 4, 4],
+        "max": [4, 3, 4, 4],
+    }
+    assert resolve(str(folder), folder.parent).format == "tensorrt_rtx"
+    assert project.build().variants["engine"].status == "cached"
+
+
+def test_the_engine_itself_says_what_is_missing(project, monkeypatch):
+    """The runner on a real plan: the driver is missed before TensorRT-RTX's Runtime is touched."""
+    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'optcli[trt-rtx]'")
+    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    monkeypatch.setattr(driver, "LIBRARY", "libno-such-driver.so.1")
+    project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n")
+    project.build()
+    from optcli.build.opening import open_each
+
+    target = resolve(str(project.artifacts / "tiny" / "engine"), project.folder)
+    (opened,) = open_each([target], project.folder / "scratch", (), 1)
+    spec = TensorSpec(name="image", shape=("batch", 3, 4, 4))
+    with pytest.raises(RunnerError, match="no NVIDIA driver") as raised:
+        find("tensorrt_rtx")().open(opened.artifact, (spec,))
+    assert raised.value.place.endswith(sidecar.PLAN)
+    assert "nvidia-smi" in raised.value.hint
