@@ -151,7 +151,7 @@ def _parse(found: Bindings, network: Any, logger: Any, wanted: Job, talk: Talk) 
     lines = talk.lines + [messages.Line("E", each["text"]) for each in errors]
     known = messages.meaning(lines)
     if known:
-        at = next((_where(each) for each in errors if each["name"] or each["operator"]), "")
+        at = next(filter(None, map(_where, errors)), "")
         message = f"{found.title} cannot read the model: {at}{known.text}"
     raise EngineError(
         message,
