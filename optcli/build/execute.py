@@ -150,9 +150,9 @@ class Execution:
         try:
             call = self._call(step, label)
             spawned = step.needs.gpu or bool(step.traits and step.traits.reference)
-            entry, seconds = self._obtain(
-                "artifact", step.key, label, step.ingredients, call, spawned=spawned
-            )
+            kind = "check" if step.only_checks else "artifact"
+            made_of = step.ingredients
+            entry, seconds = self._obtain(kind, step.key, label, made_of, call, spawned=spawned)
         except OptcliError as error:
             error.place = error.place or label
             if not self._interrupted:  # else it was ourselves who killed it
@@ -192,7 +192,8 @@ class Execution:
             "origin": self._done[step.lineage()[0].key].artifact().to_record(),
             "data": settings,
         }
-        return {"function": "optcli.build.step:make_artifact", "payload": {**common, **own}}
+        function = "check_source" if step.only_checks else "make_artifact"
+        return {"function": f"optcli.build.step:{function}", "payload": {**common, **own}}
 
     def _obtain(
         self,

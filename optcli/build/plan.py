@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,10 @@ _PACKAGE = Path(optcli.__file__).parent
 
 @dataclass(frozen=True)
 class Step:
-    """One step of work and the key of what it makes. `parent` is None for the source."""
+    """One step of work and the key of what it makes. `parent` is None for the source.
+
+    A step that `only_checks` asks a pass that cannot run here what it has to say of its parent.
+    """
 
     name: str
     key: str
@@ -39,6 +42,7 @@ class Step:
     needs: environment.Needs
     parent: Step | None = None
     traits: Traits | None = None
+    only_checks: bool = False
 
     def lineage(self) -> tuple[Step, ...]:
         """From the source down to this step."""
@@ -47,7 +51,11 @@ class Step:
 
 @dataclass(frozen=True)
 class PlannedVariant:
-    """A variant as steps; `missing` says why it cannot be built here, `unmeasurable` why not run."""
+    """A variant as steps; `missing` says why it cannot be built here, `unmeasurable` why not run.
+
+    `possible` are the steps to do: all, or where something is missing none, unless the first step that
+    cannot be done has something to check: then those before it, and that check.
+    """
 
     name: str
     steps: tuple[Step, ...]
@@ -56,6 +64,7 @@ class PlannedVariant:
     required: bool
     missing: tuple[environment.Missing, ...]
     unmeasurable: tuple[environment.Missing, ...]
+    possible: tuple[Step, ...]
 
     @property
     def last(self) -> Step:
@@ -85,13 +94,12 @@ class Plan:
         """Every step that can be done here, by key, parents first."""
         found: dict[str, Step] = {}
         for variant in self.variants:
-            if not variant.missing:
-                found.update({step.key: step for step in variant.steps if step.key not in found})
+            found.update({step.key: step for step in variant.possible if step.key not in found})
         return found
 
     def variants_of(self, key: str) -> list[str]:
         """The names of the variants that a step is part of."""
-        return [v.name for v in self.variants if any(step.key == key for step in v.steps)]
+        return [v.name for v in self.variants if key in {step.key for step in (*v.steps, *v.possible)}]
 
 
 def plan(
@@ -130,7 +138,8 @@ def plan(
         steps = [first]
         for use in variant.passes:
             steps.append(context.pass_step(steps[-1], traits_of(use, traits, digests)))
-        variants.append(_planned(name, tuple(steps), variant.runner, variant.required))
+        planned = _planned(name, tuple(steps), variant.runner, variant.required)
+        variants.append(context.with_checks(planned) if planned.missing else planned)
     inputs = [spec.model_dump(mode="json") for spec in recipe.inputs]
     metric = recipe.accuracy.metric if recipe.accuracy else None
     if metric is not None and metric.startswith("python:"):
@@ -187,15 +196,10 @@ def _planned(
     # for is skipped where there is none, not run on the CPU.
     asked = environment.Needs(gpu=runner.requires().gpu and not runner.needs.gpu)
     needs = (*(step.needs for step in steps), asked)
-    return PlannedVariant(
-        name,
-        steps,
-        runner_name,
-        runner,
-        required,
-        tuple(dict.fromkeys(one for each in needs for one in environment.missing(each))),
-        tuple(environment.missing(runner.requires())),
-    )
+    missing = tuple(dict.fromkeys(one for each in needs for one in environment.missing(each)))
+    unmeasurable = tuple(environment.missing(runner.requires()))
+    possible = () if missing else steps
+    return PlannedVariant(name, steps, runner_name, runner, required, missing, unmeasurable, possible)
 
 
 @dataclass(frozen=True)
@@ -243,6 +247,19 @@ class _Context:
             traits.name, key_of(ingredients), produced, ingredients, traits.needs, parent, traits
         )
 
+    def with_checks(self, variant: PlannedVariant) -> PlannedVariant:
+        """A variant that cannot be built, with what its first impossible step can check without."""
+        number = next((n for n, each in enumerate(variant.steps) if environment.missing(each.needs)), 0)
+        blocked = variant.steps[number]
+        traits, parent = blocked.traits, blocked.parent
+        if traits is None or parent is None or not traits.checks_source:
+            return variant
+        name, needs = f"check for {traits.name}", environment.Needs()
+        versions = environment.versions((*traits.needs.packages, "tensorrt_rtx"))
+        ingredients = {**blocked.ingredients, "step": name, "versions": versions}
+        check = Step(name, key_of(ingredients), parent.format, ingredients, needs, parent, traits, True)
+        return replace(variant, possible=(*variant.steps[:number], check))
+
     def _inputs(self) -> list[dict[str, Any]]:
         return [spec.model_dump(mode="json") for spec in self.recipe.inputs]
 
@@ -256,7 +273,7 @@ class _Context:
 
 
 def _with_shared(file: Path) -> list[Path]:
-    """A file of optcli, the private modules of its room that it needs (`_tracing.py`), and of `engines`."""
+    """A file of optcli, the private modules of its room that it needs, and those of `engines`."""
     found = [file]
     for each in found:  # which grows
         text = each.read_text()

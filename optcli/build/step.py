@@ -61,30 +61,12 @@ def make_source(payload: dict[str, Any], channel: Channel | None) -> dict[str, A
 
 def make_artifact(payload: dict[str, Any], channel: Channel | None) -> dict[str, Any]:
     """Run a pass; check what it wrote, against its parent where the pass is a conversion."""
-    observer = _Reporting(channel)
     traits = Traits.from_record(payload["traits"])
     source = Artifact.from_record(payload["parent"])
-    folder = Path(payload["folder"])
-    inputs = _inputs(payload)
-    roles = {role: _samples(payload["data"][role], folder, inputs) for role in traits.uses}
-    job = Job(
-        out=Path(payload["out"]),
-        inputs=inputs,
-        origin=Artifact.from_record(payload["origin"]),
-        observer=observer,
-        step=payload["step"],
-        device=str(traits.options.get("device", "cpu")),
-        threads=payload["threads"],
-        seed=payload["seed"],
-        batch_sizes=tuple(payload["batch_sizes"]),
-        scratch=Path(payload["scratch"]) if payload.get("scratch") else None,
-        cache=Path(payload["cache"]) if payload.get("cache") else None,
-        calibration=roles.get("calibration"),
-        training=roles.get("training"),
-        validation=roles.get("validation"),
-    )
+    job = _job(payload, traits, channel)
+    observer = job.observer
     _seed_everything(job.seed)
-    attempts = configured_pass(traits, folder).attempts()
+    attempts = configured_pass(traits, Path(payload["folder"])).attempts()
     failures: list[str] = []
     for number, attempt in enumerate(attempts, start=1):
         try:
@@ -105,6 +87,36 @@ def make_artifact(payload: dict[str, Any], channel: Channel | None) -> dict[str,
         "precision": made.precision or source.precision,
         "facts": facts,
     }
+
+
+def check_source(payload: dict[str, Any], channel: Channel | None) -> dict[str, Any]:
+    """Ask a pass that cannot run here what it can say of its source: `findings`, a sentence each."""
+    traits = Traits.from_record(payload["traits"])
+    source = Artifact.from_record(payload["parent"])
+    configured = configured_pass(traits, Path(payload["folder"]))
+    findings = configured.check_source(source, _job(payload, traits, channel))
+    return {"findings": list(findings), "facts": {}}
+
+
+def _job(payload: dict[str, Any], traits: Traits, channel: Channel | None) -> Job:
+    folder, inputs = Path(payload["folder"]), _inputs(payload)
+    roles = {role: _samples(payload["data"][role], folder, inputs) for role in traits.uses}
+    return Job(
+        out=Path(payload["out"]),
+        inputs=inputs,
+        origin=Artifact.from_record(payload["origin"]),
+        observer=_Reporting(channel),
+        step=payload["step"],
+        device=str(traits.options.get("device", "cpu")),
+        threads=payload["threads"],
+        seed=payload["seed"],
+        batch_sizes=tuple(payload["batch_sizes"]),
+        scratch=Path(payload["scratch"]) if payload.get("scratch") else None,
+        cache=Path(payload["cache"]) if payload.get("cache") else None,
+        calibration=roles.get("calibration"),
+        training=roles.get("training"),
+        validation=roles.get("validation"),
+    )
 
 
 def prepare_data(payload: dict[str, Any], channel: Channel | None) -> dict[str, Any]:

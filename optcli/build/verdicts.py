@@ -9,7 +9,7 @@ from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact
 from optcli.build.execute import Done, log_of, repeat_command
 from optcli.build.latency import Found, runner_options
-from optcli.build.plan import Plan, PlannedVariant
+from optcli.build.plan import Plan, PlannedVariant, Step
 from optcli.errors import ExitCode, OptcliError
 from optcli.results import Accuracy, ArtifactSummary, StepSummary, VariantReport, Verdict
 from optcli.store import Store
@@ -29,11 +29,7 @@ def variant_report(
 
     `logs` is the folder of the logs of measuring and judging.
     """
-    if variant.missing:
-        reasons = "; ".join(one.what for one in variant.missing)
-        hints = "; ".join(dict.fromkeys(one.hint for one in variant.missing))
-        return VariantReport(status="skipped", reason=f"{reasons} ({hints})", required=variant.required)
-    steps = [step for step in variant.steps if step.key in done]
+    steps = [step for step in variant.possible if step.key in done]
     summaries = tuple(_step_summary(step.name, step.key, done[step.key], store) for step in steps)
     failed = next((step for step in steps if done[step.key].status == "failed"), None)
     if failed is not None:
@@ -42,6 +38,14 @@ def variant_report(
             status="failed",
             reason=str(error),
             log=_log(store, failed.key),
+            required=variant.required,
+            steps=summaries,
+        )
+    if variant.missing:
+        return VariantReport(
+            status="skipped",
+            reason=_why_not_built(variant),
+            checked=_checked(steps, done),
             required=variant.required,
             steps=summaries,
         )
@@ -68,6 +72,18 @@ def variant_report(
         accuracy=judged.get(variant.name),
         verdicts=() if problem else verdicts(variant, plan, measured, judged),
     )
+
+
+def _why_not_built(variant: PlannedVariant) -> str:
+    reasons = "; ".join(one.what for one in variant.missing)
+    hints = "; ".join(dict.fromkeys(one.hint for one in variant.missing))
+    return f"{reasons} ({hints})"
+
+
+def _checked(steps: Sequence[Step], done: Mapping[str, Done]) -> tuple[str, ...]:
+    """What a pass that cannot run here had to say of the artifact before it."""
+    entries = [done[step.key].entry for step in steps if step.only_checks]
+    return tuple(text for entry in entries if entry for text in entry.record["findings"])
 
 
 def _why_not_run(variant: PlannedVariant) -> str | None:

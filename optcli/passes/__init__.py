@@ -117,6 +117,13 @@ class Pass(Settings):
         """What to try in turn: the next one runs when the one before raised or was found wrong."""
         return (self,)
 
+    def check_source(self, source: Artifact, job: Job) -> tuple[str, ...]:
+        """What can be said, a sentence each, where the pass cannot run for want of something.
+
+        A build asks the passes that have this once the steps before them are done.
+        """
+        return ()
+
 
 def names() -> tuple[str, ...]:
     """The names of all passes: ours and those of installed packages (entry point `optcli.passes`)."""
@@ -154,6 +161,7 @@ class Traits:
     bound_to: dict[str, Any] = field(default_factory=dict)
     uses_batch_sizes: bool = False
     last: bool = False
+    checks_source: bool = False
     reference: str | None = None
 
     @staticmethod
@@ -172,6 +180,7 @@ class Traits:
             bound_to=configured.bound_to() if configured.device_bound else {},
             uses_batch_sizes=configured.uses_batch_sizes,
             last=configured.last,
+            checks_source=type(configured).check_source is not Pass.check_source,
             reference=reference,
         )
 

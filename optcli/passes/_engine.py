@@ -19,6 +19,7 @@ from optcli.engines.building import Job as Build
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job, Made, Pass, Role
+from optcli.passes._engine_coverage import checked
 from optcli.passes._engine_precision import EnginePrecision, Keep, Prepared, prepare
 from optcli.passes._engine_profiles import Wish, wanted
 from optcli.passes._engine_sparsity import two_of_four
@@ -117,6 +118,9 @@ class EnginePass(Pass):
         """What the plan is made to survive, as the sidecar says it."""
         return ()
 
+    def check_source(self, source: Artifact, job: Job) -> tuple[str, ...]:
+        return checked(source, job, self.precision, self._keep(), self.profiles)
+
     def run(self, source: Artifact, job: Job) -> Made:
         try:
             with tempfile.TemporaryDirectory(dir=job.out.parent, prefix="engine-") as folder:
@@ -137,7 +141,7 @@ class EnginePass(Pass):
             source.path,
             folder,
             precision=self.precision,
-            keep=Keep(self.ignored_names, self.ignored_types, self.ignored_patterns),
+            keep=self._keep(),
             strongly_typed=here["strong_typing"],
             product=here["title"],
             job=job,
@@ -155,6 +159,9 @@ class EnginePass(Pass):
         about = self._sidecar(source, job, prepared, build, result)
         sidecar.write(job.out, about)
         return Made(prepared.precision, {**prepared.facts, **_facts(about, prepared, result)})
+
+    def _keep(self) -> Keep:
+        return Keep(self.ignored_names, self.ignored_types, self.ignored_patterns)
 
     def _build(self, prepared: Prepared, job: Job, here: Mapping[str, Any]) -> Build:
         """What the child is asked, its profiles checked against the model."""

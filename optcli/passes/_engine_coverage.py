@@ -3,24 +3,60 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+import tempfile
 from pathlib import Path
 
-from optcli.engines import EngineError, child, driver
+from optcli.artifact import Artifact
+from optcli.engines import EngineError, child, driver, profiles
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
-from optcli.passes._engine_constraints import violations
+from optcli.passes import Job
+from optcli.passes._engine_precision import EnginePrecision, Keep, prepare
+from optcli.passes._engine_profiles import Wish, wanted
 
 _TOLD = 3
 _TIMEOUT_S = 300.0
 
 
-def checked(source: Path) -> list[str]:
-    """One sentence per finding on the ONNX model in a folder: what it is quantized to, what is parsed.
+def checked(
+    source: Artifact, job: Job, precision: EnginePrecision, keep: Keep, wish: Wish
+) -> tuple[str, ...]:
+    """What can be said of an engine before there is one, a sentence each.
 
-    Without a GPU that is all there is to say; nothing raises.
+    Its profiles, the model in its precision with its quantization, and what a parser makes of that. A
+    finding that would fail the build begins with "it would fail".
     """
-    return [*_constraints(source), parsed(source, parser_here())]
+    findings = [_profiles(source, job, wish)]
+    with tempfile.TemporaryDirectory(dir=job.out.parent, prefix="check-") as folder:
+        try:
+            prepared = prepare(
+                source.path,
+                Path(folder),
+                precision=precision,
+                keep=keep,
+                strongly_typed=True,
+                product="TensorRT",
+                job=job,
+            )
+        except StepError as error:
+            findings.append(
+                f"it would fail: {error.message}" + (f" ({error.hint})" if error.hint else "")
+            )
+        else:
+            findings.append(prepared.facts["expectation"])
+            findings.append(parsed(Path(folder), parser_here()))
+    return tuple(findings)
+
+
+def _profiles(source: Artifact, job: Job, wish: Wish) -> str:
+    shapes = onnx_format.input_shapes(onnx_format.outline(source.path))
+    inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
+    try:
+        found = wanted(wish, job)
+        profiles.check(found, inputs, job.batch_sizes)
+    except (StepError, EngineError) as error:
+        return f"it would fail: {error.message}" + (f" ({error.hint})" if error.hint else "")
+    return "its optimization profile fits" if len(found) == 1 else f"its {len(found)} profiles fit"
 
 
 def parser_here() -> str | None:
@@ -57,18 +93,3 @@ def parsed(source: Path, product: str | None) -> str:
     return (
         f"{parser} does not take {told}{more}; of {len(nodes)} nodes, those behind were not looked at"
     )
-
-
-def _constraints(source: Path) -> Iterator[str]:
-    try:
-        model = onnx_format.open(source)
-    except StepError as error:
-        yield error.message
-        return
-    found = violations(model)
-    if found:
-        more = f"; and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
-        told = "; ".join(str(each) for each in found[:_TOLD])
-        yield f"TensorRT cannot take how it is quantized: {told}{more} ({found[0].hint})"
-    elif onnx_format.precision(model) in ("int8", "fp8"):
-        yield f"its quantization to {onnx_format.precision(model)} is as TensorRT wants it"
