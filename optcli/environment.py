@@ -228,22 +228,35 @@ def _gpus() -> list[dict[str, str]]:
     """Clocks, limits and throttling of each GPU, as `nvidia-smi` says."""
     if not has_gpu():
         return []
-    command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader"]
+    return _asked_of_nvidia_smi(_GPU_FIELDS)
+
+
+@cache
+def gpu_models() -> tuple[dict[str, str], ...]:
+    """Model and driver of each GPU, which make runs comparable; empty where nobody tells."""
+    if not has_gpu():
+        return ()
+    return tuple(_asked_of_nvidia_smi(("name", "driver_version")))
+
+
+def _asked_of_nvidia_smi(fields: Sequence[str]) -> list[dict[str, str]]:
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     rows = (line.split(", ") for line in found.stdout.strip().splitlines())
-    return [dict(zip(_GPU_FIELDS, row, strict=False)) for row in rows]
+    return [dict(zip(fields, row, strict=False)) for row in rows]
 
 
 def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
-    """What makes two runs comparable: platform, CPU, cores and library versions."""
+    """What makes two runs comparable: platform, CPU, GPUs and driver, cores and library versions."""
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "cpu": cpu(),
         "cores": usable_cores(),
         "gpu": has_gpu(),
+        "gpu_models": list(gpu_models()),
         "versions": versions(packages),
     }

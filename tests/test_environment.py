@@ -28,6 +28,9 @@ def test_stolen_time_is_read_from_the_first_line(monkeypatch):
 @pytest.fixture
 def with_gpu(monkeypatch):
     monkeypatch.setattr(environment, "has_gpu", lambda: True)
+    monkeypatch.setattr(
+        environment, "gpu_models", environment.gpu_models.__wrapped__
+    )  # nothing is remembered
 
     def answers(stdout=None):
         def run(command, **options):
@@ -45,6 +48,13 @@ def test_clocks_and_throttling_of_gpus_are_what_nvidia_smi_says(with_gpu):
     (gpu,) = environment.conditions()["gpus"]
     assert (gpu["clocks.sm"], gpu["power.limit"]) == ("1980 MHz", "700.00 W")
     assert gpu["clocks_throttle_reasons.active"] == "0x0000000000000001"
+
+
+def test_model_and_driver_of_gpus_are_part_of_what_is_compared(with_gpu):
+    with_gpu("NVIDIA H200, 580.65.06\n")
+    assert environment.describe()["gpu_models"] == [
+        {"name": "NVIDIA H200", "driver_version": "580.65.06"}
+    ]
 
 
 def test_a_gpu_that_cannot_be_asked_is_no_error(with_gpu):

@@ -82,6 +82,10 @@ class RemoteExecution:
         """Nanoseconds of the last call by the other process's clock."""
         return self._answer.get("ns")
 
+    def peak_bytes(self) -> int:
+        """The most memory that process has held, above itself without TensorRT and an engine."""
+        return int(self._ask({"do": "memory"})["peak_bytes"])
+
     def describe(self) -> dict[str, Any]:
         """What runs there."""
         return self._ask({"do": "describe"})

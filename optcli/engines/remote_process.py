@@ -6,6 +6,7 @@ between, as `{"log": [severity, text]}`:
     {"do": "open", "open": "module:name", "job": {...}, "folder": ...}   -> inputs, what was opened
     {"do": "call", "layout": [...]}                                      -> layout of the outputs, times
     {"do": "describe"}                                                   -> what runs here
+    {"do": "memory"}                                                     -> the most memory held so far
     {"do": "end"}                                                        -> nothing; the process ends
 """
 
@@ -35,6 +36,7 @@ class Serving:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        self._empty_bytes = _high_water_bytes()
         self._execution: Any = None
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -68,6 +70,9 @@ class Serving:
     def _describe(self, command: dict[str, Any]) -> dict[str, Any]:
         return dict(self._execution.describe())
 
+    def _memory(self, command: dict[str, Any]) -> dict[str, Any]:
+        return {"peak_bytes": max(0, _high_water_bytes() - self._empty_bytes)}
+
     def _end(self, command: dict[str, Any]) -> dict[str, Any]:
         if self._execution is not None:
             self._execution.close()
@@ -76,6 +81,16 @@ class Serving:
     def _heard(self, line: Line) -> None:
         if line.severity in _SAID:
             self.send({"log": [line.severity, line.text]})
+
+
+def _high_water_bytes() -> int:
+    """The most resident memory so far. Not `ru_maxrss`, which survives `exec` from a large parent."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    lines = (line.split() for line in status.splitlines())
+    return next((int(words[1]) * 1024 for words in lines if words[:1] == ["VmHWM:"]), 0)
 
 
 def main() -> None:

@@ -79,7 +79,8 @@ class Process:
             return self._round(command["batch_size"], command["calls"], command["lead_in"])
         return {
             "observed": self._runner.observed(),
-            "peak_memory_bytes": max(0, memory.high_water_bytes() - self._empty_bytes),
+            "peak_memory_bytes": max(0, memory.high_water_bytes() - self._empty_bytes)
+            + self._runner.elsewhere_bytes(),
             "peak_gpu_memory_bytes": self._gpu.peak_bytes if self._gpu else None,
         }
 

@@ -101,6 +101,10 @@ class Runner(Settings):
         """
         return None
 
+    def elsewhere_bytes(self) -> int:
+        """The most memory of another process that holds the model for this one; 0: none does."""
+        return 0
+
     def observed(self) -> dict[str, Any]:
         """What only calls have shown, beside `effective`: whether a CUDA graph could be recorded."""
         return {}

@@ -91,6 +91,14 @@ def test_what_runs_there_is_described(opened):
     assert found["cuda_graphs"] == "off (not wanted)"
 
 
+def test_memory_is_counted_over_there(opened):
+    execution = opened()
+    before = execution.peak_bytes()
+    assert before > 0  # NumPy, if nothing else
+    call(execution, np.ones((8, 3), "float32"))
+    assert execution.peak_bytes() >= before
+
+
 def test_errors_come_over_with_place_and_hint(opened):
     execution = opened()
     with pytest.raises(EngineError, match=r"profile 0 takes \[1, 3\] to \[8, 3\]") as raised:

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from scripted import ScriptedChild
 
-from optcli import latency
+from optcli import environment, latency
 from optcli.artifact import Artifact, Format
 from optcli.latency import process
 from optcli.observer import Silent
@@ -124,6 +125,25 @@ def test_raw_times_of_both_regions_are_kept(measured, tmp_path):
     assert kept["engine"].device_ns.shape == kept["engine"].ns.shape
     assert np.all(kept["engine"].device_ns == 1_500_000)
     assert latency.to_results(again) == latency.to_results(found)
+
+
+def test_clocks_and_throttling_of_gpus_stand_before_and_after(measured, monkeypatch):
+    clocks = iter([{"gpus": [{"clocks.sm": "1980 MHz"}]}, {"gpus": [{"clocks.sm": "1200 MHz"}]}])
+    monkeypatch.setattr(environment, "conditions", lambda: next(clocks))
+    found = latency.protocol(measured("cuda", "engine", baseline="cuda"))
+    assert found["conditions"]["before"]["gpus"] == [{"clocks.sm": "1980 MHz"}]
+    assert found["conditions"]["after"]["gpus"] == [{"clocks.sm": "1200 MHz"}]
+    assert found["device_region"] is True
+
+
+def test_what_only_calls_show_is_in_the_effective_settings(measured, monkeypatch):
+    def memory(self, command):
+        return {"peak_memory_bytes": 1, "observed": {"cuda_graphs": "on"}}
+
+    monkeypatch.setattr(ScriptedChild, "do_memory", memory)
+    found = measured("cuda", "engine", baseline="cuda")
+    assert found.opened["engine"].effective["cuda_graphs"] == "on"
+    assert found.opened["engine"].effective["precision"] == "fp32"
 
 
 def test_verdicts_judge_whole_calls(measured):

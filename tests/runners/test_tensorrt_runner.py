@@ -122,6 +122,7 @@ def test_it_is_measured_in_both_regions(settings, tmp_path):
         measuring.answer({"do": "open"})
         warm = measuring.answer({"do": "warm", "batch_size": 8, "calls": 3, "seconds": 60.0})
         timed = measuring.answer({"do": "round", "batch_size": 8, "calls": 4, "lead_in": 1})
+        elsewhere = measuring._runner.elsewhere_bytes()
         held = measuring.answer({"do": "memory"})
     finally:
         measuring.close()
@@ -129,6 +130,8 @@ def test_it_is_measured_in_both_regions(settings, tmp_path):
     assert len(timed["ns"]) == 4
     assert timed["device_ns"] == [round(fake_tensorrt.MS * 1e6)] * 4
     assert held["observed"]["cuda_graphs"] == "on"
+    assert (elsewhere > 0) is bool(settings)
+    assert held["peak_memory_bytes"] >= elsewhere
 
 
 def test_nothing_is_run_that_was_not_opened():
