@@ -96,6 +96,8 @@ def test_a_signal_ends_the_build_cleanly(place, nothing_lost, number, code, says
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Tests that run in the background or under nohup inherit ignored signals.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while len(living(mark)) < 4 and time.monotonic() < deadline:  # the step's own child hangs as well
