@@ -132,7 +132,7 @@ def _profiles(
 
 
 def _watch(found: Bindings, config: Any, talk: Talk) -> None:
-    if found.has("IProgressMonitor", "phase_start") and hasattr(config, "progress_monitor"):
+    if found.has("IProgressMonitor", "phase_start") and found.has("IBuilderConfig", "progress_monitor"):
         config.progress_monitor = progress_monitor(found.module, talk)
 
 

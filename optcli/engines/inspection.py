@@ -178,6 +178,8 @@ def _computed(layer: Mapping[str, Any], inspected: Mapping[str, Any]) -> str:
     name = re.escape(layer["name"])
     whole = re.compile(rf"(?<![\w/.]){name}(?![\w/.])")
     for each in inspected["layers"]:
+        if _is_reformat(each):
+            continue
         if whole.search(each["name"]) or whole.search(each["metadata"]):
             return str(each["precision"])
     return ""
