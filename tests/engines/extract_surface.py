@@ -12,14 +12,40 @@ import json
 import sys
 
 # What is built and run with, and what 11 took away.
-WANTED = """
-    Builder IBuilderConfig INetworkDefinition OnnxParser ParserError ILayer ITensor ILogger
-    IOptimizationProfile IProgressMonitor ITimingCache IHostMemory Runtime ICudaEngine EngineInspector
-    IExecutionContext Refitter OnnxParserRefitter IInt8EntropyCalibrator2 BuilderFlag
-    NetworkDefinitionCreationFlag MemoryPoolType ProfilingVerbosity LayerType HardwareCompatibilityLevel
-    PreviewFeature TacticSource OnnxParserFlag DataType LayerInformationFormat ComputeCapability
-    TensorIOMode
-""".split()
+WANTED = {
+    "Builder",
+    "IBuilderConfig",
+    "INetworkDefinition",
+    "OnnxParser",
+    "ParserError",
+    "ILayer",
+    "ITensor",
+    "ILogger",
+    "IOptimizationProfile",
+    "IProgressMonitor",
+    "ITimingCache",
+    "IHostMemory",
+    "Runtime",
+    "ICudaEngine",
+    "EngineInspector",
+    "IExecutionContext",
+    "Refitter",
+    "OnnxParserRefitter",
+    "IInt8EntropyCalibrator2",
+    "BuilderFlag",
+    "NetworkDefinitionCreationFlag",
+    "MemoryPoolType",
+    "ProfilingVerbosity",
+    "LayerType",
+    "HardwareCompatibilityLevel",
+    "PreviewFeature",
+    "TacticSource",
+    "OnnxParserFlag",
+    "DataType",
+    "LayerInformationFormat",
+    "ComputeCapability",
+    "TensorIOMode",
+}
 
 
 def surface(module):

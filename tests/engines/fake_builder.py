@@ -12,7 +12,6 @@ from pathlib import Path
 
 SURFACES = Path(__file__).with_name("surface")
 VERSIONS = ("8.6.0", "10.16.1.11", "11.4.0.106")
-OPEN = ("script", "said", "module")
 
 
 class Script:
@@ -37,7 +36,9 @@ def module(version, script=None, product="tensorrt"):
         setattr(made, name, enum.IntEnum(name, members, start=0, module=product))
     for name, attributes in surface["classes"].items():
         kind = globals().get(f"Fake{name}", Guarded)
-        setattr(made, name, type(name, (kind,), {"_allowed": frozenset(attributes), "_module": made}))
+        unset = {each: None for each in attributes if not hasattr(kind, each)}
+        about = {"_allowed": frozenset(attributes), "_module": made}
+        setattr(made, name, type(name, (kind,), {**unset, **about}))
     return made
 
 

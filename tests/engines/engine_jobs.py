@@ -1,0 +1,42 @@
+"""Jobs for a child process of the engines' room: what goes wrong there, on demand."""
+
+import os
+import signal
+import time
+
+from optcli.engines import EngineError
+from optcli.engines.messages import Line
+
+SAID = "Could not find any implementation for node conv1."
+
+
+def echo(job, talk):
+    talk.progress(0.5, "half")
+    talk.warn("careful")
+    print("this goes to standard error")
+    return job
+
+
+def crash(job, talk):
+    talk.heard(Line("E", "first"))
+    talk.heard(Line("E", SAID))
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def hang(job, talk):
+    talk.heard(Line("W", "Using an old kernel"))
+    talk.send({"pid": os.getpid()})
+    time.sleep(600)
+
+
+def refuse(job, talk):
+    raise EngineError("no", place="here", hint="try again", lines=["[E] x"])
+
+
+def fail(job, talk):
+    talk.heard(Line("E", SAID))
+    raise ValueError("odd")
+
+
+def leave(job, talk):
+    os._exit(3)

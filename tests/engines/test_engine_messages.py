@@ -1,0 +1,115 @@
+"""What TensorRT says, and what it means: the texts as its versions write them."""
+
+import types
+
+import pytest
+
+from optcli.engines import messages
+from optcli.engines.messages import Line
+
+SAID = [
+    (
+        "Serialization assertion header.magicTag == kEXPECTED_MAGIC_TAG failed. Trying to load an "
+        "engine created with incompatible serialization version (0 != 1)",
+        "this is no engine of this product",
+    ),
+    (
+        "magicTagRead == kMAGIC_TAG failed. Magic tag does not match",
+        "this is no engine of this product",
+    ),
+    ("Serialization assertion plan.header.size == blobSize failed", "the engine file is truncated"),
+    (
+        "Serialization assertion stdVersionRead == kSERIALIZATION_VERSION failed. Version tag does not "
+        "match. Note: Current Version: 237, Serialized Engine Version: 239",
+        "serialization version 239, here 237",
+    ),
+    (
+        "The engine plan file is not compatible with this version of TensorRT, expecting library "
+        "version 10.16.1.11 got 8.6.0.12, please rebuild.",
+        "TensorRT 8.6.0.12 built this engine, and TensorRT 10.16.1.11 is here",
+    ),
+    (
+        "The engine plan file is generated on an incompatible device, expecting compute 8.6 got "
+        "compute 7.5, please rebuild.",
+        "built for compute capability 7.5, and the GPU here has 8.6",
+    ),
+    ("CUDA initialization failure with error: 35", "CUDA error 35: the driver is missing"),
+    (
+        "IRuntime::deserializeCudaEngine: Error Code 1: Cuda Runtime (In ScopedCudaStream "
+        "(cudaError 35: x))",
+        "CUDA error 35",
+    ),
+    (
+        "Network has dynamic or shape inputs, but no optimization profile has been defined.",
+        "no optimization profile says how far",
+    ),
+    (
+        "Invalid optimization profiles for input tensors x, please ensure that the optimization "
+        "profiles satisfy MIN<=OPT<=MAX.",
+        "an optimization profile of x is not min <= opt <= max",
+    ),
+    (
+        "Dimension mismatch for tensor x and profile 0. At dimension axis 1, profile has min=5, opt=5, "
+        "max=5 but tensor has 4.",
+        "fixes dimension 1 of x to 4, and profile 0 says 5",
+    ),
+    (
+        "MODEL_DESERIALIZE_FAILED: Assertion failed: model->ParseFromCodedStream(&codedInput): Failed "
+        "to parse the ONNX model.",
+        "this is no ONNX model",
+    ),
+    (
+        'INVALID_NODE bad1 NoSuchOp: creator && "Plugin not found, are the plugin name, version, and '
+        'namespace correct?"',
+        "the parser knows no such operator",
+    ),
+    (
+        "Assertion failed: shiftIsAllZeros(zeroPoint): Non-zero zero point is not supported.",
+        "quantized asymmetrically",
+    ),
+    (
+        "Unable to load library: libnvinfer_lean.so.1",
+        "carries the lean runtime, and libnvinfer_lean.so.1",
+    ),
+    (
+        "Error Code 1: Myelin (x graph_jit.cpp:278: CHECK(status == CUDA_SUCCESS) failed. y)",
+        "the builder needs a GPU, and found none",
+    ),
+]
+
+
+@pytest.mark.parametrize(("said", "wanted"), SAID)
+def test_what_it_means(said, wanted):
+    found = messages.meaning([Line("I", "Loaded engine"), Line("E", said)])
+    assert found is not None
+    assert wanted in found.text
+    assert found.hint
+    assert "{" not in found.text + found.hint.replace("{min", "").replace("`batch: {", "")
+
+
+def test_what_is_not_known_stays_as_it_was_said():
+    error = messages.explained("it failed", [Line("E", "Internal mystery 42"), Line("I", "bye")])
+    assert error.message == "it failed\n  TensorRT said: [E] Internal mystery 42"
+    assert error.hint == ""
+    assert error.lines == ("[E] Internal mystery 42",)
+
+
+def test_the_first_that_is_known_is_the_cause():
+    lines = [Line("E", "CUDA initialization failure with error: 35"), Line("E", SAID[2][0])]
+    assert "CUDA error 35" in messages.explained("it failed", lines).message
+
+
+def test_warnings_are_shown_where_there_is_no_error_and_no_line_twice():
+    lines = [Line("W", "a"), Line("W", "a"), Line("I", "b")]
+    assert messages.last_errors(lines) == ["[W] a"]
+    assert messages.last_errors([*lines, Line("F", "c")]) == ["[F] c"]
+    assert messages.last_errors([]) == []
+
+
+def test_the_logger_hands_on_every_line_with_its_severity():
+    heard = []
+    module = types.SimpleNamespace(ILogger=object)
+    log = messages.collector(module, heard.append)
+    log.log(types.SimpleNamespace(name="INTERNAL_ERROR"), " bad \n")
+    log.log("Severity.WARNING", "hm")
+    assert heard == [Line("F", "bad"), Line("W", "hm")]
