@@ -269,3 +269,30 @@ def test_layers_of_other_shapes_are_not_compared(onnx_floats, layers, tmp_path):
     assert isinstance(model, onnx.ModelProto)
     found = layers(onnx_floats, saved(onnx_format, model, tmp_path / "pruned", Format.ONNX))
     assert "[1, 8, 16, 16]" in found.reason
+
+
+def test_weights_are_not_looked_for_along_every_path(monkeypatch):
+    """Each branch doubles the paths from a product of activations back to the input."""
+    from openvino import opset13
+
+    from optcli.accuracy.layers import openvino as room
+
+    value = opset13.parameter([2, 2], np.float32)
+    for _ in range(40):
+        value = opset13.multiply(opset13.add(value, value), opset13.subtract(value, value))
+    product = opset13.matmul(value, value, False, False)
+    calls = []
+    looking = room._values
+
+    def counted(port):
+        calls.append(port)
+        assert len(calls) < 500, "they double"
+        return looking(port)
+
+    monkeypatch.setattr(room, "_values", counted)
+    assert room._values(product.input_value(1)) is None
+    weights = opset13.multiply(
+        opset13.convert(opset13.constant(np.array([[1, 2]], np.int8)), "f32"),
+        opset13.constant(np.float32(0.5)),
+    )
+    assert room._values(weights.output(0)).tolist() == [[0.5, 1.0]]

@@ -21,6 +21,8 @@ _PRODUCTS = frozenset(
     {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "MatMul"}
     | {"GroupConvolutionBackpropData"}
 )
+# What lies between integer weights and the layer that reads them.
+_OF_CONSTANTS = frozenset({"Convert", "Subtract", "Multiply", "Reshape"})
 
 
 @dataclass(frozen=True)
@@ -225,15 +227,18 @@ def _values(port: Any) -> np.ndarray | None:
     kind = node.get_type_name()
     if kind == "Constant":
         return np.asarray(node.data, np.float32)
-    inputs = [_values(each) for each in node.input_values()]
-    if not inputs or any(each is None for each in inputs):
+    if kind not in _OF_CONSTANTS:
         return None
+    inputs = []
+    for each in node.input_values():
+        array = _values(each)
+        if array is None:  # at once: paths through a network double with every branch
+            return None
+        inputs.append(array)
     if kind == "Convert":
         return inputs[0]
     if kind == "Subtract":
-        return np.asarray(inputs[0] - inputs[1])  # type: ignore[operator]
+        return np.asarray(inputs[0] - inputs[1])
     if kind == "Multiply":
-        return np.asarray(inputs[0] * inputs[1])  # type: ignore[operator]
-    if kind == "Reshape":
-        return np.reshape(inputs[0], tuple(port.get_shape()))  # type: ignore[arg-type]
-    return None
+        return np.asarray(inputs[0] * inputs[1])
+    return np.reshape(inputs[0], tuple(port.get_shape()))
