@@ -269,9 +269,8 @@ class Execution:
         found = {"numpy": None}
         for step in self._plan.steps().values():
             if self._store.peek("artifact", step.key) is None:
-                runner = find_runner(DEFAULTS[step.format]) if step.format in DEFAULTS else None
-                runs = runner.needs.packages if runner and not runner.needs.gpu else ()  # unchecked
-                found.update(dict.fromkeys((*step.needs.packages, *runs)))
+                check = find_runner(DEFAULTS[step.format]).needs  # there is none where it takes a GPU
+                found.update(dict.fromkeys(step.needs.packages + check.packages * (not check.gpu)))
         return list(found)
 
     def _environment(self) -> dict[str, str]:

@@ -1,11 +1,17 @@
-"""The fake TensorRT has nothing that the real ones lack: what an execution calls is there."""
+"""The fake TensorRT has nothing that the real ones lack: what an execution calls is there.
+
+Held against what `extract_surface.py` wrote down of 8.6 to 11.4, and against TensorRT-RTX itself.
+"""
 
 import importlib
+import json
+from pathlib import Path
 
 import fake_tensorrt
 import pytest
 
 CLASSES = ("Runtime", "ICudaEngine", "IExecutionContext", "Refitter", "OnnxParserRefitter")
+SURFACES = sorted((Path(__file__).parent / "surface").glob("*.json"))
 ENUMS = ("DataType", "TensorIOMode", "TensorLocation")
 
 
@@ -29,6 +35,18 @@ def rtx():
 
 
 @pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("version", SURFACES, ids=[path.stem for path in SURFACES])
+def test_every_version_has_what_the_fake_has(version, name):
+    known = json.loads(version.read_text())["classes"]
+    if name not in known:
+        assert name == "OnnxParserRefitter"  # opening.py asks before it uses it
+        assert version.stem == "tensorrt-8.6.0"
+        return
+    lacking = (public(getattr(fake_tensorrt, name)) | INSTANCES.get(name, set())) - set(known[name])
+    assert not lacking
+
+
+@pytest.mark.parametrize("name", CLASSES)
 def test_what_the_fake_has_the_real_one_has(rtx, name):
     kind = getattr(fake_tensorrt, name)
     lacking = (public(kind) | INSTANCES.get(name, set())) - set(dir(getattr(rtx, name)))
@@ -42,6 +60,11 @@ def test_what_only_tensorrt_rtx_has(rtx):
     for name in ("IRuntimeConfig", "IRuntimeCache"):
         assert public(getattr(fake_tensorrt, name)) <= set(dir(getattr(rtx, name)))
     assert {each.name for each in fake.CudaGraphStrategy} <= set(rtx.CudaGraphStrategy.__members__)
+
+
+def test_there_are_surfaces():
+    assert {path.stem.partition("-")[0] for path in SURFACES} == {"tensorrt", "tensorrt_rtx"}
+    assert len(SURFACES) >= 4
 
 
 @pytest.mark.parametrize("name", ENUMS)
