@@ -13,7 +13,7 @@ from optcli.artifact import Format
 from optcli.build import quiet
 from optcli.build.opening import Opened, find, open_all
 from optcli.digest import of_value
-from optcli.errors import ExitCode, UsageError
+from optcli.errors import ExitCode, MissingError, UsageError
 from optcli.latency import Candidate, Measured
 from optcli.observer import Observer, Silent
 from optcli.results import ArtifactSummary, RecipeSummary, Report, VariantReport
@@ -42,13 +42,13 @@ def bench(
     `inputs` are found by looking where none are given; `samples` is an .npz with arrays `[n, ...]` by
     their names, else inputs are random. `runner` runs all of them, by default each format's own.
     `trust` lets code run that is not from the own `store`. A file that fails costs its row. Raises
-    `UsageError`, `InputError` and `TrustError`.
+    `UsageError`, `InputError`, `TrustError` and, for a runtime or GPU that is not here, `MissingError`.
     """
     began = _now()
     observer = observer or Silent()
     targets = find(files, Store(Store.default_root(store)), trust=trust)
     for target in targets:
-        _runner(Format(target.format), runner, target.path)
+        _require_runtime(_runner(Format(target.format), runner, target.path), target.path)
     with tempfile.TemporaryDirectory(prefix="optcli-bench-") as scratch:
         opened, specs = open_all(targets, Path(scratch), inputs, max(batch_sizes))
         for each in opened:
@@ -87,6 +87,12 @@ def _runner(format: Format, wanted: str | None, path: Path) -> str:
             hint="leave --runner out: each format has its own",
         )
     return name
+
+
+def _require_runtime(name: str, path: Path) -> None:
+    """What the file runs in is here, its GPU included. Raises `MissingError`."""
+    for missing in environment.missing(runners.find(name)().requires()):
+        raise MissingError(missing.what, place=str(path), hint=missing.hint)
 
 
 def _candidate(opened: Opened, runner: str | None) -> Candidate:

@@ -1,11 +1,14 @@
 """A real engine of TensorRT-RTX through a build, where there is no GPU to run it."""
 
+import shutil
+
 import pytest
 from tiny_project import DATA
 
 from optcli import environment
+from optcli.build.bench import bench
 from optcli.engines import driver, sidecar
-from optcli.errors import RunnerError
+from optcli.errors import InputError, MissingError, RunnerError, TrustError
 from optcli.inspection import resolve
 from optcli.report import text
 from optcli.runners import find
@@ -55,3 +58,23 @@ def test_the_engine_itself_says_what_is_missing(project, monkeypatch):
         find("tensorrt_rtx")().open(opened.artifact, (spec,))
     assert raised.value.place.endswith(sidecar.PLAN)
     assert "nvidia-smi" in raised.value.hint
+
+
+def test_model_files_are_refused_where_they_cannot_run(project, monkeypatch):
+    """`optcli bench` on the engine: trusted or not, from the own store or from elsewhere."""
+    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'optcli[trt-rtx]'")
+    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n")
+    project.build()
+    own = project.artifacts / "tiny" / "engine"
+    with pytest.raises(MissingError, match="no NVIDIA GPU") as raised:
+        bench([own], store=project.store)
+    assert raised.value.place == str(own)
+    elsewhere = project.folder / "elsewhere"
+    shutil.copytree(own, elsewhere)
+    with pytest.raises(TrustError, match="native code, and not from this store") as refused:
+        bench([elsewhere], store=project.folder / "another-store")
+    assert "--trust" in refused.value.hint
+    (own / sidecar.PLAN).write_bytes(b"another plan")
+    with pytest.raises((TrustError, InputError)):
+        bench([own], store=project.store)
