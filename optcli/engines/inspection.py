@@ -85,19 +85,22 @@ def engine(bindings: Bindings, opened: Any) -> dict[str, Any]:
 
 
 def described(text: str) -> dict[str, Any]:
-    """What an inspector's JSON says: `layers` (name, type, precision, tactic, metadata) and counts.
+    """What an inspector's JSON says: layers and counts.
 
-    Without detailed profiling verbosity layers are bare names, and `detailed` is false. `reformats`
-    counts layers that only change how a tensor lies in memory, or its type.
+    Each of `layers` has name, type, precision, tactic, metadata and reformat. Without detailed
+    profiling verbosity layers are bare names, and `detailed` is false. `reformats` counts those that
+    only change how a tensor lies in memory, or its type.
     """
     content = json.loads(text)
     listed = content.get("Layers", [])
     layers = [_engine_layer(each) for each in listed]
     precisions = Counter(layer["precision"] for layer in layers if layer["precision"])
+    for layer in layers:
+        layer["reformat"] = _is_reformat(layer)
     return {
         "detailed": any(isinstance(each, dict) for each in listed),
         "layers": layers,
-        "reformats": sum(_is_reformat(layer) for layer in layers),
+        "reformats": sum(layer["reformat"] for layer in layers),
         "precisions": dict(sorted(precisions.items())),
     }
 
@@ -178,7 +181,7 @@ def _computed(layer: Mapping[str, Any], inspected: Mapping[str, Any]) -> str:
     name = re.escape(layer["name"])
     whole = re.compile(rf"(?<![\w/.]){name}(?![\w/.])")
     for each in inspected["layers"]:
-        if _is_reformat(each):
+        if each["reformat"]:
             continue
         if whole.search(each["name"]) or whole.search(each["metadata"]):
             return str(each["precision"])

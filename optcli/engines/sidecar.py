@@ -32,8 +32,10 @@ class Sidecar:
     where the engine was built without a GPU. `targets` are the compute capabilities that
     TensorRT-RTX built for; `compatible` says what the plan was made to survive: `version`,
     `ampere_plus` or `same_compute_capability`. `profiles` hold, per input, the shapes `min`, `opt`
-    and `max`. `flags` are TensorRT's builder flags, `stripped` whether the plan holds no weights.
-    Digests are SHA-256 of files.
+    and `max`. `layers` are those of the engine as its inspector gave them (`name`, `type`,
+    `precision`, `tactic`, `reformat`), none where it could not be opened; `network` holds `type` and
+    `precision` of each that the parser saw. `flags` are TensorRT's builder flags, `stripped`
+    whether the plan holds no weights. Digests are SHA-256 of files.
     """
 
     product: str
@@ -51,6 +53,8 @@ class Sidecar:
     profiles: tuple[Mapping[str, Any], ...] = ()
     inputs: tuple[Mapping[str, Any], ...] = ()
     outputs: tuple[Mapping[str, Any], ...] = ()
+    layers: tuple[Mapping[str, Any], ...] = ()
+    network: tuple[Mapping[str, Any], ...] = ()
     flags: tuple[str, ...] = ()
     stripped: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -14,7 +12,7 @@ from pydantic import Field, model_validator
 
 from optcli import environment
 from optcli.artifact import Artifact, Format
-from optcli.engines import EngineError, child, driver, inspection, profiles, sidecar
+from optcli.engines import EngineError, child, profiles, sidecar
 from optcli.engines.building import Job as Build
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
@@ -22,6 +20,7 @@ from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._engine_coverage import checked
 from optcli.passes._engine_precision import EnginePrecision, Keep, Prepared, prepare
 from optcli.passes._engine_profiles import Wish, wanted
+from optcli.passes._engine_record import facts, gpu_here, written
 from optcli.passes._engine_sparsity import two_of_four
 from optcli.passes._onnx_models import Patterns
 
@@ -104,7 +103,7 @@ class EnginePass(Pass):
 
     def bound_to(self) -> dict[str, Any]:
         version = environment.version_in(self.interpreter(), self.product)
-        return {"product": self.product, "version": version, "gpu": _gpu()}
+        return {"product": self.product, "version": version, "gpu": gpu_here()}
 
     def flags(self) -> dict[str, bool]:
         """Builder flags of the product's own, by name."""
@@ -156,9 +155,18 @@ class EnginePass(Pass):
         )
         if self.strip_weights:
             shutil.copytree(folder, job.out / WEIGHTS)
-        about = self._sidecar(source, job, prepared, build, result)
+        about = written(
+            source.path / onnx_format.FILE,
+            job.out / sidecar.PLAN,
+            prepared,
+            build,
+            result,
+            compatible=self.compatible(),
+            stripped=self.strip_weights,
+            settings=self.model_dump(mode="json", exclude={"python"}),
+        )
         sidecar.write(job.out, about)
-        return Made(prepared.precision, {**prepared.facts, **_facts(about, prepared, result)})
+        return Made(prepared.precision, {**prepared.facts, **facts(about, prepared, result)})
 
     def _keep(self) -> Keep:
         return Keep(self.ignored_names, self.ignored_types, self.ignored_patterns)
@@ -204,82 +212,9 @@ class EnginePass(Pass):
             flags["SPARSE_WEIGHTS"] = sparse > 0
         return flags
 
-    def _sidecar(
-        self, source: Artifact, job: Job, prepared: Prepared, build: Build, result: Mapping[str, Any]
-    ) -> sidecar.Sidecar:
-        device = result["device"] or {}
-        plan = job.out / sidecar.PLAN
-        return sidecar.Sidecar(
-            product=result["product"],
-            version=result["version"],
-            plan_sha256=sidecar.sha256_of(plan),
-            plan_bytes=plan.stat().st_size,
-            onnx_sha256=sidecar.sha256_of(source.path / onnx_format.FILE),
-            precision=prepared.precision,
-            cuda=device.get("cuda"),
-            driver=device.get("driver"),
-            gpu=device.get("name"),
-            compute_capability=device.get("compute_capability"),
-            targets=tuple(build.targets),
-            compatible=self.compatible(),
-            profiles=tuple(build.profiles),
-            inputs=tuple(result["network"]["inputs"]),
-            outputs=tuple(result["network"]["outputs"]),
-            flags=tuple(result["flags"]),
-            stripped=self.strip_weights,
-            settings=self.model_dump(mode="json", exclude={"python"}),
-            python=result["python"],
-        )
-
-
-def _gpu() -> dict[str, Any] | None:
-    """The first GPU here, as far as an engine depends on it; None without one."""
-    if not driver.present():
-        return None
-    found = asdict(driver.devices()[0])
-    return {name: found[name] for name in ("name", "compute_capability", "driver")}
-
-
-def timing_cache(job: Job, product: str, version: str) -> str | None:
-    """The file of timings for this product, version, GPU and driver; None where none is kept."""
-    gpu = _gpu()
-    if job.cache is None or gpu is None:
-        return None
-    parts = (product, version, gpu["name"], gpu["compute_capability"], gpu["driver"])
-    name = re.sub(r"[^\w.]+", "-", "_".join(str(part) for part in parts))
-    return str(job.cache / "timing" / f"{name}.cache")
-
 
 def _heard(event: Mapping[str, Any], job: Job) -> None:
     if "progress" in event:
         job.progress(*event["progress"])
     elif "warned" in event:
         job.warn(event["warned"])
-
-
-def _facts(about: sidecar.Sidecar, prepared: Prepared, result: Mapping[str, Any]) -> dict[str, Any]:
-    """What was built; on a GPU what its inspector says, else what the network promises."""
-    found: dict[str, Any] = {
-        "engine": {
-            **{name: getattr(about, name) for name in ("product", "version", "gpu", "driver")},
-            "profiles": list(about.profiles),
-            "flags": list(about.flags),
-            "targets": list(about.targets),
-            "seconds": result["seconds"],
-            "plan_bytes": about.plan_bytes,
-            "timing_cache": result["timing_cache"],
-        }
-    }
-    inspected = result["engine"]
-    if inspected is None:
-        found["expectation_by"] = "the model, for no GPU is here"
-        return found
-    counted = {name: inspected[name] for name in ("detailed", "reformats", "precisions")}
-    layers = [
-        {name: each[name] for name in ("name", "precision", "tactic")} for each in inspected["layers"]
-    ]
-    found["engine"] |= {"inspected": {**counted, "layers": layers}}
-    if inspected["detailed"]:
-        expected = inspection.expectation(prepared.precision, result["network"], inspected)
-        found |= {"expectation": expected["text"], "expectation_by": "the engine's inspector"}
-    return found

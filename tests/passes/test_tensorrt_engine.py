@@ -137,7 +137,8 @@ def test_an_engine_with_its_sidecar_and_facts(run, builder, source):
     assert made.facts["expectation_by"] == "the engine's inspector"
     inspected = made.facts["engine"]["inspected"]
     assert inspected["reformats"] == 0
-    assert inspected["layers"] == [{"name": "/MatMul", "precision": "fp16", "tactic": "gemm_f16"}]
+    layer = {"name": "/MatMul", "type": "gemm", "precision": "fp16", "tactic": "gemm_f16"}
+    assert inspected["layers"] == [{**layer, "reformat": False}] == list(about.layers)
     assert 0.5 in heard.fractions
     assert "hm" in heard.warnings
 

@@ -1,0 +1,73 @@
+"""Into engines: what the sidecar says of a sound plan; the plan itself opens on its own GPU only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from optcli.engines import TITLES
+from optcli.engines.sidecar import Sidecar
+from optcli.errors import UsageError
+from optcli.formats.tensorrt import check_product
+from optcli.inspection.findings import operators
+
+
+def look_into(path: Path, product: str) -> dict[str, Any]:
+    """Findings of the engine in a folder. Raises `InputError` where plan and sidecar do not fit."""
+    if not path.is_dir():
+        raise UsageError(
+            "an engine is its folder: what built it stands in engine.json, beside the plan",
+            place=str(path),
+            hint="name the folder",
+        )
+    about = check_product(path, product)
+    return {
+        "precision": about.precision,
+        "inputs": list(about.inputs) or None,
+        "outputs": list(about.outputs) or None,
+        **_layers(about),
+        "notes": [*_made(about), *_profiles(about)],
+    }
+
+
+def _layers(about: Sidecar) -> dict[str, Any]:
+    """Layers by type and precision: those of the engine, else those that the parser saw."""
+    found, are = about.layers, "layers of the engine"
+    if not found:
+        found, are = (
+            about.network,
+            "layers of the parsed network (no GPU was there to inspect the engine)",
+        )
+    counts = Counter((each["type"] or "layer", each["precision"] or "?") for each in found)
+    return {"operators": operators(counts), "operators_are": are} if counts else {}
+
+
+def _made(about: Sidecar) -> list[str]:
+    title = f"{TITLES[about.product]} {about.version}"
+    where = f"on {about.gpu} (compute capability {about.compute_capability}, driver {about.driver})"
+    made = f"built by {title} {where if about.gpu else 'without a GPU'}"
+    if about.targets:
+        made += f" for {', '.join(about.targets)}"
+    notes = [made, f"builder flags: {', '.join(about.flags) or 'none'}"]
+    if about.compatible:
+        notes.append(f"made to run elsewhere too: {', '.join(about.compatible)}")
+    if about.stripped:
+        notes.append("the plan holds no weights: they lie beside it and are put back in")
+    if about.layers:
+        moved = sum(each["reformat"] for each in about.layers)
+        notes.append(f"{moved} of {len(about.layers)} layers only change how a tensor lies in memory")
+    return notes
+
+
+def _profiles(about: Sidecar) -> list[str]:
+    notes = []
+    for number, profile in enumerate(about.profiles):
+        said = (
+            f"{name} "
+            + " to ".join("x".join(map(str, bounds[end])) for end in ("min", "max"))
+            + f", best at {'x'.join(map(str, bounds['opt']))}"
+            for name, bounds in profile.items()
+        )
+        notes.append(f"optimization profile {number}: {'; '.join(said)}")
+    return notes

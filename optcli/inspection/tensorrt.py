@@ -1,0 +1,16 @@
+"""Into engines of TensorRT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from optcli.formats.tensorrt import PRODUCT
+from optcli.inspection._engines import look_into
+from optcli.settings import TensorSpec
+
+
+def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """Look into the folder of an engine, without loading it. Raises `InputError`."""
+    return look_into(path, PRODUCT)

@@ -1,0 +1,80 @@
+"""Into engines, without a GPU: what the sidecar says of a sound plan."""
+
+import pytest
+
+from optcli.engines import sidecar
+from optcli.engines.sidecar import Sidecar
+from optcli.errors import InputError, UsageError
+from optcli.inspection import tensorrt, tensorrt_rtx
+
+LAYERS = (
+    {"name": "r", "type": "Reformat", "precision": "fp32", "tactic": "0x1", "reformat": True},
+    {"name": "conv1", "type": "Conv", "precision": "int8", "tactic": "xmma", "reformat": False},
+    {"name": "conv2", "type": "Conv", "precision": "int8", "tactic": "xmma", "reformat": False},
+)
+NETWORK = ({"type": "CONVOLUTION", "precision": "fp16"}, {"type": "ACTIVATION", "precision": "fp16"})
+
+
+def engine(folder, **changes):
+    plan = folder / sidecar.PLAN
+    plan.write_bytes(b"plan")
+    values = {
+        "product": "tensorrt",
+        "version": "10.16.1.11",
+        "plan_sha256": sidecar.sha256_of(plan),
+        "plan_bytes": 4,
+        "onnx_sha256": "0" * 64,
+        "precision": "int8",
+        "gpu": "NVIDIA H200",
+        "compute_capability": "9.0",
+        "driver": "580.1",
+        "profiles": ({"image": {"min": [1, 3], "opt": [4, 3], "max": [8, 3]}},),
+        "inputs": ({"name": "image", "dtype": "fp32", "shape": [-1, 3]},),
+        "flags": ("FP16", "INT8"),
+        "layers": LAYERS,
+        "network": NETWORK,
+    }
+    sidecar.write(folder, Sidecar(**{**values, **changes}))
+    return folder
+
+
+def test_an_engine_that_was_inspected_where_it_was_built(tmp_path):
+    found = tensorrt.look(engine(tmp_path), [])
+    assert found["precision"] == "int8"
+    assert found["operators_are"] == "layers of the engine"
+    assert found["operators"][0] == {"type": "Conv", "precision": "int8", "count": 2}
+    assert found["notes"] == [
+        "built by TensorRT 10.16.1.11 on NVIDIA H200 (compute capability 9.0, driver 580.1)",
+        "builder flags: FP16, INT8",
+        "1 of 3 layers only change how a tensor lies in memory",
+        "optimization profile 0: image 1x3 to 8x3, best at 4x3",
+    ]
+
+
+def test_one_built_without_a_gpu_tells_of_the_parsed_network_and_says_so(tmp_path):
+    about = {
+        "product": "tensorrt_rtx",
+        "version": "1.7",
+        "gpu": None,
+        "layers": (),
+        "targets": ("SM86",),
+    }
+    found = tensorrt_rtx.look(engine(tmp_path, **about), [])
+    assert "parsed network" in found["operators_are"]
+    assert {"type": "CONVOLUTION", "precision": "fp16", "count": 1} in found["operators"]
+    assert found["notes"][0] == "built by TensorRT-RTX 1.7 without a GPU for SM86"
+
+
+def test_another_products_or_a_damaged_one_is_refused(tmp_path):
+    folder = engine(tmp_path)
+    with pytest.raises(InputError, match="TensorRT built this engine, wanted one of TensorRT-RTX"):
+        tensorrt_rtx.look(folder, [])
+    (folder / sidecar.PLAN).write_bytes(b"pla")
+    with pytest.raises(InputError, match="truncated"):
+        tensorrt.look(folder, [])
+
+
+def test_a_plan_alone_is_no_engine(tmp_path):
+    engine(tmp_path)
+    with pytest.raises(UsageError, match="an engine is its folder"):
+        tensorrt.look(tmp_path / sidecar.PLAN, [])
