@@ -37,6 +37,19 @@ test: $(STAMP) lint ## Lint, type-check and run all tests
 fast: $(STAMP) ## Only the tests without heavy libraries
 	$(BIN)/python -m pytest -m "not slow and not gpu"
 
+# With PYTHON=... on the command line or in the environment nothing is made and nothing installed:
+# that interpreter, with the packages that PYTHONPATH gives it, is all that is used.
+ifeq ($(origin PYTHON),file)
+GPU_PYTHON := $(BIN)/python
+gpu-check: $(STAMP)
+else
+GPU_PYTHON := $(PYTHON)
+endif
+
+.PHONY: gpu-check
+gpu-check: ## On a GPU: its tests, then networks in every runtime; PYTHON=python3 installs nothing
+	$(GPU_PYTHON) benchmarks/gpu_check.py $(GPU_CHECK)
+
 .PHONY: lint
 lint: $(STAMP) ## ruff, ruff format --check, mypy --strict
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ not, 5 where one could not be told, 3 where there is no GPU. `--dry-run` goes th
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -35,6 +36,7 @@ from optcli import environment  # noqa: E402
 from optcli.engines import driver  # noqa: E402
 
 PACKAGES = ("torch", "torchvision", "onnx", "onnxruntime", "tensorrt", "tensorrt_rtx", "nncf", "numpy")
+_NEEDED = ("pydantic", "click", "ruamel.yaml", "filelock", "numpy", "torch", "torchvision", "onnx")
 PYTHON_310 = "OPTCLI_TENSORRT_PYTHON"
 _TESTS_S, _STEP_S, _BARE_S = 420.0, 600, 120.0
 
@@ -43,7 +45,7 @@ def main() -> int:
     """Run the check; gives the exit code."""
     options = _options()
     if not options.dry_run and (reason := _absence()):
-        sys.stderr.write(f"gpu-check needs a GPU: {reason}\n")
+        sys.stderr.write(f"gpu-check cannot run here: {reason}\n")
         return 3
     check = Check(options)
     check.run()
@@ -66,13 +68,16 @@ def _options() -> argparse.Namespace:
 
 
 def _absence() -> str:
-    """Why nothing can be checked here, in one sentence; empty where it can."""
+    """What is missing here, in one sentence; empty where nothing is."""
     if found := driver.absence():
         return f"{found.message}; {found.hint}" if found.hint else found.message
-    try:
-        import torch
-    except ImportError as error:
-        return f"torch cannot be imported ({error}); put it on PYTHONPATH"
+    for name in _NEEDED:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            return f"{name} cannot be imported ({error}): put it on PYTHONPATH"
+    import torch
+
     if not torch.cuda.is_available():
         return f"torch {torch.__version__} sees none (built for CUDA {torch.version.cuda})"
     return ""

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optcli import passes
-
 BATCH_SIZES = (1, 8, 32)
 BASELINE = "eager"
 _CODE = Path(__file__).with_name("gpu_networks.py")
@@ -77,6 +75,8 @@ def stages(network: Network, *, dry: bool = False) -> dict[str, dict[str, Any]]:
         found = {"tensorrt": _engines([]), "more": _more([])}
     else:
         found = {"torch": _torch(), "tensorrt": _engines([_EXPORT]), "more": _more([_EXPORT])}
+    from optcli import passes
+
     known = set(passes.names())
     return {
         stage: {name: each for name, each in variants.items() if _names(each) <= known}

@@ -39,7 +39,7 @@ def run(*arguments, **variables):
 def test_without_a_gpu_it_says_so_in_one_sentence(tmp_path):
     done = run("--out", tmp_path)
     assert done.returncode == 3
-    assert done.stderr.startswith("gpu-check needs a GPU: ")
+    assert done.stderr.startswith("gpu-check cannot run here: ")
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
