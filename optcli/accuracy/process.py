@@ -39,7 +39,7 @@ def shard(payload: dict[str, Any], channel: Channel) -> None:
             seen = work.seen(batch, rows, outputs)
             if not part.count and job == 0:
                 work.check_labels(seen)
-            part.add(seen, work.records(seen))
+            part.add(seen, work.records(seen, part.count))
             if time.monotonic() - news > _NEWS_EVERY_S:
                 news = time.monotonic()
                 channel.send({"done": part.count, "of": len(samples)})

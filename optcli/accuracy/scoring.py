@@ -62,7 +62,7 @@ class Scoring:
         done = 0
         for batch, rows in self._work.batches(positions):
             found = self._work.seen(batch, rows, self._work.run(model, batch))
-            parts.append(moved(self._work.records(found), done))
+            parts.append(moved(self._work.records(found, done), done))
             done += rows
             seen(done)
         records = joined_records(parts)

@@ -123,11 +123,12 @@ class Work:
         found = decoding.decode(self.decode, seen, size)
         return Seen(seen.ids, seen.targets, seen.meta, cut, found, self.output)
 
-    def records(self, seen: Seen) -> dict[str, np.ndarray]:
+    def records(self, seen: Seen, before: int = 0) -> dict[str, np.ndarray]:
+        """The metric's records of a batch; `before` it were so many samples, which had labels."""
         if self.metric is None or self.settings is None:
             return {}
         if self.metric.needs_labels():
-            _labelled(self.settings.metric, seen.ids, seen.targets)
+            _labelled(self.settings.metric, seen.ids, seen.targets, before)
         return self.metric.records(seen)
 
     def check_labels(self, seen: Seen) -> None:
@@ -144,11 +145,11 @@ class Work:
                 self.metric.check(target, place, seen)
 
 
-def _labelled(metric: str, ids: Sequence[str], targets: Sequence[Any]) -> None:
+def _labelled(metric: str, ids: Sequence[str], targets: Sequence[Any], before: int = 0) -> None:
     without = [name for name, target in zip(ids, targets, strict=True) if target is None]
     if not without:
         return
-    some = len(without) < len(ids)
+    some = before > 0 or len(without) < len(ids)
     raise InputError(
         "some samples of the evaluation set have a label and some have none"
         if some

@@ -129,6 +129,25 @@ def test_labels_are_checked_before_all_samples_are_run(evaluate, last, message):
     assert samples.read == 2
 
 
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({5: 3}, "sample-5: label 3 is out of range"),
+        ({5: None}, "sample-5: some samples of the evaluation set have a label"),
+        # A whole batch of them: those before had labels all the same.
+        ({4: None, 5: None}, "sample-4: some samples of the evaluation set have a label"),
+        ({5: "cat"}, "sample-5: the metric wants class numbers as labels, found 'cat'"),
+    ],
+)
+def test_labels_that_go_wrong_in_the_middle_name_the_sample(evaluate, bad, message):
+    """Data that do not tell their labels beforehand, as `python:` ones, are looked at by batches."""
+    samples = Samples(labels=[bad.get(index, 0) for index in range(10)])
+    assert not hasattr(samples, "targets")
+    with pytest.raises(InputError) as caught:
+        evaluate(samples=samples, settings=AccuracySettings(batch_size=2))
+    assert message in str(caught.value)
+
+
 def confused(classes, per_class, right, rename=None, seed=0):
     """Records of a network that is `right` for a share of samples, its classes renamed."""
     generator = np.random.default_rng(seed)

@@ -225,3 +225,32 @@ def test_layers_of_one_file_are_shown_where_they_are_asked_for(files, optcli):
     assert "### Where the error of other.onnx starts" in table
     assert "| 0.0 dB | 0.0 dB | activation | logits | MatMul | 1x2 |" in table
     assert "2.00 times what they should be" in table
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_torchscript_file_that_is_quantized_already(files, optcli):
+    import onnx
+    import torch
+    from onnx import numpy_helper
+    from torch.ao import quantization
+
+    weight = numpy_helper.to_array(onnx.load("model.onnx").graph.initializer[0])
+    plain = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(*weight.shape, bias=False)).eval()
+    plain[1].weight.data = torch.from_numpy(weight.T.copy())
+    wrapped = quantization.QuantWrapper(plain)
+    wrapped.qconfig = quantization.get_default_qconfig("x86")
+    prepared = quantization.prepare(wrapped)
+    prepared(torch.rand(64, 3, 4, 4))
+    torch.jit.save(torch.jit.trace(quantization.convert(prepared), torch.rand(2, 3, 4, 4)), "int8.pt")
+
+    line = ("verify-accuracy", "--baseline", "model.onnx", "int8.pt", "--recipe", "recipe.yaml")
+    refused = optcli(*line)
+    assert refused.code == 2
+    assert "int8.pt: this is TorchScript, a program of its own" in refused.err
+    found = judged(optcli, "--baseline", "model.onnx", "int8.pt", "--trust")["int8.pt"]
+    assert (found["accuracy"]["runner"], found["accuracy"]["precision"]) == ("torchscript", "int8")
+    assert 10 < found["accuracy"]["output_error"]["sqnr_db"] < 60
+    assert found["accuracy"]["regressed"] is not None
+    layers = optcli(*line, "--trust", "--layers", "int8.pt")
+    assert "torchscript keeps no layers that could be looked into" in layers.out
