@@ -1,0 +1,73 @@
+"""ONNX Runtime on a real GPU: the CPU's outputs, with and without CUDA graphs, and times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny_networks import INPUTS, apply, feed, torch_artifact
+
+from optcli.errors import OptcliError
+from optcli.formats.onnxruntime_providers import PROVIDERS, library_reason, preload
+from optcli.passes import find as find_pass
+from optcli.runners.onnxruntime import OnnxruntimeRunner
+
+pytestmark = pytest.mark.gpu
+
+SPECS = INPUTS["Conv"]
+
+
+@pytest.fixture
+def onnx(gpu, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    name = PROVIDERS["cuda"].name
+    if name not in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime is the one for CPUs: install onnxruntime-gpu")
+    preload()
+    if reason := library_reason(name):
+        pytest.skip(f"the libraries that {name} wants are not here: {reason}")
+    network = torch_artifact(tmp_path / "network", "Conv")
+    return apply(find_pass("export_onnx")(), network, tmp_path / "onnx", SPECS)
+
+
+def agree(artifact, allowed, sizes=(1, 3, 1, 3, 2), **options):
+    with (
+        OnnxruntimeRunner(threads=1, **options).open(artifact, SPECS) as tried,
+        OnnxruntimeRunner(threads=1).open(artifact, SPECS) as right,
+    ):
+        for size in sizes:
+            values = feed(SPECS, size)
+            found, wanted = tried.run(values), right.run(values)
+            assert list(found) == list(wanted)
+            for key, array in wanted.items():
+                error = np.abs(found[key] - array).max() / np.abs(array).max()
+                assert error <= allowed, f"{key} at batch size {size}"
+            assert 0 < tried.device_ms() < 1000
+        return tried.effective()
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_it_agrees_with_the_cpu(onnx, gpu, graphs):
+    found = agree(onnx, 1e-4, provider="cuda", cuda_graphs=graphs)
+    assert (found["provider"], found["gpu"]) == ("CUDAExecutionProvider", gpu.name)
+    assert (found["precision"], found["cuda_graphs"]) == ("fp32", graphs)
+    assert found["operators"]["CUDAExecutionProvider"] > 0
+
+
+def test_tf32_is_said(onnx):
+    assert agree(onnx, 1e-2, provider="cuda", tf32=True)["precision"] == "tf32"
+
+
+def test_half_precision(onnx, tmp_path):
+    half = apply(find_pass("convert_precision")(), onnx, tmp_path / "half", SPECS)
+    assert agree(half, 1e-2, provider="cuda")["precision"].startswith("fp16")
+
+
+@pytest.mark.parametrize("provider", ["tensorrt", "tensorrt_rtx"])
+def test_tensorrt_runs_or_says_why_not(onnx, provider):
+    try:
+        runner = OnnxruntimeRunner(provider=provider).open(onnx, SPECS)
+    except OptcliError as error:
+        pytest.skip(error.message)
+    with runner:
+        assert runner.effective()["provider"] == PROVIDERS[provider].name
+    agree(onnx, 1e-2, provider=provider)
