@@ -196,7 +196,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cuStreamSynchronize": (_POINTER,),
     "cuEventCreate": (_POINTER, ctypes.c_uint),
     "cuEventDestroy_v2": (_POINTER,),
-    "cuEventRecord": (_POINTER, _POINTER),
+    "cuEventRecordWithFlags": (_POINTER, _POINTER, ctypes.c_uint),
     "cuEventElapsedTime": (_POINTER, _POINTER, _POINTER),
     "cuStreamBeginCapture_v2": (_POINTER, ctypes.c_int),
     "cuStreamEndCapture": (_POINTER, _POINTER),

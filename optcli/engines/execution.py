@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.engines import EngineError, messages
 from optcli.engines.bindings import Bindings, dimensions
 from optcli.engines.driver import CudaError
-from optcli.engines.gpu import Event, Gpu, Stream
+from optcli.engines.gpu import Gpu, Stream
 from optcli.engines.graphs import Graphs
 from optcli.engines.messages import Line
 from optcli.engines.refitting import refit
@@ -66,7 +66,6 @@ class Execution:
         if weights is not None:
             refit(bindings, self._engine, self._log, self._lines, weights)
         self.stream = Stream(gpu)
-        self._start, self._stop = Event(gpu), Event(gpu)
         self._graphs = Graphs(gpu, self.stream, cuda_graphs)
         self._context: Any = self._new_context()
         self._slots = slots_of(bindings, self._engine, gpu)
@@ -104,10 +103,7 @@ class Execution:
         if self._shapes is None:
             raise EngineError("nothing was bound", hint="bind inputs first")
         try:
-            self._start.record(self.stream)
-            if not self._graphs.launch():
-                self._enqueue()
-            self._stop.record(self.stream)
+            self._graphs.run(self._enqueue)
             for slot in self._outputs:
                 if not slot.varies and not slot.on_host:
                     slot.buffer.to_host(slot.size_bytes, self.stream)
@@ -123,7 +119,7 @@ class Execution:
 
     def device_ms(self) -> float:
         """Milliseconds on the GPU of the last `execute`: computing alone, without copies."""
-        return self._stop.since_ms(self._start)
+        return self._graphs.device_ms()
 
     def describe(self) -> dict[str, Any]:
         """What runs here: product, version, GPU, profiles, CUDA graphs and why not, streams."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: not ordered with the default stream
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads' calls do not break a capture
+_EXTERNAL = 1  # CU_EVENT_RECORD_EXTERNAL: an event that others than the graph may ask
 
 
 class Gpu:
@@ -88,9 +89,10 @@ class Event:
         self._gpu = gpu
         self._handle = gpu.made("cuEventCreate", "cuEventDestroy_v2", 0)
 
-    def record(self, stream: Stream) -> None:
-        """Put it into the stream."""
-        self._gpu.call("cuEventRecord", self._handle, stream.handle)
+    def record(self, stream: Stream, *, in_graph: bool = False) -> None:
+        """Put it into the stream; `in_graph`: into what is recorded, to be noted at every launch."""
+        flags = _EXTERNAL if in_graph else 0
+        self._gpu.call("cuEventRecordWithFlags", self._handle, stream.handle, flags)
 
     def since_ms(self, earlier: Event) -> float:
         """Milliseconds on the GPU between two events; both must be over."""

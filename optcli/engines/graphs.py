@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from optcli.engines import EngineError
-from optcli.engines.gpu import Gpu, Graph, Stream
+from optcli.engines.gpu import Event, Gpu, Graph, Stream
 
 WANTED = ("on", "off", "auto")
 
@@ -18,11 +18,14 @@ class Graphs:
     """
 
     def __init__(self, gpu: Gpu, stream: Stream, wanted: str) -> None:
+        """Raises `EngineError` for what is neither `on`, `off` nor `auto`."""
         if wanted not in WANTED:
             raise EngineError(f"cuda_graphs is {wanted!r}", hint=f"one of: {', '.join(WANTED)}")
         self.wanted = wanted
         self._gpu, self._stream = gpu, stream
+        self._start, self._stop = Event(gpu), Event(gpu)
         self._graph: Graph | None = None
+        self._timed_inside = False
         self._without = "not wanted" if wanted == "off" else ""
         self._built_in = False
 
@@ -52,21 +55,54 @@ class Graphs:
                 f"no CUDA graph can be recorded: {why}", hint="set `cuda_graphs: auto` or `off`"
             )
 
-    def launch(self) -> bool:
-        """Launch what was recorded; false where nothing is."""
-        if self._graph is None:
-            return False
-        self._graph.launch(self._stream)
-        return True
+    def run(self, enqueue: Callable[[], None]) -> None:
+        """Launch what was recorded, else enqueue; between two events, whichever it is."""
+        if self._graph is not None and self._timed_inside:
+            self._graph.launch(self._stream)
+            return
+        self._start.record(self._stream)
+        if self._graph is not None:
+            self._graph.launch(self._stream)
+        else:
+            enqueue()
+        self._stop.record(self._stream)
+
+    def device_ms(self) -> float:
+        """Milliseconds on the GPU between the events of the last `run`, which must be over."""
+        return self._stop.since_ms(self._start)
 
     def after_a_call(self, enqueue: Callable[[], None]) -> None:
         """Record, where that is wanted, possible and not done yet."""
         if self._graph is not None or self._without or self._built_in:
             return
         try:
-            self._graph = Graph(self._gpu, self._stream, enqueue)
-        except EngineError as error:
-            self.forbid(error.message.splitlines()[0])
+            self._graph, self._timed_inside = self._recorded_with_events(enqueue), True
+        except EngineError:
+            try:
+                self._graph, self._timed_inside = Graph(self._gpu, self._stream, enqueue), False
+            except EngineError as error:
+                self.forbid(error.message.splitlines()[0])
+
+    def _recorded_with_events(self, enqueue: Callable[[], None]) -> Graph:
+        """With the events inside: the time until the processor has launched it is none of the GPU's.
+
+        Tried at once, since not every driver gives times of such events.
+        """
+
+        def between() -> None:
+            self._start.record(self._stream, in_graph=True)
+            enqueue()
+            self._stop.record(self._stream, in_graph=True)
+
+        graph = Graph(self._gpu, self._stream, between)
+        try:
+            graph.launch(self._stream)
+            self._stream.synchronize()
+            self.device_ms()
+        except EngineError:
+            graph.close()
+            raise
+        return graph
 
     def drop(self) -> None:
         """What was recorded no longer holds."""

@@ -45,19 +45,41 @@ def test_the_region_device_is_computing_alone(execution):
         assert engine.device_ms() == pytest.approx(fake_tensorrt.MS)
 
 
+def test_a_late_launch_is_no_time_of_the_device(execution):
+    # Launching a graph takes 25 ms on the fake GPU: only events inside of it leave that out.
+    engine = execution(plan())
+    for _ in range(3):
+        run(engine, images(4))
+    assert engine.device_ms() == pytest.approx(fake_tensorrt.MS)
+
+
+def test_where_events_cannot_be_recorded_they_stand_around_the_launch(execution, cuda, monkeypatch):
+    monkeypatch.setenv("FAKE_CUDA_FAIL", "cuEventRecordWithFlags")
+    before = cuda.fake_allocated()
+    engine = execution(plan())
+    for _ in range(3):
+        image = images(4)
+        assert np.array_equal(run(engine, image), 2 * image)
+    assert engine.describe()["cuda_graphs"] == "on"
+    assert engine.device_ms() == pytest.approx(25 + fake_tensorrt.MS)
+    engine.close()
+    assert cuda.fake_allocated() == before
+
+
 def test_a_graph_is_recorded_after_a_plain_call_and_again_for_other_shapes(execution, cuda):
     engine = execution(plan())
     launches, captures = cuda.fake_launches(), cuda.fake_captures()
     assert engine.describe()["cuda_graphs"] == "not yet"
     run(engine, images(4))
-    assert (cuda.fake_launches() - launches, cuda.fake_captures() - captures) == (0, 1)
+    # One launch to see whether its events tell the time.
+    assert (cuda.fake_launches() - launches, cuda.fake_captures() - captures) == (1, 1)
     assert engine.describe()["cuda_graphs"] == "on"
     run(engine, images(4))
     run(engine, images(4))
-    assert (cuda.fake_launches() - launches, cuda.fake_captures() - captures) == (2, 1)
+    assert (cuda.fake_launches() - launches, cuda.fake_captures() - captures) == (3, 1)
     run(engine, images(8))
     run(engine, images(8))
-    assert (cuda.fake_launches() - launches, cuda.fake_captures() - captures) == (3, 2)
+    assert (cuda.fake_launches() - launches, cuda.fake_captures() - captures) == (5, 2)
 
 
 def test_without_graphs_nothing_is_recorded(execution, cuda):
