@@ -127,7 +127,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
     (
         r"Non-zero zero point is not supported|shiftIsAllZeros",
         "the model is quantized asymmetrically, and TensorRT takes zero points of 0 only",
-        "quantize symmetrically: quantize_nncf with `preset: performance`",
+        "quantize with `target: tensorrt`: quantize_nncf or quantize_onnxruntime",
     ),
     (
         r"Plugin not found|No importer registered for op: (?P<operator>\w+)",

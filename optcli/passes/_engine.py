@@ -60,7 +60,7 @@ class EnginePass(Pass):
         None, ge=1, description="memory for the workspace of kernels, in MiB; default: all of the GPU's"
     )
     memory_pools_mib: dict[Pool, Annotated[int, Field(ge=1)]] = Field(
-        default_factory=dict, description="limits of TensorRT's other memory pools, in MiB, by name"
+        {}, description="limits of TensorRT's other memory pools, in MiB, by name"
     )
     optimization_level: int | None = Field(
         None, ge=0, le=5, description="how long to look for kernels: 0 shortest, 5 longest; default 3"
