@@ -46,7 +46,8 @@ def preview(
         for one in variant.missing:
             lines.append(f"  skipped: {one.what} ({one.hint})")
         for one in variant.unmeasurable:
-            lines.append(f"  not measured: {one.what} ({one.hint})")
+            if one not in variant.missing:
+                lines.append(f"  not measured: {one.what} ({one.hint})")
         record["variants"][variant.name] = {
             "steps": steps,
             "missing": [one.what for one in variant.missing],

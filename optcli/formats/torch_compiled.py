@@ -99,6 +99,25 @@ def compiling(cache: Path, freezing: bool, *, quantized: bool = False) -> Iterat
     `quantized`: the network is one of torchao's graphs of integers. All calls of a compiled network
     belong inside: new sizes compile. Raises `MissingError` where there is no C++ compiler.
     """
+    before = {name: os.environ.get(name) for name in _VARIABLES}
+    # Before anything of the compiler is imported: that alone makes the folder that they name.
+    os.environ.update(
+        {name: str(cache / folder) for name, folder in zip(_VARIABLES, (".", "triton"), strict=True)}
+    )
+    try:
+        with _configured(freezing, quantized=quantized):
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _configured(freezing: bool, *, quantized: bool) -> Iterator[None]:
+    """The compiler's settings, and no kernel in it that was loaded from elsewhere."""
     import torch._dynamo.config
     import torch._inductor.config
     from torch._inductor.utils import clear_caches
@@ -120,20 +139,9 @@ def compiling(cache: Path, freezing: bool, *, quantized: bool = False) -> Iterat
         "accumulated_recompile_limit": 4 * _MOST_GRAPHS,
         "fail_on_recompile_limit_hit": True,
     }
-    before = {name: os.environ.get(name) for name in _VARIABLES}
-    os.environ.update(
-        {name: str(cache / folder) for name, folder in zip(_VARIABLES, (".", "triton"), strict=True)}
-    )
     clear_caches()  # else a kernel that this process has loaded from elsewhere is not kept here
-    try:
-        with torch._inductor.config.patch(settings), torch._dynamo.config.patch(limits):
-            yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    with torch._inductor.config.patch(settings), torch._dynamo.config.patch(limits):
+        yield
 
 
 @contextmanager
@@ -153,8 +161,8 @@ def keep_seed(cache: Path, artifact: Path) -> None:
 
 
 def kernels(cache: Path) -> int:
-    """How many compiled kernels a cache holds."""
-    return sum(1 for _ in cache.rglob("*.so"))
+    """How many compiled kernels a cache holds: shared libraries, and binaries for a GPU."""
+    return sum(1 for kind in ("*.so", "*.cubin") for _ in cache.rglob(kind))
 
 
 def require_compiler() -> None:

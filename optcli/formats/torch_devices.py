@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 from optcli.errors import MissingError
@@ -47,6 +51,22 @@ def exact(tf32: bool = False) -> None:
 
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
+
+
+def prepare_compiling() -> None:
+    """Let Inductor find CUDA's headers where pip has put them, and keep FP32 exact in what it compiles.
+
+    Where a CUDA toolkit is installed, or `CUDA_HOME` names one, that is used.
+    """
+    exact()
+    if "CUDA_HOME" in os.environ or shutil.which("nvcc"):
+        return
+    found = importlib.util.find_spec("nvidia")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        for toolkit in sorted(Path(folder).glob("cu[0-9]*"), reverse=True):
+            if (toolkit / "include" / "cuda.h").is_file():
+                os.environ["CUDA_HOME"] = os.fspath(toolkit)
+                return
 
 
 def described(device: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,8 +17,10 @@ from optcli.environment import Needs
 from optcli.errors import MissingError, OptcliError, StepError, first_line
 from optcli.formats import aoti as aoti_format
 from optcli.formats import exported as exported_format
+from optcli.formats import torch_devices
 from optcli.passes import Job, Made, Pass
 from optcli.passes._networks import network
+from optcli.passes._on_gpu import DEVICE, bound_to, needs_of
 from optcli.passes._tracing import flat, trace
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class AotInductor(Pass):
     """Compiles a PyTorch network ahead of time into native code, with AOTInductor.
 
     The result needs neither Python code of yours nor a compiler when it runs. It is made for the
-    instruction set of this machine's CPU. Needs a C++ compiler.
+    instruction set of this machine's CPU, or for its GPU. Needs a C++ compiler.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.EXPORTED)
@@ -41,6 +43,7 @@ class AotInductor(Pass):
     tolerance: ClassVar[float | None] = 1e-4
     device_bound: ClassVar[bool] = True
 
+    device: Literal["cpu", "cuda"] = DEVICE
     freezing: bool = Field(
         True, description="make weights constants: folded, and packed as the kernels like them best"
     )
@@ -54,6 +57,12 @@ class AotInductor(Pass):
     def produces(self, source: Format) -> Format:
         return Format.AOTI
 
+    def requires(self) -> Needs:
+        return needs_of(self.device, self.needs)
+
+    def bound_to(self) -> dict[str, Any]:
+        return bound_to(self.device)
+
     def attempts(self) -> tuple[Pass, ...]:
         if self.strict is not None:
             return (self,)
@@ -63,7 +72,7 @@ class AotInductor(Pass):
         try:
             with _own_cache(job.out.parent):
                 _require_compiler()
-                program = self._program(source, job)
+                program = _moved(self._program(source, job), torch_devices.require(job.device))
                 job.progress(None, "compiling")
                 kernels = self._compile(program, job)
         except OptcliError:
@@ -71,6 +80,7 @@ class AotInductor(Pass):
         except Exception as error:
             raise StepError(f"AOTInductor failed: {first_line(error)}") from error
         facts: dict[str, Any] = {"freezing": self.freezing, "max_autotune": self.max_autotune}
+        facts[torch_devices.FACT] = job.device
         if source.precision in ("int8", "int8-dynamic"):
             _require_integers(kernels, self.freezing)
             facts["integer_kernels"] = kernels
@@ -105,6 +115,16 @@ class AotInductor(Pass):
             )
         counted = counters["inductor"].items()
         return int(sum(count for name, count in counted if _INTEGER_KERNELS.fullmatch(name)))
+
+
+def _moved(program: ExportedProgram, device: str) -> ExportedProgram:
+    """The program with its weights, constants and the devices in its graph on that device."""
+    if device == torch_devices.CPU:
+        return program
+    from torch.export.passes import move_to_device_pass
+
+    torch_devices.prepare_compiling()
+    return move_to_device_pass(program, device)
 
 
 def _require_integers(kernels: int, freezing: bool) -> None:

@@ -13,10 +13,11 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_calls, torch_compiled
+from optcli.formats import torch_calls, torch_compiled, torch_devices
 from optcli.formats.torch_compiled import Compilation, Mode
 from optcli.passes import Job, Made, Pass
 from optcli.passes._networks import require_uncompiled
+from optcli.passes._on_gpu import DEVICE, bound_to, needs_of
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,7 @@ class TorchCompile(Pass):
     """Compiles a PyTorch network with torch.compile and keeps the result, so that it starts warm.
 
     The network stays a network in Python: whoever runs it needs torch, its code and a C++ compiler.
-    The batch sizes at which latency is measured are compiled here, on this CPU.
+    The batch sizes at which latency is measured are compiled here, for this CPU or this GPU.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
@@ -38,10 +39,11 @@ class TorchCompile(Pass):
     uses_batch_sizes: ClassVar[bool] = True
     last: ClassVar[bool] = True
 
+    device: Literal["cpu", "cuda"] = DEVICE
     mode: Mode = Field(
         "default",
         description="a mode of torch.compile; `max-autotune` tries several kernels and is slow to "
-        "build, `reduce-overhead` works on GPUs alone",
+        "build, `reduce-overhead` is CUDA graphs and works on GPUs alone",
     )
     dynamic: bool = Field(
         True,
@@ -62,6 +64,12 @@ class TorchCompile(Pass):
 
     def produces(self, source: Format) -> Format:
         return Format.TORCH
+
+    def requires(self) -> Needs:
+        return needs_of(self.device, self.needs)
+
+    def bound_to(self) -> dict[str, Any]:
+        return bound_to(self.device)
 
     def attempts(self) -> tuple[Pass, ...]:
         # Inductor of torch 2.15 mistakes the layout of frozen convolutions with channels last and a
@@ -90,6 +98,10 @@ class TorchCompile(Pass):
         description = description.after(compilation.to_record())
         torch_format.save(model, job.out, description, source.path / torch_format.CODE)
         torch.set_num_threads(job.threads)  # kernels are made for a number of threads
+        device = torch_devices.require(job.device)
+        if device != torch_devices.CPU:
+            torch_devices.prepare_compiling()
+            model = model.to(device)
         with torch_compiled.own_copy(job.out) as cache:
             try:
                 with torch_compiled.compiling(cache, self.freezing):
@@ -109,12 +121,13 @@ class TorchCompile(Pass):
             "kernels": kernels,
             "largest_relative_error": error,
         }
-        return Made(self.autocast, {"torch_compile": facts})
+        return Made(self.autocast, {"torch_compile": facts, torch_devices.FACT: job.device})
 
     def _warn(self, job: Job) -> None:
         if self.mode == "reduce-overhead" and job.device == "cpu":
             job.warn("reduce-overhead is CUDA graphs: on a CPU it changes nothing")
-        if self.autocast and not environment.computes_in(self.autocast):
+        on_cpu = job.device == torch_devices.CPU
+        if self.autocast and on_cpu and not environment.computes_in(self.autocast):
             job.warn(f"this CPU has no {self.autocast} instructions: expect it to be slow")
 
     def _compile(
@@ -129,6 +142,7 @@ class TorchCompile(Pass):
         for number, size in enumerate(sizes):
             job.progress(number / len(sizes), f"compiling for batch size {size}")
             feed = torch_calls.example_inputs(job.inputs, size)
+            feed = {name: value.to(torch_devices.require(job.device)) for name, value in feed.items()}
             if channels_last:
                 feed = {name: _channels_last(value) for name, value in feed.items()}
             compilation.mark(job.inputs, feed)
@@ -145,7 +159,7 @@ class TorchCompile(Pass):
         if self.autocast is None:
             return nullcontext()
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[self.autocast]
-        context: AbstractContextManager[Any] = torch.autocast("cpu", dtype)
+        context: AbstractContextManager[Any] = torch.autocast(self.device, dtype)
         return context
 
     def _checked(self, found: list[torch.Tensor], wanted: list[torch.Tensor], size: int) -> float:

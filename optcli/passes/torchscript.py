@@ -11,10 +11,12 @@ from pydantic import Field, model_validator
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
+from optcli.formats import torch_devices
 from optcli.formats import torchscript as torchscript_format
 from optcli.formats.torch_calls import example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass
 from optcli.passes._networks import network
+from optcli.passes._on_gpu import needs_of
 from optcli.passes._tracing import flat, plain_attention
 from optcli.settings import batch_range
 
@@ -37,6 +39,10 @@ class Torchscript(Pass):
     needs: ClassVar[Needs] = Needs(("torch",))
     tolerance: ClassVar[float | None] = 1e-4
 
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu",
+        description="where it is traced: tensors that the network itself makes are made there for ever",
+    )
     method: Literal["trace", "script"] = Field(
         "trace",
         description="record what one run does, or translate the code, which keeps `if` and loops that "
@@ -60,16 +66,20 @@ class Torchscript(Pass):
     def produces(self, source: Format) -> Format:
         return Format.TORCHSCRIPT
 
+    def requires(self) -> Needs:
+        return needs_of(self.device, self.needs)
+
     def run(self, source: Artifact, job: Job) -> Made:
         import torch
 
         job.warn(_DEPRECATED)
+        torch_devices.require(job.device)
         model = network(source, eager=True)
         decisions = 0
         try:
             with torchscript_format.quiet(), torch.no_grad(), plain_attention():
                 if self.method == "script":
-                    scripted = torch.jit.script(model)
+                    scripted = torch.jit.script(model.to(job.device))
                 else:
                     scripted, decisions = _traced(model, job)
                 if self.freeze:
@@ -86,6 +96,7 @@ class Torchscript(Pass):
                 "optimize_for_inference": self.optimize_for_inference,
                 # What tracing found to depend on the input's values and made constant.
                 "fixed_decisions": decisions,
+                **({torch_devices.FACT: job.device} if job.device != torch_devices.CPU else {}),
             }
         )
 
@@ -105,7 +116,7 @@ def _traced(model: torch.nn.Module, job: Job) -> tuple[torch.jit.ScriptModule, i
     """
     import torch
 
-    flattened, span = flat(model, job.inputs), batch_range(job.inputs)
+    flattened, span = flat(model, job.inputs).to(job.device), batch_range(job.inputs)
     size = max(span.min, min(2, span.max))
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", torch.jit.TracerWarning)
@@ -122,7 +133,7 @@ def _traced(model: torch.nn.Module, job: Job) -> tuple[torch.jit.ScriptModule, i
 
 def _feed(job: Job, size: int) -> tuple[torch.Tensor, ...]:
     feed = example_inputs(job.inputs, size)
-    return tuple(feed[spec.name] for spec in job.inputs)
+    return tuple(feed[spec.name].to(job.device) for spec in job.inputs)
 
 
 def _shapes(model: Callable[..., Any], job: Job, size: int) -> list[tuple[int, ...]] | None:

@@ -72,7 +72,6 @@ class TorchRunner(Runner):
 
     def load(self, artifact: Artifact) -> None:
         import torch
-        from torch.export.passes import move_to_device_pass
 
         torch.set_num_threads(self.thread_count())
         with suppress(RuntimeError):  # can be set once in a process, before any work
@@ -85,6 +84,8 @@ class TorchRunner(Runner):
         if artifact.format == Format.EXPORTED:
             program = exported_format.open(artifact.path)
             if self._cuda is not None:
+                from torch.export.passes import move_to_device_pass
+
                 program = move_to_device_pass(program, self._device)
             model = program.module()
             self._call = Arguments(tuple(spec.name for spec in self.inputs))

@@ -1,0 +1,30 @@
+"""What passes that compile for a GPU through PyTorch have in common: option, need, what binds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from optcli import environment
+from optcli.engines import driver
+from optcli.environment import Needs
+
+DEVICE: Any = Field(
+    "cpu", description="what it is compiled for, and then runs on: the CPU, or this machine's GPU"
+)
+
+
+def needs_of(device: str, needs: Needs) -> Needs:
+    """What the pass cannot do without."""
+    return Needs(needs.packages, gpu=True) if device == "cuda" else needs
+
+
+def bound_to(device: str) -> dict[str, Any]:
+    """What the code was compiled for; empty for the CPU, and where there is no GPU to compile for."""
+    if device == "cpu" or not driver.present():
+        return {}
+    gpu = driver.devices()[0]
+    kept = {"name": gpu.name, "compute_capability": gpu.compute_capability, "driver": gpu.driver}
+    # The code around the kernels is the CPU's.
+    return {"gpu": kept, "cpu": environment.cpu()}
