@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_bare_loop.py model.plan 8 [tensorrt|tensorrt_rtx]
 
-Prints the median time of a launch on the device in milliseconds, as JSON: of each second of two. Runs on Python 3.10 with
-TensorRT 8.6, too: the standard library, NumPy and CUDA's driver are all it needs besides.
+Prints the median time of a launch on the device in milliseconds, as JSON: of each second of two. Runs
+on Python 3.10 with TensorRT 8.6, too: the standard library, NumPy and CUDA's driver are all it needs.
 """
 
 from __future__ import annotations
