@@ -34,6 +34,7 @@ def _lines(report: Report) -> Iterator[str]:
     for title, lines in (
         ("Failed or skipped", told.missing),
         ("Verdicts", told.reasons),
+        ("Engines", told.engines),
         ("Found since the build", told.later),
         ("Doubts about the measurement", told.doubts),
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from optcli.report import later, wording
+from optcli.report import engines, later, wording
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
 
@@ -14,12 +14,14 @@ from optcli.results.outcomes import POLICIES
 class Notes:
     """Lines by kind; `missing` names failed and skipped variants with their reasons.
 
-    `later` is what was found since the build: where the error starts, repairs.
+    `engines` say what they compute in, `later` is what was found since the build: where the error
+    starts, repairs.
     """
 
     reasons: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    engines: list[str] = field(default_factory=list)
     later: list[str] = field(default_factory=list)
     recommendation: str = ""
     footer: list[str] = field(default_factory=list)
@@ -31,6 +33,7 @@ def notes(report: Report) -> Notes:
         reasons=list(_reasons(report)),
         missing=list(_missing(report)),
         doubts=[*_doubts(report), *_miscounts(report)],
+        engines=list(engines.lines(report)),
         later=list(later.lines(report)),
         recommendation=report.recommendation,
         footer=_footer(report),

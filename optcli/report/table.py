@@ -66,6 +66,7 @@ class _Report:
         for title, lines, style in (
             ("Failed or skipped", found.missing, "red"),
             ("Verdicts", found.reasons, "yellow"),
+            ("Engines", found.engines, "dim"),
             ("Found since the build", found.later, "yellow"),
             ("Doubts about the measurement", found.doubts, "yellow"),
         ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.report import wording
+from optcli.report import engines, wording
 from optcli.report.html import tables
 from optcli.report.html.budget import budget_of
 from optcli.report.html.distributions import Quantiles, distributions
@@ -120,6 +120,7 @@ def _results(report: Report, told: Notes) -> Markup:
     for name, lines in (
         ("Verdicts", told.reasons),
         ("Failed or skipped", told.missing),
+        ("Engines", told.engines),
         ("Found since the build", told.later),
         ("Doubts about the measurement", told.doubts),
     ):
@@ -130,6 +131,11 @@ def _results(report: Report, told: Notes) -> Markup:
         folded(f"Where the error of {name} starts", tables.layers(variant.layers))
         for name, variant in report.variants.items()
         if variant.layers is not None and variant.layers.rows
+    ]
+    parts += [
+        folded(f"Layers of the engine {name}", tables.engine_layers(rows))
+        for name, variant in report.variants.items()
+        if (rows := engines.layers(variant))
     ]
     more = tables.details(report)
     if more is not None:

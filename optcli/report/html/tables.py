@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from optcli.report import layers_text, wording
+from optcli.report import engines, layers_text, wording
 from optcli.report.html.tags import Child, Markup, tag
 from optcli.report.rows import Row, accuracy_label, batch_sizes, rows
 from optcli.results import Latency, Report, VariantReport
@@ -59,6 +59,12 @@ def layers(found: Layers) -> Markup:
         cells = zip(row, left, strict=True)
         made.append(tag("tr", *(tag("td", cell, class_="left" if at else None) for cell, at in cells)))
     return table(list(zip(heads, left, strict=True)), made, "Layers")
+
+
+def engine_layers(rows: Sequence[Sequence[str]]) -> Markup:
+    """An engine's layers with the precision and the tactic of each, in the order in which they run."""
+    made = [tag("tr", *(tag("td", cell, class_="left") for cell in row)) for row in rows]
+    return table([(head, True) for head in engines.HEADS], made, "Layers of the engine")
 
 
 def _row(
