@@ -9,6 +9,7 @@ from typing import Any
 
 BATCH_SIZES = (1, 8, 32)
 BASELINE = "eager"
+LATE = ("more",)
 _CODE = Path(__file__).with_name("gpu_networks.py")
 _EXPORT = {"export_onnx": {"opset": 17}}  # TensorRT 8.6 knows no newer one
 
@@ -67,10 +68,11 @@ def _coco(folder: Path) -> dict[str, Any]:
 def stages(network: Network, *, dry: bool = False) -> dict[str, dict[str, Any]]:
     """Variants by stage, the most telling first; each stage is one build beside the baseline.
 
-    Variants whose passes this optcli does not have are left out.
+    Stages in `LATE` wait until all networks had the others. Variants whose passes this optcli does not
+    have are left out.
     """
     if dry:
-        found = {"first": {"script": ["torchscript"]}, "second": {"onnx": [_EXPORT]}}
+        found = {"torch": {"script": ["torchscript"]}, "more": {"onnx": [_EXPORT]}}
     elif network.is_onnx:
         found = {"tensorrt": _engines([]), "more": _more([])}
     else:

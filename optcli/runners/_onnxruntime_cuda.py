@@ -17,7 +17,7 @@ from optcli.runners._onnxruntime_calls import as_halves
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnxruntime import InferenceSession
+    from onnxruntime import InferenceSession, RunOptions
 
     from optcli.engines.gpu import Gpu, Stream
 
@@ -114,20 +114,15 @@ class CudaCalls:
         return slot
 
     def _new_slot(self) -> _Slot:
-        import onnxruntime
-
-        options = onnxruntime.RunOptions()
-        # The events enclose the computing alone; who waits for the stream afterwards is `execute`.
-        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        slot = _Slot(self._session.io_binding(), options)
+        graph = str(len(self._slots) + 1) if self._graphs else None
+        slot = _Slot(self._session.io_binding(), _run_options(graph))
         for name in self._names:
             slot.binding.bind_output(name, "cuda", self._gpu.device.index)
         return slot
 
     def _find_outputs(self, slot: _Slot) -> None:
         """Run once without recording, then bind outputs to memory that stays."""
-        slot.options.add_run_config_entry("gpu_graph_id", "-1")
-        self._session.run_with_iobinding(slot.binding, slot.options)
+        self._session.run_with_iobinding(slot.binding, _run_options("-1"))
         self._stream.synchronize()
         device = self._gpu.device.index
         for name, value in zip(self._names, slot.binding.get_outputs(), strict=True):
@@ -135,7 +130,6 @@ class CudaCalls:
             buffer = slot.outputs[name] = Buffer(self._gpu)
             buffer.reserve(kind.itemsize * math.prod(shape))
             slot.binding.bind_output(name, "cuda", device, value.element_type(), shape, buffer.address)
-        slot.options.add_run_config_entry("gpu_graph_id", str(len(self._slots)))
 
     def _bound(self) -> _Slot:
         if self._slot is None:
@@ -153,6 +147,18 @@ class _Slot:
     inputs: dict[str, Buffer] = field(default_factory=dict)
     outputs: dict[str, Buffer] = field(default_factory=dict)
     results: dict[str, Buffer] = field(default_factory=dict)
+
+
+def _run_options(graph: str | None) -> RunOptions:
+    """`graph` is the number under which a CUDA graph is kept; -1: none is recorded."""
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    # The events enclose the computing alone; who waits for the stream afterwards is `execute`.
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    if graph is not None:
+        options.add_run_config_entry("gpu_graph_id", graph)
+    return options
 
 
 @contextmanager

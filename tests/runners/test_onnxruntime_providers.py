@@ -194,9 +194,10 @@ class Gpu:
                 each()
         if function == "cuEventElapsedTime":
             arguments[0]._obj.value = 0.25
-        said = {"cuMemcpyHtoDAsync_v2": "in", "cuMemcpyDtoHAsync_v2": "out"}
+        said = {"cuMemcpyHtoD": "in", "cuMemcpyDtoH": "out"}
         said |= {"cuStreamSynchronize": "wait", "cuEventRecord": "event"}
-        self.log.append(said.get(function, function))
+        known = (word for start, word in said.items() if function.startswith(start))
+        self.log.append(next(known, function))
 
 
 class Binding:
