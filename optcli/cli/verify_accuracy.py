@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -107,8 +108,9 @@ def command(
     """Show what each artifact costs in accuracy, with its verdicts.
 
     Without files it reads the report of the last build, of a RECIPE's last one, or a REPORT file;
-    nothing is evaluated again. Model FILEs (or artifacts' folders) are evaluated here, on the data and
-    with the metric of --recipe. The exit code is 1 where a verdict rejects, 5 where one cannot tell.
+    nothing is evaluated again, and another bar (--set accuracy.max_drop=0.02) is judged anew. Model
+    FILEs (or artifacts' folders) are evaluated here, on the data and with the metric of --recipe. The
+    exit code is 1 where a verdict rejects, 5 where one cannot tell.
 
     What is rejected is compared with its float network layer by layer, on 8 samples: signal to noise of
     what each layer adds by itself, the worst first, with one thing to try.
@@ -142,7 +144,7 @@ def command(
 
         place = options.artifacts_root(artifacts)
         given = where[0] if where else None
-        found, path, code = _of_build(given, place)
+        found, path, code = _of_build(given, place, overrides)
         progress = Progress()
         try:
             found = with_layers(
@@ -194,7 +196,11 @@ def command(
     return code
 
 
-def _of_build(where: Path | None, root: Path) -> tuple[Report, Path, ExitCode]:
+def _of_build(
+    where: Path | None, root: Path, overrides: Sequence[str]
+) -> tuple[Report, Path, ExitCode]:
+    from optcli.build.rejudging import rejudged
+
     found, path = options.find_report(where, root)
     if not any(variant.accuracy is not None for variant in found.variants.values()):
         raise UsageError(
@@ -202,6 +208,7 @@ def _of_build(where: Path | None, root: Path) -> tuple[Report, Path, ExitCode]:
             place=str(path),
             hint="give the recipe data.evaluation and accuracy, then build again",
         )
+    found = rejudged(found, path, overrides)
     outcomes = [
         verdict.outcome
         for variant in found.variants.values()

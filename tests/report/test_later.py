@@ -55,6 +55,16 @@ def test_the_layers_stand_in_all_forms_of_the_report(tmp_path: Path, built: Repo
     assert "<conv_1>" not in page
 
 
+def test_an_equal_copy_has_no_layer_to_show(built: Report) -> None:
+    same = WORST.model_copy(update={"own_db": None, "sqnr_db": None, "advice": ""})
+    variants = dict(built.variants)
+    layers = Layers(rows=(same,), compared=4, samples=8)
+    variants["int8"] = variants["int8"].model_copy(update={"layers": layers})
+    told = built.model_copy(update={"variants": variants})
+    assert "int8: no layer adds an error, of 4 tensors" in report.text(told)
+    assert "no layer adds an error, of 4 tensors" in html.page(told, {})
+
+
 def test_what_cannot_be_compared_says_why(built: Report) -> None:
     variants = dict(built.variants)
     variants["int8"] = variants["int8"].model_copy(update={"layers": Layers(reason="no names")})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.report import engines, wording
+from optcli.report import engines, layers_text, wording
 from optcli.report.html import tables
 from optcli.report.html.budget import budget_of
 from optcli.report.html.distributions import Quantiles, distributions
@@ -130,7 +130,7 @@ def _results(report: Report, told: Notes) -> Markup:
     parts += [
         folded(f"Where the error of {name} starts", tables.layers(variant.layers))
         for name, variant in report.variants.items()
-        if variant.layers is not None and variant.layers.rows
+        if variant.layers is not None and any(layers_text.markdown(variant.layers))
     ]
     parts += [
         folded(f"Layers of the engine {name}", tables.engine_layers(rows))
