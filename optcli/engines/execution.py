@@ -58,6 +58,7 @@ class Execution:
         self._lines: deque[Line] = deque(maxlen=_KEPT_LINES)
         self._cache_file = kernel_cache
         self._cache: Any = None
+        self._settings: Any = None
         self._heard = heard
         self._log = messages.collector(bindings.module, self._keep)
         self.notes: dict[str, Any] = {}
@@ -144,7 +145,7 @@ class Execution:
             return
         self._keep_kernels()
         self._graphs.drop()
-        self._context = self._engine = self._runtime = self._cache = None
+        self._context = self._settings = self._engine = self._runtime = self._cache = None
         self._slots, self._inputs, self._outputs = [], [], []
         self._gpu.close()
 
@@ -162,7 +163,8 @@ class Execution:
         if not self._bindings.has("CudaGraphStrategy", "WHOLE_GRAPH_CAPTURE"):
             context = self._engine.create_execution_context()
         else:
-            settings = self._engine.create_runtime_config()
+            # Kept for as long as the context: nobody says that it copies them.
+            settings = self._settings = self._engine.create_runtime_config()
             wanted = "DISABLED" if self._graphs.wanted == "off" else "WHOLE_GRAPH_CAPTURE"
             settings.cuda_graph_strategy = self._bindings.member("CudaGraphStrategy", wanted)
             self._graphs.built_in()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optcli.engines import bindings, driver, refitting, sidecar
+from optcli.engines import EngineError, bindings, driver, refitting, sidecar
 from optcli.engines.execution import Execution
 from optcli.engines.gpu import Gpu
 from optcli.engines.messages import Line
@@ -36,6 +36,10 @@ def open_here(job: Mapping[str, Any], heard: Callable[[Line], None] | None = Non
     )
     warnings = sidecar.check_here(about, here, place)
     cache = job.get("kernel_cache")
+    if cache and not Path(cache).absolute().parent.is_dir():
+        raise EngineError(
+            "there is no folder for the file of kernels", place=cache, hint="make it first"
+        )
     execution = Execution(
         found,
         (folder / sidecar.PLAN).read_bytes(),

@@ -162,3 +162,11 @@ def test_weights_cannot_be_put_into_engines_of_old_versions(cuda, tensorrt, tmp_
     monkeypatch.delattr(fake_tensorrt, "OnnxParserRefitter")
     with pytest.raises(EngineError, match="wanted TensorRT 10 or newer"):
         open_here(job(stripped(tmp_path, "good")))
+
+
+def test_a_place_for_kernels_that_is_not_there_is_told_at_once(cuda, tensorrt, tmp_path):
+    place = str(tmp_path / "nowhere" / "kernels")
+    with pytest.raises(EngineError, match="no folder for the file of kernels") as raised:
+        open_here(job(engine(tmp_path), kernel_cache=place))
+    assert raised.value.place == place
+    assert tensorrt == []
