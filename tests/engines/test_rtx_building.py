@@ -10,7 +10,7 @@ from tiny_networks import Heard, artifact, job
 
 from optcli import formats
 from optcli.artifact import Format
-from optcli.engines import EngineError, child, sidecar
+from optcli.engines import EngineError, child, driver, sidecar
 from optcli.engines.building import Job
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
@@ -117,6 +117,20 @@ def test_a_size_that_the_network_fixes(tmp_path):
 def test_what_only_other_versions_have_is_named(tmp_path):
     with pytest.raises(EngineError, match=r"TensorRT-RTX .* has no builder flag INT8"):
         build(tmp_path, network(), flags={"INT8": True})
+
+
+def test_what_needs_a_gpu_says_so(source, tmp_path):
+    if driver.present():
+        pytest.skip("there is a GPU here: it is built")
+    work = job(source, tmp_path / "out", IMAGE)
+    with pytest.raises(StepError, match="with these options the builder needs a GPU, and found none"):
+        TensorrtRtxEngine(refit="any").run(source, work)
+
+
+def test_it_is_stopped_at_its_time_limit(source, tmp_path):
+    work = job(source, tmp_path / "out", IMAGE)
+    with pytest.raises(StepError, match=r"more than 0\.01 seconds and was stopped"):
+        TensorrtRtxEngine(max_seconds=0.01).run(source, work)
 
 
 def test_a_batch_size_outside_is_refused_by_the_pass(source, tmp_path):
