@@ -1,4 +1,4 @@
-"""Passes that build engines, on a real GPU: precision by the inspector, timings kept, weights left out."""
+"""Passes that build engines, on a real GPU: precisions by the inspector, timings kept, bare plans."""
 
 from __future__ import annotations
 
