@@ -74,6 +74,8 @@ class Execution:
         self._outputs = [slot for slot in self._slots if not slot.is_input]
         self._profiles = profiles_of(self._engine, [slot.name for slot in self._inputs])
         self._profile = 0
+        # A context has the only profile there is; of several it is told which, from the first call on.
+        self._profile_set = len(self._profiles) == 1
         self._shapes: dict[str, tuple[int, ...]] | None = None
 
     @property
@@ -207,12 +209,12 @@ class Execution:
 
     def _choose_profile(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         index = choose(self._profiles, shapes, self._wanted_profile)
-        if index == self._profile:
+        if self._profile_set and index == self._profile:
             return
         if not self._context.set_optimization_profile_async(index, self.stream.address):
             raise self._failed(f"TensorRT refuses optimization profile {index}")
         self.stream.synchronize()
-        self._profile = index
+        self._profile, self._profile_set = index, True
 
     def _enqueue(self) -> None:
         if not self._context.execute_async_v3(self.stream.address):

@@ -36,6 +36,7 @@ class Serving:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        self._one_at_a_time = threading.Lock()
         self._empty_bytes = _high_water_bytes()
         self._execution: Any = None
 
@@ -44,9 +45,10 @@ class Serving:
         return getattr(self, f"_{command['do']}")(command)  # type: ignore[no-any-return]
 
     def send(self, record: dict[str, Any]) -> None:
-        """Write one line, whole."""
-        self._out.write(json.dumps(record) + "\n")
-        self._out.flush()
+        """Write one line, whole: TensorRT logs from threads of its own."""
+        with self._one_at_a_time:
+            self._out.write(json.dumps(record) + "\n")
+            self._out.flush()
 
     def _open(self, command: dict[str, Any]) -> dict[str, Any]:
         folder = Path(command["folder"])

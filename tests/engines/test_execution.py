@@ -119,9 +119,15 @@ def test_the_profile_is_chosen_by_the_shape(execution):
         image = images(batch)
         assert np.array_equal(run(engine, image), 2 * image)
         assert engine.describe()["profile"] == profile
-    assert context.switches == [1, 0]
+    assert context.switches == [0, 1, 0]
     run(engine, images(8))  # both take it: nearer to 4 than to 32
-    assert context.switches == [1, 0]
+    assert context.switches == [0, 1, 0]
+
+
+def test_the_only_profile_is_not_set(execution):
+    engine = execution(plan())
+    run(engine, images(2))
+    assert fake_tensorrt.IExecutionContext.last.switches == []
 
 
 def test_a_profile_can_be_fixed(execution):
