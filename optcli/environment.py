@@ -24,8 +24,12 @@ _DISTRIBUTIONS = {
         "onnxruntime-ep-nv-tensorrt-rtx-cu13",
         "onnxruntime-ep-nv-tensorrt-rtx-cu12",
     ),
-    "tensorrt_rtx": ("tensorrt-rtx-cu13", "tensorrt-rtx"),
-    "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+    # Carried to a machine where nothing can be installed, they come without what only names the parts.
+    "tensorrt_rtx": ("tensorrt-rtx-cu13", "tensorrt-rtx", "tensorrt-rtx-cu13-bindings"),
+    "tensorrt": (
+        *("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+        *("tensorrt-cu13-bindings", "tensorrt-cu12-bindings"),
+    ),
 }
 _INSTALL = {
     "tensorrt": "pip install 'optcli[tensorrt]' --extra-index-url https://pypi.nvidia.com",

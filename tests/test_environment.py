@@ -60,3 +60,13 @@ def test_model_and_driver_of_gpus_are_part_of_what_is_compared(with_gpu):
 def test_a_gpu_that_cannot_be_asked_is_no_error(with_gpu):
     with_gpu(None)
     assert environment.conditions()["gpus"] == []
+
+
+def test_bindings_that_were_carried_here_are_an_installation(tmp_path, monkeypatch):
+    about = tmp_path / "tensorrt_cu13_bindings-11.4.0.106.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: tensorrt-cu13-bindings\nVersion: 11.4.0.106\n")
+    known = environment.version.__wrapped__
+    before = known("tensorrt")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert known("tensorrt") == (before or "11.4.0.106")
