@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, runners, workers
+from optcli import runners, workers
 from optcli.errors import OptcliError
+from optcli.latency import gpu_clocks
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.latency.plan import Candidate, Plan, plan
 from optcli.latency.samples import Measured, Opened, Start
@@ -63,7 +64,7 @@ class Session:
         self._fixed_warm_up: dict[int, int] = {}
         self._launch = 0
         self._began = datetime.now(UTC)
-        self._before = environment.conditions()
+        self._before = gpu_clocks.conditions()
         self._clock = time.monotonic()
 
     def launch(
@@ -99,7 +100,7 @@ class Session:
             failures=dict(self.failures),
             skipped=self.skipped,
             orders={key: list(found) for key, found in self.orders.items()},
-            conditions={"before": self._before, "after": environment.conditions()},
+            conditions={"before": self._before, "after": gpu_clocks.conditions()},
             seconds={"wall": time.monotonic() - self._clock, **self.spent_s},
         )
 
