@@ -178,6 +178,15 @@ def test_another_order_of_the_classes_is_known_by_its_signature():
     assert "class_order" in swapped
 
 
+def test_names_that_were_sorted_as_text_leave_some_classes_in_their_place():
+    """0, 1, 10, 11, 2, ...: two classes of twelve are right, more than guessing gives."""
+    order = np.array(sorted(range(12), key=str))
+    found = labels.suspicions(confused(12, 30, 0.95, order))
+    assert "but for 9" in found["class_order"], found
+    half_right = np.array([0, 1, 2, 3, 4, 5, 7, 6, 9, 8, 11, 10])
+    assert labels.suspicions(confused(12, 30, 0.95, half_right)) == {}, "it may be a poor network"
+
+
 def test_guessing_is_a_doubt_and_good_or_middling_networks_are_none():
     for classes, each in ((10, 20), (1000, 1), (2, 100)):
         guessing = labels.suspicions(confused(classes, each, 0.0))
