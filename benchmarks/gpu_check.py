@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,11 @@ import gpu_recipes  # noqa: E402
 import gpu_results  # noqa: E402
 
 from optcli import environment  # noqa: E402
-from optcli.engines import driver  # noqa: E402
+from optcli.engines import child, driver  # noqa: E402
 
 PACKAGES = ("torch", "torchvision", "onnx", "onnxruntime", "tensorrt", "tensorrt_rtx", "nncf", "numpy")
 _NEEDED = ("pydantic", "click", "ruamel.yaml", "filelock", "numpy", "torch", "torchvision", "onnx")
-PYTHON_310 = "OPTCLI_TENSORRT_PYTHON"
+PYTHON_310 = child.PYTHON
 _TESTS_S, _STEP_S, _BARE_S = 420.0, 300, 120.0
 
 
@@ -196,14 +197,22 @@ class Check:
             loop = Path(__file__).with_name("gpu_bare_loop.py")
             command = [python or sys.executable, str(loop), str(plan), str(size), product]
         limit_s = min(_BARE_S, self._left_s())
-        _, text = self._command(command, limit_s, f"{network.name}-{name}-alone")
+        log = f"{network.name}-{name}-alone"
+        # Another interpreter must not get this one's packages.
+        _, text = self._command(command, limit_s, log, child.environment(python))
         if (alone := gpu_results.alone(text)) is not None:
             row["alone"] = {"batch_size": size, **alone}
 
-    def _command(self, command: list[str], timeout_s: float, log: str) -> tuple[int | None, str]:
+    def _command(
+        self,
+        command: list[str],
+        timeout_s: float,
+        log: str,
+        variables: Mapping[str, str] = os.environ,
+    ) -> tuple[int | None, str]:
         """Run it; gives exit code (None: out of time) and what it said, which is kept in a log, too."""
-        paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
-        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        paths = [str(REPOSITORY), variables.get("PYTHONPATH", "")]
+        variables = {**variables, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         file = self._work / f"{log}.log"
         with file.open("w") as out:
             try:
@@ -243,9 +252,10 @@ def _other_tensorrt() -> str | None:
     if not python:
         return None
     code = "import tensorrt; print(tensorrt.__version__)"
+    variables = child.environment(python)
     try:
         done = subprocess.run(
-            [python, "-c", code], capture_output=True, text=True, timeout=60, check=False
+            [python, "-c", code], env=variables, capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
         return f"does not start: {error}"
