@@ -121,9 +121,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def died(process: subprocess.Popen[bytes], lines: Sequence[Line]) -> EngineError:
     """What to say of a process that ended by itself, with what TensorRT logged last."""
     code = process.wait()
-    if code < 0:
-        name = signal.Signals(-code).name
-        what = f"{_DEATHS.get(name, 'was ended')} ({name}, exit {128 - code})"
+    # A script around the interpreter says 128 + n where a signal ended it.
+    number = -code if code < 0 else code - 128
+    if number in set(signal.Signals):
+        name = signal.Signals(number).name
+        what = f"{_DEATHS.get(name, 'was ended')} ({name}, exit {128 + number})"
     else:
         what = f"ended early with exit code {code}"
     return messages.explained(f"TensorRT's process {what}", lines)
@@ -167,8 +169,9 @@ class _Listening:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._said.put(line)
+        with suppress(ValueError):  # closed by now: nobody waits for more
+            for line in self._process.stdout:
+                self._said.put(line)
         self._said.put(b"")
 
     def _failed(self, record: dict[str, Any]) -> NoReturn:

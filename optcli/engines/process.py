@@ -43,6 +43,8 @@ class Talk:
         """Pass a line of TensorRT's log on; it is with the parent before TensorRT goes on."""
         if line.severity == "V":
             return
+        if line.severity != "I":  # for the step's log
+            sys.stderr.write(f"{line}\n")
         self.lines.append(line)
         self.send({"log": [line.severity, line.text]})
 

@@ -42,6 +42,14 @@ def test_a_crash_is_an_error_with_the_last_words_and_what_they_mean():
     assert raised.value.lines == ("[E] first", f"[E] {engine_jobs.SAID}")
 
 
+def test_a_crash_behind_a_script_is_told_as_one(tmp_path):
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={HERE} {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    with pytest.raises(EngineError, match=r"segmentation fault \(SIGSEGV, exit 139\)"):
+        run("crash", python=str(script))
+
+
 def test_one_that_ends_early_is_an_error():
     with pytest.raises(EngineError, match="ended early with exit code 3"):
         run("leave")
