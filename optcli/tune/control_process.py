@@ -58,12 +58,12 @@ def control(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
             )
         judging = _Judging(payload, channel, Path(folder), began + payload["seconds"], source)
         with judging.compiled_models():
-            judging.float_score = judging.judge(ready.model, range(len(judging.scoring)))
-            allowed = judging.float_score.value - payload["required"]
-            if allowed < 0:
-                why = "the model is outside the bar before it is quantized"
-                return {"floats": None, "why": why}
             try:
+                judging.float_score = judging.judge(ready.model, range(len(judging.scoring)))
+                allowed = judging.float_score.value - payload["required"]
+                if allowed < 0:
+                    why = "the model is outside the bar before it is quantized"
+                    return {"floats": None, "why": why}
                 _controlled(ready, judging, allowed, payload["trials"])
             except _TimeIsUpError:
                 return {"floats": None, "why": judging.used_up()}

@@ -1,5 +1,7 @@
 """NNCF's accuracy control as the engine of a repair: what is asked of it, what becomes of its steps."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -195,3 +197,87 @@ def test_an_open_model_is_scored_as_an_evaluation_does(tmp_path: Path) -> None:
     assert (some.value, some.each.tolist()) == (pytest.approx(1 / 3), [0.0, 1.0, 0.0])
     with pytest.raises(UsageError, match="no metric"):
         scoring_room.Scoring({**payload, "settings": None})
+
+
+@pytest.mark.parametrize(
+    ("required", "seconds", "floats", "why"),
+    [
+        (0.8, 10.0, ["b"], "NNCF's accuracy control is inside the bar"),
+        (0.95, 10.0, None, "has no further operators to leave in float"),
+        (1.5, 10.0, None, "outside the bar before it is quantized"),
+        (0.8, -1.0, None, "the time is used up"),
+    ],
+)
+def test_why_nncf_s_accuracy_control_ended(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    required: float,
+    seconds: float,
+    floats: list[str] | None,
+    why: str,
+) -> None:
+    """A quantizer that reverts `b`, judged by a scoring that knows each model's value."""
+    values = {"float": 1.0, "quantized": 0.3, "less": 0.9}
+    operators = {"float": {}, "quantized": {"a": "Conv", "b": "Conv"}, "less": {"a": "Conv"}}
+
+    class Model(str):
+        graph = None
+
+    class Known:
+        sign = 1
+
+        def __len__(self) -> int:
+            return 4
+
+        def score(self, model: str, positions: Any, seen: Any) -> scoring_room.Score:
+            seen(len(positions))
+            return scoring_room.Score(values[model], np.zeros(len(positions)))
+
+    class Runner:
+        @staticmethod
+        def model_validate(_: Any) -> Any:
+            return Runner()
+
+        @contextmanager
+        def open(self, *_: Any) -> Iterator[str]:
+            yield saved[-1]
+
+    saved: list[str] = []
+    sent: list[Any] = []
+    ready = SimpleNamespace(
+        model=Model("float"),
+        feeds=[],
+        arguments={"advanced_parameters": SimpleNamespace(backend_params={})},
+    )
+    quantizer = SimpleNamespace(
+        model_validate=lambda _: SimpleNamespace(ready=lambda *_: ready),
+        quantized_operators=lambda model: operators[model],
+    )
+
+    def controlled(_: Any, judging: Any, allowed: float, trials: int) -> None:
+        assert allowed == pytest.approx(1.0 - required)
+        for name in values:
+            judging.validate(Model(name), range(4))
+        judging.validate(Model("quantized"), [0])
+
+    monkeypatch.setattr(control_process, "QuantizeNncf", quantizer)
+    monkeypatch.setattr(control_process, "Scoring", lambda _: Known())
+    monkeypatch.setattr(control_process, "_job", lambda *_: None)
+    monkeypatch.setattr(control_process, "_controlled", controlled)
+    monkeypatch.setattr(control_process.runners, "find", lambda _: Runner)
+    monkeypatch.setattr(control_process.onnx_format, "save", lambda model, _: saved.append(model))
+    payload = {
+        "source": Artifact("", Format.ONNX, tmp_path, "fp32", 0, "", {}).to_record(),
+        "options": {},
+        "inputs": [],
+        "runner": "r",
+        "runner_options": {},
+        "required": required,
+        "seconds": seconds,
+        "trials": 3,
+    }
+    found = control_process.control(payload, SimpleNamespace(send=sent.append))  # type: ignore[arg-type]
+    assert found["floats"] == floats
+    assert why in found["why"]
+    steps = [each["step"] for each in sent if "step" in each]
+    assert steps == ([[], ["b"]] if required < 1 and seconds > 0 else [])
