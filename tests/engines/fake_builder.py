@@ -21,6 +21,7 @@ class Script:
         self.inputs = {"image": [-1, 3, 8, 8]}
         self.layers = [("conv", "CONVOLUTION", "FLOAT"), ("relu", "ACTIVATION", "FLOAT")]
         self.errors, self.logs, self.plan = [], [], b"plan"
+        self.information, self.opens = '{"Layers": ["conv"]}', True
         self.builder_starts = self.profile_fits = self.cache_fits = True
         for name, value in wishes.items():
             assert hasattr(self, name), name
@@ -240,6 +241,26 @@ class FakeParserError(Guarded):
 
     def desc(self):
         return self._about["text"]
+
+
+class FakeRuntime(Guarded):
+    def __init__(self, logger):
+        self._say("Runtime")
+
+    def deserialize_cuda_engine(self, plan):
+        assert bytes(plan) == self._module.script.plan
+        return self._module.ICudaEngine() if self._module.script.opens else None
+
+
+class FakeICudaEngine(Guarded):
+    def create_engine_inspector(self):
+        return self._module.EngineInspector()
+
+
+class FakeEngineInspector(Guarded):
+    def get_engine_information(self, format):
+        assert format is self._module.LayerInformationFormat.JSON
+        return self._module.script.information
 
 
 class FakeILogger(Guarded):

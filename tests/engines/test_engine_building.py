@@ -25,7 +25,6 @@ class Built:
         monkeypatch.setattr(driver, "present", lambda: gpu)
         monkeypatch.setattr(driver, "devices", lambda: (device,) if gpu else ())
         monkeypatch.setattr(driver, "absence", lambda: EngineError("no driver", hint="find one"))
-        monkeypatch.setattr(building, "_inspected", lambda *_: None)
         self.out = io.StringIO()
         self.plan = folder / "model.plan"
         wanted = {"profiles": [PROFILE], **job}
@@ -223,6 +222,25 @@ def test_without_a_driver_nothing_of_tensorrt_is_touched(build, version, call):
     with pytest.raises(EngineError, match="no driver"):
         call(built.job.to_record(), Talk(built.out))
     assert built.module.said == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_engine_is_inspected_where_it_was_built(build, version):
+    layer = {"Name": "conv", "LayerType": "Conv", "Inputs": [{"Format/Datatype": "Half"}]}
+    script = Script(information=json.dumps({"Layers": [layer]}))
+    found = build(version, script, strongly_typed=version != "8.6.0").run().result["engine"]
+    assert found["detailed"]
+    assert found["precisions"] == {"fp16": 1}
+
+
+def test_an_engine_that_does_not_open_is_not_inspected(build):
+    assert build("11.4.0.106", Script(opens=False)).run().result["engine"] is None
+
+
+def test_without_a_gpu_no_runtime_is_started(build):
+    built = build("1.7.1.116", gpu=False, product="tensorrt_rtx").run()
+    assert built.result["engine"] is None
+    assert built.told("Runtime") == []
 
 
 def test_the_timing_cache_is_kept_and_used_again(build, tmp_path):
