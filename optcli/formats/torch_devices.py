@@ -69,6 +69,19 @@ def prepare_compiling() -> None:
                 return
 
 
+def make_driver_linkable(folder: Path, maps: Path = Path("/proc/self/maps")) -> None:
+    """Let a linker find libcuda.so by a link in `folder`: a driver alone brings libcuda.so.1.
+
+    Whichever library this process has loaded is meant; without one nothing is done.
+    """
+    loaded = [line.split()[-1] for line in maps.read_text().splitlines() if "/libcuda.so" in line]
+    if not loaded:
+        return
+    (folder / "libcuda.so").symlink_to(loaded[0])
+    known = os.environ.get("LIBRARY_PATH", "")
+    os.environ["LIBRARY_PATH"] = os.pathsep.join(filter(None, (known, os.fspath(folder))))
+
+
 def described(device: str) -> dict[str, Any]:
     """What the report says of the device: nothing of a CPU, which the environment describes."""
     if device == CPU:

@@ -70,9 +70,10 @@ class AotInductor(Pass):
 
     def run(self, source: Artifact, job: Job) -> Made:
         try:
-            with _own_cache(job.out.parent):
+            with _own_cache(job.out.parent) as cache:
                 _require_compiler()
-                program = _moved(self._program(source, job), torch_devices.require(job.device))
+                device = torch_devices.require(job.device)
+                program = _moved(self._program(source, job), device, cache)
                 job.progress(None, "compiling")
                 kernels = self._compile(program, job)
         except OptcliError:
@@ -117,13 +118,14 @@ class AotInductor(Pass):
         return int(sum(count for name, count in counted if _INTEGER_KERNELS.fullmatch(name)))
 
 
-def _moved(program: ExportedProgram, device: str) -> ExportedProgram:
+def _moved(program: ExportedProgram, device: str, scratch: Path) -> ExportedProgram:
     """The program with its weights, constants and the devices in its graph on that device."""
     if device == torch_devices.CPU:
         return program
     from torch.export.passes import move_to_device_pass
 
     torch_devices.prepare_compiling()
+    torch_devices.make_driver_linkable(scratch)
     return move_to_device_pass(program, device)
 
 
@@ -153,7 +155,7 @@ def _require_compiler() -> None:
 
 
 @contextmanager
-def _own_cache(beside: Path) -> Iterator[None]:
+def _own_cache(beside: Path) -> Iterator[Path]:
     """Let Inductor cache into a folder of this step alone, which goes with it."""
     names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
     before = {name: os.environ.get(name) for name in names}
@@ -162,7 +164,7 @@ def _own_cache(beside: Path) -> Iterator[None]:
     ) as cache:
         os.environ.update({name: os.path.join(cache, name.lower()) for name in names})
         try:
-            yield
+            yield Path(cache)
         finally:
             for name, value in before.items():
                 if value is None:

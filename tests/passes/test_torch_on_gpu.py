@@ -79,6 +79,18 @@ def test_headers_of_cuda_are_found_where_pip_has_put_them(monkeypatch, tmp_path)
     assert "CUDA_HOME" not in torch_devices.os.environ
 
 
+def test_a_driver_without_its_link_can_be_linked(monkeypatch, tmp_path):
+    maps = tmp_path / "maps"
+    maps.write_text("7f00-7f01 r--p 0 08:01 1 /usr/lib/libc.so.6\n7f02-7f03 r--p 0 00:00 0\n")
+    monkeypatch.setenv("LIBRARY_PATH", "/already")
+    torch_devices.make_driver_linkable(tmp_path, maps)
+    assert torch_devices.os.environ["LIBRARY_PATH"] == "/already"
+    maps.write_text(maps.read_text() + "7f04-7f05 r-xp 0 08:01 2 /usr/lib/libcuda.so.580.65.06\n")
+    torch_devices.make_driver_linkable(tmp_path, maps)
+    assert str((tmp_path / "libcuda.so").readlink()) == "/usr/lib/libcuda.so.580.65.06"
+    assert torch_devices.os.environ["LIBRARY_PATH"] == f"/already:{tmp_path}"
+
+
 @pytest.mark.parametrize(
     ("runner", "options"),
     [
