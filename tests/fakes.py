@@ -118,3 +118,10 @@ class Unobtainable(Copy):
     """Needs a package that nobody has."""
 
     needs: ClassVar[Needs] = Needs(packages=("optcli_no_such_package",))
+
+
+class Watchful(Unobtainable):
+    """Cannot run either, and says what it sees of its source."""
+
+    def check_source(self, source: Artifact, job: Job) -> tuple[str, ...]:
+        return (f"the model has {len(job.inputs)} input", f"note {source.facts['note']} was seen")

@@ -27,10 +27,6 @@ from optcli.settings import TensorSpec
 pytestmark = pytest.mark.slow
 pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed (the extra trt-rtx)")
 
-# Signal to noise in dB that is kept on noise images. INT8 of YOLOX keeps 10 to 12 with any quantizer.
-FP16_DB = 45
-INT8_DB = {"resnet": 20, "mobilenet": 13, "vit": 15, "detector": 8}
-
 QUANTIZERS = {
     "nncf": QuantizeNncf(target="tensorrt", samples=8),
     "onnxruntime": QuantizeOnnxruntime(target="tensorrt", samples=8),
@@ -101,7 +97,7 @@ def test_engines_in_floating_point(real, precision, tmp_path):
     assert made["plan_bytes"] == (tmp_path / "model.plan").stat().st_size > 100_000
     assert [each["dtype"] for each in made["network"]["inputs"]] == ["fp32"]
     assert (made["network"]["inputs"][0]["shape"][0] == -1) == real.is_dynamic
-    assert kept_db(real, ready.path) > (100 if precision == "fp32" else FP16_DB)
+    assert kept_db(real, ready.path) > (100 if precision == "fp32" else real.fp16_db)
 
 
 def test_engines_in_int8(quantized, tmp_path):
@@ -117,7 +113,7 @@ def test_engines_in_int8(quantized, tmp_path):
     rest = [each for each in layers if each["type"] in inspection.PRODUCTS]
     assert {each["precision"] for each in rest} == {"fp16"}  # of what comes out of them
     assert ready.facts["expectation"].startswith(f"{in_integers} of ")
-    assert kept_db(real, ready.path) > INT8_DB[real.folder.name]
+    assert kept_db(real, ready.path) > real.int8_db
 
 
 @pytest.mark.parametrize("kind", ["resnet", "vit"])
