@@ -144,6 +144,7 @@ class EnginePass(Pass):
             strongly_typed=here["strong_typing"],
             product=here["title"],
             job=job,
+            left_out=source.facts.get("kept_in_floating_point", ()),
         )
         build = self._build(prepared, job, here)
         result = child.run(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 _TOLD = 3
+_UNTOUCHED = "not quantized"
 
 _PLURALS = {"Conv": "convolutions", "ConvTranspose": "transposed convolutions"}
 
@@ -42,7 +43,7 @@ def work(model: ModelProto, left_out: Collection[str] = ()) -> list[Work]:
         if node.op_type in PRODUCTS:
             floats = next((types[name] for name in node.input if name in types), "fp32")
             precision, reason = _quantized(graph, node)
-            if not precision and node.name in left_out:
+            if reason == _UNTOUCHED and node.name in left_out:
                 reason = "left out of quantization"
             found.append(Work(node.name or node.output[0], node.op_type, precision or floats, reason))
     return found
@@ -102,7 +103,7 @@ def _quantized(graph: QuantizedGraph, node: NodeProto) -> tuple[str, str]:
         return "", "its inputs are quantized to two types"
     if all(back is None for back in backs):
         weights = _reaches_constant(graph, node.input[1]) or _reaches_constant(graph, node.input[0])
-        return "", "not quantized" if weights else "a product of two activations, not quantized"
+        return "", _UNTOUCHED if weights else "a product of two activations, not quantized"
     return "", "its weights are not quantized" if backs[1] is None else "its input is not quantized"
 
 

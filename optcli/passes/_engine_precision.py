@@ -80,12 +80,13 @@ def prepare(
     strongly_typed: bool,
     product: str,
     job: Job,
+    left_out: Collection[str] = (),
 ) -> Prepared:
     """Write the ONNX model in the folder `source` to the empty folder `out`, as this TensorRT wants it.
 
     `product` is its name and version, for messages. INT8 and FP8 leave the rest to FP16; `best` is the
-    lowest that the model has pairs for, else FP16. Raises `StepError` where the model and the intent do
-    not fit, with the node that is in the way.
+    lowest that the model has pairs for, else FP16. `left_out` names nodes that were not to be
+    quantized. Raises `StepError` where model and intent do not fit, with the node that is in the way.
     """
     outline = onnx_format.outline(source)
     found = onnx_format.precision(outline)
@@ -110,7 +111,7 @@ def prepare(
     onnx_format.save(model, out)
     facts |= {"precision_asked_for": precision, "kept_in_fp32": sorted(kept)}
     if strongly_typed or quantized:  # else TensorRT chooses among what the flags allow
-        facts |= {"expectation": expectation(model, intent), "precisions": counts(model)}
+        facts |= {"expectation": expectation(model, intent, left_out), "precisions": counts(model)}
     return Prepared(
         out / onnx_format.FILE,
         _flags(intent, precision, strongly_typed, bool(kept)),

@@ -100,6 +100,22 @@ def test_engines_in_floating_point(real, precision, tmp_path):
     assert kept_db(real, ready.path) > (100 if precision == "fp32" else real.fp16_db)
 
 
+def test_int8_for_weak_typing_is_the_same_with_weights_in_floats(quantized, tmp_path):
+    real, folder = quantized
+    weak = {"strongly_typed": False, "product": "TensorRT 8.6.0"}
+    ready = prepared(folder, real.inputs, "int8", tmp_path, **weak)
+    assert ready.flags == {"TF32": False, "INT8": True, "FP16": True}
+    model = onnx_format.open(ready.path.parent)
+    assert violations(model) == []
+    constants = {tensor.name for tensor in model.graph.initializer}
+    backs = [node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"]
+    assert backs
+    assert not constants & set(backs)
+    values = feed(real.inputs, 1, seed=99, scale=real.scale)
+    before = computed(folder / onnx_format.FILE, values)
+    assert sqnr_db(before, computed(ready.path, values)) > 60
+
+
 def test_engines_in_int8(quantized, tmp_path):
     real, folder = quantized
     assert violations(onnx_format.open(folder)) == []
