@@ -17,8 +17,9 @@ class LayerError(Result):
     in decibel of what this layer adds by itself, with exact inputs; `sqnr_db` has what came with its
     inputs as well. Both are None where the values are equal, and where they are not `finite`. `cosine`
     and `factor`, by which the values are too large, are the layer's own. `clipped` is the share of
-    values beyond the range of the integers; `channel` the worst output channel of a weight. `advice`
-    is one thing to try.
+    values beyond the range of the integers; `channel` the worst output channel of a weight. `readers`
+    are the layers that read an activation as integers: it is quantized until they are left in floats.
+    `advice` is one thing to try.
     """
 
     tensor: str
@@ -34,6 +35,7 @@ class LayerError(Result):
     clipped: float | None = None
     channel: int | None = None
     channel_db: float | None = None
+    readers: tuple[str, ...] = ()
     advice: str = ""
 
     @property
@@ -53,5 +55,6 @@ class Layers(Result):
     reason: str | None = None
 
     def worst_nodes(self) -> tuple[str, ...]:
-        """Names of the layers, the one that adds most error first, each once."""
-        return tuple(dict.fromkeys(row.node for row in self.rows if row.node))
+        """Names of the layers, the one that adds most error first, each once, and of its readers."""
+        names = (name for row in self.rows for name in (row.node, *row.readers))
+        return tuple(dict.fromkeys(name for name in names if name))

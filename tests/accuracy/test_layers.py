@@ -72,12 +72,26 @@ def test_what_is_not_finite_ranks_before_all_and_what_is_equal_behind():
 def test_layers_are_named_once_the_worst_first():
     found = Layers(rows=(row(node="b", kind="weight"), row(node="b"), row(node=""), row(node="a")))
     assert found.worst_nodes() == ("b", "a")
+    found = Layers(rows=(row(node="b", readers=("c", "a")), row(node="a")))
+    assert found.worst_nodes() == ("b", "c", "a")
 
 
 @pytest.mark.parametrize(
     ("given", "made_by", "expected"),
     [
         ({}, {"step": "quantize_nncf"}, "{quantize_nncf: {ignored_names: [conv]}}"),
+        (  # what it gives is quantized for the layer that reads it
+            {"operator": "Mul", "readers": ("next",)},
+            {"step": "quantize_nncf"},
+            "{ignored_names: [next]}",
+        ),
+        ({"readers": ("next",)}, {"step": "quantize_nncf"}, "{ignored_names: [conv, next]}"),
+        (
+            {"operator": "Mul", "readers": ("next",)},
+            {"step": "quantize_onnxruntime"},
+            "{ignored_names: [conv, next]}",
+        ),
+        ({"readers": ("next",)}, {"step": "weights_only"}, "{ignored_names: [conv]}"),
         ({}, {"step": "quantize_pt2e"}, "{quantize_pt2e: {ignored_modules: [conv]}}"),
         ({"own_db": 12.0}, {}, "leave conv in floating point"),
         ({"own_db": 0.1, "factor": 2.0, "cosine": 0.999}, {}, "2.00 times what they should be"),
@@ -296,3 +310,17 @@ def test_weights_are_not_looked_for_along_every_path(monkeypatch):
         opset13.constant(np.float32(0.5)),
     )
     assert room._values(weights.output(0)).tolist() == [[0.5, 1.0]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["onnx", "openvino"])
+def test_without_its_readers_a_tensor_is_no_longer_quantized(onnx_floats, layers, tmp_path, form):
+    floats = onnx_floats
+    if form == "openvino":
+        floats = apply(ToOpenvino(), floats, tmp_path / "ov", INPUT)
+    sound = quantized(QuantizeNncf(), floats, tmp_path / "int8")
+    rows = [each for each in layers(floats, sound).rows if each.kind == "activation"]
+    worst = next(each for each in rows if each.readers and each.node)
+    less = quantized(QuantizeNncf(ignored_names=worst.readers), floats, tmp_path / "less")
+    after = next(each for each in layers(floats, less).rows if each.tensor == worst.tensor)
+    assert after.readers == ()

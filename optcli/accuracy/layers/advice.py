@@ -87,4 +87,16 @@ def _leave(row: LayerError, name: str) -> str:
     option = _IGNORES.get(name)
     if option is None or not row.node:
         return f"leave {row.node or row.tensor} in floating point"
-    return f"{{{name}: {{{option}: [{row.node}]}}}}"
+    return f"{{{name}: {{{option}: [{', '.join(_to_leave(row, name))}]}}}}"
+
+
+def _to_leave(row: LayerError, name: str) -> list[str]:
+    """The layers without which a tensor is not quantized: NNCF quantizes it for those that read it.
+
+    ONNX Runtime does so for either side. A layer with weights may err by these as well.
+    """
+    if not row.readers or name not in ("quantize_nncf", "quantize_onnxruntime"):
+        return [row.node]
+    weighs = any(part in row.operator for part in ("Conv", "Gemm", "MatMul"))
+    first = [row.node] if weighs or name == "quantize_onnxruntime" else []
+    return list(dict.fromkeys([*first, *row.readers]))

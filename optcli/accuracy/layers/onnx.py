@@ -119,7 +119,16 @@ class _Work:
         if node is None:
             return self.sums.error(pair.tensor, "", "input")
         theirs = layer(self.child, pair.root, set(self._every) - set(pair.faces))
-        return self.sums.error(pair.tensor, name_of(node, theirs), node.op_type)
+        row = self.sums.error(pair.tensor, name_of(node, theirs), node.op_type)
+        return row.model_copy(update={"readers": self._readers(pair)})
+
+    def _readers(self, pair: Pair) -> tuple[str, ...]:
+        """Names of the child's layers that read a tensor behind its QuantizeLinear."""
+        if not pair.chain or not any(self.child.scale_of(face) for face in pair.faces):
+            return ()
+        found = {i for face in pair.faces for i in self.child.readers.get(face, ())}
+        names = (self.child.nodes[i].name for i in sorted(found - set(pair.chain)))
+        return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _named(graph: Graph, feed: Feed) -> dict[str, np.ndarray]:

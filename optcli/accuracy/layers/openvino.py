@@ -33,6 +33,7 @@ class _Pair:
     floats: Any
     root: Any
     chain: tuple[Any, ...]
+    readers: tuple[str, ...] = ()
 
     @property
     def out(self) -> Any:
@@ -91,7 +92,9 @@ def _pairs(floats: Model, child: Model) -> list[_Pair]:
         if name in ours and port.get_element_type().is_real():
             readers = [x.get_node() for x in port.get_target_inputs() if x.get_index() == 0]
             chain = tuple(x for x in readers if x.get_type_name() == "FakeQuantize")
-            found.append(_Pair(name, ours[name].floats, port, chain))
+            behind = [x for each in chain for x in each.output(0).get_target_inputs()]
+            names = tuple(dict.fromkeys(x.get_node().get_friendly_name() for x in behind))
+            found.append(_Pair(name, ours[name].floats, port, chain, names))
     return found
 
 
@@ -206,7 +209,8 @@ def _error(pair: _Pair, sums: Sums) -> LayerError:
     kind = node.get_type_name()
     if kind == "Parameter":
         return sums.error(pair.name, "", "input")
-    return sums.error(pair.name, node.get_friendly_name(), kind)
+    row = sums.error(pair.name, node.get_friendly_name(), kind)
+    return row.model_copy(update={"readers": pair.readers})
 
 
 def _weights(found: Sequence[_Pair]) -> Iterator[LayerError]:
