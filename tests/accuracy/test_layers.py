@@ -324,3 +324,21 @@ def test_without_its_readers_a_tensor_is_no_longer_quantized(onnx_floats, layers
     less = quantized(QuantizeNncf(ignored_names=worst.readers), floats, tmp_path / "less")
     after = next(each for each in layers(floats, less).rows if each.tensor == worst.tensor)
     assert after.readers == ()
+
+
+@pytest.mark.slow
+def test_what_a_layer_gave_is_kept_though_the_next_one_writes_into_it():
+    import torch
+
+    from optcli.accuracy.layers import exported as room
+
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(inplace=True)).eval()
+    image = torch.randn(1, 3, 8, 8)
+    graph = torch.export.export(network, (image,)).module()
+    nodes = {room._operator(node): node for node in graph.graph.nodes}
+    assert "relu_" in nodes
+    found = room._run(graph, (image,), {})
+    with torch.no_grad():
+        assert torch.equal(found[nodes["conv2d"]], network[0](image))
+    assert found[nodes["conv2d"]].min() < 0 == found[nodes["relu_"]].min()

@@ -135,9 +135,10 @@ def _run(
                 root = faces.get(node)
                 # Integers go on as they are: what reads them knows no floats.
                 is_integer = _operator(node).startswith("quantize_per_")
-                return (
-                    self.env[node] if root is None or is_integer or (node, n) in inner else exact[root]
-                )
+                as_it_is = root is None or is_integer or (node, n) in inner
+                found = self.env[node] if as_it_is else exact[root]
+                # What it was is compared afterwards: relu_ and its like write into what they read.
+                return found.clone() if _is_in_place(n) and isinstance(found, torch.Tensor) else found
 
             return torch.fx.node.map_arg(args, value)
 
@@ -191,6 +192,10 @@ def _weights(
                     name = str(getattr(one, "target", one))
                     kind = _kind(pair.floats)
                     yield weight_error(name, _layer(pair.floats), kind, arrays[0], arrays[1])
+
+
+def _is_in_place(node: Node) -> bool:
+    return node.op == "call_function" and _operator(node).endswith("_")
 
 
 def _operator(node: Node) -> str:
