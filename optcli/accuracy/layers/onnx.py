@@ -126,9 +126,7 @@ class _Work:
         """Names of the child's layers that read a tensor behind its QuantizeLinear."""
         if not pair.chain or not any(self.child.scale_of(face) for face in pair.faces):
             return ()
-        found = {i for face in pair.faces for i in self.child.readers.get(face, ())}
-        names = (self.child.nodes[i].name for i in sorted(found - set(pair.chain)))
-        return tuple(dict.fromkeys(name for name in names if name))
+        return self.child.layers_behind(pair.faces)
 
 
 def _named(graph: Graph, feed: Feed) -> dict[str, np.ndarray]:

@@ -69,6 +69,23 @@ class Graph:
             return next((found for x in node.input if (found := self.scale_of(x))), None)
         return None
 
+    def layers_behind(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Names of the layers that read these tensors, at once or past what only moves values."""
+        found, ahead = dict[str, None](), list(names)
+        seen = set[int]()
+        for name in ahead:  # which grows
+            for index in self.readers.get(name, ()):
+                node = self.nodes[index]
+                if index in seen:
+                    continue
+                seen.add(index)
+                pair = node.op_type in ("QuantizeLinear", "DequantizeLinear")
+                if node.name and not pair:
+                    found[node.name] = None
+                if pair or node.op_type in _PASS_ON:
+                    ahead += node.output
+        return tuple(found)
+
 
 def _read_by(node: NodeProto) -> list[str]:
     found = [name for name in node.input if name]

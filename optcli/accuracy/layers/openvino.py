@@ -21,6 +21,10 @@ _PRODUCTS = frozenset(
     {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "MatMul"}
     | {"GroupConvolutionBackpropData"}
 )
+_MOVES_VALUES = frozenset(
+    {"Concat", "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "StridedSlice", "Slice"}
+    | {"Split", "VariadicSplit", "Gather", "Relu", "Clamp"}
+)
 # What lies between integer weights and the layer that reads them.
 _OF_CONSTANTS = frozenset({"Convert", "Subtract", "Multiply", "Reshape"})
 
@@ -92,10 +96,21 @@ def _pairs(floats: Model, child: Model) -> list[_Pair]:
         if name in ours and port.get_element_type().is_real():
             readers = [x.get_node() for x in port.get_target_inputs() if x.get_index() == 0]
             chain = tuple(x for x in readers if x.get_type_name() == "FakeQuantize")
-            behind = [x for each in chain for x in each.output(0).get_target_inputs()]
-            names = tuple(dict.fromkeys(x.get_node().get_friendly_name() for x in behind))
-            found.append(_Pair(name, ours[name].floats, port, chain, names))
+            found.append(_Pair(name, ours[name].floats, port, chain, _behind(chain)))
     return found
+
+
+def _behind(chain: Sequence[Any]) -> tuple[str, ...]:
+    """Names of the layers that read what FakeQuantize gives, at once or past what moves values."""
+    found, ahead = dict[str, None](), list(chain)
+    for node in ahead:  # which grows
+        for port in node.outputs():
+            for reader in (each.get_node() for each in port.get_target_inputs()):
+                name, kind = reader.get_friendly_name(), reader.get_type_name()
+                if name not in found and kind != "Result":
+                    found[name] = None
+                    ahead += [reader] if kind in _MOVES_VALUES else []
+    return tuple(found)
 
 
 def _compatible(pair: _Pair, sums: Sums) -> bool:
