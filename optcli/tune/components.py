@@ -58,10 +58,9 @@ def calibrations(quantizer: str, options: dict[str, Any]) -> list[Component]:
             Component("scales per channel", options={"per_channel": True}),
         ]
     else:
-        wanted = [
-            Component("asymmetric activations", options={"preset": "mixed"}),
-            Component("biases corrected exactly", options={"fast_bias_correction": False}),
-        ]
+        wanted = [Component("biases corrected exactly", options={"fast_bias_correction": False})]
+        if options.get("target") != "tensorrt":  # which has symmetric ones only
+            wanted.insert(0, Component("asymmetric activations", options={"preset": "mixed"}))
     return [c for c in wanted if any(options.get(key) != value for key, value in c.options.items())]
 
 

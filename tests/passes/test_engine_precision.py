@@ -230,6 +230,15 @@ def test_small_scales_survive_fp16(factor):
     assert sqnr_db(computed(source, noise()), computed(model, noise())) > wanted
 
 
+def test_small_scales_are_fitted_before_the_conversion(prepared):
+    source = layer(bias="")
+    scale = next(tensor for tensor in source.graph.initializer if tensor.name == "w_scale")
+    small = np.full(8, 3.3e-7, np.float32)
+    scale.CopyFrom(onnx.numpy_helper.from_array(small, "w_scale"))
+    found = computed(onnx.load(prepared(source, "int8").path), noise())
+    assert sqnr_db(computed(source, noise()), found) > 30
+
+
 def test_fp8_has_the_rest_in_fp16(prepared):
     source = fp8_layer()
     found = prepared(source, "best")

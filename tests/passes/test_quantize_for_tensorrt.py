@@ -115,13 +115,17 @@ def test_an_openvino_model_is_not_for_tensorrt(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"integers": np.uint8, "zero": 128}, {"integers": np.uint8}, {"zero": -3}]
+    ("changes", "low", "high"),
+    [
+        ({"integers": np.uint8, "zero": 128}, -3.8, 3.8),
+        ({"integers": np.uint8}, 0.0, 7.6),
+        ({"zero": 60}, -5.6, 2.0),
+        ({"zero": -60}, -2.0, 5.6),
+    ],
 )
-def test_grids_become_symmetric_and_clip_nothing_more(changes):
+def test_grids_become_symmetric_and_clip_nothing_more(changes, low, high):
     model = layer(scales=0.03, **changes)
-    values = noise()
-    if changes == {"integers": np.uint8}:
-        values = {"x": np.abs(values["x"])}
+    values = {"x": np.clip(3 * noise()["x"], low, high)}
     before = computed(model, values)
     assert make_signed(model) == 1
     onnx.checker.check_model(model, full_check=True)

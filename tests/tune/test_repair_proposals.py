@@ -99,6 +99,8 @@ def test_only_other_calibrations_than_the_one_at_hand_are_tried() -> None:
     assert labels == ["ranges by percentile", "ranges by entropy"]
     nncf = calibrations("quantize_nncf", {"preset": "mixed", "fast_bias_correction": True})
     assert [c.options for c in nncf] == [{"fast_bias_correction": False}]
+    engines = calibrations("quantize_nncf", {"target": "tensorrt"})
+    assert [c.options for c in engines] == [{"fast_bias_correction": False}]
 
 
 def test_options_as_a_recipe_would_have_them() -> None:
