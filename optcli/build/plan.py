@@ -285,8 +285,10 @@ def _with_shared(file: Path) -> list[Path]:
 
 def _engines(text: str) -> set[Path]:
     """The modules of the room `engines` that a file imports, or names for another process to import."""
-    listed = re.findall(r"^\s*from optcli\.engines import ([\w, ]+)", text, re.MULTILINE)
-    names = {name for line in listed for name in re.findall(r"\w+", line)}
-    names.update(re.findall(r"optcli\.engines\.(\w+)", text))
-    files = {_PACKAGE / "engines" / f"{name}.py" for name in names}
+    names = set(re.findall(r"\boptcli\.engines((?:\.\w+)+)", text))
+    for inside, imported in re.findall(
+        r"^\s*from optcli\.engines((?:\.\w+)*) import ([\w, ]+)", text, re.MULTILINE
+    ):
+        names |= {f"{inside}.{name}" for name in re.findall(r"\w+", imported)}
+    files = {_PACKAGE / "engines" / f"{name[1:].replace('.', '/')}.py" for name in names}
     return {path for path in files if path.is_file()}

@@ -10,15 +10,15 @@ from pydantic import Field, PrivateAttr
 
 from optcli.artifact import Artifact
 from optcli.engines import TITLES, EngineError, sidecar
-from optcli.engines.opening import open_here
-from optcli.engines.remote import RemoteExecution
+from optcli.engines.running.opening import open_here
+from optcli.engines.running.remote import RemoteExecution
 from optcli.errors import RunnerError
 from optcli.runners import Runner
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from optcli.engines.execution import Execution
+    from optcli.engines.running.execution import Execution
 
 
 class EngineRunner(Runner):

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from optcli.artifact import Format
 from optcli.engines import child
-from optcli.engines.remote import RemoteExecution
+from optcli.engines.running.remote import RemoteExecution
 from optcli.environment import Needs
 from optcli.runners._engine import EngineRunner
 
 if TYPE_CHECKING:
-    from optcli.engines.execution import Execution
+    from optcli.engines.running.execution import Execution
 
 
 class TensorrtRunner(EngineRunner):

@@ -2,8 +2,8 @@ import fake_tensorrt
 import pytest
 
 from optcli.engines.bindings import Bindings
-from optcli.engines.execution import Execution
 from optcli.engines.gpu import Gpu
+from optcli.engines.running.execution import Execution
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from optcli import engines
 from optcli.engines import EngineError, child
 
 HERE = Path(__file__).parent
-MODULES = sorted(Path(engines.__file__).parent.glob("*.py"))
+ROOM = Path(engines.__file__).parent
+MODULES = sorted(ROOM.rglob("*.py"))
 # Never reached by what ends by itself.
 LONG_S = 300.0
 
@@ -146,10 +147,11 @@ def test_every_module_is_python_3_10_with_the_standard_library_and_numpy(path):
 
 
 def test_importing_them_needs_nothing_of_optcli_itself():
-    names = [path.stem for path in MODULES if path.stem != "__init__"]
+    paths = [path.relative_to(ROOM).with_suffix("") for path in MODULES if path.stem != "__init__"]
+    names = [".".join(path.parts) for path in paths]
     code = (
         "import sys, types, importlib; package = sys.modules['optcli'] = types.ModuleType('optcli'); "
-        f"package.__path__ = [{str(MODULES[0].parents[1])!r}]; "
+        f"package.__path__ = [{str(ROOM.parent)!r}]; "
         f"[importlib.import_module('optcli.engines.' + name) for name in {names!r}]; "
         "print(sorted(n for n in sys.modules if n.startswith('optcli.') and 'engines' not in n))"
     )

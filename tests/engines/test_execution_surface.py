@@ -80,7 +80,8 @@ def test_an_allocator_is_asked_by_these_names(rtx):
 
 
 def test_an_allocator_and_a_logger_are_made_of_the_real_bases(rtx):
-    from optcli.engines import messages, slots
+    from optcli.engines import messages
+    from optcli.engines.running import slots
 
     heard = []
     messages.collector(rtx, heard.append).log(rtx.ILogger.Severity.ERROR, "no")

@@ -8,7 +8,7 @@ import pytest
 from fake_driver import engine, plan
 
 from optcli.engines import EngineError, driver, sidecar
-from optcli.engines.opening import open_here
+from optcli.engines.running.opening import open_here
 
 
 @pytest.fixture

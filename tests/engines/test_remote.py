@@ -13,8 +13,8 @@ import pytest
 from fake_driver import engine, interpreter, plan
 
 from optcli.engines import EngineError, child
-from optcli.engines.remote import RemoteExecution
-from optcli.engines.shared_arrays import SharedArrays
+from optcli.engines.running.remote import RemoteExecution
+from optcli.engines.running.shared_arrays import SharedArrays
 
 RNG = np.random.default_rng(0)
 
@@ -159,7 +159,8 @@ def test_it_ends_with_its_parent_even_in_native_code(tmp_path, python):
     folder = engine(tmp_path / "artifact", plan(hang=True))
     script = textwrap.dedent(
         f"""
-        from optcli.engines import child, remote
+        from optcli.engines import child
+        from optcli.engines.running import remote
         begin = child.start
         def start(*arguments):
             process = begin(*arguments)

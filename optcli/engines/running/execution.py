@@ -15,11 +15,11 @@ from optcli.engines import EngineError, messages
 from optcli.engines.bindings import Bindings, dimensions
 from optcli.engines.driver import CudaError
 from optcli.engines.gpu import Gpu, Stream
-from optcli.engines.graphs import Graphs
 from optcli.engines.messages import Line
-from optcli.engines.refitting import refit
-from optcli.engines.shapes import choose, profiles_of
-from optcli.engines.slots import Slot, slots_of
+from optcli.engines.running.graphs import Graphs
+from optcli.engines.running.refitting import refit
+from optcli.engines.running.shapes import choose, profiles_of
+from optcli.engines.running.slots import Slot, slots_of
 
 if TYPE_CHECKING:
     import numpy as np

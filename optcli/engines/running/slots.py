@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.engines import EngineError
 from optcli.engines.bindings import Bindings, enum_name
-from optcli.engines.elements import Element
 from optcli.engines.gpu import Buffer, Gpu
+from optcli.engines.running.elements import Element
 
 if TYPE_CHECKING:
     import numpy as np

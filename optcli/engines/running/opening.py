@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optcli.engines import EngineError, bindings, driver, refitting, sidecar
-from optcli.engines.execution import Execution
+from optcli.engines import EngineError, bindings, driver, sidecar
 from optcli.engines.gpu import Gpu
 from optcli.engines.messages import Line
+from optcli.engines.running import refitting
+from optcli.engines.running.execution import Execution
 
 
 def open_here(job: Mapping[str, Any], heard: Callable[[Line], None] | None = None) -> Execution:

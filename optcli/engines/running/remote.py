@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.engines import EngineError, child
 from optcli.engines.messages import Line
-from optcli.engines.shared_arrays import Layout, SharedArrays, folder
+from optcli.engines.running.shared_arrays import Layout, SharedArrays, folder
 
 if TYPE_CHECKING:
     import numpy as np
 
-OPEN = "optcli.engines.opening:open_here"
+OPEN = "optcli.engines.running.opening:open_here"
 
 
 class RemoteExecution:
@@ -39,7 +39,7 @@ class RemoteExecution:
         self._made = SharedArrays(self._folder / "outputs")
         self._process: Any = None
         try:
-            self._process = child.start(python, "optcli.engines.remote_process")
+            self._process = child.start(python, "optcli.engines.running.remote_process")
             about = self._ask(
                 {"do": "open", "open": opens, "job": dict(job), "folder": str(self._folder)}
             )

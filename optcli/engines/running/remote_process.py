@@ -26,7 +26,7 @@ from typing import Any, TextIO
 
 from optcli.engines import EngineError
 from optcli.engines.messages import Line
-from optcli.engines.shared_arrays import SharedArrays
+from optcli.engines.running.shared_arrays import SharedArrays
 
 _SAID = "FEW"  # what a parent wants to know should this process die
 
