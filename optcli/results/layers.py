@@ -55,6 +55,5 @@ class Layers(Result):
     reason: str | None = None
 
     def worst_nodes(self) -> tuple[str, ...]:
-        """Names of the layers, the one that adds most error first, each once, and of its readers."""
-        names = (name for row in self.rows for name in (row.node, *row.readers))
-        return tuple(dict.fromkeys(name for name in names if name))
+        """Names of the layers, the one that adds most error first, each once."""
+        return tuple(dict.fromkeys(row.node for row in self.rows if row.node))

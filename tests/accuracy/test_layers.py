@@ -72,8 +72,6 @@ def test_what_is_not_finite_ranks_before_all_and_what_is_equal_behind():
 def test_layers_are_named_once_the_worst_first():
     found = Layers(rows=(row(node="b", kind="weight"), row(node="b"), row(node=""), row(node="a")))
     assert found.worst_nodes() == ("b", "a")
-    found = Layers(rows=(row(node="b", readers=("c", "a")), row(node="a")))
-    assert found.worst_nodes() == ("b", "c", "a")
 
 
 @pytest.mark.parametrize(
