@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from optcli.artifact import Format
+from optcli.engines.sidecar import FILE as SIDECAR
+from optcli.engines.sidecar import PLAN
 from optcli.errors import InputError, UsageError, did_you_mean
 from optcli.recipe import load
 
 WEIGHTS = (".safetensors", ".pth", ".pt", ".th", ".ckpt", ".bin", ".tar")
 # What a folder without artifact.json may hold, by the file that tells it.
 _MODEL_FILES = {"model.onnx": Format.ONNX, "model.xml": Format.OPENVINO, "model.json": Format.TORCH}
+_PLANS = (".plan", ".engine", ".trt")
 _WANTED = (
     "an artifact's folder, a .onnx, .pt2, .pt or .xml file, a recipe, or a variant of the last build"
 )
@@ -71,6 +74,18 @@ def _folder(target: str, path: Path) -> Target:
     raise UsageError("this folder is no artifact", place=str(path), hint=hint)
 
 
+def _plan(target: str, path: Path) -> Target:
+    """An engine by its plan: what it is stands in the sidecar beside it."""
+    if path.name == PLAN and (path.parent / "artifact.json").is_file():
+        return _folder(target, path.parent)
+    raise UsageError(
+        f"{path.name} is an engine without what optcli writes beside one ({SIDECAR}): neither its version "
+        "nor its GPU is known",
+        place=str(path),
+        hint="build it with a recipe: `tensorrt_engine` after `export_onnx`",
+    )
+
+
 def _file(target: str, path: Path) -> Target:
     suffix = path.suffix.lower()
     if suffix in (".yaml", ".yml"):
@@ -84,6 +99,8 @@ def _file(target: str, path: Path) -> Target:
         return Target(target, "file", str(Format.OPENVINO), path)
     if suffix == ".pt2":
         return Target(target, "file", _exported_or_aoti(path), path)
+    if suffix in _PLANS:
+        return _plan(target, path)
     if suffix in WEIGHTS:
         kind = str(Format.TORCHSCRIPT) if _is_torchscript(path) else "weights"
         return Target(target, "file", kind, path)

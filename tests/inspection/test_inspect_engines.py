@@ -1,11 +1,13 @@
 """Into engines, without a GPU: what the sidecar says of a sound plan."""
 
+import json
+
 import pytest
 
 from optcli.engines import sidecar
 from optcli.engines.sidecar import Sidecar
 from optcli.errors import InputError, UsageError
-from optcli.inspection import tensorrt, tensorrt_rtx
+from optcli.inspection import resolve, tensorrt, tensorrt_rtx
 
 LAYERS = (
     {"name": "r", "type": "Reformat", "precision": "fp32", "tactic": "0x1", "reformat": True},
@@ -78,3 +80,11 @@ def test_a_plan_alone_is_no_engine(tmp_path):
     engine(tmp_path)
     with pytest.raises(UsageError, match="an engine is its folder"):
         tensorrt.look(tmp_path / sidecar.PLAN, [])
+
+
+def test_a_plan_stands_for_its_folder(tmp_path):
+    about = {"format": "tensorrt", "precision": "fp16"}
+    (tmp_path / "artifact.json").write_text(json.dumps(about))
+    (tmp_path / "model.plan").write_bytes(b"plan")
+    found = resolve(str(tmp_path / "model.plan"), tmp_path)
+    assert (found.kind, found.format, found.path) == ("artifact", "tensorrt", tmp_path)
