@@ -148,8 +148,7 @@ def _parse(found: Bindings, network: Any, logger: Any, wanted: Job, talk: Talk) 
     errors = [parser_error(parser.get_error(index)) for index in range(parser.num_errors)]
     told = "; ".join(dict.fromkeys(f"{_where(each)}{each['text']}" for each in errors[:5]))
     message = f"{found.title} cannot read the model: {told}"
-    lines = talk.lines + [messages.Line("E", each["text"]) for each in errors]
-    known = messages.meaning(lines)
+    known = messages.meaning([messages.Line("E", each["text"]) for each in errors] or talk.lines)
     if known:
         at = next(filter(None, map(_where, errors)), "")
         message = f"{found.title} cannot read the model: {at}{known.text}"

@@ -57,14 +57,18 @@ def last_errors(lines: Sequence[Line], count: int = 4) -> list[str]:
 
 
 def meaning(lines: Sequence[Line]) -> Meaning | None:
-    """What the first line that is known means: what follows it is mostly its consequence."""
-    for line in lines:
-        if line.severity not in "FE" and "CUDA initialization failure" not in line.text:
-            continue
-        for pattern, what, hint in _MEANINGS:
-            if found := re.search(pattern, line.text, re.DOTALL):
-                groups = {name: text.strip() for name, text in found.groupdict("?").items()}
-                return Meaning(what.format(**groups), hint.format(**groups))
+    """What the first line that is known means: what follows it is mostly its consequence.
+
+    TensorRT-RTX complains of a missing driver in every build without a GPU: that explains a failure
+    only where nothing else does.
+    """
+    told = [line for line in lines if line.severity in "FE" or _NO_DRIVER in line.text]
+    for known in (_MEANINGS, (_CUDA,)):
+        for line in told:
+            for pattern, what, hint in known:
+                if found := re.search(pattern, line.text, re.DOTALL):
+                    groups = {name: text.strip() for name, text in found.groupdict("?").items()}
+                    return Meaning(what.format(**groups), hint.format(**groups))
     return None
 
 
@@ -79,6 +83,12 @@ def explained(message: str, lines: Sequence[Line], *, place: str = "", hint: str
     return EngineError(message, place=place, hint=hint or (known.hint if known else ""), lines=last)
 
 
+_NO_DRIVER = "CUDA initialization failure"
+_CUDA = (
+    rf"({_NO_DRIVER} with error: |cudaError )(?P<number>\d+)",
+    "CUDA error {number}: the driver is missing, has no GPU, or is older than what TensorRT wants",
+    "run where `nvidia-smi` shows a GPU, with a driver for this TensorRT's CUDA",
+)
 _REBUILD = "build the engine again here"
 _MEANINGS: tuple[tuple[str, str, str], ...] = (
     (
@@ -135,11 +145,6 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         "express it in operators that TensorRT has, or run the model with another runtime",
     ),
     (
-        r"(CUDA initialization failure with error: |cudaError )(?P<number>\d+)",
-        "CUDA error {number}: the driver is missing, has no GPU, or is older than what TensorRT wants",
-        "run where `nvidia-smi` shows a GPU, with a driver for this TensorRT's CUDA",
-    ),
-    (
         r"Unable to load library: (?P<library>libnvinfer_lean\S*)",
         "a version-compatible engine carries the lean runtime, and {library} is not here",
         "install tensorrt-lean of the same version, or leave `version_compatible` off",
@@ -162,7 +167,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
     (
         r"Could not find any implementation for node (?P<node>.+?)[.\n]",
         "no kernel was found for {node} within these limits and precisions",
-        "raise `workspace_mib`, or keep that layer in a higher precision with `keep`",
+        "raise `workspace_mib`, or keep that layer in fp32 with `ignored_names`",
     ),
     (
         r"(?i)cancel",

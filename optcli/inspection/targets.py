@@ -79,8 +79,8 @@ def _plan(target: str, path: Path) -> Target:
     if path.name == PLAN and (path.parent / "artifact.json").is_file():
         return _folder(target, path.parent)
     raise UsageError(
-        f"{path.name} is an engine without what optcli writes beside one ({SIDECAR}): neither its version "
-        "nor its GPU is known",
+        f"{path.name} is an engine without what optcli writes beside one ({SIDECAR}): neither its "
+        "version nor its GPU is known",
         place=str(path),
         hint="build it with a recipe: `tensorrt_engine` after `export_onnx`",
     )

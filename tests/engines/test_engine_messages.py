@@ -99,6 +99,15 @@ def test_the_first_that_is_known_is_the_cause():
     assert "CUDA error 35" in messages.explained("it failed", lines).message
 
 
+def test_a_missing_driver_explains_only_what_nothing_else_does():
+    driver = Line("E", "CUDA initialization failure with error: 35")
+    profile = Line(
+        "E", "Network has dynamic or shape inputs, but no optimization profile has been defined."
+    )
+    assert "no optimization profile" in messages.meaning([driver, profile]).text
+    assert "CUDA error 35" in messages.meaning([driver]).text
+
+
 def test_warnings_are_shown_where_there_is_no_error_and_no_line_twice():
     lines = [Line("W", "a"), Line("W", "a"), Line("I", "b")]
     assert messages.last_errors(lines) == ["[W] a"]
