@@ -95,8 +95,9 @@ def test_what_is_not_known_stays_as_it_was_said():
 
 
 def test_the_first_that_is_known_is_the_cause():
-    lines = [Line("E", "CUDA initialization failure with error: 35"), Line("E", SAID[2][0])]
-    assert "CUDA error 35" in messages.explained("it failed", lines).message
+    lines = [Line("E", SAID[2][0]), Line("E", SAID[8][0])]
+    assert "is truncated" in messages.explained("it failed", lines).message
+    assert "is truncated" not in messages.explained("it failed", lines[::-1]).message
 
 
 def test_a_missing_driver_explains_only_what_nothing_else_does():
