@@ -34,6 +34,7 @@ def latency(
         blocking=outcome != "inconclusive" or bar.undecided == "blocks",
         improved=decision.improved,
         pairs=decision.pairs,
+        pair_changes=decision.growths,
         reason=_sentence(decision, rule, outcome),
     )
 

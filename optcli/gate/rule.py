@@ -51,14 +51,19 @@ class Decision:
     """What the pairs say so far.
 
     `change` is the growth as a fraction with its 95 % interval (not corrected for looks); `low` and
-    `high` are the bounds that decided, as fractions too.
+    `high` are the bounds that decided, `growths` that of every pair, as fractions too.
     """
 
     answer: Answer
-    pairs: int
+    growths: tuple[float, ...]
     change: Estimate
     low: float
     high: float
+
+    @property
+    def pairs(self) -> int:
+        """How many launch pairs there are."""
+        return len(self.growths)
 
     @property
     def improved(self) -> bool:
@@ -103,7 +108,8 @@ def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
             answer = "pass"
         elif count >= rule.looks[-1]:
             answer = "inconclusive"
-    return Decision(answer, count, _change(log_ratios, rule), math.expm1(low), math.expm1(high))
+    growths = tuple(math.expm1(each) for each in log_ratios)
+    return Decision(answer, growths, _change(log_ratios, rule), math.expm1(low), math.expm1(high))
 
 
 def _change(log_ratios: Sequence[float], rule: Rule) -> Estimate:

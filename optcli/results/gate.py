@@ -23,7 +23,8 @@ class Comparison(Result):
     `change` is the growth as a fraction (0.05: 5 % slower or larger) with its 95 % interval, for an
     accuracy the loss in fractions; `limit` is what it is judged by, and growth by up to `slack`, in
     the figure's unit, never blocks. A comparison that does not block
-    is for information. `pairs` counts launch pairs.
+    is for information. `pairs` counts launch pairs, `pair_changes` is the growth in each of them as it
+    was measured: what the rule decided from.
     """
 
     metric: Metric
@@ -39,6 +40,7 @@ class Comparison(Result):
     blocking: bool = True
     improved: bool = False
     pairs: int = 0
+    pair_changes: tuple[float, ...] = ()
     reason: str
 
 
@@ -54,10 +56,12 @@ class GatedVariant(Result):
     """One variant: its comparisons, what differs between the two artifacts, and doubts.
 
     `causes` says in words what may explain a difference, the most telling first; empty where nothing
-    differs or nothing failed.
+    differs or nothing failed. `samples` are files beside the report with every call of both sides, the
+    first measurement and the one that confirmed it; none where nothing was timed.
     """
 
     runner: str
+    samples: tuple[str, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     causes: tuple[str, ...] = ()
     operators: tuple[OperatorGrowth, ...] = ()
@@ -72,7 +76,7 @@ class GatedVariant(Result):
 class GateReport(Result):
     """One run of the gate. `baseline` says where it came from, `sentence` is the answer in words.
 
-    Raw samples lie beside it, as `<variant>.samples.npz`.
+    Raw samples lie beside it: each variant's `samples`.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")

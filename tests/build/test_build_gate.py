@@ -111,7 +111,10 @@ def test_the_same_passes_and_leaves_its_report(repository, pairs, tmp_path):
     assert (of(report, "size").change.value, report.variants["copied"].causes) == (0.0, ())
     folder = repository.artifacts / "tiny" / "gate"
     assert json.loads((folder / "report.json").read_bytes())["outcome"] == "accept"
+    assert report.variants["copied"].samples == ("copied.samples.npz",)
     assert (folder / "copied.samples.npz").exists()
+    p50 = of(report, "p50")
+    assert len(p50.pair_changes) == p50.pairs > 0
     assert {each.metric for each in history.load(tmp_path / "h.jsonl")} == {"p50", "size"}
     (before, now, settings, _), = pairs.seen  # fmt: skip
     assert before.artifact.digest == now.artifact.digest
@@ -176,6 +179,7 @@ def test_a_failure_is_confirmed_where_asked(repository, pairs, second, outcome):
     pairs.growth = [0.10, second]
     report = judge(repository, confirm=True)
     assert report.outcome == outcome
+    assert report.variants["copied"].samples == ("copied.samples.npz", "copied.again.samples.npz")
     assert [seed for *_, seed in pairs.seen] == [0, 1]
 
 

@@ -54,13 +54,15 @@ def judge(gating: Gating, side: Side, variants: int) -> GatedVariant:
     if side.before is None:
         new = comparisons.not_given("p50", None, "new: the baseline has no variant of this name")
         return GatedVariant(runner=runner, comparisons=(new,))
-    found, flags = _latency(gating, side, variants)
+    found, flags, samples = _latency(gating, side, variants)
     limit = gating.settings.max_size_growth
     if limit is not None:
         sizes = side.before.artifact.size_bytes, side.now.artifact.size_bytes
         found.append(comparisons.plain("size", "size", "bytes", *sizes, limit))
     found += _accuracy(gating, side)
-    judged = GatedVariant(runner=runner, comparisons=tuple(found), flags=tuple(flags))
+    judged = GatedVariant(
+        runner=runner, samples=tuple(samples), comparisons=tuple(found), flags=tuple(flags)
+    )
     if judged.outcome == "accept":
         return judged
     recipe = gating.made.plan.recipe
@@ -74,27 +76,35 @@ def judge(gating: Gating, side: Side, variants: int) -> GatedVariant:
     )
 
 
-def _latency(gating: Gating, side: Side, variants: int) -> tuple[list[Comparison], list[str]]:
+def _latency(
+    gating: Gating, side: Side, variants: int
+) -> tuple[list[Comparison], list[str], list[str]]:
+    """What is said of latency, doubts about it, and the files of raw samples."""
     assert side.before is not None
     if gating.options.against_recorded:
-        return recorded.compare(gating, side)
+        return (*recorded.compare(gating, side), [])
     why = _incomparable(gating, side)
     if why is not None:
-        return [comparisons.cannot_tell("p50", why)], []
+        return [comparisons.cannot_tell("p50", why)], [], []
     name = f"{side.name} (baseline)"
     with quiet.alone(STEP, gating.observer):
         timed = _timed(gating, side, name, variants, gating.made.plan.recipe.seed)
-        flags = list(timed.flags)
+        flags, samples = list(timed.flags), [_save(gating, timed, f"{side.name}.samples.npz")]
         failed = [each for each in timed.comparisons if each.blocking and each.outcome == "reject"]
         if failed and gating.settings.confirm:
             gating.observer.warned(STEP, f"{side.name} fails; measuring it again to be sure")
             again = _timed(gating, side, name, variants, gating.made.plan.recipe.seed + 1)
+            samples.append(_save(gating, again, f"{side.name}.again.samples.npz"))
             timed = replace(timed, comparisons=_confirmed(timed, again))
             flags.append("a failure was measured again, independently")
-    gating.folder.mkdir(parents=True, exist_ok=True)
-    latency.save(timed.measured, gating.folder / f"{side.name}.samples.npz")
     gating.seconds[side.name] = {key: round(s, 2) for key, s in timed.measured.seconds.items()}
-    return list(timed.comparisons), flags
+    return list(timed.comparisons), flags, samples
+
+
+def _save(gating: Gating, timed: Timed, name: str) -> str:
+    gating.folder.mkdir(parents=True, exist_ok=True)
+    latency.save(timed.measured, gating.folder / name)
+    return name
 
 
 def _incomparable(gating: Gating, side: Side) -> str | None:
