@@ -1,4 +1,4 @@
-"""What passes that compile for a GPU through PyTorch have in common: option, need, what binds them."""
+"""What passes that use a GPU through PyTorch have in common: option, need, what binds them."""
 
 from __future__ import annotations
 

@@ -10,11 +10,13 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, did_you_mean
 from optcli.formats import torch as torch_format
+from optcli.formats import torch_devices
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._checkpoint import Progress
 from optcli.passes._examples import ExampleSet
 from optcli.passes._learning import Judge, Loss, Teacher, caller
 from optcli.passes._networks import network
+from optcli.passes._on_gpu import needs_of
 from optcli.passes._training import Training
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Finetune(Pass):
     needs: ClassVar[Needs] = Needs(("torch",))
     uses: ClassVar[tuple[Role, ...]] = ("training", "validation")
 
+    device: Literal["cpu", "cuda"] = Field("cpu", description="where it trains")
     epochs: int = Field(5, ge=0, description="times to go through the training data")
     optimizer: Literal["adamw", "sgd"] = Field(
         "adamw", description="AdamW, or SGD with Nesterov momentum 0.9"
@@ -97,6 +100,9 @@ class Finetune(Pass):
     def produces(self, source: Format) -> Format:
         return source
 
+    def requires(self) -> Needs:
+        return needs_of(self.device, self.needs)
+
     def roles(self) -> tuple[Role, ...]:
         return ("training", "validation") if self.validate_epochs else ("training",)
 
@@ -104,6 +110,7 @@ class Finetune(Pass):
         import torch
 
         torch.manual_seed(job.seed)
+        torch_devices.require(job.device)
         model = network(source).to(job.device)
         trained = [value for value in model.parameters() if value.is_floating_point()]
         if not trained or any(value.dtype != torch.float32 for value in trained):

@@ -123,6 +123,7 @@ def tuned(source: Artifact, out: Path, *, origin=None, heard=None, scratch=None,
     job = Job(
         out, IMAGE, origin or source, heard or Heard(), seed=3, scratch=scratch,
         training=data, validation=replace(data, count=64, seed=1, read=[]),
+        device=options.get("device", "cpu"),
     )  # fmt: skip
     made = Finetune(**{"epochs": 4, "batch_size": 16, "learning_rate": 0.01, **options}).run(
         source, job
@@ -134,6 +135,16 @@ def tuned(source: Artifact, out: Path, *, origin=None, heard=None, scratch=None,
 def states_equal(one, other) -> bool:
     a, b = one.state_dict(), other.state_dict()
     return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.gpu
+def test_it_learns_on_a_gpu(tmp_path):
+    if not torch.cuda.is_available():
+        pytest.skip(f"torch {torch.__version__} sees no GPU")
+    options = {"device": "cuda", "distillation_weight": 0.3, "epochs": 6, "reestimate_batchnorm": True}
+    model, facts, _ = tuned(written(tmp_path), tmp_path / "b", **options)
+    assert facts["validation_accuracy"] > 0.95
+    assert {value.device.type for value in model.state_dict().values()} == {"cpu"}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

@@ -15,11 +15,11 @@ from optcli.recipe import RunnerUse
 from optcli.runners import find as find_runner
 
 COMPILERS = ["torch_compile", "aot_inductor"]
-ALL = [*COMPILERS, "torchscript"]
+ALL = [*COMPILERS, "torchscript", "finetune"]
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_compiling_for_a_gpu_needs_one(name):
+def test_working_on_a_gpu_needs_one(name):
     kind = find(name)
     assert not Traits.of(kind(), name, "code").needs.gpu
     traits = Traits.of(kind(device="cuda"), name, "code")
@@ -47,7 +47,7 @@ def test_what_is_compiled_for_a_gpu_is_for_this_one(name, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
-def test_without_a_gpu_nothing_is_compiled_for_the_cpu_instead(name, tmp_path):
+def test_without_a_gpu_nothing_is_done_on_the_cpu_instead(name, tmp_path):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
