@@ -18,7 +18,7 @@ from optcli.settings import TensorSpec
 from optcli.workers import Channel
 
 CHANNELS = 64
-# Side of the image and number of convolutions: about 50 µs, 1 ms, 15 ms and 50 ms on one core of an EPYC.
+# Side of the image, number of convolutions: about 50 µs, 1 ms, 15 ms and 50 ms on one core of an EPYC.
 MODELS = {"small": (12, 1), "medium": (48, 1), "large": (56, 8), "heavy": (112, 7)}
 # The processes that optcli starts import this file.
 _PATH = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
