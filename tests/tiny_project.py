@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from optcli import environment
 from optcli.build import build
+from optcli.environment import Needs
 from optcli.results import Report
+from optcli.runners.openvino import OpenvinoRunner
 
 HEAD = """\
 version: 1
@@ -124,3 +128,16 @@ class Heard:
 
     def warned(self, step: str, message: str) -> None:
         self.notes.append(message)
+
+
+WITH_GPU = (
+    '  plain: []\n  copied: ["./fakes.py:Copy"]\n'
+    '  engine: {passes: ["./fakes.py:Copy"], runner: openvino}\n'
+)
+
+
+def want_a_gpu(project: Project, monkeypatch: Any) -> None:
+    """A recipe of `WITH_GPU`; the runner of engine needs a GPU, and there is none."""
+    monkeypatch.setattr(OpenvinoRunner, "needs", Needs(("openvino",), gpu=True))
+    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    project.recipe(WITH_GPU, data=DATA)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,9 @@ from optcli.runners import Runner
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+_AT_ONCE = 128
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,15 @@ class Scoring:
             done += rows
             seen(done)
         records = joined_records(parts)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            each = np.asarray(self._metric.resampled(records, np.eye(done, dtype=int)), np.float64)
+        each = np.concatenate([np.zeros(0), *self._alone(records, done)])
         return Score(self.sign * self._metric.value(records), self.sign * np.nan_to_num(each))
+
+    def _alone(self, records: dict[str, np.ndarray], count: int) -> Iterator[np.ndarray]:
+        """The metric of each sample by itself, some at a time: a weight for each pair takes memory."""
+        import numpy as np
+
+        for start in range(0, count, _AT_ONCE):
+            chosen = np.arange(start, min(start + _AT_ONCE, count))
+            weights = (chosen[:, None] == np.arange(count)).astype(int)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                yield np.asarray(self._metric.resampled(records, weights), np.float64)

@@ -46,11 +46,6 @@ class Bindings:
         """Whether the types of the network can be those of the ONNX model: from 10 on."""
         return not self.weak_typing or self.has("NetworkDefinitionCreationFlag", "STRONGLY_TYPED")
 
-    @property
-    def inspects_objects(self) -> bool:
-        """Whether the engine inspector can describe layers as objects."""
-        return self.has("LayerInformationFormat", "JSON")
-
     def has(self, kind: str, *names: str) -> bool:
         """Whether a class or enum of the module has all these members."""
         found = getattr(self.module, kind, None)

@@ -96,23 +96,6 @@ def build(job: dict[str, Any], talk: Talk) -> dict[str, Any]:
     }
 
 
-def check(job: dict[str, Any], talk: Talk) -> dict[str, Any]:
-    """Parse a model and check profiles against it, without a build: `network`, `product`, `version`.
-
-    Only where the product's builder works: TensorRT itself needs a GPU even for this.
-    """
-    wanted = Job(**job)
-    found = bindings.load(wanted.product)
-    if not found.rtx and not driver.present():
-        raise driver.absence() or EngineError("no GPU was found", hint="run where there is one")
-    logger = messages.collector(found.module, talk.heard)
-    _, network = _network(found, logger, wanted, talk)
-    _parse(found, network, logger, wanted, talk)
-    parsed = inspection.network(network)
-    profiles.check(wanted.profiles, parsed["inputs"], wanted.batch_sizes)
-    return {"product": found.product, "version": found.version, "network": parsed}
-
-
 def _network(found: Bindings, logger: Any, wanted: Job, talk: Talk) -> tuple[Any, Any]:
     """A builder and an empty network, typed by the model where that is wanted and needs saying."""
     flags = 0

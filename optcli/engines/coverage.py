@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.engines import messages
 from optcli.engines.bindings import load
+from optcli.engines.building import parser_error
 
 if TYPE_CHECKING:
     from optcli.engines.process import Talk
@@ -45,10 +46,10 @@ def coverage(module: Any, logger: Any, path: str, nodes: list[tuple[str, str]]) 
 
 
 def _error(error: Any, nodes: list[tuple[str, str]]) -> dict[str, str]:
-    """A parser's error; before 10 it has the number of the node, not its name."""
-    why = str(error.desc()).strip().partition("\n")[0]
-    if hasattr(error, "node_name"):
-        return {"node": str(error.node_name()), "operator": str(error.node_operator()), "why": why}
-    index = int(error.node())
-    name, operator = nodes[index] if 0 <= index < len(nodes) else ("", "")
+    """A parser's error with the node's name; before 10 it has its number alone."""
+    found = parser_error(error)
+    index, why = found["node"], found["text"].partition("\n")[0]
+    name, operator = found["name"], found["operator"]
+    if not hasattr(error, "node_name") and 0 <= index < len(nodes):
+        name, operator = nodes[index]
     return {"node": name, "operator": operator, "why": why}

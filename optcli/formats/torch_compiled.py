@@ -99,14 +99,19 @@ def compiling(cache: Path, freezing: bool, *, quantized: bool = False) -> Iterat
     `quantized`: the network is one of torchao's graphs of integers. All calls of a compiled network
     belong inside: new sizes compile. Raises `MissingError` where there is no C++ compiler.
     """
+    with caching_in(cache), _configured(freezing, quantized=quantized):
+        yield
+
+
+@contextmanager
+def caching_in(folder: Path) -> Iterator[None]:
+    """Let the compiler cache in a folder. Importing any of it makes the folder: enter this before."""
     before = {name: os.environ.get(name) for name in _VARIABLES}
-    # Before anything of the compiler is imported: that alone makes the folder that they name.
     os.environ.update(
-        {name: str(cache / folder) for name, folder in zip(_VARIABLES, (".", "triton"), strict=True)}
+        {name: str(folder / part) for name, part in zip(_VARIABLES, (".", "triton"), strict=True)}
     )
     try:
-        with _configured(freezing, quantized=quantized):
-            yield
+        yield
     finally:
         for name, value in before.items():
             if value is None:

@@ -17,7 +17,7 @@ from optcli.environment import Needs
 from optcli.errors import MissingError, OptcliError, StepError, first_line
 from optcli.formats import aoti as aoti_format
 from optcli.formats import exported as exported_format
-from optcli.formats import torch_devices
+from optcli.formats import torch_compiled, torch_devices
 from optcli.passes import Job, Made, Pass
 from optcli.passes._networks import network
 from optcli.passes._on_gpu import DEVICE, bound_to, needs_of
@@ -157,17 +157,10 @@ def _require_compiler() -> None:
 @contextmanager
 def _own_cache(beside: Path) -> Iterator[Path]:
     """Let Inductor cache into a folder of this step alone, which goes with it."""
-    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-    before = {name: os.environ.get(name) for name in names}
-    with tempfile.TemporaryDirectory(
-        dir=beside, prefix="inductor-", ignore_cleanup_errors=True
-    ) as cache:
-        os.environ.update({name: os.path.join(cache, name.lower()) for name in names})
-        try:
-            yield Path(cache)
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+    with (
+        tempfile.TemporaryDirectory(
+            dir=beside, prefix="inductor-", ignore_cleanup_errors=True
+        ) as folder,
+        torch_compiled.caching_in(Path(folder)),
+    ):
+        yield Path(folder)

@@ -11,9 +11,10 @@ from tiny_project import DATA, Heard, write_images, write_model
 from optcli import baselines, gate, latency
 from optcli.build import baselines as builds
 from optcli.build import gating
+from optcli.build.gating import explain as explaining
 from optcli.build.gating import variant as gating_variant
 from optcli.cli import run
-from optcli.errors import ExitCode, InputError, OptcliError, UsageError
+from optcli.errors import ExitCode, InputError, MissingError, OptcliError, UsageError
 from optcli.gate import comparisons, history
 from optcli.gate.latency import Timed
 from optcli.results import Report
@@ -71,6 +72,7 @@ def pairs(monkeypatch):
 
 
 WILD = 0.123456
+EXPLAIN = explaining.explain
 
 
 def explained(real):
@@ -251,23 +253,64 @@ def test_another_runtime_cannot_be_compared_without_its_interpreter(repository, 
     assert pairs.seen == []
 
 
+def interpreter(folder, code='exec "{real}" "$@"'):
+    """A virtual environment's Python that notes every start in `starts`."""
+    python = folder / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    code = code.format(real=sys.executable)
+    python.write_text(f'#!/bin/sh\necho "$@" >> "{folder}/starts"\n{code}\n')
+    python.chmod(0o755)
+    return python
+
+
 def test_a_runtime_bump_is_judged_with_the_baselines_interpreter(repository, pairs, tmp_path):
     saved(repository, versions={"onnxruntime": "1.0.0"})
-    python = tmp_path / "venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
+    python = interpreter(tmp_path)
     pairs.growth = [0.10]
     report = judge(repository, "main", baseline_python=tmp_path / "venv")
     (before, now, *_), = pairs.seen  # fmt: skip
     assert (before.interpreter, now.interpreter) == (str(python), None)
     assert report.baseline_environment["versions"] == report.environment["versions"]
     assert report.variants["copied"].comparisons[0].outcome == "reject"
-    again = judge(repository, "git:HEAD", baseline_python=tmp_path / "venv")
-    assert pairs.seen[-1][0].interpreter == str(python)
-    assert set(again.variants) == {"copied"}
     with pytest.raises(InputError, match="no Python interpreter"):
         judge(repository, "main", baseline_python=tmp_path)
+
+
+def test_the_baseline_of_a_commit_is_built_and_evaluated_by_its_interpreter(
+    repository, pairs, tmp_path, monkeypatch
+):
+    repository.recipe(COPIED % "old", data=DATA)
+    git(repository.folder, "commit", "-qam", "with data")
+    python, profiled = interpreter(tmp_path), []
+
+    def operators(baseline, then, now, inputs, logs):
+        profiled.append(baseline.interpreter)
+        return []
+
+    monkeypatch.setattr(gating_variant, "explain", EXPLAIN)
+    monkeypatch.setattr(explaining, "_operators", operators)
+    pairs.growth = [0.10]
+    report = judge(repository, "git:HEAD", baseline_python=tmp_path / "venv")
+    assert (pairs.seen[0][0].interpreter, profiled) == (str(python), [str(python)])
+    assert of(report, "accuracy").outcome == "accept"
+    starts = (tmp_path / "starts").read_text().splitlines()
+    assert [line.split()[:2] for line in starts] == [["-m", "optcli.workers.child"]] * 2
+
+
+def test_operators_of_the_baseline_are_timed_by_its_interpreter(monkeypatch, tmp_path):
+    used = []
+    monkeypatch.setattr(explaining, "_times", lambda *given: used.append(given[3:]) or {})
+    before = baselines.Baseline("", {}, (), {}, interpreter="python-of-old")
+    assert explaining._operators(before, None, None, (), tmp_path) == []
+    assert used == [("baseline", "python-of-old"), ("candidate",)]
+
+
+def test_an_interpreter_without_the_libraries_is_named(repository, pairs, tmp_path):
+    python = interpreter(tmp_path, 'exec "{real}" -S "$@"')  # -S: no installed package
+    with pytest.raises(MissingError, match="cannot build the recipe: ModuleNotFoundError") as failure:
+        judge(repository, "git:HEAD", baseline_python=tmp_path / "venv")
+    assert failure.value.place == str(python)
+    assert pairs.seen == []
 
 
 def test_what_is_bound_to_another_cpu_is_never_compared(repository, pairs):

@@ -3,28 +3,17 @@
 import json
 
 import pytest
-from tiny_project import DATA
+from tiny_project import want_a_gpu
 
-from optcli import environment
 from optcli.build.plan import _with_shared
-from optcli.environment import Needs
 from optcli.report import csv_text, markdown, text
 from optcli.report.html.page import page
-from optcli.runners.openvino import OpenvinoRunner
-
-VARIANTS = """\
-  plain: []
-  copied: ["./fakes.py:Copy"]
-  engine: {passes: ["./fakes.py:Copy"], runner: openvino}
-"""
 
 
 @pytest.fixture
 def built(project, monkeypatch):
     """One variant's runner needs a GPU, and there is none."""
-    monkeypatch.setattr(OpenvinoRunner, "needs", Needs(("openvino",), gpu=True))
-    monkeypatch.setattr(environment, "has_gpu", lambda: False)
-    project.recipe(VARIANTS, data=DATA)
+    want_a_gpu(project, monkeypatch)
     return project.build()
 
 

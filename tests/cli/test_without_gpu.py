@@ -1,25 +1,13 @@
 """Verbs on a build with an artifact that cannot run here."""
 
 import pytest
-from tiny_project import DATA
-
-from optcli import environment
-from optcli.environment import Needs
-from optcli.runners.openvino import OpenvinoRunner
-
-VARIANTS = """\
-  plain: []
-  copied: ["./fakes.py:Copy"]
-  engine: {passes: ["./fakes.py:Copy"], runner: openvino}
-"""
+from tiny_project import DATA, WITH_GPU, want_a_gpu
 
 
 @pytest.fixture
 def place(place, monkeypatch):
     """The built project once more, with a runner that needs the GPU that is not there."""
-    monkeypatch.setattr(OpenvinoRunner, "needs", Needs(("openvino",), gpu=True))
-    monkeypatch.setattr(environment, "has_gpu", lambda: False)
-    place.recipe(VARIANTS, data=DATA)
+    want_a_gpu(place, monkeypatch)
     return place
 
 
@@ -40,7 +28,7 @@ def test_build_compare_and_verify_bear_it(place, optcli):
 
 
 def test_the_gate_says_that_it_cannot_judge_it(place, optcli):
-    place.recipe(VARIANTS.replace("runner: openvino", "runner: openvino, gate: true"), data=DATA)
+    place.recipe(WITH_GPU.replace("runner: openvino", "runner: openvino, gate: true"), data=DATA)
     assert optcli("build", "recipe.yaml").code == 0
     saved = optcli("baseline", "save", "before", "--report", "recipe.yaml")
     assert saved.code == 0, saved.err

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
+import agreement
 import pytest
-from tiny_networks import INPUTS, apply, feed, torch_artifact
+from tiny_networks import INPUTS, apply, torch_artifact
 
 from optcli.errors import OptcliError
 from optcli.formats.onnxruntime_providers import PROVIDERS, library_reason, preload
@@ -34,15 +34,7 @@ def agree(artifact, allowed, sizes=(1, 3, 1, 3, 2), **options):
         OnnxruntimeRunner(threads=1, **options).open(artifact, SPECS) as tried,
         OnnxruntimeRunner(threads=1).open(artifact, SPECS) as right,
     ):
-        for size in sizes:
-            values = feed(SPECS, size)
-            found, wanted = tried.run(values), right.run(values)
-            assert list(found) == list(wanted)
-            for key, array in wanted.items():
-                error = np.abs(found[key] - array).max() / np.abs(array).max()
-                assert error <= allowed, f"{key} at batch size {size}"
-            assert 0 < tried.device_ms() < 1000
-        return tried.effective()
+        return agreement.agree(tried, right, allowed=allowed, sizes=sizes)
 
 
 @pytest.mark.parametrize("graphs", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import agreement
 import numpy as np
 import pytest
 from tiny_networks import INPUTS, apply, feed, torch_artifact
@@ -30,16 +31,7 @@ def agree(artifact, source, *, allowed=1e-4, sizes=(1, 2, 5), **options):
         find(name)(threads=1, **options).open(artifact, SPECS) as tried,
         find("torch")(threads=1, device="cpu", compile=False).open(source, SPECS) as right,
     ):
-        assert tried.device_ms() is None
-        for size in sizes:
-            values = feed(SPECS, size)
-            found, wanted = tried.run(values), right.run(values)
-            assert list(found) == list(wanted)
-            for key, array in wanted.items():
-                error = np.abs(found[key] - array).max() / np.abs(array).max()
-                assert error <= allowed, f"{key} at batch size {size}"
-            assert 0 < tried.device_ms() < 1000
-        return tried.effective()
+        return agreement.agree(tried, right, allowed=allowed, sizes=sizes)
 
 
 def test_eager(network, gpu):

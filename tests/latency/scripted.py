@@ -109,3 +109,16 @@ class ScriptedChild:
 
     def do_end(self, command):
         return {"result": None}
+
+
+class ScriptedChannel:
+    """The parent's side: gives commands, then the end, and keeps the answers."""
+
+    def __init__(self, *commands):
+        self.commands, self.answers = [*commands, {"do": "end"}], []
+
+    def receive(self):
+        return self.commands.pop(0)
+
+    def send(self, record):
+        self.answers.append(record)

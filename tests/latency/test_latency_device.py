@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scripted import ScriptedChild
+from scripted import ScriptedChannel, ScriptedChild
 
 from optcli import environment, latency
 from optcli.artifact import Artifact, Format
@@ -12,17 +12,6 @@ from optcli.settings import LatencySettings, TensorSpec
 
 INPUTS = (TensorSpec(name="image", shape=("batch", 3), batch={"min": 1, "opt": 8, "max": 64}),)
 SETTINGS = LatencySettings(rounds=4, calls=16, batch_sizes=(1, 4), threads=2)
-
-
-class Channel:
-    def __init__(self, *commands):
-        self.commands, self.answers = [*commands, {"do": "end"}], []
-
-    def receive(self):
-        return self.commands.pop(0)
-
-    def send(self, record):
-        self.answers.append(record)
 
 
 @pytest.fixture
@@ -40,7 +29,7 @@ def served(tmp_path, plain_runner):
             "seed": 0,
         }
         turn = {"do": "round", "batch_size": 1, "calls": 4, "lead_in": 2}
-        channel = Channel({"do": "open"}, turn)
+        channel = ScriptedChannel({"do": "open"}, turn)
         process.serve(payload, channel)
         return channel.answers[1]
 

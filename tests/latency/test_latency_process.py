@@ -3,23 +3,13 @@ import time
 
 import numpy as np
 import pytest
+from scripted import ScriptedChannel
 
 from optcli.artifact import Artifact, Format
 from optcli.latency import feeds, memory, noise, process
 from optcli.settings import TensorSpec
 
 IMAGE = TensorSpec(name="image", shape=("batch", 2), batch={"min": 1, "opt": 2, "max": 8})
-
-
-class Channel:
-    def __init__(self, *commands):
-        self.commands, self.answers = [*commands, {"do": "end"}], []
-
-    def receive(self):
-        return self.commands.pop(0)
-
-    def send(self, record):
-        self.answers.append(record)
 
 
 @pytest.fixture
@@ -37,7 +27,7 @@ def payload(tmp_path, plain_runner):
 
 
 def test_serves_the_commands_of_the_protocol(payload):
-    channel = Channel(
+    channel = ScriptedChannel(
         {"do": "ready"},
         {"do": "open"},
         {"do": "warm", "batch_size": 4, "calls": 5, "seconds": 5.0},
@@ -64,7 +54,8 @@ def test_calls_rotate_through_distinct_real_inputs(payload, plain_runner, monkey
     opened = []
     monkeypatch.setattr(plain_runner, "load", lambda self, artifact: opened.append(self))
     process.serve(
-        payload, Channel({"do": "open"}, {"do": "round", "batch_size": 4, "calls": 8, "lead_in": 0})
+        payload,
+        ScriptedChannel({"do": "open"}, {"do": "round", "batch_size": 4, "calls": 8, "lead_in": 0}),
     )
     seen = [feed["image"] for feed in opened[0].__dict__["seen"]]
     assert all(each.shape == (4, 2) and each.dtype == np.float32 for each in seen)
@@ -75,7 +66,7 @@ def test_calls_rotate_through_distinct_real_inputs(payload, plain_runner, monkey
 def test_warms_up_until_it_is_steady_where_it_is_told_to(payload, plain_runner, monkeypatch):
     monkeypatch.setattr(plain_runner, "execute", lambda self: time.sleep(0.001))
     command = {"do": "warm", "batch_size": 1, "calls": 7, "seconds": 0.0, "steady": True}
-    channel = Channel({"do": "open"}, command)
+    channel = ScriptedChannel({"do": "open"}, command)
     process.serve(payload, channel)
     assert channel.answers[1]["steady"] is False  # one window, and the time is over
     assert channel.answers[1]["calls"] > 7
@@ -88,7 +79,7 @@ def test_a_thread_that_computes_between_two_turns_is_noticed(payload, plain_runn
             pass
 
     turn = {"do": "round", "batch_size": 1, "calls": 2, "lead_in": 0}
-    channel = Channel({"do": "open"}, turn, turn)
+    channel = ScriptedChannel({"do": "open"}, turn, turn)
     receive = channel.receive
 
     def after_the_first_turn():
@@ -115,7 +106,9 @@ def test_waiting_for_a_processor_is_counted_where_the_system_tells(monkeypatch, 
 
 
 def test_warming_up_stops_at_its_time(payload):
-    channel = Channel({"do": "open"}, {"do": "warm", "batch_size": 1, "calls": 10**9, "seconds": 0.0})
+    channel = ScriptedChannel(
+        {"do": "open"}, {"do": "warm", "batch_size": 1, "calls": 10**9, "seconds": 0.0}
+    )
     process.serve(payload, channel)
     assert channel.answers[1]["calls"] == 1
 
@@ -124,7 +117,8 @@ def test_garbage_is_not_collected_while_calls_are_timed(payload, plain_runner, m
     enabled = []
     monkeypatch.setattr(plain_runner, "execute", lambda self: enabled.append(gc.isenabled()))
     process.serve(
-        payload, Channel({"do": "open"}, {"do": "round", "batch_size": 1, "calls": 3, "lead_in": 1})
+        payload,
+        ScriptedChannel({"do": "open"}, {"do": "round", "batch_size": 1, "calls": 3, "lead_in": 1}),
     )
     assert enabled == [False] * 4
     assert gc.isenabled()

@@ -50,6 +50,7 @@ def gate(
     root = (artifacts or Path("artifacts")).absolute()
     settings = Settings(options.jobs, True, options.timeout_s)
     loaded = load(recipe, options.overrides)
+    folder = root / loaded.name / "gate"
     before = saved(reference, recipe, root, kept, trust=options.trust)
     names = _judged(recipe, options, root, kept, observer)
     made = make(planned(recipe, kept, options.overrides, names), kept, observer, settings, Phases())
@@ -58,8 +59,7 @@ def gate(
     if before is not None:
         before = completed(before, names, packages, options.baseline_python)
     else:
-        before = of_commit(reference, recipe, names, kept, observer, settings, options)
-    folder = root / loaded.name / "gate"
+        before = of_commit(reference, recipe, names, kept, observer, settings, options, folder / "logs")
     demanded = _demanded(loaded.gate, options)
     gating = Gating(made, before, demanded, options, kept, folder, observer)
     with view.alone(root / loaded.name, observer):

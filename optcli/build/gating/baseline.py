@@ -62,16 +62,18 @@ def of_commit(
     observer: Observer,
     settings: Settings,
     options: Options,
+    logs: Path,
 ) -> Baseline:
     """The recipe as it was at a commit, built through the same store: what is alike costs nothing."""
     revision = reference.removeprefix(_GIT)
     with baselines.checked_out(recipe, revision, store) as (old, commit):
         origin = reference if revision.startswith(commit[:7]) else f"{reference} ({commit[:10]})"
-        asked = (old, options.overrides, names, store, observer, settings)
+        asked = elsewhere.Asked(str(old), tuple(options.overrides), tuple(names), str(store.root))
         if options.baseline_python is None:
-            found = elsewhere.build(*asked)
+            found = elsewhere.build(asked, settings, observer)
         else:
-            found = elsewhere.build_with(interpreter_of(options.baseline_python), *asked)
+            python, log = interpreter_of(options.baseline_python), logs / "baseline.build.log"
+            found = elsewhere.build_with(python, asked, settings, observer, log)
     absent = {
         name: f"it could not be built as it was at {origin}: {why}"
         for name, why in found.absent.items()

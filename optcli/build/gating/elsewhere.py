@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,22 @@ from optcli.store import Store
 from optcli.workers import Channel, run
 
 
-def build(
-    recipe: Path,
-    overrides: Sequence[str],
-    names: Sequence[str],
-    store: Store,
-    observer: Observer,
-    settings: Settings,
-) -> Baseline:
-    """Those of the variants that the recipe has, built here. Its `origin` is left to the caller."""
+@dataclass(frozen=True)
+class Asked:
+    """What to build: those of the variants `names` that the recipe, a path, has."""
+
+    recipe: str
+    overrides: tuple[str, ...]
+    names: tuple[str, ...]
+    store: str
+
+
+def build(asked: Asked, settings: Settings, observer: Observer) -> Baseline:
+    """The baseline, built here. Its `origin` is left to the caller."""
+    recipe, store = Path(asked.recipe), Store(Path(asked.store))
     # A variant that was not there yet is new: there is nothing to compare it with.
-    there = [name for name in names if name in load(recipe, overrides).variants]
-    to_do = planned(recipe, store, overrides, there)
+    there = [name for name in asked.names if name in load(recipe, asked.overrides).variants]
+    to_do = planned(recipe, store, asked.overrides, there)
     made = make(to_do, store, observer, settings, Phases())
     kept = kept_of(made, there)
     absent = {name: why_not_built(made, name).message for name in there if name not in kept}
@@ -42,27 +46,17 @@ def build(
 
 
 def build_with(
-    interpreter: str,
-    recipe: Path,
-    overrides: Sequence[str],
-    names: Sequence[str],
-    store: Store,
-    observer: Observer,
-    settings: Settings,
+    interpreter: str, asked: Asked, settings: Settings, observer: Observer, log: Path
 ) -> Baseline:
     """The same by another Python. Raises `MissingError` where it lacks what the recipe needs."""
     step = f"baseline by {interpreter}"
     observer.started(step)
-    payload = {
-        "recipe": str(recipe),
-        "overrides": list(overrides),
-        "names": list(names),
-        "store": str(store.root),
-        "settings": asdict(settings),
-    }
+    began = time.monotonic()
+    payload = {"asked": asdict(asked), "settings": asdict(settings)}
     try:
-        found = run("optcli.build.gating.elsewhere:serve", payload, interpreter=interpreter)
+        found = run(f"{__name__}:serve", payload, interpreter=interpreter, log=log)
     except StepError as error:
+        observer.failed(step, error.message)
         if not error.message.startswith("ModuleNotFoundError"):
             raise
         raise MissingError(
@@ -70,6 +64,7 @@ def build_with(
             place=interpreter,
             hint="install optcli's requirements into that environment",
         ) from error
+    observer.finished(step, time.monotonic() - began)
     kept = {
         name: Kept(
             Artifact.from_record(one["artifact"]), one["runner"], one["options"], tuple(one["made_by"])
@@ -82,17 +77,10 @@ def build_with(
 
 def serve(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     """What the other interpreter does."""
-    found = build(
-        Path(payload["recipe"]),
-        payload["overrides"],
-        payload["names"],
-        Store(Path(payload["store"])),
-        Silent(),
-        Settings(**payload["settings"]),
-    )
+    found = build(Asked(**payload["asked"]), Settings(**payload["settings"]), Silent())
     return {
         "variants": {
-            name: {**vars(replace(one)), "artifact": one.artifact.to_record()}
+            name: {**vars(one), "artifact": one.artifact.to_record()}
             for name, one in found.variants.items()
         },
         "inputs": [spec.model_dump(mode="json") for spec in found.inputs],

@@ -166,19 +166,3 @@ def shortened(said: str, room: float) -> str:
         return said
     head = (most - 1) // 2
     return f"{said[: most - 1 - head]}…{said[len(said) - head :]}"
-
-
-def spread_out(wanted: Sequence[float], apart: float, low: float, high: float) -> list[float]:
-    """Positions near the wanted ones, at least `apart` from each other where there is room."""
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    apart = min(apart, (high - low) / max(1, len(order) - 1)) if len(order) > 1 else apart
-    placed = list(wanted)
-    edge = low
-    for index in order:
-        placed[index] = max(edge, min(placed[index], high))
-        edge = placed[index] + apart
-    edge = high
-    for index in reversed(order):
-        placed[index] = min(edge, placed[index])
-        edge = placed[index] - apart
-    return placed
