@@ -97,7 +97,7 @@ class Sweep:
             _empty(out)
             common = {"inputs": self.specs, "out": str(out), "folder": str(self.work), "threads": 1}
             common["probe"] = str(self.work / "calibration.npz")
-            made = self.call(f"optcli.build.step:{function}", {**payload, **common}, step / "log")
+            made = self.call(f"optcli.pipeline.step:{function}", {**payload, **common}, step / "log")
             record.write_text(json.dumps(made))
         made = json.loads(record.read_text())
         out = step / "out"

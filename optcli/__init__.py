@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from optcli.build import build as build
+    from optcli.pipeline import build as build
     from optcli.results import Report as Report
 
 __all__ = ["Report", "__version__", "build"]
@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """Import the public names on first use, so that ``import optcli`` stays instant."""
     if name == "build":
-        from optcli.build import build
+        from optcli.pipeline import build
 
         return build
     if name == "Report":

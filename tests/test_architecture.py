@@ -38,11 +38,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doctor": {"formats", "store", "latency", "engines"},
     "draft": {"inspection", "recipe", "passes", "sources", "data", "formats"},
     "inspection": {"recipe", "sources", "formats", "engines"},
-    "build": {*BUILD, "report", "inspection", "draft", "roofline", "baselines", "gate", "profiling"},
-    "tune": {*BUILD, "build", "gate", "report"},
+    "pipeline": {*BUILD, "report", "inspection", "draft", "roofline", "baselines", "gate", "profiling"},
+    "tune": {*BUILD, "pipeline", "gate", "report"},
     "cli": {
         *BUILD,
-        "build",
+        "pipeline",
         "baselines",
         "gate",
         "tune",
@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "roofline",
         "profiling",
     },
-    "__init__": {"build"},
+    "__init__": {"pipeline"},
     "__main__": {"cli"},
 }
 HEAVY = {
@@ -72,7 +72,7 @@ FORBIDDEN_WORDS = {
     for word in ("manager", "handler", "helper", "util", "service", "factory")
     for plural in ("", "s")
 } | {"utility", "utilities", "factories"}
-MOST_LINES = 300
+MOST_LINES = 450
 _BY_NAME = re.compile(r"optcli(\.\w+)+(:\w+)?")
 
 
@@ -236,15 +236,19 @@ def test_every_room_is_looked_at():
         ("passes/export.py", "import optcli.store.entry", "passes may not import store"),
         ("passes/export.py", "from ..store import Store", "passes may not import store"),
         ("passes/export.py", "from .. import store", "passes may not import store"),
-        ("passes/export.py", "def run():\n    from optcli import build", "passes may not import build"),
+        (
+            "passes/export.py",
+            "def run():\n    from optcli import pipeline",
+            "passes may not import pipeline",
+        ),
         ("latency/process.py", "import optcli.accuracy", "latency may not import accuracy"),
         ("accuracy/top1.py", "from optcli.latency import x", "accuracy may not import latency"),
         ("formats/onnx.py", "import optcli.passes", "formats may not import passes"),
         ("store/__init__.py", "import optcli.formats.onnx", "store may not import formats"),
         ("digest.py", "import optcli.store", "digest may not import store"),
-        ("report/table.py", "import optcli.build", "report may not import build"),
-        ("build/steps.py", "from optcli.cli import main", "build may not import cli"),
-        ("build/steps.py", "from optcli.tune import repair", "build may not import tune"),
+        ("report/table.py", "import optcli.pipeline", "report may not import pipeline"),
+        ("pipeline/steps.py", "from optcli.cli import main", "pipeline may not import cli"),
+        ("pipeline/steps.py", "from optcli.tune import repair", "pipeline may not import tune"),
         ("recipe/check.py", "CALL = 'optcli.latency.process:serve'", "recipe may not import latency"),
         ("digest.py", "import ruamel.yaml", "digest is the ground, it may not import ruamel"),
         (
@@ -252,7 +256,7 @@ def test_every_room_is_looked_at():
             "import pydantic_core",
             "store is the ground, it may not import pydantic_core",
         ),
-        ("build/steps.py", "def f():\n    import click", "click outside cli"),
+        ("pipeline/steps.py", "def f():\n    import click", "click outside cli"),
         ("passes/export.py", "import torch", "torch is loaded with the module"),
         (
             "passes/export.py",
@@ -266,7 +270,7 @@ def test_every_room_is_looked_at():
             "numpy.random is loaded",
         ),
         ("passes/export.py", "class A:\n    import PIL", "PIL is loaded"),
-        ("passes/export.py", "x = 1\n" * 300, "302 lines, more than 300"),
+        ("passes/export.py", "x = 1\n" * 450, "452 lines, more than 450"),
         ("passes/export.py", "def f():\n    print(1)", "print outside cli and report"),
         ("passes/export.py", "import sys\nsys.exit(1)", "sys.exit outside cli"),
         ("passes/export.py", "raise SystemExit(2)", "SystemExit outside cli"),
@@ -274,7 +278,7 @@ def test_every_room_is_looked_at():
         ("passes/export.py", "class StoreManager: ...", "'manager'"),
         ("passes/export.py", "class A:\n    def http_handlers(self): ...", "'handlers'"),
         ("passes/utils.py", "", "'utils'"),
-        ("build/helpers/steps.py", "", "'helpers'"),
+        ("pipeline/helpers/steps.py", "", "'helpers'"),
         ("misc/steps.py", "", "misc is no room"),
         ("data/npz.py", "def f():\n    raise InputError('no')", "InputError without a hint"),
     ],
@@ -317,7 +321,7 @@ def test_all_breaches_are_told_at_once_with_their_lines(tmp_path):
         ("cli/build.py", "import click, sys\nprint(1)\nsys.exit(1)"),
         ("report/table.py", "import rich\nprint(1)"),
         ("workers/child.py", "import os\nos._exit(1)"),
-        ("build/steps.py", "CALL = 'optcli.latency.process:serve'"),
+        ("pipeline/steps.py", "CALL = 'optcli.latency.process:serve'"),
         ("passes/utilise.py", "class ServiceLevel: ...\ndef service_level_ms(): ..."),
     ],
 )

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from optcli import environment
-from optcli.build import build
 from optcli.environment import Needs
+from optcli.pipeline import build
 from optcli.results import Report
 from optcli.runners.openvino import OpenvinoRunner
 

@@ -60,8 +60,8 @@ def command(
     folder of an artifact. Inputs are found by looking; their values are random unless --samples says
     otherwise. Only speed is measured: outputs are not compared.
     """
-    from optcli.build.bench import bench
     from optcli.draft import InputText
+    from optcli.pipeline.bench import bench
 
     progress = Progress()
     try:

@@ -46,7 +46,7 @@ def command(
     What is in the store already is not built again. The report is written to
     artifacts/NAME/report.json, the files of each variant beside it.
     """
-    from optcli.build import build, preview
+    from optcli.pipeline import build, preview
 
     if dry_run or explain:
         lines, record = preview(recipe, store=store, overrides=overrides, only=only, explain=explain)

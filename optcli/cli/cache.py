@@ -80,7 +80,7 @@ def why(
     recipe: Path, variant: str | None, store: Path | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
     """Say for each step of RECIPE (or VARIANT) whether it is cached and, if not, what differs."""
-    from optcli.build import preview
+    from optcli.pipeline import preview
 
     only = (variant,) if variant else ()
     lines, record = preview(recipe, store=store, overrides=overrides, only=only, explain=True)

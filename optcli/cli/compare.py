@@ -79,7 +79,7 @@ def command(
 
 
 def _near_the_limit(found: Report, folder: Path, store: Path | None) -> Report:
-    from optcli.build import roofline
+    from optcli.pipeline import roofline
     from optcli.store import Store
 
     kept = Store(Store.default_root(store))

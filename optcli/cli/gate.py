@@ -88,7 +88,7 @@ def command(
     The exit code is 0 for a pass, 1 where something became worse beyond its limit, 5 where the
     measurement cannot tell.
     """
-    from optcli.build.gating import Options, gate
+    from optcli.pipeline.gating import Options, gate
     from optcli.report import gate as shown
 
     progress = Progress()

@@ -45,7 +45,7 @@ def command(
     VARIANT is one of the last build. It runs in a process of its own, with the runner's own settings,
     with and without the runtime's profiler in turns. The trace opens in chrome://tracing and Perfetto.
     """
-    from optcli.build.profile import profile
+    from optcli.pipeline.profile import profile
     from optcli.profiling import lines
 
     report, path = options.find_report(recipe, options.artifacts_root(artifacts))

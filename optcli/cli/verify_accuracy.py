@@ -139,8 +139,8 @@ def command(
         where, layers = (*where, Path(layers)), ""
     files = baseline is not None or recipe is not None or len(where) > 1
     if not files:
-        from optcli.build import adding
-        from optcli.build.layers import with_layers
+        from optcli.pipeline import adding
+        from optcli.pipeline.layers import with_layers
 
         place = options.artifacts_root(artifacts)
         given = where[0] if where else None
@@ -163,7 +163,7 @@ def command(
         finally:
             progress.close()
     else:
-        from optcli.build.verifying import verify
+        from optcli.pipeline.verifying import verify
 
         if recipe is None:
             raise UsageError(
@@ -199,7 +199,7 @@ def command(
 def _of_build(
     where: Path | None, root: Path, overrides: Sequence[str]
 ) -> tuple[Report, Path, ExitCode]:
-    from optcli.build.rejudging import rejudged
+    from optcli.pipeline.rejudging import rejudged
 
     found, path = options.find_report(where, root)
     if not any(variant.accuracy is not None for variant in found.variants.values()):

@@ -89,6 +89,11 @@ def waited_of(series: Series) -> float:
     return sum(series.waited_ns) / float(series.ns.sum())
 
 
+def is_fit(series: Series) -> bool:
+    """Whether the machine was quiet enough for these times to decide anything."""
+    return max(spread_of(series), waited_of(series)) <= NOT_FIT
+
+
 def _fitness(series: Series) -> list[str]:
     shares = {"IQR/median": spread_of(series), "waiting for a processor": waited_of(series)}
     worst = max(shares.values())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from optcli.latency.doubts import device_flags_of, flags_of, notes_of, spread_of, waited_of
+from optcli.latency.doubts import device_flags_of, flags_of, is_fit, notes_of, spread_of, waited_of
 from optcli.latency.launches import of_one_launch, percentile_over_launches, ratio_over_launches
 from optcli.latency.samples import Measured, Series
 from optcli.results import Estimate, Latency
@@ -87,6 +87,7 @@ def _latency(measured: Measured, series: Series) -> Latency:
         peak_memory_bytes=_median(start.peak_memory_bytes for start in series.starts),
         peak_gpu_memory_bytes=_median(start.peak_gpu_memory_bytes for start in series.starts),
         waited=round(waited_of(series), 4),
+        fit=is_fit(series),
         flags=flags_of(measured, series),
     )
 

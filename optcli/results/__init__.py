@@ -47,7 +47,9 @@ class Latency(Result):
     `load_ms`, `first_ms` and `warm_calls` (calls until it was steady) are medians over the `launches`,
     `rounds` is how many rounds all of these had together. `spread` is the interquartile range over the
     median, without what different inputs explain; `waited` the share of the time in which a thread of
-    it was ready to run and had no processor. `measured_at` is ISO 8601 with its offset.
+    it was ready to run and had no processor. `measured_at` is ISO 8601 with its offset. `fit` says
+    whether the machine was quiet enough for this row to decide anything: a row that is not fit has no
+    speed-up, and neither has any row that would be compared with it.
     """
 
     batch_size: int
@@ -73,6 +75,7 @@ class Latency(Result):
     spread: float | None = None
     waited: float | None = None
     measured_at: str
+    fit: bool = True
     flags: tuple[str, ...] = ()
 
 
@@ -88,6 +91,7 @@ class SweepPoint(Result):
     throughput_per_s: float
     samples: int
     peak_memory_bytes: int | None = None
+    fit: bool = True
     flags: tuple[str, ...] = ()
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from optcli import runners, workers
 from optcli.accuracy.policies import margin_of
 from optcli.artifact import Format
-from optcli.build.latency import runner_options
 from optcli.errors import OptcliError, UsageError
+from optcli.pipeline.latency import runner_options
 from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial
 from optcli.tune.trying import Trying

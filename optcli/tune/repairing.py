@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from optcli.accuracy import require_metric
-from optcli.build import adding
-from optcli.build.execute import Settings
 from optcli.errors import UsageError, did_you_mean
 from optcli.observer import Observer, Silent
+from optcli.pipeline import adding
+from optcli.pipeline.execute import Settings
 from optcli.recipe import Recipe, load
 from optcli.results import Accuracy
 from optcli.results.repair import Engine, Repair, Trial

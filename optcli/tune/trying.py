@@ -11,17 +11,17 @@ from pydantic import ValidationError
 
 from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact
-from optcli.build import plugins, quiet
-from optcli.build.accuracy import Circumstances, Subject, compare_all
-from optcli.build.entries import artifact_of
-from optcli.build.execute import Settings
-from optcli.build.latency import runner_options
-from optcli.build.making import Made, make
-from optcli.build.phases import Phases
-from optcli.build.plan import PlannedVariant, plan
 from optcli.errors import OptcliError, StepError
 from optcli.latency import Candidate
 from optcli.observer import Observer
+from optcli.pipeline import plugins, quiet
+from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
+from optcli.pipeline.entries import artifact_of
+from optcli.pipeline.execute import Settings
+from optcli.pipeline.latency import runner_options
+from optcli.pipeline.making import Made, make
+from optcli.pipeline.phases import Phases
+from optcli.pipeline.plan import PlannedVariant, plan
 from optcli.recipe import Recipe, Variant
 from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial

@@ -133,7 +133,7 @@ def test_nohup_is_respected(place):
 
 def test_a_signal_that_turned_into_another_error_is_no_bug(place, optcli, monkeypatch):
     """Python's import system makes an ImportError of an interrupt within an extension module."""
-    import optcli.build as building
+    import optcli.pipeline as building
     from optcli import cli
 
     def importing(*_: object, **__: object) -> None:

@@ -201,7 +201,7 @@ def test_a_report_that_is_damaged(place, optcli):
 
 
 def test_a_bug_is_called_one(place, optcli, monkeypatch):
-    import optcli.build as building
+    import optcli.pipeline as building
 
     def broken(*_: object, **__: object) -> None:
         raise KeyError("of optcli's own making")
@@ -214,7 +214,7 @@ def test_a_bug_is_called_one(place, optcli, monkeypatch):
 
 
 def test_what_the_system_refuses_is_no_bug(place, optcli, monkeypatch):
-    import optcli.build as building
+    import optcli.pipeline as building
 
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "/somewhere/file")
@@ -229,7 +229,7 @@ def test_verbose_says_keys_and_logs(place):
     place.recipe('  plain: []\n  other: [{"./fakes.py:Copy": {note: v}}]\n', data=DATA)
     said = optcli_process("build", "recipe.yaml", "-v", folder=place.folder)
     assert said.code == 0, said.err
-    (line,) = [one for one in said.err.splitlines() if "optcli.build.execute: other" in one]
+    (line,) = [one for one in said.err.splitlines() if "optcli.pipeline.execute: other" in one]
     assert "log.txt" in line
     assert "optcli.build" not in optcli_process("build", "recipe.yaml", folder=place.folder).err
 

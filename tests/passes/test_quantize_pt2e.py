@@ -10,12 +10,12 @@ from pydantic import ValidationError
 from tiny_networks import INPUTS, Noise, apply, feed, job, sqnr_db, torch_artifact
 
 from optcli import environment
-from optcli.build import check
 from optcli.errors import StepError
 from optcli.formats import exported as exported_format
 from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.export import Export
 from optcli.passes.quantize_pt2e import QuantizePt2e
+from optcli.pipeline import check
 from optcli.runners.aoti import AotiRunner
 from optcli.runners.torch import TorchRunner
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from optcli.build import plan
 from optcli.engines import driver
 from optcli.errors import MissingError
 from optcli.formats import torch_devices
 from optcli.passes import Traits, find
+from optcli.pipeline import plan
 from optcli.recipe import RunnerUse
 from optcli.runners import find as find_runner
 

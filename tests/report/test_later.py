@@ -6,8 +6,8 @@ import pytest
 from example import both, variant
 
 from optcli import report
-from optcli.build import adding
 from optcli.observer import Silent
+from optcli.pipeline import adding
 from optcli.report import html
 from optcli.results import RecipeSummary, Report
 from optcli.results.layers import LayerError, Layers

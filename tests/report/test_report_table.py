@@ -168,10 +168,10 @@ def test_the_footer_says_what_intervals_are_over(launches, unit):
 
 def test_a_failed_step_names_the_command_that_repeats_it():
     step = StepSummary(
-        name="prune", key="k", status="failed", repeat="python -m optcli.build.step call.json OUT"
+        name="prune", key="k", status="failed", repeat="python -m optcli.pipeline.step call.json OUT"
     )
     broken = variant(1000, [], status="failed", reason="it aborted").model_copy(
         update={"steps": (step,)}
     )
     shown = text(report({"eager": variant(1000, [latency(1, 1)]), "broken": broken}))
-    assert "repeat it: python -m optcli.build.step call.json OUT" in shown
+    assert "repeat it: python -m optcli.pipeline.step call.json OUT" in shown

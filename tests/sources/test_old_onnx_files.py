@@ -7,13 +7,13 @@ import pytest
 from tiny_networks import Heard, Noise, apply, artifact, feed, sqnr_db
 
 from optcli.artifact import Format
-from optcli.build import check
 from optcli.errors import InputError
 from optcli.formats import onnx as onnx_format
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.optimize_onnx import OptimizeOnnx
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.to_openvino import ToOpenvino
+from optcli.pipeline import check
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner
 from optcli.settings import TensorSpec

@@ -7,9 +7,9 @@ import pytest
 from tiny_project import DATA, HEAD, write_images, write_model
 
 from optcli import tune
-from optcli.build import adding
 from optcli.errors import UsageError
 from optcli.observer import Silent
+from optcli.pipeline import adding
 from optcli.report.repair_text import repair_text
 from optcli.results import Estimate, RecipeSummary, Report, VariantReport
 from optcli.results.repair import Repair, Trial

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from optcli.build.execute import Settings
 from optcli.observer import Silent
+from optcli.pipeline.execute import Settings
 from optcli.results import Estimate
 from optcli.results.repair import Trial
 from optcli.tune.trying import Trying

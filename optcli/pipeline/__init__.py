@@ -1,0 +1,132 @@
+"""The pipeline: from a recipe to artifacts, measurements and one report. Joins all the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from optcli import environment, report, results
+from optcli.errors import InputError, OptcliError, RunnerError
+from optcli.observer import Observer, Silent
+from optcli.pipeline import adding, latency, sweep, verdicts, view
+from optcli.pipeline.accuracy import Circumstances, judge
+from optcli.pipeline.execute import Done, Settings
+from optcli.pipeline.making import made_by, make, planned
+from optcli.pipeline.phases import Phases
+from optcli.pipeline.plan import Plan
+from optcli.pipeline.preview import preview
+from optcli.results import RecipeSummary, Report
+from optcli.store import Store
+
+__all__ = ["build", "preview"]
+
+
+def build(
+    recipe: str | Path,
+    *,
+    store: Path | None = None,
+    artifacts: Path | None = None,
+    overrides: Sequence[str] = (),
+    only: Sequence[str] = (),
+    jobs: int = 1,
+    keep_going: bool = True,
+    timeout_s: float = 3600.0,
+    remeasure: bool = False,
+    observer: Observer | None = None,
+) -> Report:
+    """Build, measure and judge every variant of a recipe; gives the report that is also written.
+
+    `store` defaults to OPTCLI_STORE, else `artifacts/.store`; `artifacts` to `artifacts` right here.
+    `only` names variants (the baseline always takes part), `overrides` are `key=value` as with
+    `--set`, `timeout_s` bounds each step. Raises `RecipeError` and `InputError` for what is wrong
+    with the recipe, the model or the data, `MissingError` where a required variant cannot be built
+    here. A step that fails costs its variants: they are in the report, and in its `exit_code`.
+    """
+    began = _now()
+    observer = observer or Silent()
+    phases = Phases()
+    kept = Store(Store.default_root(store))
+    to_do = planned(Path(recipe), kept, overrides, only)
+    folder = (artifacts or Path("artifacts")).absolute() / to_do.recipe.name
+    made = make(to_do, kept, observer, Settings(jobs, keep_going, timeout_s), phases)
+    built, feeds = made.artifacts, made.feeds
+    with view.alone(folder, observer):
+        for variant in to_do.variants:
+            if variant.name in built:
+                view.place(folder / variant.name, built[variant.name], made_by(variant))
+            else:  # what an earlier build left there is not what the report speaks of
+                view.remove(folder / variant.name)
+        logs = folder / "logs"
+        samples = folder / "samples.npz"
+        # Before anything is measured: what is wrong with the data is found here.
+        with phases.take("accuracy"):
+            around = Circumstances(
+                to_do.recipe,
+                to_do.role_keys.get("evaluation", ""),
+                kept,
+                logs,
+                observer,
+                remeasure,
+                timeout_s,
+                jobs,
+            )
+            judged, failures = judge(to_do, built, around)
+            _raise_wrong_data(failures.get(to_do.baseline))
+        with phases.take("latency"):
+            measured = latency.measure(to_do, built, kept, feeds, samples, logs, observer, remeasure)
+        with phases.take("sweep"):
+            swept = sweep.measure(to_do, built, kept, feeds, logs, observer, remeasure)
+        for name, reason in measured.failures.items():
+            failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
+        found = _report(to_do, made.done, measured, swept, judged, failures, kept, logs, began)
+        found = found.model_copy(update={"took_s": phases.took_s})
+        adding.write(folder, found, measured.quantiles)
+    kept.digests.save()
+    return found
+
+
+def _raise_wrong_data(error: OptcliError | None) -> None:
+    """Data that the baseline cannot be judged on are wrong for all: an error, not a report."""
+    if isinstance(error, InputError):
+        raise error
+
+
+def _report(
+    to_do: Plan,
+    done: dict[str, Done],
+    measured: latency.Found,
+    swept: dict[str, results.Sweep],
+    judged: dict[str, results.Accuracy],
+    failures: dict[str, OptcliError],
+    store: Store,
+    logs: Path,
+    began: str,
+) -> Report:
+    recipe = to_do.recipe
+    variants = {
+        variant.name: verdicts.variant_report(
+            variant, to_do, done, measured, judged, failures, store, logs
+        ).model_copy(update={"sweep": swept.get(variant.name)})
+        for variant in to_do.variants
+    }
+    errors = {key: one.error for key, one in done.items() if one.error is not None} | failures
+    packages = {p for v in to_do.variants for step in v.steps for p in step.needs.packages}
+    packages |= {p for v in to_do.variants for p in v.runner.needs.packages}
+    recommended, sentence = report.recommend(variants, to_do.baseline)
+    return Report(
+        recipe=RecipeSummary(name=recipe.name, path=str(recipe.path), digest=recipe.digest),
+        environment=environment.describe(sorted(packages)),
+        baseline=to_do.baseline,
+        recommended=recommended,
+        recommendation=sentence,
+        started=began,
+        finished=_now(),
+        exit_code=int(verdicts.exit_code(to_do, variants, errors)),
+        protocol=measured.protocol,
+        variants=variants,
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")

@@ -1,0 +1,226 @@
+"""Accuracy in a build: every artifact on the same samples, kept by what decides it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli import accuracy, environment, user_code
+from optcli.accuracy import Evaluation
+from optcli.artifact import Artifact
+from optcli.digest import of_value
+from optcli.errors import InputError, OptcliError
+from optcli.observer import Observer
+from optcli.pipeline.latency import runner_options
+from optcli.pipeline.plan import Plan, own_code
+from optcli.recipe import Recipe
+from optcli.results import Accuracy
+from optcli.runners import Runner
+from optcli.settings import TensorSpec
+from optcli.store import Store, key_of
+
+_EVALUATION = "evaluation"
+_COMPARISON = "comparison"
+_DECIDES = ("policy", "max_drop", "min_ratio", "preset", "margin", "target_isa", "confidence")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is judged: an artifact in a runner. `feeds`: its own inputs, where called otherwise.
+
+    `interpreter` is another Python to run it in, `versions` those of the runner's packages there.
+    """
+
+    name: str
+    artifact: Artifact
+    runner_name: str
+    runner: Runner
+    options: dict[str, Any]
+    feeds: tuple[TensorSpec, ...] | None = None
+    interpreter: str | None = None
+    versions: Mapping[str, str | None] | None = None
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What all that is judged has in common. `samples` is the key of the evaluation set."""
+
+    recipe: Recipe
+    samples: str
+    store: Store
+    logs: Path
+    observer: Observer
+    remeasure: bool
+    timeout_s: float
+    jobs: int = 1
+
+
+def judge(
+    plan: Plan, artifacts: Mapping[str, Artifact], around: Circumstances
+) -> tuple[dict[str, Accuracy], dict[str, OptcliError]]:
+    """Accuracy of every variant that was built and can run here, and why others have none.
+
+    Without `data.evaluation` nothing is judged; without `accuracy:` only outputs are compared.
+    """
+    if "evaluation" not in plan.recipe.data:
+        return {}, {}
+    subjects = [
+        Subject(v.name, artifacts[v.name], v.runner_name, v.runner, runner_options(v, plan.threads))
+        for v in plan.variants
+        if v.name in artifacts and not v.unmeasurable
+    ]
+    return compare_all(subjects, plan.baseline, around)
+
+
+def compare_all(
+    subjects: Sequence[Subject], baseline: str, around: Circumstances
+) -> tuple[dict[str, Accuracy], dict[str, OptcliError]]:
+    """Every subject beside the baseline, and what went wrong, by name.
+
+    The baseline's outputs are computed once and kept by content. Where it cannot be evaluated there
+    is nothing to compare with: the others then have neither.
+    """
+    judging = _Judging(around, next((each for each in subjects if each.name == baseline), None))
+    found: dict[str, Accuracy] = {}
+    failures: dict[str, OptcliError] = {}
+    for subject in sorted(subjects, key=lambda each: each.name != baseline):
+        try:
+            if judging.baseline is None:
+                break
+            found[subject.name] = judging.accuracy_of(subject)
+        except OptcliError as error:
+            error.place = error.place or f"{subject.name} › accuracy"
+            around.observer.failed(f"{subject.name} › accuracy", error.message)
+            failures[subject.name] = error
+            if subject.name == baseline:
+                break
+    settings = around.recipe.accuracy
+    judged = [each for name, each in found.items() if name != baseline]
+    few = [text for each in judged if settings and (text := accuracy.too_few(each, settings))]
+    if few:
+        around.observer.warned("accuracy", few[0])
+    return found, failures
+
+
+class _Judging:
+    def __init__(self, around: Circumstances, baseline: Subject | None) -> None:
+        self._around, self.baseline = around, baseline
+        self._ingredients: dict[str, dict[str, Any]] = {}
+        self._fresh: set[str] = set()
+
+    def accuracy_of(self, subject: Subject) -> Accuracy:
+        """The subject beside the baseline."""
+        around, base = self._around, self.baseline
+        assert base is not None
+        mine, theirs = self._of(subject), self._of(base)
+        confidence = around.recipe.accuracy.confidence if around.recipe.accuracy else 0.95
+        ingredients = {
+            "step": _COMPARISON,
+            "variant": key_of(mine),
+            "baseline": key_of(theirs),
+            "confidence": confidence,
+        }
+        key = key_of(ingredients)
+        if around.remeasure:
+            around.store.discard(_COMPARISON, key)
+        known = around.store.get(_COMPARISON, key)
+        if known is not None:
+            around.observer.cached(f"{subject.name} › accuracy")
+            return Accuracy.model_validate(known.record)
+        variant = Evaluation.load(self._evaluation(subject, mine))
+        if subject.name == base.name and variant.class_order is not None:
+            raise InputError(
+                "the classes of the data and of the model seem to be in another order:"
+                f" {variant.class_order}",
+                place="data.evaluation",
+                hint="number the labels as the model was trained with (image folders: sorted names)",
+            )
+        result = accuracy.compare(variant, Evaluation.load(self._evaluation(base, theirs)), confidence)
+        with around.store.work(_COMPARISON, key) as work:
+            around.store.put(_COMPARISON, key, work, result.model_dump(mode="json"), ingredients)
+        return result
+
+    def _evaluation(self, subject: Subject, ingredients: dict[str, Any]) -> Path:
+        """The folder with what an artifact made of the evaluation set; computed where not kept."""
+        around, key = self._around, key_of(ingredients)
+        if around.remeasure and key not in self._fresh:
+            around.store.discard(_EVALUATION, key)
+        known = around.store.get(_EVALUATION, key)
+        if known is not None:
+            return known.path
+        step = f"{subject.name} › accuracy"
+        around.observer.started(step)
+        began = time.monotonic()
+        with around.store.lock(_EVALUATION, key), around.store.work(_EVALUATION, key) as work:
+            scratch = work / "evaluation"
+            recipe = around.recipe
+            accuracy.evaluate(
+                subject.artifact,
+                subject.runner_name,
+                subject.options,
+                recipe.inputs,
+                recipe.data["evaluation"].model_dump(mode="json", by_alias=True, exclude_unset=True),
+                recipe.folder,
+                recipe.accuracy,
+                scratch,
+                around.observer,
+                postprocess=recipe.postprocess,
+                feeds=subject.feeds,
+                step=step,
+                log=around.logs / f"{subject.name}.accuracy.log",
+                timeout_s=around.timeout_s,
+                jobs=around.jobs,
+                interpreter=subject.interpreter,
+            )
+            for path in scratch.iterdir():
+                shutil.move(path, work / path.name)
+            scratch.rmdir()
+            entry = around.store.put(_EVALUATION, key, work, {}, ingredients)
+        self._fresh.add(key)
+        around.observer.finished(step, time.monotonic() - began)
+        return entry.path
+
+    def _of(self, subject: Subject) -> dict[str, Any]:
+        """What decides the outputs and the metric of a subject."""
+        if subject.name not in self._ingredients:
+            around, recipe = self._around, self._around.recipe
+            settings, decoding = recipe.accuracy, recipe.postprocess
+            made = [subject.artifact.digest, subject.runner_name, subject.options]
+            self._ingredients[subject.name] = {
+                "step": _EVALUATION,
+                "artifact": of_value(made),
+                "data": around.samples,
+                "metric": settings.model_dump(mode="json", exclude=set(_DECIDES)) if settings else None,
+                "postprocess": decoding.model_dump(mode="json") if decoding else None,
+                "users": [
+                    user_code.digest(r, recipe.folder, around.store.digests) for r in _own(recipe)
+                ],
+                "inputs": [spec.model_dump(mode="json") for spec in recipe.inputs],
+                "feeds": [spec.model_dump(mode="json") for spec in subject.feeds or ()],
+                "cpu": environment.cpu(),
+                "versions": environment.versions((*subject.runner.needs.packages, "pycocotools"))
+                | dict(subject.versions or {}),
+                "code": own_code(subject.runner_name, _code(), around.store.digests),
+            }
+        return self._ingredients[subject.name]
+
+
+def _own(recipe: Recipe) -> list[str]:
+    """References to the user's code that judges."""
+    found = [recipe.accuracy.metric] if recipe.accuracy else []
+    found = [each for each in found if each.startswith("python:")]
+    if recipe.postprocess is not None and recipe.postprocess.python is not None:
+        found.append(recipe.postprocess.python)
+    return [each.removeprefix("python:") for each in found]
+
+
+def _code() -> list[str]:
+    """The files of optcli that decide an evaluation or a comparison."""
+    room = Path(accuracy.__file__).parent
+    judging = {"verdicts.py", "policies.py"}
+    files = [x for x in room.rglob("*.py") if x.name not in judging and x.parent.name != "layers"]
+    return sorted(f"accuracy/{path.relative_to(room).as_posix()}" for path in files)

@@ -1,0 +1,52 @@
+"""Saving a build as a baseline, and bringing back what a gate compares with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from optcli import baselines
+from optcli.baselines import Kept
+from optcli.errors import UsageError, did_you_mean
+from optcli.pipeline.entries import artifact_of, made_by
+from optcli.results import Report
+from optcli.settings import TensorSpec
+from optcli.store import Store
+
+
+def save(path: Path, report: Report, place: Path, store: Store, only: Sequence[str] = ()) -> Path:
+    """Pack the artifacts of a build with its report into `path`; `only` names variants.
+
+    `place` is where the report was read. Raises `UsageError` where a variant is not there, or the
+    store no longer has what the report speaks of.
+    """
+    variants = {
+        name: variant
+        for name, variant in report.variants.items()
+        if variant.artifact is not None and (not only or name in only)
+    }
+    for name in only:
+        if name not in variants:
+            raise UsageError(
+                f"the build has no artifact {name!r}",
+                place=str(place),
+                hint=did_you_mean(name, [n for n, v in report.variants.items() if v.artifact]),
+            )
+    if not variants:
+        raise UsageError("the build made no artifact", place=str(place), hint="look at its report")
+    kept = {}
+    inputs: tuple[TensorSpec, ...] = ()
+    for name, variant in variants.items():
+        assert variant.artifact is not None
+        entry = store.get("artifact", variant.artifact.key)
+        if entry is None:
+            raise UsageError(
+                f"the store no longer has the artifact of {name}",
+                place=str(store.root),
+                hint=f"run `optcli build {report.recipe.path}` again, or name its --store",
+            )
+        runner = variant.runner or {}
+        steps = made_by(entry, store)
+        kept[name] = Kept(artifact_of(entry), runner["name"], dict(runner.get("requested", {})), steps)
+        inputs = tuple(TensorSpec.model_validate(spec) for spec in steps[-1]["inputs"])
+    return baselines.save(path, kept, inputs, report, store)

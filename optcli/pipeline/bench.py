@@ -1,0 +1,167 @@
+"""Measure model files side by side: artifacts that no recipe built."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from optcli import environment, latency, runners
+from optcli.artifact import Format
+from optcli.digest import of_value
+from optcli.errors import ExitCode, MissingError, UsageError
+from optcli.latency import Candidate, Measured
+from optcli.observer import Observer, Silent
+from optcli.pipeline import quiet
+from optcli.pipeline.opening import Opened, find, open_all
+from optcli.results import ArtifactSummary, RecipeSummary, Report, VariantReport
+from optcli.settings import LatencySettings, TensorSpec
+from optcli.store import Store
+from optcli.workers import run
+
+NAME = "bench"
+
+
+def bench(
+    files: Sequence[Path],
+    *,
+    inputs: tuple[TensorSpec, ...] = (),
+    batch_sizes: Sequence[int] = (1,),
+    threads: int | None = None,
+    mode: Literal["quick", "table"] = "quick",
+    runner: str | None = None,
+    samples: Path | None = None,
+    trust: bool = False,
+    store: Path | None = None,
+    observer: Observer | None = None,
+) -> Report:
+    """Measure files in one comparison, the first being the baseline; the report's form is a build's.
+
+    `inputs` are found by looking where none are given; `samples` is an .npz with arrays `[n, ...]` by
+    their names, else inputs are random. `runner` runs all of them, by default each format's own.
+    `trust` lets code run that is not from the own `store`. A file that fails costs its row. Raises
+    `UsageError`, `InputError`, `TrustError` and, for a runtime or GPU that is not here, `MissingError`.
+    """
+    began = _now()
+    observer = observer or Silent()
+    targets = find(files, Store(Store.default_root(store)), trust=trust)
+    for target in targets:
+        _require_runtime(_runner(Format(target.format), runner, target.path), target.path)
+    with tempfile.TemporaryDirectory(prefix="optcli-bench-") as scratch:
+        opened, specs = open_all(targets, Path(scratch), inputs, max(batch_sizes))
+        for each in opened:
+            for note in each.notes:
+                observer.warned(each.name, note)
+        if samples is not None:
+            _require_samples(samples, specs, observer)
+        settings = LatencySettings.model_validate(
+            {"mode": mode, "batch_sizes": tuple(sorted(set(batch_sizes))), "threads": threads}
+        )
+        with quiet.alone(NAME, observer):
+            measured = latency.measure(
+                [_candidate(each, runner) for each in opened],
+                opened[0].name,
+                specs,
+                samples.absolute() if samples is not None else None,
+                settings,
+                Path(scratch) / "logs",
+                0,
+                observer,
+            )
+        return _report(opened, measured, settings, runner, began)
+
+
+def _runner(format: Format, wanted: str | None, path: Path) -> str:
+    name = wanted or runners.DEFAULTS.get(format)
+    if name is None:
+        raise UsageError(
+            f"no runner here runs {format}", place=str(path), hint="see the README's table of runners"
+        )
+    if format not in runners.find(name).runs:
+        takes = ", ".join(runners.find(name).runs)
+        raise UsageError(
+            f"the runner {name} runs {takes}, found {format}",
+            place=str(path),
+            hint="leave --runner out: each format has its own",
+        )
+    return name
+
+
+def _require_runtime(name: str, path: Path) -> None:
+    """What the file runs in is here, its GPU included. Raises `MissingError`."""
+    for missing in environment.missing(runners.find(name)().requires()):
+        raise MissingError(missing.what, place=str(path), hint=missing.hint)
+
+
+def _candidate(opened: Opened, runner: str | None) -> Candidate:
+    name = _runner(opened.artifact.format, runner, opened.path)
+    return Candidate(opened.name, opened.artifact, name)
+
+
+def _require_samples(path: Path, specs: tuple[TensorSpec, ...], observer: Observer) -> None:
+    if not path.is_file():
+        raise UsageError("there is no such file", place=str(path), hint="an .npz of samples")
+    payload = {"path": str(path), "inputs": [spec.model_dump(mode="json") for spec in specs]}
+    found = run("optcli.pipeline.bench_step:check_samples", payload, timeout_s=60.0)
+    lacking = [spec.name for spec in specs if spec.name not in found]
+    if lacking:
+        observer.warned(NAME, f"{path.name} has no {', '.join(lacking)}: random")
+
+
+def _report(
+    opened: Sequence[Opened],
+    measured: Measured,
+    settings: LatencySettings,
+    runner: str | None,
+    began: str,
+) -> Report:
+    rows = latency.to_results(measured)
+    baseline = opened[0].name
+    variants = {}
+    packages: set[str] = set()
+    for each in opened:
+        candidate = _candidate(each, runner)
+        packages |= set(runners.find(candidate.runner).needs.packages)
+        found = measured.opened.get(each.name)
+        effective: dict[str, Any] = dict(found.effective) if found else {}
+        if each.artifact.precision == effective.get("precision") == "unknown":
+            effective["precision"] = "n/a"
+        problem = measured.failures.get(each.name)
+        mine = rows.get(each.name, ())
+        variants[each.name] = VariantReport(
+            status="failed" if problem else "built",
+            reason=problem,
+            artifact=ArtifactSummary(
+                key=each.artifact.key,
+                format=each.artifact.format.value,
+                path=str(each.path),
+                precision=each.artifact.precision,
+                size_bytes=each.artifact.size_bytes,
+            ),
+            runner={"name": candidate.runner, "requested": {"threads": settings.threads}, **effective},
+            latency=mine,
+            verdicts=latency.verdicts(
+                mine, settings, None, baseline, is_baseline=each.name == baseline
+            ),
+        )
+    failed = any(variant.status == "failed" for variant in variants.values())
+    return Report(
+        recipe=RecipeSummary(
+            name=NAME, path="", digest=of_value([each.artifact.digest for each in opened])
+        ),
+        environment=environment.describe(sorted(packages)),
+        baseline=baseline,
+        recommended=None,
+        recommendation="",
+        started=began,
+        finished=_now(),
+        exit_code=int(ExitCode.FAILED if failed else ExitCode.DONE),
+        protocol=latency.protocol(measured),
+        variants=variants,
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")

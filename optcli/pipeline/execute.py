@@ -1,0 +1,300 @@
+"""Carry out the steps of a plan: from the store where they are done, in worker processes otherwise."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from optcli.artifact import Artifact
+from optcli.errors import OptcliError
+from optcli.observer import Observer
+from optcli.pipeline.entries import artifact_of
+from optcli.pipeline.plan import Plan, Step
+from optcli.runners import DEFAULTS
+from optcli.runners import find as find_runner
+from optcli.store import Entry, Store
+from optcli.workers import Child, ForkServer, spawn
+
+_diagnosis = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a build is carried out; nothing here changes what is made."""
+
+    jobs: int = 1
+    keep_going: bool = True
+    timeout_s: float = 3600.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a step. `error` is set where it failed, or a step that it needs did.
+
+    `seconds` is what it took now, None where nothing was to do; `made_in_s` what making it took once.
+    """
+
+    status: Literal["built", "cached", "failed"]
+    entry: Entry | None = None
+    seconds: float | None = None
+    error: OptcliError | None = None
+
+    @property
+    def made_in_s(self) -> float | None:
+        """None where it failed."""
+        return None if self.entry is None else self.entry.record.get("seconds")
+
+    def artifact(self) -> Artifact:
+        """The artifact that the step made. Only for a step that did not fail."""
+        assert self.entry is not None
+        return artifact_of(self.entry)
+
+
+class Execution:
+    """Carries out the steps of one plan. Use as a context manager: leaving it ends the fork server."""
+
+    def __init__(self, plan: Plan, store: Store, observer: Observer, settings: Settings) -> None:
+        self._plan = plan
+        self._store = store
+        self._observer = observer
+        self._settings = settings
+        self._server: ForkServer | None = None
+        self._starting = threading.Lock()
+        self._running: set[Child] = set()
+        self._probe: Path | None = None
+        self._interrupted = False
+        self._done: dict[str, Done] = {}
+
+    def __enter__(self) -> Execution:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in list(self._running):
+            child.kill()
+        if self._server is not None:
+            self._server.close()
+
+    def prepare_data(self) -> Entry | None:
+        """Check the recipe's data and keep a few samples. Raises `InputError` where they are wrong."""
+        plan = self._plan
+        if plan.data_key is None:
+            return None
+        settings = {
+            role: of.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            for role, of in plan.recipe.data.items()
+        }
+        payload = {"inputs": _inputs(plan), "folder": str(plan.recipe.folder), "data": settings}
+        payload["metric"] = plan.data_ingredients["metric"]
+        call = {"function": "optcli.pipeline.step:prepare_data", "payload": payload}
+        made_of = plan.data_ingredients
+        entry, _ = self._obtain("data", plan.data_key, "data", made_of, call, spawned=False)
+        self._remember_roles()
+        self._probe = entry.path / "probe.npz"
+        return entry
+
+    def _remember_roles(self) -> None:
+        """Keep which files each role is made of, so that `cache why` can name the one that changed."""
+        for key, ingredients in self._plan.data_roles.items():
+            if self._store.peek("samples", key) is None:
+                with self._store.lock("samples", key), self._store.work("samples", key) as work:
+                    self._store.put("samples", key, work, {}, ingredients)
+
+    def run(self) -> dict[str, Done]:
+        """Carry out every step that can be done here; gives what became of each, by key."""
+        steps = self._plan.steps()
+        pool = ThreadPoolExecutor(self._settings.jobs)
+        futures: dict[Future[Done], Step] = {}
+        stopped = False
+        try:
+            while len(self._done) < len(steps):
+                busy = {step.key for step in futures.values()}
+                for step in steps.values():
+                    if step.key in self._done or step.key in busy or stopped:
+                        continue
+                    if len(futures) >= self._settings.jobs:
+                        break
+                    if step.parent is None or step.parent.key in self._done:
+                        futures[pool.submit(self._do, step)] = step
+                if not futures:
+                    break
+                finished, _ = wait(futures, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    step = futures.pop(future)
+                    done = self._done[step.key] = future.result()
+                    stopped = stopped or (done.status == "failed" and not self._settings.keep_going)
+        except BaseException:
+            self._interrupted = True
+            for child in list(self._running):
+                child.kill()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return self._done
+
+    def _do(self, step: Step) -> Done:
+        label = self._label(step)
+        if step.parent is not None:
+            before = self._done[step.parent.key]
+            if before.error is not None:
+                return Done("failed", error=before.error)
+        try:
+            call = self._call(step, label)
+            spawned = step.needs.gpu or bool(step.traits and step.traits.reference)
+            kind = "check" if step.only_checks else "artifact"
+            made_of = step.ingredients
+            entry, seconds = self._obtain(kind, step.key, label, made_of, call, spawned=spawned)
+        except OptcliError as error:
+            error.place = error.place or label
+            if not self._interrupted:  # else it was ourselves who killed it
+                self._observer.failed(label, error.message)
+            return Done("failed", error=error)
+        return Done("cached" if seconds is None else "built", entry, seconds)
+
+    def _label(self, step: Step) -> str:
+        if step.parent is None:
+            return step.name
+        return f"{self._plan.variants_of(step.key)[0]} › {step.name}"
+
+    def _call(self, step: Step, label: str) -> dict[str, Any]:
+        plan = self._plan
+        common: dict[str, Any] = {
+            "step": label,
+            "inputs": _inputs(plan),
+            "folder": str(plan.recipe.folder),
+            "probe": str(self._probe) if self._probe else None,
+            "threads": plan.threads,
+            "seed": plan.recipe.seed,
+            "batch_sizes": sorted(set(plan.recipe.latency.batch_sizes)),
+        }
+        if step.parent is None or step.traits is None:
+            own = {
+                "kind": plan.recipe.model.source.partition(":")[0],
+                "source": plan.source.model_dump(mode="json"),
+            }
+            return {"function": "optcli.pipeline.step:make_source", "payload": {**common, **own}}
+        settings = {
+            role: plan.recipe.data[role].model_dump(mode="json", by_alias=True, exclude_unset=True)
+            for role in step.traits.uses
+        }
+        own = {
+            "traits": step.traits.to_record(),
+            "parent": self._done[step.parent.key].artifact().to_record(),
+            "origin": self._done[step.lineage()[0].key].artifact().to_record(),
+            "data": settings,
+        }
+        function = "check_source" if step.only_checks else "make_artifact"
+        return {"function": f"optcli.pipeline.step:{function}", "payload": {**common, **own}}
+
+    def _obtain(
+        self,
+        kind: str,
+        key: str,
+        label: str,
+        ingredients: dict[str, Any],
+        call: dict[str, Any],
+        *,
+        spawned: bool,
+    ) -> tuple[Entry, float | None]:
+        """The entry of a key and the seconds it took to make, None where it was there."""
+        entry = self._store.get(kind, key)
+        if entry is not None:
+            self._observer.cached(label)
+            return entry, None
+        waiting = "another build is making this; waiting for it"
+        with self._store.lock(kind, key, waiting=lambda: self._observer.warned(label, waiting)):
+            entry = self._store.get(kind, key)
+            if entry is not None:
+                self._observer.cached(label)
+                return entry, None
+            if self._store.peek(kind, key) is not None:
+                self._observer.warned(label, "a file of it in the store was changed; making it again")
+            _diagnosis.info("%s: key %s, log %s", label, key, log_of(self._store, key))
+            self._observer.started(label)
+            began = time.monotonic()
+            with self._store.work(kind, key) as work:
+                record = self._work(key, label, call, work, spawned)
+                record["seconds"] = round(time.monotonic() - began, 3)
+                entry = self._store.put(kind, key, work, record, ingredients)
+            seconds = time.monotonic() - began
+            self._observer.finished(label, seconds)
+            return entry, seconds
+
+    def _work(
+        self, key: str, label: str, call: dict[str, Any], work: Path, spawned: bool
+    ) -> dict[str, Any]:
+        log = log_of(self._store, key)
+        log.unlink(missing_ok=True)
+        # Not in the recorded call: whoever repeats a step begins at its beginning.
+        scratch, caches = self._store.scratch_folder("artifact", key), self._store.cache_folder()
+        payload = dict(call["payload"], out=str(work), scratch=str(scratch), cache=str(caches))
+        with suppress(OSError):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.with_name("call.json").write_text(json.dumps(call, indent=1))
+        if spawned:
+            child = spawn(call["function"], payload, log=log, environment=self._environment())
+        else:
+            child = self._fork_server().start(call["function"], payload, log=log)
+        self._running.add(child)
+        try:
+            with child:
+                record = child.result(self._settings.timeout_s, lambda event: self._heard(label, event))
+        finally:
+            self._running.discard(child)
+        return dict(record)
+
+    def _heard(self, label: str, event: Mapping[str, Any]) -> None:
+        if "progress" in event:
+            self._observer.progress(label, *event["progress"])
+        elif "warned" in event:
+            self._observer.warned(label, event["warned"])
+
+    def _fork_server(self) -> ForkServer:
+        with self._starting:
+            if self._server is None:
+                self._server = ForkServer(self._packages(), self._environment())
+            return self._server
+
+    def _packages(self) -> list[str]:
+        """What the steps to come will import, the check against their parents included."""
+        found = {"numpy": None}
+        for step in self._plan.steps().values():
+            if self._store.peek("artifact", step.key) is None:
+                check = find_runner(DEFAULTS[step.format]).needs  # there is none where it takes a GPU
+                found.update(dict.fromkeys(step.needs.packages + check.packages * (not check.gpu)))
+        return list(found)
+
+    def _environment(self) -> dict[str, str]:
+        count = str(self._plan.threads)
+        return {
+            "OMP_NUM_THREADS": count,
+            "MKL_NUM_THREADS": count,
+            "OPENBLAS_NUM_THREADS": count,
+            "OMP_WAIT_POLICY": "PASSIVE",  # as runners have it: a busy machine costs less
+            "GOMP_SPINCOUNT": "10000",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+
+def log_of(store: Store, key: str) -> Path:
+    """Where the log of a step lies; the call that repeats it lies beside."""
+    return store.root / "logs" / key / "log.txt"
+
+
+def repeat_command(store: Store, key: str) -> str:
+    """The command that carries out one recorded step again, into a folder of one's choice."""
+    call = log_of(store, key).with_name("call.json")
+    return f"{shlex.quote(sys.executable)} -m optcli.pipeline.step {shlex.quote(str(call))} NEW_FOLDER"
+
+
+def _inputs(plan: Plan) -> list[dict[str, Any]]:
+    return [spec.model_dump(mode="json") for spec in plan.recipe.inputs]

@@ -1,0 +1,77 @@
+"""The two sides of a comparison: what is judged and what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from optcli.baselines import Baseline, Kept
+from optcli.errors import MissingError, OptcliError, UsageError
+from optcli.pipeline.latency import runner_options
+from optcli.pipeline.making import Made, made_by
+
+
+@dataclass(frozen=True)
+class Side:
+    """A variant as it is now, and as it was: None where the baseline has none of this name.
+
+    `absent` says why, where it should have one; without a reason the variant is new.
+    """
+
+    name: str
+    now: Kept
+    packages: tuple[str, ...]
+    before: Kept | None = None
+    absent: str | None = None
+
+
+def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
+    """The variants to judge. Raises what kept one of them from being built or from running here."""
+    found = {}
+    for variant in made.plan.variants:
+        if variant.name not in names:
+            continue
+        if variant.missing or variant.unmeasurable:
+            first = (*variant.missing, *variant.unmeasurable)[0]
+            raise MissingError(first.what, place=variant.name, hint=first.hint)
+        if variant.name not in made.artifacts:
+            raise why_not_built(made, variant.name)
+        artifact = made.artifacts[variant.name]
+        options = runner_options(variant, made.plan.threads)
+        kept = Kept(artifact, variant.runner_name, options, tuple(made_by(variant)))
+        found[variant.name] = Side(variant.name, kept, tuple(variant.runner.needs.packages))
+    return found
+
+
+def sides(mine: Mapping[str, Side], before: Baseline) -> dict[str, Side]:
+    """Each candidate with what it is compared with."""
+    return {
+        name: Side(name, side.now, side.packages, before.variants.get(name), before.absent.get(name))
+        for name, side in mine.items()
+    }
+
+
+def kept_of(made: Made, names: Sequence[str]) -> dict[str, Kept]:
+    """What was built of these variants, for a baseline."""
+    return {
+        variant.name: Kept(
+            made.artifacts[variant.name],
+            variant.runner_name,
+            runner_options(variant, made.plan.threads),
+            tuple(made_by(variant)),
+        )
+        for variant in made.plan.variants
+        if variant.name in names and variant.name in made.artifacts
+    }
+
+
+def why_not_built(made: Made, name: str) -> OptcliError:
+    """What kept a variant from being built."""
+    variant = next(each for each in made.plan.variants if each.name == name)
+    if variant.missing:
+        return MissingError(variant.missing[0].what, place=name, hint=variant.missing[0].hint)
+    for step in variant.steps:
+        done = made.done.get(step.key)
+        if done is not None and done.error is not None:
+            return done.error
+    return UsageError(f"{name} was not built", place=name, hint="run `optcli build` and look")

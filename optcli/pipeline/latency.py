@@ -1,0 +1,209 @@
+"""Latency in a build: measured together, kept together, reused together."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optcli import environment, latency
+from optcli.artifact import Artifact
+from optcli.digest import of_value
+from optcli.latency import Candidate, Measured
+from optcli.latency.quantiles import quantiles
+from optcli.observer import Observer
+from optcli.pipeline import quiet
+from optcli.pipeline.plan import Plan, PlannedVariant, own_code
+from optcli.results import Estimate, Latency
+from optcli.store import Store, key_of
+
+_KIND = "measurement"
+STEP = "latency"
+_CODE = tuple(
+    f"latency/{name}.py"
+    for name in (
+        *("feeds", "measure", "session", "takes", "plan", "process", "warming", "noise", "samples"),
+        *("summary", "launches", "doubts", "protocol", "quantiles"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured, by variant: rows, settings read back, speed-up over the parent, failures.
+
+    `quantiles` are for charts: a cached build draws them without reading the raw samples.
+    """
+
+    rows: dict[str, tuple[Latency, ...]] = field(default_factory=dict)
+    effective: dict[str, dict[str, Any]] = field(default_factory=dict)
+    over_parent: dict[str, tuple[str, Estimate]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    protocol: dict[str, Any] = field(default_factory=dict)
+    quantiles: dict[str, dict[int, list[float]]] = field(default_factory=dict)
+
+
+def measure(
+    plan: Plan,
+    artifacts: Mapping[str, Artifact],
+    store: Store,
+    feeds: Path | None,
+    samples: Path,
+    logs: Path,
+    observer: Observer,
+    remeasure: bool,
+) -> Found:
+    """Measure the variants that were built and can run here, or take it from the store.
+
+    A comparison is reused as a whole or not at all: keyed by the artifacts, their runners, the
+    settings and the environment. The raw samples are left at `samples`.
+    """
+    variants = [v for v in plan.variants if v.name in artifacts and not v.unmeasurable]
+    if not variants:
+        return Found()
+    ids = _ids(plan, variants, artifacts)
+    ingredients = _ingredients(plan, variants, ids, feeds)
+    ingredients["code"] = {
+        name: own_code(name, (*_CODE, "statistics.py"), store.digests)
+        for name in sorted({variant.runner_name for variant in variants})
+    }
+    key = key_of(ingredients)
+    if remeasure:
+        store.discard(_KIND, key)
+    known = store.get(_KIND, key)
+    if known is not None:
+        observer.cached(STEP)
+        shutil.copyfile(known.path / "samples.npz", samples)
+        return _of_record(known.record, ids)
+    with quiet.alone(STEP, observer):
+        measured = latency.measure(
+            [_candidate(v, artifacts[v.name], plan.threads) for v in variants],
+            plan.baseline if plan.baseline in ids else variants[0].name,
+            plan.recipe.inputs,
+            feeds,
+            plan.recipe.latency.model_copy(update={"threads": plan.threads}),
+            logs,
+            plan.recipe.seed,
+            observer,
+            wants_p99=plan.recipe.slo is not None and plan.recipe.slo.p99_ms is not None,
+        )
+    record = _to_record(measured, plan, ids)
+    samples.unlink(missing_ok=True)
+    latency.save(measured, samples)
+    if not measured.failures:
+        with store.work(_KIND, key) as work:
+            shutil.copyfile(samples, work / "samples.npz")
+            store.put(_KIND, key, work, record, ingredients)
+    return _of_record(record, ids)
+
+
+def _ids(
+    plan: Plan, variants: list[PlannedVariant], artifacts: Mapping[str, Artifact]
+) -> dict[str, str]:
+    """Identities by variant. Two variants that are the same are measured both: the second is `…#2`."""
+    found: dict[str, str] = {}
+    for variant in sorted(variants, key=lambda v: v.name != plan.baseline):
+        plain = identity(variant, artifacts[variant.name], plan.threads)
+        count = sum(one.partition("#")[0] == plain for one in found.values())
+        found[variant.name] = f"{plain}#{count + 1}" if count else plain
+    return found
+
+
+def identity(variant: PlannedVariant, artifact: Artifact, threads: int) -> str:
+    """What is measured, whatever the variant is called: the artifact, its runner and settings."""
+    return of_value([artifact.digest, variant.runner_name, runner_options(variant, threads)])
+
+
+def runner_options(variant: PlannedVariant, threads: int) -> dict[str, Any]:
+    """The runner's settings, with the recipe's threads where the variant names none."""
+    options = variant.runner.model_dump(mode="json")
+    return {**options, "threads": options.get("threads") or threads}
+
+
+def parent_of(variant: PlannedVariant, plan: Plan) -> str | None:
+    """The variant that this one goes on from: the one with the longest beginning of its steps."""
+    keys = [step.key for step in variant.steps]
+    best: PlannedVariant | None = None
+    for other in plan.variants:
+        length = len(other.steps)
+        begins_alike = [step.key for step in other.steps] == keys[:length]
+        if length < len(keys) and begins_alike and (best is None or length > len(best.steps)):
+            best = other
+    return best.name if best else None
+
+
+def _candidate(variant: PlannedVariant, artifact: Artifact, threads: int) -> Candidate:
+    return Candidate(variant.name, artifact, variant.runner_name, runner_options(variant, threads))
+
+
+def _ingredients(
+    plan: Plan, variants: list[PlannedVariant], ids: dict[str, str], feeds: Path | None
+) -> dict[str, Any]:
+    packages = sorted({name for variant in variants for name in variant.runner.needs.packages})
+    slo = plan.recipe.slo
+    return {
+        "step": STEP,
+        "artifacts": sorted(set(ids.values())),
+        "baseline": ids.get(plan.baseline),
+        "parents": sorted(
+            [ids[v.name], ids[parent]]
+            for v in variants
+            if (parent := parent_of(v, plan)) is not None and parent in ids
+        ),
+        "settings": plan.recipe.latency.model_dump(mode="json", exclude={"min_speedup", "sweep"}),
+        "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
+        "seed": plan.recipe.seed,
+        "wants_p99": slo is not None and slo.p99_ms is not None,
+        "real_inputs": plan.data_key if feeds else None,
+        "environment": environment.describe(packages),
+    }
+
+
+def _to_record(measured: Measured, plan: Plan, ids: dict[str, str]) -> dict[str, Any]:
+    """Plain data by identity: what a later build reads without a heavy import."""
+    over_parent: dict[str, Any] = {}
+    for variant in plan.variants:
+        parent = parent_of(variant, plan)
+        if variant.name not in ids or parent not in ids:
+            continue
+        rows = measured.of(variant.name)
+        estimate = rows and latency.speedup(measured, variant.name, parent, rows[0].batch_size)
+        if estimate:
+            over_parent[ids[variant.name]] = [ids[parent], estimate.model_dump()]
+    rows_of = latency.to_results(measured)
+    return {
+        "rows": {ids[name]: [row.model_dump() for row in rows] for name, rows in rows_of.items()},
+        "effective": {ids[name]: opened.effective for name, opened in measured.opened.items()},
+        "over_parent": over_parent,
+        "failures": {ids[name]: reason for name, reason in measured.failures.items()},
+        "protocol": latency.protocol(measured),
+        "quantiles": {ids[name]: sizes for name, sizes in quantiles(measured).items()},
+    }
+
+
+def _of_record(record: dict[str, Any], ids: dict[str, str]) -> Found:
+    names = {one: name for name, one in ids.items()}
+
+    def by_name(part: str) -> dict[str, Any]:
+        return {name: record[part][one] for name, one in ids.items() if one in record.get(part, {})}
+
+    return Found(
+        rows={
+            name: tuple(Latency.model_validate(row) for row in rows)
+            for name, rows in by_name("rows").items()
+        },
+        effective=by_name("effective"),
+        over_parent={
+            name: (names[parent], Estimate.model_validate(estimate))
+            for name, (parent, estimate) in by_name("over_parent").items()
+            if parent in names
+        },
+        failures=by_name("failures"),
+        protocol=record["protocol"],
+        quantiles={
+            name: {int(size): values for size, values in sizes.items()}
+            for name, sizes in by_name("quantiles").items()
+        },
+    )

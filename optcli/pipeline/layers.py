@@ -1,0 +1,224 @@
+"""Layer by layer in a build: what an artifact is compared with, and what was found before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optcli import data, environment
+from optcli.accuracy import layers
+from optcli.accuracy.layers.advice import incomparable
+from optcli.artifact import Artifact
+from optcli.digest import of_value
+from optcli.errors import OptcliError, UsageError, did_you_mean
+from optcli.observer import Observer, Silent
+from optcli.pipeline.entries import artifact_of
+from optcli.recipe import Recipe, load
+from optcli.results import Report, VariantReport
+from optcli.results.layers import Layers
+from optcli.store import Entry, Store, key_of
+
+_KIND = "layers"
+_FULL = ("fp32", "fp64")
+
+
+@dataclass(frozen=True)
+class Couple:
+    """An artifact, what it is compared with, and the step that made it from that."""
+
+    floats: Artifact
+    child: Artifact
+    made_by: Mapping[str, Any] = field(default_factory=dict)
+
+
+def with_layers(
+    report: Report,
+    place: Path,
+    wanted: str | None,
+    *,
+    store: Path | None = None,
+    observer: Observer | None = None,
+    overrides: Sequence[str] = (),
+    remeasure: bool = False,
+    timeout_s: float | None = None,
+) -> Report:
+    """The report of a build with the layers of rejected variants alone, or of the one that is `wanted`.
+
+    `place` is where the report was read; `wanted: ""` asks for all variants but the baseline. What was
+    not asked for by name never fails: it says why it is not there. Raises `UsageError` for a variant
+    that is not there, and all that comparing raises.
+    """
+    names = chosen(report, wanted, str(place))
+    report = _adding(report, dict.fromkeys(report.variants))  # what was found before is not asked for
+    if not names:
+        return report
+    kept = Store(Store.default_root(store))
+    try:
+        recipe = _recipe(report, place, overrides)
+    except OptcliError as error:
+        if wanted:
+            raise
+        return _adding(report, dict.fromkeys(names, Layers(reason=error.message)))
+    seeking = Seeking(recipe, kept, observer or Silent(), remeasure, timeout_s)
+    return seeking.into(report, names, wanted, lambda name: _couple(report, name, kept))
+
+
+def chosen(report: Report, wanted: str | None, place: str) -> list[str]:
+    """The variants to look into: rejected ones, the one that is wanted, or with "" all."""
+    judged = {name: v for name, v in report.variants.items() if v.artifact and name != report.baseline}
+    if wanted:
+        if wanted not in judged:
+            raise UsageError(
+                f"there is no artifact {wanted!r} to compare with the baseline {report.baseline}",
+                place=place,
+                hint=did_you_mean(wanted, list(judged)),
+            )
+        return [wanted]
+    return [name for name, variant in judged.items() if wanted is not None or is_rejected(variant)]
+
+
+def is_rejected(variant: VariantReport) -> bool:
+    """Whether a variant's accuracy or outputs were rejected."""
+    return any(
+        each.name in ("accuracy", "outputs") and each.blocking and each.outcome == "reject"
+        for each in variant.verdicts
+    )
+
+
+@dataclass(frozen=True)
+class Seeking:
+    """What comparisons have in common."""
+
+    recipe: Recipe
+    store: Store
+    observer: Observer
+    remeasure: bool = False
+    timeout_s: float | None = None
+
+    def into(
+        self, report: Report, names: Sequence[str], wanted: str | None, couple: Callable[[str], Couple]
+    ) -> Report:
+        """The report with the layers of some variants. Only the one that is wanted may fail."""
+        found = {}
+        for name in names:
+            try:
+                found[name] = self._look(couple(name), f"{name} › layers")
+            except OptcliError as error:
+                self.observer.failed(f"{name} › layers", error.message)
+                if name == wanted:
+                    raise
+                found[name] = Layers(reason=error.message)
+        self.store.digests.save()
+        return _adding(report, found)
+
+    def _look(self, couple: Couple, step: str) -> Layers:
+        """Compare on the first evaluation samples; kept by what decides the result."""
+        store, recipe = self.store, self.recipe
+        unlike = incomparable(couple.floats, couple.child)
+        if unlike is not None:
+            return Layers(reason=unlike)
+        ingredients = _ingredients(couple, recipe, store)
+        key = key_of(ingredients)
+        if self.remeasure:
+            store.discard(_KIND, key)
+        known = store.get(_KIND, key)
+        if known is not None:
+            self.observer.cached(step)
+            return Layers.model_validate(known.record)
+        self.observer.started(step)
+        began = time.monotonic()
+        found = layers.compare(
+            couple.floats,
+            couple.child,
+            recipe.inputs,
+            recipe.data["evaluation"].model_dump(mode="json", by_alias=True, exclude_unset=True),
+            recipe.folder,
+            threads=recipe.latency.threads or environment.usable_cores(),
+            made_by=couple.made_by,
+            log=store.log_folder("layers") / f"{key[:16]}.log",
+            timeout_s=self.timeout_s,
+        )
+        with store.work(_KIND, key) as work:
+            store.put(_KIND, key, work, found.model_dump(mode="json"), ingredients)
+        self.observer.finished(step, time.monotonic() - began)
+        return found
+
+
+def _adding(report: Report, found: Mapping[str, Layers | None]) -> Report:
+    """The report with what was found, by variant."""
+    variants = {
+        name: variant.model_copy(update={"layers": found[name]}) if name in found else variant
+        for name, variant in report.variants.items()
+    }
+    return report.model_copy(update={"variants": variants})
+
+
+def _ingredients(couple: Couple, recipe: Recipe, store: Store) -> dict[str, Any]:
+    folder = Path(layers.__file__).parent
+    return {
+        "step": _KIND,
+        "artifacts": of_value([couple.floats.digest, couple.child.digest]),
+        "made_by": of_value(dict(couple.made_by)),
+        "data": of_value(data.ingredients(recipe.data["evaluation"], recipe.folder, store.digests)),
+        "inputs": [spec.model_dump(mode="json") for spec in recipe.inputs],
+        "samples": layers.SAMPLES,
+        "versions": environment.versions(("torch", "onnx", "onnxruntime", "openvino")),
+        "code": store.digests.of_files(folder, sorted(folder.glob("*.py"))),
+    }
+
+
+def _recipe(report: Report, place: Path, overrides: Sequence[str]) -> Recipe:
+    path = Path(report.recipe.path)
+    if not path.is_file():
+        raise UsageError(
+            f"the recipe of this report is gone: {path}",
+            place=str(place),
+            hint="build again; layers are compared on the data that the recipe names",
+        )
+    recipe = load(path, overrides)
+    if "evaluation" not in recipe.data:
+        raise UsageError(
+            "the recipe names no data to compare layers on",
+            place=str(path),
+            hint="add data: {evaluation: {source: ...}}",
+        )
+    return recipe
+
+
+def _couple(report: Report, name: str, store: Store) -> Couple:
+    """A variant's artifact and its float counterpart: in its own chain, else the baseline's."""
+    entries = _chain(report, name, store)
+    artifacts = [artifact_of(entry) for entry in entries]
+    for last in range(len(artifacts) - 1, 0, -1):  # such as AOTInductor: by what it was made from
+        for first in range(last - 1, -1, -1):
+            child, floats = artifacts[last], artifacts[first]
+            if floats.precision in _FULL and child.precision not in _FULL:
+                if incomparable(floats, child) is None:
+                    made_by = entries[first + 1].ingredients
+                    told = {"step": made_by["step"], "options": made_by.get("options", {})}
+                    return Couple(floats, child, told)
+                break
+    return Couple(artifact_of(_chain(report, report.baseline, store)[-1]), artifacts[-1])
+
+
+def _chain(report: Report, name: str, store: Store) -> list[Entry]:
+    """The artifacts that led to a variant's, its own last."""
+    summary = report.variants[name].artifact
+    found: list[Entry] = []
+    key = summary.key if summary is not None else None
+    while key:
+        entry = store.get("artifact", key)
+        if entry is None:
+            break
+        found.insert(0, entry)
+        key = entry.ingredients.get("parent")
+    if not found:
+        raise UsageError(
+            f"the store no longer has the artifact of {name}",
+            place=str(store.root),
+            hint=f"run `optcli build {report.recipe.path}` again, or name its --store",
+        )
+    return found

@@ -1,0 +1,92 @@
+"""The first half of a build: the recipe read, planned, and its artifacts made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli.accuracy import require_metric
+from optcli.artifact import Artifact
+from optcli.errors import MissingError, StepError, UsageError, did_you_mean
+from optcli.observer import Observer
+from optcli.pipeline import plugins
+from optcli.pipeline.execute import Done, Execution, Settings, log_of
+from optcli.pipeline.phases import Phases
+from optcli.pipeline.plan import Plan, PlannedVariant, plan
+from optcli.recipe import load
+from optcli.store import Store
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the steps of a plan gave: `done` by key, `artifacts` by the names of variants built.
+
+    `feeds` is an .npz of prepared samples by input name; None where the recipe names no data.
+    """
+
+    plan: Plan
+    done: dict[str, Done]
+    artifacts: dict[str, Artifact]
+    feeds: Path | None
+
+
+def planned(path: Path, store: Store, overrides: Sequence[str], only: Sequence[str]) -> Plan:
+    """The plan of a recipe. Raises `RecipeError`, `InputError` and `UsageError`."""
+    recipe = load(path, overrides)
+    if recipe.accuracy is not None:
+        require_metric(recipe.accuracy)
+    for name in only:
+        if name not in recipe.variants:
+            hint = did_you_mean(name, list(recipe.variants))
+            raise UsageError(f"the recipe has no variant {name!r}", place="--only", hint=hint)
+    return plan(recipe, plugins.traits(recipe, store, store.digests), store.digests, only)
+
+
+def make(to_do: Plan, store: Store, observer: Observer, settings: Settings, phases: Phases) -> Made:
+    """Carry out a plan's steps, as far as the store does not have them.
+
+    Raises what fails all variants: `StepError` and `InputError` for the model or the data,
+    `MissingError` where not even the model can be read here.
+    """
+    with Execution(to_do, store, observer, settings) as execution:
+        try:
+            with phases.take("data"):
+                data = execution.prepare_data()
+        except StepError as error:  # it died: of a sample that crashes a decoder, or for memory
+            raise _with_log(error, "data", store, to_do.data_key) from error
+        with phases.take("steps"):
+            done = execution.run()
+    _raise_what_fails_all(to_do, done, store)
+    store.digests.save()
+    artifacts = {
+        variant.name: done[variant.last.key].artifact()
+        for variant in to_do.variants
+        if variant.last.key in done and done[variant.last.key].status != "failed"
+    }
+    return Made(to_do, done, artifacts, data.path / "probe.npz" if data else None)
+
+
+def made_by(variant: PlannedVariant) -> list[dict[str, Any]]:
+    """The steps of a variant, each with the ingredients of its key."""
+    return [{"key": step.key, **step.ingredients} for step in variant.steps]
+
+
+def _raise_what_fails_all(to_do: Plan, done: dict[str, Done], store: Store) -> None:
+    """A model that cannot be read fails every variant: that is an error, not a report."""
+    key = to_do.variants[0].steps[0].key
+    source = done.get(key)
+    if source is not None and isinstance(source.error, StepError):
+        raise _with_log(source.error, "", store, key)
+    if source is not None and source.error is not None:
+        raise source.error
+    if source is None:
+        first = to_do.variants[0].missing[0]
+        raise MissingError(first.what, place=to_do.variants[0].name, hint=first.hint)
+
+
+def _with_log(error: StepError, place: str, store: Store, key: str | None) -> StepError:
+    hint = f"log: {log_of(store, key)}" if key else ""
+    hint = "; ".join(filter(None, (error.hint, hint)))
+    return StepError(error.message, place=error.place or place, hint=hint)

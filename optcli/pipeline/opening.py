@@ -1,0 +1,278 @@
+"""Model files that no recipe built, as artifacts: kind, whether to trust them, inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from optcli import digest
+from optcli.artifact import Artifact, Format
+from optcli.errors import InputError, TrustError, UsageError
+from optcli.inspection import Target, resolve
+from optcli.inspection.looking import size_bytes
+from optcli.pipeline import bench_step, view
+from optcli.settings import SymbolRange, TensorSpec
+from optcli.store import Store
+from optcli.workers import run
+
+_TIMEOUT_S = 600.0
+# These files say which sizes vary, not how far.
+_UNBOUNDED = (Format.ONNX, Format.OPENVINO, Format.TORCHSCRIPT)
+_WANTED = "an .onnx, .pt2, OpenVINO .xml or TorchScript .pt file, or an artifact's folder"
+# Loading or running these can do anything that the person can.
+_EXECUTABLE = {
+    Format.TORCH: "a network in Python",
+    Format.TORCHSCRIPT: "TorchScript, a program of its own",
+    Format.AOTI: "native code",
+    Format.TENSORRT: "native code",
+    Format.TENSORRT_RTX: "native code",
+}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A file as an artifact: under which name it is shown, what it takes and what is worth a note.
+
+    `named` says that inputs go by their names, not by their order.
+    """
+
+    name: str
+    path: Path
+    artifact: Artifact
+    inputs: tuple[TensorSpec, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> bool:
+        """Whether inputs go by name in its runtime; elsewhere by their order."""
+        return self.artifact.format in (Format.ONNX, Format.ORT, Format.OPENVINO)
+
+
+def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
+    """What each file is. Raises `UsageError`, `InputError`, and `TrustError` for untrusted code."""
+    found = []
+    for path in files:
+        if not path.exists():
+            near = sorted(each.name for each in path.parent.glob(f"*{path.suffix}"))[:5]
+            hint = f"there are: {', '.join(near)}" if near and path.suffix else f"wanted {_WANTED}"
+            raise UsageError("there is no such file", place=str(path), hint=hint)
+        target = resolve(str(path), path.parent)
+        if target.format not in list(Format) or (
+            target.format == Format.TORCH and target.kind != "artifact"
+        ):
+            raise UsageError(
+                f"this is {_described(target)}, nothing to be measured as it is",
+                place=str(path),
+                hint=f"wanted {_WANTED}; a recipe measures the rest: `optcli init`",
+            )
+        _require_trust(target, store, trust)
+        found.append(target)
+    return found
+
+
+def _described(target: Target) -> str:
+    return {"recipe": "a recipe", "weights": "a file of weights"}.get(
+        target.format, "a network in Python"
+    )
+
+
+def _require_trust(target: Target, store: Store, trust: bool) -> None:
+    """Code is run where the person says so, or where the own store holds the very same artifact."""
+    format = Format(target.format)
+    if trust or format not in _EXECUTABLE:
+        return
+    if target.kind == "artifact":
+        _, content = view.read(target.path)
+        known = store.peek("artifact", str(target.about.get("key")))
+        if known is not None and known.digest == content:
+            return
+    raise TrustError(
+        f"this is {_EXECUTABLE[format]}, and not from this store: to run it is to trust it",
+        place=str(target.path),
+        hint="add --trust where you know who made it",
+    )
+
+
+def open_all(
+    targets: Sequence[Target], scratch: Path, given: tuple[TensorSpec, ...], largest_batch: int
+) -> tuple[list[Opened], tuple[TensorSpec, ...]]:
+    """Every file as an artifact below `scratch`, and the inputs that all of them take.
+
+    `given` are the inputs as the person says them; a batch that a file leaves open reaches to
+    `largest_batch` at least. Packages of AOTInductor say nothing of theirs, and of TorchScript they are
+    guessed: both take those of the others, where there are any. Raises `InputError` where inputs
+    cannot be found or are not the same.
+    """
+    found = open_each(targets, scratch, given, largest_batch)
+    return found, given or merged(found)
+
+
+def open_each(
+    targets: Sequence[Target], scratch: Path, given: tuple[TensorSpec, ...], largest_batch: int
+) -> list[Opened]:
+    """Every file as an artifact below `scratch`, each with the inputs that it takes itself."""
+    names = _names(targets)
+    # Those that can say what they take come first.
+    order = sorted(range(len(targets)), key=lambda place: _silence(targets[place]))
+    opened: dict[int, Opened] = {}
+    for place in order:
+        target = targets[place]
+        known = given or (next(iter(opened.values())).inputs if opened else ())
+        inputs = known if _silence(target) else given
+        one = _open(target, names[place], scratch / str(place), inputs)
+        if target.kind == "file" and one.artifact.format in _UNBOUNDED and not given:
+            one = replace(one, inputs=tuple(_reaching(spec, largest_batch) for spec in one.inputs))
+        opened[place] = one
+    return [opened[place] for place in range(len(targets))]
+
+
+def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) -> Opened:
+    if target.kind == "artifact":
+        return _of_folder(target, name, inputs)
+    if target.format == Format.AOTI and not inputs:
+        raise InputError(
+            "a package of AOTInductor does not say what it takes",
+            place=str(target.path),
+            hint='say it: --input "image:float32[batch,3,224,224]", once for each, in their order',
+        )
+    out.mkdir(parents=True)
+    payload = {
+        "path": str(target.path),
+        "format": target.format,
+        "out": str(out),
+        "inputs": [spec.model_dump(mode="json") for spec in inputs],
+    }
+    try:
+        laid_out = run("optcli.pipeline.bench_step:lay_out", payload, timeout_s=_TIMEOUT_S)
+    except InputError as error:
+        if not inputs or "recipe's" not in error.message:
+            raise
+        # Sources speak of recipes; here inputs were said on the command line, or by another file.
+        raise InputError(
+            f"the inputs that were said do not fit: {error.message.partition(': ')[2]}",
+            place=str(target.path),
+            hint="leave --input out: the file says what it takes",
+        ) from error
+    found = bench_step.artifact(payload, laid_out, digest.of_file(target.path), _size_bytes(target))
+    specs = tuple(TensorSpec.model_validate(spec) for spec in laid_out["inputs"])
+    return Opened(name, target.path, found, specs, tuple(laid_out["notes"]))
+
+
+def _silence(target: Target) -> int:
+    """How little a file says of its inputs: 0 enough, 1 they can be guessed, 2 nothing."""
+    silent = {str(Format.TORCHSCRIPT): 1, str(Format.AOTI): 2}
+    return silent.get(target.format, 0) if target.kind == "file" else 0
+
+
+def _reaching(spec: TensorSpec, batch_size: int) -> TensorSpec:
+    symbol = spec.batch_symbol
+    if symbol is None or spec.ranges[symbol].max >= batch_size:
+        return spec
+    span = spec.ranges[symbol].model_copy(update={"max": batch_size})
+    return spec.model_copy(update={"ranges": {**spec.ranges, symbol: span}})
+
+
+def _of_folder(target: Target, name: str, inputs: tuple[TensorSpec, ...]) -> Opened:
+    about, content = view.read(target.path)
+    if content != about.get("digest"):
+        raise InputError(
+            "the artifact's files are not those that its artifact.json speaks of",
+            place=str(target.path),
+            hint="build it again, or name the model's file itself",
+        )
+    steps = about.get("made_by") or [{}]
+    own = tuple(TensorSpec.model_validate(spec) for spec in steps[0].get("inputs", []))
+    found = Artifact(
+        about["key"],
+        Format(about["format"]),
+        target.path,
+        about["precision"],
+        about["size_bytes"],
+        content,
+        about["facts"],
+    )
+    return Opened(name, target.path, found, inputs or own)
+
+
+def _size_bytes(target: Target) -> int:
+    beside = target.path.with_suffix(".bin") if target.format == Format.OPENVINO else None
+    return size_bytes(target.path) + (size_bytes(beside) if beside and beside.is_file() else 0)
+
+
+def _names(targets: Sequence[Target]) -> list[str]:
+    """The files' own names; with their folders where two are called the same."""
+    short = [target.path.name for target in targets]
+    # A slash would lead a log elsewhere.
+    names = [
+        name if short.count(name) == 1 else f"{target.path.parent.name}:{name}"
+        for name, target in zip(short, targets, strict=True)
+    ]
+    return [
+        name if names[:place].count(name) == 0 else f"{name}#{names[:place].count(name) + 1}"
+        for place, name in enumerate(names)
+    ]
+
+
+def merged(opened: Sequence[Opened]) -> tuple[TensorSpec, ...]:
+    """Inputs that every file takes: called as where names count, each size within all ranges.
+
+    Raises `InputError` where files take different things.
+    """
+    first = next((each for each in opened if each.named), opened[0])
+    specs = list(first.inputs)
+    for other in opened:
+        if other is first:
+            continue
+        names = [spec.name for spec in other.inputs]
+        by_name = {spec.name: spec for spec in other.inputs}
+        agrees = len(names) == len(specs) and (
+            not other.named or set(names) == {spec.name for spec in specs}
+        )
+        if not agrees:
+            raise _different(first, other)
+        for place, spec in enumerate(specs):
+            theirs = by_name[spec.name] if other.named else other.inputs[place]
+            both = _both(spec, theirs)
+            if both is None:
+                raise _different(first, other)
+            specs[place] = both
+    return tuple(specs)
+
+
+def _both(one: TensorSpec, other: TensorSpec) -> TensorSpec | None:
+    """What two inputs both take; None where nothing is left."""
+    if one.dtype != other.dtype or len(one.shape) != len(other.shape):
+        return None
+    shape: list[int | str] = []
+    ranges: dict[str, SymbolRange] = {}
+    for mine, theirs in zip(one.shape, other.shape, strict=True):
+        a, b = (_range(size, spec) for size, spec in ((mine, one), (theirs, other)))
+        low, high = max(a.min, b.min), min(a.max, b.max)
+        if low > high:
+            return None
+        symbol = next((size for size in (mine, theirs) if isinstance(size, str)), None)
+        if symbol is None or not (isinstance(mine, str) and isinstance(theirs, str)):
+            shape.append(low)
+            continue
+        shape.append(mine)
+        ranges[str(mine)] = SymbolRange(min=low, opt=max(low, min(a.opt, high)), max=high)
+    return one.model_copy(update={"shape": tuple(shape), "ranges": ranges})
+
+
+def _range(size: int | str, spec: TensorSpec) -> SymbolRange:
+    return spec.ranges[size] if isinstance(size, str) else SymbolRange(min=size, opt=size, max=size)
+
+
+def _different(first: Opened, other: Opened) -> InputError:
+    return InputError(
+        f"it takes {_shown(other)}, but {first.name} takes {_shown(first)}",
+        place=str(other.path),
+        hint="measure them apart, or say what both take with --input",
+    )
+
+
+def _shown(opened: Opened) -> str:
+    return " and ".join(
+        f"{spec.name}:{spec.dtype}[{', '.join(map(str, spec.shape))}]" for spec in opened.inputs
+    )

@@ -1,0 +1,294 @@
+"""From variants to steps: every step with its key, so that variants which begin alike share work.
+
+A key is the digest of everything that decides the result: options, the pass's own code and that of
+the formats it reads and writes, the parent's key, versions of the libraries it declares, inputs,
+seed, data, user code, and CPU or GPU where the result depends on them. Never a path or a name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import optcli
+from optcli import data, environment, sources
+from optcli.artifact import Format
+from optcli.digest import FileDigests
+from optcli.errors import InputError
+from optcli.passes import Traits
+from optcli.recipe import PassUse, Recipe, RunnerUse
+from optcli.runners import DEFAULTS, Runner
+from optcli.runners import find as find_runner
+from optcli.sources import Source
+from optcli.store import key_of
+
+_PACKAGE = Path(optcli.__file__).parent
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of work and the key of what it makes. `parent` is None for the source.
+
+    A step that `only_checks` asks a pass that cannot run here what it has to say of its parent.
+    """
+
+    name: str
+    key: str
+    format: Format
+    ingredients: dict[str, Any] = field(repr=False)
+    needs: environment.Needs
+    parent: Step | None = None
+    traits: Traits | None = None
+    only_checks: bool = False
+
+    def lineage(self) -> tuple[Step, ...]:
+        """From the source down to this step."""
+        return (*(self.parent.lineage() if self.parent else ()), self)
+
+
+@dataclass(frozen=True)
+class PlannedVariant:
+    """A variant as steps; `missing` says why it cannot be built here, `unmeasurable` why not run.
+
+    `possible` are the steps to do: all, or where something is missing none, unless the first step that
+    cannot be done has something to check: then those before it, and that check.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    runner_name: str
+    runner: Runner
+    required: bool
+    missing: tuple[environment.Missing, ...]
+    unmeasurable: tuple[environment.Missing, ...]
+    possible: tuple[Step, ...]
+
+    @property
+    def last(self) -> Step:
+        """The step that makes the variant's artifact."""
+        return self.steps[-1]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a build will do.
+
+    `data_key` names the checked data, None for a recipe without any. `role_keys` names the samples of
+    each role, `data_roles` what decides them, by that key.
+    """
+
+    recipe: Recipe
+    source: Source
+    variants: tuple[PlannedVariant, ...]
+    baseline: str
+    threads: int
+    data_key: str | None
+    data_ingredients: dict[str, Any] = field(repr=False)
+    role_keys: dict[str, str]
+    data_roles: dict[str, dict[str, Any]] = field(repr=False)
+
+    def steps(self) -> dict[str, Step]:
+        """Every step that can be done here, by key, parents first."""
+        found: dict[str, Step] = {}
+        for variant in self.variants:
+            found.update({step.key: step for step in variant.possible if step.key not in found})
+        return found
+
+    def variants_of(self, key: str) -> list[str]:
+        """The names of the variants that a step is part of."""
+        return [v.name for v in self.variants if key in {step.key for step in (*v.steps, *v.possible)}]
+
+
+def plan(
+    recipe: Recipe,
+    traits: Mapping[str, Traits],
+    digests: FileDigests,
+    only: Sequence[str] = (),
+) -> Plan:
+    """Work out every step and its key, without a heavy import.
+
+    `traits` holds what a worker found out about the user's own passes, by their `PassUse.place`.
+    `only` names the variants wanted; the baseline always takes part. Raises `InputError` where a
+    file the recipe names is gone.
+    """
+    source = source_of(recipe)
+    threads = recipe.latency.threads or environment.usable_cores()
+    roles = {
+        role: {"step": "samples", **data.ingredients(settings, recipe.folder, digests)}
+        for role, settings in recipe.data.items()
+    }
+    role_keys: dict[str, str] = {role: key_of(of) for role, of in roles.items()}
+    context = _Context(recipe, threads, role_keys, digests)
+    try:
+        first = context.source_step(source)
+    except OSError as error:
+        raise InputError(
+            f"the model cannot be read: {error.strerror or error}",
+            place=str(error.filename or recipe.model.source),
+            hint="look at its permissions",
+        ) from error
+    baseline = recipe.baseline or next(iter(recipe.variants))
+    wanted = [name for name in recipe.variants if not only or name in only or name == baseline]
+    variants = []
+    for name in wanted:
+        variant = recipe.variants[name]
+        steps = [first]
+        for use in variant.passes:
+            steps.append(context.pass_step(steps[-1], traits_of(use, traits, digests)))
+        planned = _planned(name, tuple(steps), variant.runner, variant.required)
+        variants.append(context.with_checks(planned) if planned.missing else planned)
+    inputs = [spec.model_dump(mode="json") for spec in recipe.inputs]
+    metric = recipe.accuracy.metric if recipe.accuracy else None
+    if metric is not None and metric.startswith("python:"):
+        metric = None  # a function of the user's may do without labels
+    checked = {"step": "data", "roles": role_keys, "inputs": inputs, "metric": metric}
+    return Plan(
+        recipe,
+        source,
+        tuple(variants),
+        baseline,
+        threads,
+        key_of(checked) if roles else None,
+        checked,
+        role_keys,
+        {role_keys[role]: of for role, of in roles.items()},
+    )
+
+
+def own_code(runner_name: str, files: Sequence[str], digests: FileDigests) -> str:
+    """Digest of optcli's own files that run an artifact and make something of what it gives."""
+    found = [_PACKAGE / "runners" / "__init__.py", *(_PACKAGE / file for file in files)]
+    found += _with_shared(_PACKAGE / "runners" / f"{runner_name}.py")
+    return digests.of_files(_PACKAGE, found)
+
+
+def source_of(recipe: Recipe) -> Source:
+    """The recipe's model as a source."""
+    kind, _, target = recipe.model.source.partition(":")
+    return sources.find(kind)(
+        target=target,
+        weights=recipe.model.weights,
+        arguments=recipe.model.arguments,
+        folder=recipe.folder,
+    )
+
+
+def traits_of(use: PassUse, traits: Mapping[str, Traits], digests: FileDigests) -> Traits:
+    """The traits of a pass in a variant: known at once for optcli's own, from a worker for others."""
+    if use.configured is None:
+        return traits[use.place]
+    files = _with_shared(_PACKAGE / "passes" / f"{use.name}.py")
+    return Traits.of(use.configured, use.name, digests.of_files(_PACKAGE, files))
+
+
+def _planned(
+    name: str, steps: tuple[Step, ...], use: RunnerUse | None, required: bool
+) -> PlannedVariant:
+    if use is not None:
+        runner_name, runner = use.name, use.configured
+    else:
+        runner_name = DEFAULTS[steps[-1].format]
+        runner = find_runner(runner_name)()
+    # A GPU that the runner's options ask for is as needful as one that a pass needs: what was asked
+    # for is skipped where there is none, not run on the CPU.
+    asked = environment.Needs(gpu=runner.requires().gpu and not runner.needs.gpu)
+    needs = (*(step.needs for step in steps), asked)
+    missing = tuple(dict.fromkeys(one for each in needs for one in environment.missing(each)))
+    unmeasurable = tuple(environment.missing(runner.requires()))
+    possible = () if missing else steps
+    return PlannedVariant(name, steps, runner_name, runner, required, missing, unmeasurable, possible)
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What all keys of one recipe have in common."""
+
+    recipe: Recipe
+    threads: int
+    data: dict[str, str]
+    digests: FileDigests
+
+    def source_step(self, source: Source) -> Step:
+        kind = self.recipe.model.source.partition(":")[0]
+        ingredients = {
+            "step": "source",
+            "kind": kind,
+            "model": source.ingredients(self.digests),
+            "inputs": self._inputs(),
+            "code": self._code(f"sources/{kind}.py", source.format),
+            "versions": environment.versions(source.needs.packages),
+        }
+        return Step(f"source {kind}", key_of(ingredients), source.format, ingredients, source.needs)
+
+    def pass_step(self, parent: Step, traits: Traits) -> Step:
+        produced = traits.produces[parent.format]
+        ingredients = {
+            "step": traits.name,
+            "options": traits.options,
+            "parent": parent.key,
+            "inputs": self._inputs(),
+            "seed": self.recipe.seed,
+            "data": {role: self.data[role] for role in traits.uses},
+            "code": {
+                "pass": traits.code,
+                **self._code("pipeline/check.py", parent.format, produced),
+            },
+            "versions": environment.versions(traits.needs.packages),
+        }
+        if traits.device_bound:
+            here = {"cpu": environment.cpu(), "threads": self.threads}
+            ingredients["device"] = traits.bound_to or here
+        if traits.uses_batch_sizes:
+            ingredients["batch_sizes"] = sorted(set(self.recipe.latency.batch_sizes))
+        return Step(
+            traits.name, key_of(ingredients), produced, ingredients, traits.needs, parent, traits
+        )
+
+    def with_checks(self, variant: PlannedVariant) -> PlannedVariant:
+        """A variant that cannot be built, with what its first impossible step can check without."""
+        number = next((n for n, each in enumerate(variant.steps) if environment.missing(each.needs)), 0)
+        blocked = variant.steps[number]
+        traits, parent = blocked.traits, blocked.parent
+        if traits is None or parent is None or not traits.checks_source:
+            return variant
+        name, needs = f"check for {traits.name}", environment.Needs()
+        versions = environment.versions((*traits.needs.packages, "tensorrt_rtx"))
+        ingredients = {**blocked.ingredients, "step": name, "versions": versions}
+        check = Step(name, key_of(ingredients), parent.format, ingredients, needs, parent, traits, True)
+        return replace(variant, possible=(*variant.steps[:number], check))
+
+    def _inputs(self) -> list[dict[str, Any]]:
+        return [spec.model_dump(mode="json") for spec in self.recipe.inputs]
+
+    def _code(self, file: str, *used: Format) -> dict[str, str]:
+        """Digests of optcli's own files that write or check the artifact, by their names."""
+        files = _with_shared(_PACKAGE / file)
+        for one in used:
+            files.extend(sorted((_PACKAGE / "formats").glob(f"{one.value}_*.py")))
+            files.append(_PACKAGE / "formats" / f"{one.value}.py")
+        return {path.relative_to(_PACKAGE).as_posix(): self.digests.of(path) for path in files}
+
+
+def _with_shared(file: Path) -> list[Path]:
+    """A file of optcli, the private modules of its room that it needs, and those of `engines`."""
+    found = [file]
+    for each in found:  # which grows
+        text = each.read_text()
+        names = re.findall(r"^\s*from optcli\.\w+(?:\.| import )(_\w+)", text, re.MULTILINE)
+        shared = {file.with_name(f"{name}.py") for name in names} | _engines(text)
+        found.extend(sorted(shared.difference(found)))
+    return found
+
+
+def _engines(text: str) -> set[Path]:
+    """The modules of the room `engines` that a file imports, or names for another process to import."""
+    names = set(re.findall(r"\boptcli\.engines((?:\.\w+)+)", text))
+    for inside, imported in re.findall(
+        r"^\s*from optcli\.engines((?:\.\w+)*) import ([\w, ]+)", text, re.MULTILINE
+    ):
+        names |= {f"{inside}.{name}" for name in re.findall(r"\w+", imported)}
+    files = {_PACKAGE / "engines" / f"{name[1:].replace('.', '/')}.py" for name in names}
+    return {path for path in files if path.is_file()}

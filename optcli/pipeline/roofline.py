@@ -1,0 +1,120 @@
+"""The roofline of this machine in the store, and how near to it the variants of a report come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import optcli
+from optcli import environment, roofline
+from optcli.errors import MissingError, UsageError
+from optcli.observer import Observer
+from optcli.pipeline import quiet
+from optcli.pipeline.operations import count
+from optcli.results import Latency, Operations, Report, Share, VariantReport
+from optcli.roofline import Roofline
+from optcli.store import Store, key_of
+
+_KIND = "roofline"
+_PACKAGE = Path(optcli.__file__).parent
+
+
+def measured(store: Store, observer: Observer, *, remeasure: bool = False) -> Roofline:
+    """The roofline of this machine with these libraries, from the store or measured now.
+
+    Raises `RunnerError` where no library can be measured.
+    """
+    if remeasure:
+        store.discard(_KIND, key_of(_ingredients(store)))
+    found = known(store)
+    if found is not None:
+        observer.cached(_KIND)
+        return found
+    ingredients = _ingredients(store)
+    key = key_of(ingredients)
+    with quiet.alone(_KIND, observer):
+        found = roofline.measure(store.log_folder(key), observer)
+    with store.work(_KIND, key) as work:
+        record = found.model_dump(mode="json", by_alias=True)
+        store.put(_KIND, key, work, record, ingredients)
+    return found
+
+
+def known(store: Store) -> Roofline | None:
+    """The roofline of this machine with these libraries; None where it was not measured yet."""
+    entry = store.get(_KIND, key_of(_ingredients(store)))
+    return None if entry is None else Roofline.model_validate(entry.record)
+
+
+def near(report: Report, folder: Path, store: Store) -> Report:
+    """The report with `operations` of every variant, and how near each came to this machine's limit.
+
+    `folder` is where its artifacts are laid out. Raises `MissingError` where the roofline was not
+    measured yet, `UsageError` where the report is of another machine.
+    """
+    machine = known(store)
+    if machine is None:
+        raise MissingError(
+            "this machine's peaks were not measured yet", place=_KIND, hint="run `optcli roofline`"
+        )
+    for what in ("cpu", "cores"):
+        here, there = machine.environment.get(what), report.environment.get(what)
+        if here != there:
+            raise UsageError(
+                f"the report is of a machine with another {what}, not comparable with this one's peaks",
+                place=str(folder),
+                hint="run `optcli roofline` and `optcli compare --roofline` on that machine",
+            )
+    variants = {
+        name: variant.model_copy(update={"operations": _operations(variant, folder, store, machine)})
+        for name, variant in report.variants.items()
+    }
+    return report.model_copy(update={"variants": variants})
+
+
+def _operations(
+    variant: VariantReport, folder: Path, store: Store, machine: Roofline
+) -> Operations | None:
+    if variant.artifact is None or not (folder / variant.artifact.path / "artifact.json").is_file():
+        return None
+    found = count(folder / variant.artifact.path, store)
+    if found is None or _on_gpu(variant):
+        return found
+    precision = str((variant.runner or {}).get("precision") or variant.artifact.precision)
+    shares = [share(found, row, precision, machine) for row in variant.on_host]
+    return found.model_copy(update={"shares": tuple(filter(None, shares))})
+
+
+def share(work: Operations, row: Latency, precision: str, machine: Roofline) -> Share | None:
+    """How near one row came to the limit; None where the machine was not measured for it."""
+    operations = work.per_image * row.batch_size
+    moved_bytes = work.moved_bytes(row.batch_size)
+    limit = roofline.limit(machine, precision, row.threads, operations, moved_bytes)
+    if limit is None:
+        return None
+    achieved = operations / row.p50_ms.value * 1e3
+    over = achieved > limit.per_s
+    said = f"{achieved / limit.per_s:.2f} of the peak cannot be: operations are miscounted, or the peak"
+    return Share(
+        batch_size=row.batch_size,
+        precision=limit.precision,
+        bound=limit.bound,
+        achieved_per_s=achieved,
+        limit_per_s=limit.per_s,
+        share=achieved / limit.per_s,
+        flags=(f"{said} was measured too low (optcli roofline --remeasure)",) if over else (),
+    )
+
+
+def _on_gpu(variant: VariantReport) -> bool:
+    """Whether it ran where the CPU's peaks say nothing."""
+    return "cuda" in str((variant.runner or {}).get("provider", "")).lower()
+
+
+def _ingredients(store: Store) -> dict[str, Any]:
+    files = sorted((_PACKAGE / "roofline").glob("*.py"))
+    return {
+        "step": _KIND,
+        "environment": environment.describe(roofline.PACKAGES),
+        "code": store.digests.of_files(_PACKAGE, files),
+    }

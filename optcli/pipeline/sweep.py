@@ -1,0 +1,103 @@
+"""The batch sweep in a build: one artifact after the other, each kept by what decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from optcli import environment, latency
+from optcli.artifact import Artifact
+from optcli.errors import OptcliError
+from optcli.latency import Candidate
+from optcli.observer import Observer
+from optcli.pipeline import quiet
+from optcli.pipeline.latency import identity, runner_options
+from optcli.pipeline.plan import Plan, PlannedVariant, own_code
+from optcli.results import Sweep
+from optcli.store import Store, key_of
+
+_KIND = "sweep"
+_NAMES = ("budget", "feeds", "fit", "memory", "process", "sweep", "sweep_plan", "warming")
+_CODE = (*(f"latency/{name}.py" for name in _NAMES), "statistics.py")
+
+
+def measure(
+    plan: Plan,
+    artifacts: Mapping[str, Artifact],
+    store: Store,
+    feeds: Path | None,
+    logs: Path,
+    observer: Observer,
+    remeasure: bool,
+) -> dict[str, Sweep]:
+    """The sweeps of all variants that were built and can run here; none where the recipe asks for none.
+
+    One that fails has no points and says why; it is not kept.
+    """
+    if plan.recipe.latency.sweeping is None:
+        return {}
+    variants = [v for v in plan.variants if v.name in artifacts and not v.unmeasurable]
+    found: dict[str, Sweep] = {}
+    for variant in variants:
+        artifact = artifacts[variant.name]
+        ingredients = _ingredients(plan, variant, artifact, feeds, store)
+        key = key_of(ingredients)
+        if remeasure:
+            store.discard(_KIND, key)
+        known = store.get(_KIND, key)
+        step = f"{variant.name} › sweep"
+        if known is not None:
+            observer.cached(step)
+            found[variant.name] = Sweep.model_validate(known.record)
+            continue
+        try:
+            with quiet.alone(step, observer):
+                found[variant.name] = _measured(plan, variant, artifact, feeds, logs, observer)
+        except OptcliError as error:
+            observer.failed(step, error.message)
+            found[variant.name] = Sweep(stopped_because=f"it failed: {error.message}")
+            continue
+        with store.work(_KIND, key) as work:
+            store.put(_KIND, key, work, found[variant.name].model_dump(mode="json"), ingredients)
+    return found
+
+
+def _measured(
+    plan: Plan,
+    variant: PlannedVariant,
+    artifact: Artifact,
+    feeds: Path | None,
+    logs: Path,
+    observer: Observer,
+) -> Sweep:
+    settings = plan.recipe.latency.sweeping
+    assert settings is not None
+    options = runner_options(variant, plan.threads)
+    return latency.sweep(
+        Candidate(variant.name, artifact, variant.runner_name, options),
+        plan.recipe.inputs,
+        feeds,
+        settings,
+        logs / f"{variant.name}.sweep.log",
+        plan.recipe.seed,
+        observer,
+        p99_ms=plan.recipe.slo.p99_ms if plan.recipe.slo else None,
+    )
+
+
+def _ingredients(
+    plan: Plan, variant: PlannedVariant, artifact: Artifact, feeds: Path | None, store: Store
+) -> dict[str, Any]:
+    settings = plan.recipe.latency.sweeping
+    return {
+        "step": _KIND,
+        "artifact": identity(variant, artifact, plan.threads),
+        "settings": settings.model_dump(mode="json") if settings else None,
+        "p99_ms": plan.recipe.slo.p99_ms if plan.recipe.slo else None,
+        "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
+        "seed": plan.recipe.seed,
+        "real_inputs": plan.data_key if feeds else None,
+        "environment": environment.describe(variant.runner.needs.packages),
+        "code": own_code(variant.runner_name, _CODE, store.digests),
+    }

@@ -1,0 +1,179 @@
+"""From what was built and measured to one report: statuses, verdicts, recommendation, exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from optcli import accuracy, environment, latency
+from optcli.artifact import Artifact
+from optcli.errors import ExitCode, OptcliError
+from optcli.pipeline.execute import Done, log_of, repeat_command
+from optcli.pipeline.latency import Found, runner_options
+from optcli.pipeline.plan import Plan, PlannedVariant, Step
+from optcli.results import Accuracy, ArtifactSummary, StepSummary, VariantReport, Verdict
+from optcli.store import Store
+
+
+def variant_report(
+    variant: PlannedVariant,
+    plan: Plan,
+    done: Mapping[str, Done],
+    measured: Found,
+    judged: Mapping[str, Accuracy],
+    failures: Mapping[str, OptcliError],
+    store: Store,
+    logs: Path,
+) -> VariantReport:
+    """All about one variant. `failures` holds what went wrong after its artifact was made.
+
+    `logs` is the folder of the logs of measuring and judging.
+    """
+    steps = [step for step in variant.possible if step.key in done]
+    summaries = tuple(_step_summary(step.name, step.key, done[step.key], store) for step in steps)
+    failed = next((step for step in steps if done[step.key].status == "failed"), None)
+    if failed is not None:
+        error = done[failed.key].error
+        return VariantReport(
+            status="failed",
+            reason=str(error),
+            log=_log(store, failed.key),
+            required=variant.required,
+            steps=summaries,
+        )
+    if variant.missing:
+        return VariantReport(
+            status="skipped",
+            reason=_why_not_built(variant),
+            checked=_checked(steps, done),
+            required=variant.required,
+            steps=summaries,
+        )
+    if len(steps) < len(variant.steps):
+        return VariantReport(
+            status="skipped", reason="the build stopped at the first failure", steps=summaries
+        )
+    artifact = done[variant.last.key].artifact()
+    effective = measured.effective.get(variant.name, {})
+    options = runner_options(variant, plan.threads)
+    problem = failures.get(variant.name)
+    cached = all(done[step.key].status == "cached" for step in steps)
+    return VariantReport(
+        status="failed" if problem else "cached" if cached else "built",
+        reason=str(problem) if problem else _why_not_run(variant),
+        flags=_flags(variant),
+        log=_last_words(logs, variant.name) if problem else None,
+        required=variant.required,
+        steps=summaries,
+        build_s=_build_s([done[step.key] for step in steps]),
+        artifact=summary(variant.name, artifact),
+        runner={"name": variant.runner_name, "requested": options, **effective},
+        latency=measured.rows.get(variant.name, ()),
+        accuracy=judged.get(variant.name),
+        verdicts=() if problem else verdicts(variant, plan, measured, judged),
+    )
+
+
+def _why_not_built(variant: PlannedVariant) -> str:
+    reasons = "; ".join(one.what for one in variant.missing)
+    hints = "; ".join(dict.fromkeys(one.hint for one in variant.missing))
+    return f"{reasons} ({hints})"
+
+
+def _checked(steps: Sequence[Step], done: Mapping[str, Done]) -> tuple[str, ...]:
+    """What a pass that cannot run here had to say of the artifact before it."""
+    entries = [done[step.key].entry for step in steps if step.only_checks]
+    return tuple(text for entry in entries if entry for text in entry.record["findings"])
+
+
+def _why_not_run(variant: PlannedVariant) -> str | None:
+    """Why an artifact that is there has neither latency nor accuracy; None where it was run."""
+    if not variant.unmeasurable:
+        return None
+    reasons = "; ".join(one.what for one in variant.unmeasurable)
+    hints = "; ".join(dict.fromkeys(one.hint for one in variant.unmeasurable))
+    return f"not measured here: {reasons}, so neither latency nor accuracy is known ({hints})"
+
+
+def _flags(variant: PlannedVariant) -> tuple[str, ...]:
+    if not variant.unmeasurable:
+        return ()
+    lacks_gpu = variant.runner.requires().gpu and not environment.has_gpu()
+    return ("no-gpu",) if lacks_gpu else ("no-runtime",)
+
+
+def summary(name: str, artifact: Artifact) -> ArtifactSummary:
+    """An artifact as the report names it: its folder is beside the report, called as the variant."""
+    return ArtifactSummary(
+        key=artifact.key,
+        format=artifact.format.value,
+        path=name,
+        precision=artifact.precision,
+        size_bytes=artifact.size_bytes,
+    )
+
+
+def verdicts(
+    variant: PlannedVariant, plan: Plan, measured: Found, judged: Mapping[str, Accuracy]
+) -> tuple[Verdict, ...]:
+    """Every verdict on a variant: accuracy, outputs, speed-up, service level."""
+    is_baseline = variant.name == plan.baseline
+    found: list[Verdict] = []
+    if variant.name in judged:
+        found.extend(
+            accuracy.verdicts(judged[variant.name], plan.recipe.accuracy, is_baseline=is_baseline)
+        )
+    found.extend(
+        latency.verdicts(
+            measured.rows.get(variant.name, ()),
+            plan.recipe.latency,
+            plan.recipe.slo,
+            plan.baseline,
+            is_baseline=is_baseline,
+            parent=measured.over_parent.get(variant.name),
+        )
+    )
+    return tuple(found)
+
+
+def exit_code(
+    plan: Plan, variants: Mapping[str, VariantReport], errors: Mapping[str, OptcliError]
+) -> ExitCode:
+    """The one code of the build; `errors` holds what failed, by variant or step."""
+    codes = [error.exit_code for error in errors.values()]
+    codes += [ExitCode.MISSING for variant in plan.variants if variant.missing and variant.required]
+    for variant in variants.values():
+        for verdict in variant.verdicts:
+            if verdict.blocking and verdict.outcome == "reject":
+                codes.append(ExitCode.REJECTED)
+            if verdict.blocking and verdict.outcome == "inconclusive":
+                codes.append(ExitCode.INCONCLUSIVE)
+    return ExitCode.first_of(codes)
+
+
+def _step_summary(name: str, key: str, done: Done, store: Store) -> StepSummary:
+    return StepSummary(
+        name=name,
+        key=key,
+        status=done.status,
+        seconds=done.seconds,
+        log=_log(store, key),
+        repeat=repeat_command(store, key) if log_of(store, key).exists() else None,
+        facts=done.entry.record["facts"] if done.entry is not None else {},
+    )
+
+
+def _build_s(steps: Sequence[Done]) -> float | None:
+    seconds = [each.made_in_s for each in steps]
+    return None if None in seconds else round(sum(each or 0.0 for each in seconds), 3)
+
+
+def _last_words(logs: Path, name: str) -> str | None:
+    """The log that was written last: of measuring a variant, or of judging it."""
+    found = [path for path in (logs / f"{name}.log", logs / f"{name}.accuracy.log") if path.is_file()]
+    return str(max(found, key=lambda path: path.stat().st_mtime_ns)) if found else None
+
+
+def _log(store: Store, key: str) -> str | None:
+    log: Path = log_of(store, key)
+    return str(log) if log.exists() else None

@@ -1,0 +1,199 @@
+"""Judge model files that no recipe built: accuracy against one of them, on a recipe's data."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from optcli import accuracy, data, environment, runners
+from optcli.artifact import Format
+from optcli.digest import of_file, of_value
+from optcli.errors import ExitCode, InputError, OptcliError, UsageError
+from optcli.observer import Observer, Silent
+from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
+from optcli.pipeline.layers import Couple, Seeking
+from optcli.pipeline.layers import chosen as to_look_into
+from optcli.pipeline.opening import Opened, find, open_each
+from optcli.recipe import Recipe, load
+from optcli.results import Accuracy, ArtifactSummary, RecipeSummary, Report, VariantReport
+from optcli.settings import TensorSpec
+from optcli.store import Store, key_of
+
+
+def verify(
+    files: Sequence[Path],
+    recipe: Path,
+    *,
+    wanted: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    trust: bool = False,
+    remeasure: bool = False,
+    jobs: int = 1,
+    timeout_s: float = 3600.0,
+    layers: str | None = None,
+    store: Path | None = None,
+    observer: Observer | None = None,
+) -> Report:
+    """Judge files against the first of them; the report's form is a build's, without latency.
+
+    The recipe gives inputs, `data.evaluation`, `accuracy` and `postprocess`; its model and variants are
+    not looked at. `wanted` names runners: each file is judged in all of them that run it, by default in
+    its format's own. A file that fails costs its row. Those that are rejected are compared with the
+    baseline layer by layer; `layers` names one, "" all. Raises `RecipeError`, `UsageError`,
+    `InputError` and `TrustError`.
+    """
+    began = _now()
+    observer = observer or Silent()
+    kept = Store(Store.default_root(store))
+    read = load(recipe, overrides)
+    if "evaluation" not in read.data:
+        raise UsageError(
+            "the recipe names no data to judge on",
+            place=str(recipe),
+            hint="add data: {evaluation: {source: ...}}",
+        )
+    if read.accuracy is not None:
+        accuracy.require_metric(read.accuracy)
+    targets = find(files, kept, trust=trust)
+    chosen = [_runners(Format(target.format), wanted, target.path) for target in targets]
+    with tempfile.TemporaryDirectory(prefix="optcli-verify-") as scratch:
+        opened = open_each(targets, Path(scratch), (), read.accuracy.batch_size if read.accuracy else 1)
+        subjects = {
+            subject.name: (subject, one)
+            for one, names in zip(opened, chosen, strict=True)
+            for subject in _subjects(one, names, read)
+        }
+        baseline = next(iter(subjects))
+        samples = {"step": "samples", **_ingredients(read, kept)}
+        around = Circumstances(
+            read,
+            key_of(samples),
+            kept,
+            kept.log_folder("verify"),
+            observer,
+            remeasure,
+            timeout_s,
+            jobs,
+        )
+        found, failures = compare_all([subject for subject, _ in subjects.values()], baseline, around)
+        judged = _report(subjects, baseline, read, found, failures, began)
+        names = to_look_into(judged, layers, "--layers")
+        seeking = Seeking(read, kept, observer, remeasure, timeout_s)
+        floats = subjects[baseline][0].artifact
+        judged = seeking.into(
+            judged, names, layers, lambda name: Couple(floats, subjects[name][0].artifact)
+        )
+    kept.digests.save()
+    return judged
+
+
+def _ingredients(recipe: Recipe, store: Store) -> dict[str, Any]:
+    return data.ingredients(recipe.data["evaluation"], recipe.folder, store.digests)
+
+
+def _runners(format: Format, wanted: Sequence[str], path: Path) -> list[str]:
+    """The runners that judge a file: of those wanted, all that run its format."""
+    own = runners.DEFAULTS.get(format)
+    names = [name for name in wanted if format in runners.find(name).runs]
+    if wanted and not names:
+        raise UsageError(
+            f"none of the runners {', '.join(wanted)} runs {format}",
+            place=str(path),
+            hint="leave --runner out: each format has its own",
+        )
+    if not names and own is None:
+        raise UsageError(f"no runner here runs {format}", place=str(path), hint="see the README")
+    return names or [str(own)]
+
+
+def _subjects(opened: Opened, names: Sequence[str], recipe: Recipe) -> list[Subject]:
+    """One subject for each runner. The digest is over all files, weights beside the model too."""
+    files = sorted(path for path in opened.artifact.path.rglob("*") if path.is_file())
+    content = {path.relative_to(opened.artifact.path).as_posix(): of_file(path) for path in files}
+    artifact = type(opened.artifact)(**{**vars(opened.artifact), "digest": of_value(content)})
+    threads = recipe.latency.threads or environment.usable_cores()
+    found = []
+    for name in names:
+        kind = runners.find(name)
+        configured = kind.model_validate({"threads": threads})
+        label = f"{opened.name} ({name})" if len(names) > 1 else opened.name
+        options = configured.model_dump(mode="json")
+        feeds = _feeds(opened, recipe.inputs)
+        found.append(Subject(label, artifact, name, configured, options, feeds))
+    return found
+
+
+def _feeds(opened: Opened, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...] | None:
+    """The file's inputs in the order of the recipe's: by name where names agree, else by position."""
+    if not opened.inputs:
+        return None
+    by_name = {spec.name: spec for spec in opened.inputs}
+    if len(by_name) != len(inputs):
+        raise InputError(
+            f"it takes {len(by_name)} inputs ({', '.join(by_name)}), the recipe has {len(inputs)}",
+            place=str(opened.path),
+            hint="list the inputs in the recipe as the files take them",
+        )
+    if set(by_name) == {spec.name for spec in inputs}:
+        return tuple(by_name[spec.name] for spec in inputs)
+    if opened.named:
+        return opened.inputs
+    pairs = zip(opened.inputs, inputs, strict=True)
+    return tuple(theirs.model_copy(update={"name": ours.name}) for theirs, ours in pairs)
+
+
+def _report(
+    subjects: Mapping[str, tuple[Subject, Opened]],
+    baseline: str,
+    recipe: Recipe,
+    found: Mapping[str, Accuracy],
+    failures: Mapping[str, OptcliError],
+    began: str,
+) -> Report:
+    variants = {}
+    codes = [error.exit_code for error in failures.values()]
+    for name, (subject, opened) in subjects.items():
+        judged, problem = found.get(name), failures.get(name)
+        verdicts = (
+            accuracy.verdicts(judged, recipe.accuracy, is_baseline=name == baseline) if judged else ()
+        )
+        for verdict in verdicts:
+            if verdict.blocking and verdict.outcome == "reject":
+                codes.append(ExitCode.REJECTED)
+            if verdict.blocking and verdict.outcome == "inconclusive":
+                codes.append(ExitCode.INCONCLUSIVE)
+        precision = (judged.precision if judged else None) or subject.artifact.precision
+        nothing = None if judged else f"the baseline {baseline} could not be evaluated"
+        variants[name] = VariantReport(
+            status="failed" if problem else "built" if judged else "skipped",
+            reason=str(problem) if problem else nothing,
+            artifact=ArtifactSummary(
+                key=subject.artifact.digest,
+                format=subject.artifact.format.value,
+                path=str(opened.path),
+                precision=subject.artifact.precision,
+                size_bytes=subject.artifact.size_bytes,
+            ),
+            runner={"name": subject.runner_name, "requested": subject.options, "precision": precision},
+            accuracy=judged,
+            verdicts=verdicts,
+        )
+    packages = {name for subject, _ in subjects.values() for name in subject.runner.needs.packages}
+    return Report(
+        recipe=RecipeSummary(name=recipe.name, path=str(recipe.path), digest=recipe.digest),
+        environment=environment.describe(sorted(packages)),
+        baseline=baseline,
+        recommended=None,
+        recommendation="",
+        started=began,
+        finished=_now(),
+        exit_code=int(ExitCode.first_of(codes)),
+        variants=variants,
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")

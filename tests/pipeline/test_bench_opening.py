@@ -1,0 +1,150 @@
+"""Model files that no recipe built: their kind, whether they are trusted, what they take together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_project import write_model
+
+from optcli import digest
+from optcli.artifact import Artifact, Format
+from optcli.errors import InputError, TrustError, UsageError
+from optcli.pipeline.opening import Opened, find, merged, open_all
+from optcli.settings import TensorSpec
+
+
+def spec(name="image", shape=("batch", 3, 4, 4), dtype="float32", **ranges) -> TensorSpec:
+    return TensorSpec.model_validate({"name": name, "dtype": dtype, "shape": shape, **ranges})
+
+
+def opened(name: str, format: Format, *inputs: TensorSpec) -> Opened:
+    return Opened(name, Path(name), Artifact("k", format, Path(name), "fp32", 1, "d"), inputs)
+
+
+def folder(place: Path, format: str) -> Path:
+    """An artifact's folder as a build lays it out."""
+    place.mkdir()
+    (place / "model.pt2").write_bytes(b"code")
+    content = digest.of_value([["model.pt2", digest.of_file(place / "model.pt2")]])
+    about = {
+        "key": "1234",
+        "digest": content,
+        "format": format,
+        "precision": "fp32",
+        "size_bytes": 4,
+        "made_by": [{"step": "source", "inputs": [spec().model_dump(mode="json")]}],
+        "facts": {"outputs": ["output"]},
+    }
+    (place / "artifact.json").write_text(json.dumps(about))
+    return place
+
+
+class TestMerged:
+    def test_names_are_those_of_a_file_where_names_count(self):
+        both = merged(
+            [opened("a.pt2", Format.EXPORTED, spec("x")), opened("b.onnx", Format.ONNX, spec("image"))]
+        )
+        assert [each.name for each in both] == ["image"]
+
+    def test_sizes_are_those_that_every_file_takes(self):
+        wide = spec(batch={"min": 1, "opt": 8, "max": 64})
+        narrow = spec("x", ("n", 3, 4, 4), n={"min": 2, "opt": 4, "max": 16})
+        (both,) = merged([opened("a", Format.ONNX, wide), opened("b", Format.EXPORTED, narrow)])
+        assert (both.shape, both.ranges["batch"].min, both.ranges["batch"].max) == (
+            ("batch", 3, 4, 4), 2, 16,
+        )  # fmt: skip
+
+    def test_one_file_of_a_fixed_size_fixes_it_for_all(self):
+        fixed = spec("x", (1, 3, 4, 4))
+        (both,) = merged([opened("a", Format.ONNX, spec()), opened("b", Format.EXPORTED, fixed)])
+        assert both.shape == (1, 3, 4, 4)
+
+    def test_inputs_by_name_in_another_order(self):
+        mask = spec("mask", ("batch", 1))
+        both = merged(
+            [opened("a", Format.ONNX, spec(), mask), opened("b", Format.OPENVINO, mask, spec())]
+        )
+        assert [each.name for each in both] == ["image", "mask"]
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            spec("image", ("batch", 3, 8, 8)),
+            spec("image", ("batch", 3, 4)),
+            spec("image", dtype="uint8"),
+            spec("picture"),
+            spec(batch={"min": 200, "max": 300}),
+        ],
+    )
+    def test_what_does_not_agree_is_named_with_both(self, other):
+        with pytest.raises(InputError) as failure:
+            merged([opened("a.onnx", Format.ONNX, spec()), opened("b.onnx", Format.ONNX, other)])
+        assert failure.value.place == "b.onnx"
+        assert "but a.onnx takes image:float32[batch, 3, 4, 4]" in failure.value.message
+
+
+class TestTrust:
+    @pytest.mark.parametrize("format", ["aoti", "torch", "torchscript"])
+    def test_programs_from_elsewhere_are_refused(self, tmp_path, tmp_store, format):
+        place = folder(tmp_path / "made", format)
+        with pytest.raises(TrustError, match="to run it is to trust it") as failure:
+            find([place], tmp_store, trust=False)
+        assert "--trust" in failure.value.hint
+        assert find([place], tmp_store, trust=True)[0].format == format
+
+    def test_what_the_own_store_holds_is_trusted_until_it_is_touched(self, tmp_path, tmp_store):
+        place = folder(tmp_path / "made", "aoti")
+        with tmp_store.work("artifact", "1234") as work:
+            (work / "model.pt2").write_bytes(b"code")
+            tmp_store.put("artifact", "1234", work, {}, {})
+        assert find([place], tmp_store, trust=False)
+        (place / "model.pt2").write_bytes(b"evil")
+        with pytest.raises(TrustError):
+            find([place], tmp_store, trust=False)
+
+    def test_a_folder_whose_files_were_changed_is_refused_though_trusted(self, tmp_path, tmp_store):
+        place = folder(tmp_path / "made", "aoti")
+        (place / "model.pt2").write_bytes(b"other")
+        with pytest.raises(InputError, match="not those that its artifact"):
+            open_all(find([place], tmp_store, trust=True), tmp_path / "scratch", (), 1)
+
+    def test_data_alone_need_no_trust(self, tmp_path, tmp_store):
+        write_model(tmp_path / "model.onnx")
+        assert find([tmp_path / "model.onnx"], tmp_store, trust=False)
+
+
+def test_what_cannot_be_measured_is_named(tmp_path, tmp_store):
+    (tmp_path / "recipe.yaml").write_text("version: 1")
+    write_model(tmp_path / "model.onnx")
+    with pytest.raises(UsageError, match="no such file") as failure:
+        find([tmp_path / "modle.onnx"], tmp_store, trust=False)
+    assert "model.onnx" in failure.value.hint
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(UsageError, match="cannot tell what kind"):
+        find([tmp_path / "notes.txt"], tmp_store, trust=False)
+
+
+def test_files_of_one_name_keep_apart_and_batches_reach_as_far_as_asked(tmp_path, tmp_store):
+    paths = [tmp_path / name / "model.onnx" for name in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        write_model(path)
+    found, inputs = open_all(
+        find([*paths, paths[0]], tmp_store, trust=False), tmp_path / "scratch", (), 100
+    )
+    assert [each.name for each in found] == ["a:model.onnx", "b:model.onnx", "a:model.onnx#2"]
+    assert inputs[0].ranges["batch"].max == 100
+    assert found[0].artifact.facts["outputs"] == ["logits"]
+    assert (found[0].artifact.path / "model.onnx").is_file()
+
+
+def test_a_package_alone_does_not_say_what_it_takes(tmp_path, tmp_store):
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "made.pt2", "w") as archive:
+        archive.writestr("made/data/aotinductor/model/model.so", b"")
+    with pytest.raises(InputError, match="does not say what it takes") as failure:
+        open_all(find([tmp_path / "made.pt2"], tmp_store, trust=True), tmp_path / "scratch", (), 1)
+    assert "--input" in failure.value.hint

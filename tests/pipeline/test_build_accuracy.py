@@ -1,0 +1,101 @@
+"""Who is judged against whom, and what stops it: without running a model."""
+
+import json
+
+import numpy as np
+import pytest
+from tiny_project import DATA, Heard
+
+from optcli import accuracy
+from optcli.accuracy import Evaluation
+from optcli.artifact import Artifact, Format
+from optcli.errors import RunnerError
+from optcli.pipeline import accuracy as judging
+from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
+from optcli.recipe import load
+from optcli.runners import find
+from optcli.settings.accuracy import AccuracySettings
+
+
+def subject(name, folder):
+    runner = find("onnxruntime")(threads=1)
+    artifact = Artifact("k", Format.ONNX, folder, "fp32", 1, name)
+    return Subject(name, artifact, "onnxruntime", runner, {"threads": 1})
+
+
+@pytest.fixture
+def judged(project, tmp_store, tmp_path, monkeypatch):
+    """Judges made-up evaluations: name to whether each sample is right, or to an error."""
+    project.recipe("  plain: []\n", data=DATA)
+    heard = Heard()
+
+    def run(answers, baseline="base", settings=None, **about):
+        def evaluate(artifact, *rest, **_):
+            answer, out = answers[artifact.digest], rest[6]
+            if isinstance(answer, Exception):
+                raise answer
+            out.mkdir()
+            right = np.array(answer, bool)
+            np.savez(out / "samples.npz", ids=np.arange(len(right)).astype(str), correct=right)
+            known = {"samples": len(right), "stored": 0, "metric": "top1", "value": right.mean()}
+            record = {**known, "finite": True, "outputs": [], "effective": {}, "stability": None}
+            record |= {"doubts": [], **about.get(artifact.digest, {})}
+            (out / "evaluation.json").write_text(json.dumps(record))
+            return Evaluation.load(out)
+
+        monkeypatch.setattr(accuracy, "evaluate", evaluate)
+        recipe = load(project.folder / "recipe.yaml")
+        if settings is not None:
+            recipe = recipe.model_copy(update={"accuracy": settings})
+        around = Circumstances(recipe, "samples", tmp_store, tmp_path, heard, False, 60.0)
+        subjects = [subject(name, tmp_path) for name in answers]
+        found, failures = compare_all(subjects, baseline, around)
+        return found, failures, heard
+
+    return run
+
+
+def test_all_are_compared_with_the_baseline_wherever_it_stands(judged):
+    found, failures, _ = judged({"one": [1, 0, 1, 1], "base": [1, 1, 1, 0]})
+    assert not failures
+    assert (found["one"].regressed, found["one"].improved) == (1, 1)
+    assert (found["base"].regressed, found["base"].improved) == (0, 0)
+
+
+def test_a_failure_costs_one_and_that_of_the_baseline_all(judged):
+    found, failures, _ = judged({"base": [1, 1], "bad": RunnerError("no"), "good": [1, 0]})
+    assert (set(found), set(failures)) == ({"base", "good"}, {"bad"})
+    assert failures["bad"].place == "bad › accuracy"
+
+
+def test_without_a_baseline_nothing_is_compared(judged):
+    found, failures, _ = judged({"base": RunnerError("no"), "good": [1, 0]})
+    assert (found, set(failures)) == ({}, {"base"})
+
+
+def test_classes_in_another_order_are_an_error_of_the_data(judged):
+    why = {"class_order": "right for 9.0 % of the samples, but for 88 % if ..."}
+    found, failures, _ = judged({"base": [1, 0], "other": [1, 0]}, base=why)
+    assert found == {}
+    assert failures["base"].exit_code == 2
+    assert "classes of the data and of the model seem to be in another order" in str(failures["base"])
+    assert "88 %" in str(failures["base"])
+
+
+def test_only_the_baseline_is_asked_for_its_order(judged):
+    found, failures, _ = judged({"base": [1, 0], "other": [1, 0]}, other={"class_order": "odd"})
+    assert set(found) == {"base", "other"}
+    assert not failures
+
+
+def test_too_few_samples_are_warned_of_once(judged):
+    settings = AccuracySettings(max_drop=0.001)
+    _, _, heard = judged({"base": [1, 0], "one": [1, 0], "two": [0, 0]}, settings=settings)
+    assert len(heard.notes) == 1
+    assert "2 samples are few for a margin of 0.10 points" in heard.notes[0]
+
+
+def test_the_bar_decides_nothing_that_is_kept_and_the_metric_does(judged, tmp_path):
+    recipe_keys = set(judging._DECIDES)
+    assert {"max_drop", "policy", "margin"} <= recipe_keys
+    assert not {"metric", "output", "options", "batch_size"} & recipe_keys

@@ -1,0 +1,167 @@
+"""Changing one ingredient reruns exactly the steps that depend on it, and `cache why` names it."""
+
+import shutil
+
+import pytest
+from tiny_project import DATA, HEAD, Project, write_model
+
+from optcli import environment
+from optcli.digest import FileDigests
+from optcli.pipeline import preview
+from optcli.pipeline.plan import own_code
+
+VARIANTS = """\
+  plain: []
+  copied: ["./fakes.py:Copy"]
+  twice: ["./fakes.py:Copy", {"./fakes.py:Copy": {note: again}}]
+  calibrated: ["./fakes.py:Calibrated"]
+  tuned: ["./fakes.py:Tuned"]
+  converted: ["./fakes.py:Convert"]
+"""
+COPIED, CALIBRATED = "copied › ./fakes.py:Copy", "calibrated › ./fakes.py:Calibrated"
+TWICE, TUNED = "twice › ./fakes.py:Copy", "tuned › ./fakes.py:Tuned"
+CONVERTED = "converted › ./fakes.py:Convert"
+
+
+@pytest.fixture(scope="module")
+def built_once(template, tmp_path_factory):
+    """Everything built, and found again."""
+    place = tmp_path_factory.mktemp("built")
+    shutil.copytree(template, place / "project")
+    project = Project(place / "project", place / "store", place / "artifacts")
+    project.recipe(VARIANTS, data=DATA)
+    project.build()
+    assert set(project.built) == {"source onnx", COPIED, TWICE, CALIBRATED, TUNED, CONVERTED}
+    assert project.judged[0] == "plain › accuracy", "the baseline's comes first, and is told"
+    project.build()
+    assert project.built == project.judged == []
+    assert not project.measured
+    return place
+
+
+@pytest.fixture
+def built(built_once, tmp_path):
+    """A copy of what was built once, elsewhere: keys hold no places."""
+    shutil.copytree(built_once, tmp_path / "copy")
+    copy = tmp_path / "copy"
+    return Project(copy / "project", copy / "store", copy / "artifacts")
+
+
+def why(project: Project) -> str:
+    lines, _ = preview(project.folder / "recipe.yaml", store=project.store, explain=True)
+    return "\n".join(lines)
+
+
+def test_an_option(built):
+    built.recipe(VARIANTS.replace("note: again", "note: thrice"), data=DATA)
+    assert "options.note: again -> thrice" in why(built)
+    built.build()
+    assert built.built == [TWICE]
+
+
+def test_an_option_early_in_the_chain(built):
+    changed = VARIANTS.replace(
+        'twice: ["./fakes.py:Copy",', 'twice: [{"./fakes.py:Copy": {note: first}},'
+    )
+    built.recipe(changed, data=DATA)
+    built.build()
+    assert built.built == [TWICE, TWICE]
+
+
+def test_a_library_version(built, monkeypatch):
+    real = environment.version
+    monkeypatch.setattr(environment, "version", lambda n: "0.0.1" if n == "onnx" else real(n))
+    assert "versions.onnx" in why(built)
+    built.build()
+    # The source is read with onnx too, and all else goes on from it.
+    assert set(built.built) == {"source onnx", COPIED, TWICE, CALIBRATED, TUNED, CONVERTED}
+
+
+def test_the_cpu(built, monkeypatch):
+    monkeypatch.setattr(
+        environment, "cpu", lambda: {"model": "other", "machine": "x", "flags": ["avx"]}
+    )
+    assert "device.cpu" in why(built)
+    built.build()
+    assert built.built == [TUNED]
+
+
+def test_the_measured_batch_sizes_for_passes_that_compile_them(built):
+    wanted = HEAD.replace("rounds: 2", "batch_sizes: [1, 2], rounds: 2")
+    assert wanted != HEAD
+    built.recipe(VARIANTS.replace("tuned:", 'sized: ["./fakes.py:Sized"]\n  tuned:'), data=DATA)
+    built.build()
+    assert built.built == ["sized › ./fakes.py:Sized"]
+    built.recipe(
+        VARIANTS.replace("tuned:", 'sized: ["./fakes.py:Sized"]\n  tuned:'), head=wanted, data=DATA
+    )
+    assert "batch_sizes" in why(built)
+    report = built.build()
+    assert built.built == ["sized › ./fakes.py:Sized"]
+    assert report.variants["sized"].steps[-1].facts["sizes"] == [1, 2]
+
+
+def test_a_calibration_image(built):
+    from PIL import Image
+
+    chosen = built.store_of_calibration()
+    Image.new("RGB", (4, 4), (1, 2, 3)).save(built.folder / "images" / chosen)
+    assert chosen in why(built)
+    built.build()
+    assert built.built == [CALIBRATED]
+
+
+def test_a_line_of_the_users_module(built):
+    path = built.folder / "fakes.py"
+    path.write_text(path.read_text() + "\n# a line more\n")
+    built.build()
+    assert set(built.built) == {COPIED, TWICE, CALIBRATED, TUNED, CONVERTED}
+
+
+def test_a_line_of_a_module_that_it_imports(project):
+    (project.folder / "beside.py").write_text("NOTE = 1\n")
+    path = project.folder / "fakes.py"
+    path.write_text("import beside\n" + path.read_text())
+    project.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n')
+    project.build()
+    (project.folder / "beside.py").write_text("NOTE = 2\n")
+    project.build()
+    assert project.built == [COPIED]
+
+
+def test_the_model(built):
+    write_model(built.folder / "model.onnx", seed=1)
+    built.build()
+    assert "source onnx" in built.built
+    assert len(built.built) == 6
+
+
+def test_the_seed_reruns_passes_and_not_the_source(built):
+    built.recipe(VARIANTS, head=HEAD + "seed: 7\n", data=DATA)
+    built.build()
+    assert "source onnx" not in built.built
+    assert len(built.built) == 5
+
+
+def test_names_and_places_are_no_ingredients(built, tmp_path):
+    """A second checkout elsewhere, with variants called otherwise, finds everything."""
+    shutil.copytree(built.folder, tmp_path / "elsewhere")
+    other = Project(tmp_path / "elsewhere", built.store, tmp_path / "artifacts2")
+    other.recipe(VARIANTS.replace("  copied:", "  renamed:"), data=DATA)
+    report = other.build()
+    assert other.built == []
+    assert {variant.status for variant in report.variants.values()} == {"cached"}
+
+
+def test_the_code_that_runs_and_measures(built, monkeypatch):
+    files, digests = ("latency/measure.py",), FileDigests()
+    kept = own_code("onnxruntime", files, digests)
+    assert kept == own_code("onnxruntime", files, FileDigests())
+    assert kept != own_code("torch", files, digests)
+    assert kept != own_code("onnxruntime", ("latency/process.py",), digests)
+    monkeypatch.setattr("optcli.pipeline.latency.own_code", lambda *_: "edited")
+    built.build()
+    assert (built.built, built.judged, built.measured) == ([], [], True)
+    monkeypatch.setattr("optcli.pipeline.accuracy.own_code", lambda *_: "edited")
+    built.build()
+    assert (built.built, bool(built.judged), built.measured) == ([], True, False)

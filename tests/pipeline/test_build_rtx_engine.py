@@ -1,0 +1,80 @@
+"""A real engine of TensorRT-RTX through a build, where there is no GPU to run it."""
+
+import shutil
+
+import pytest
+from tiny_project import DATA
+
+from optcli import environment
+from optcli.engines import driver, sidecar
+from optcli.errors import InputError, MissingError, RunnerError, TrustError
+from optcli.inspection import resolve
+from optcli.pipeline.bench import bench
+from optcli.report import text
+from optcli.runners import find
+from optcli.settings import TensorSpec
+
+pytestmark = pytest.mark.slow
+
+
+def test_it_is_built_and_not_run(project, monkeypatch):
+    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'optcli[trt-rtx]'")
+    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n", data=DATA)
+    report = project.build()
+    variant = report.variants["engine"]
+    assert (variant.status, variant.flags, report.exit_code) == ("built", ("no-gpu",), 0)
+    assert (variant.latency, variant.accuracy) == ((), None)
+    assert variant.artifact.format == "tensorrt_rtx"
+    assert variant.runner["name"] == "tensorrt_rtx"
+    assert report.recommended != "engine"
+    assert "not run: no GPU" in text(report)
+
+    folder = project.artifacts / "tiny" / "engine"
+    about = sidecar.check_plan(folder)
+    assert (about.product, about.precision) == ("tensorrt_rtx", "fp32")
+    assert about.profiles[0]["image"] == {
+        "min": [1, 3, 4, 4],
+        "opt": [2, 3, 4, 4],
+        "max": [4, 3, 4, 4],
+    }
+    assert resolve(str(folder), folder.parent).format == "tensorrt_rtx"
+    assert project.build().variants["engine"].status == "cached"
+
+
+def test_the_engine_itself_says_what_is_missing(project, monkeypatch):
+    """The runner on a real plan: the driver is missed before TensorRT-RTX's Runtime is touched."""
+    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'optcli[trt-rtx]'")
+    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    monkeypatch.setattr(driver, "LIBRARY", "libno-such-driver.so.1")
+    project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n")
+    project.build()
+    from optcli.pipeline.opening import open_each
+
+    target = resolve(str(project.artifacts / "tiny" / "engine"), project.folder)
+    (opened,) = open_each([target], project.folder / "scratch", (), 1)
+    spec = TensorSpec(name="image", shape=("batch", 3, 4, 4))
+    with pytest.raises(RunnerError, match="no NVIDIA driver") as raised:
+        find("tensorrt_rtx")().open(opened.artifact, (spec,))
+    assert raised.value.place.endswith(sidecar.PLAN)
+    assert "nvidia-smi" in raised.value.hint
+
+
+def test_model_files_are_refused_where_they_cannot_run(project, monkeypatch):
+    """`optcli bench` on the engine: trusted or not, from the own store or from elsewhere."""
+    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'optcli[trt-rtx]'")
+    monkeypatch.setattr(environment, "has_gpu", lambda: False)
+    project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n")
+    project.build()
+    own = project.artifacts / "tiny" / "engine"
+    with pytest.raises(MissingError, match="no NVIDIA GPU") as raised:
+        bench([own], store=project.store)
+    assert raised.value.place == str(own)
+    elsewhere = project.folder / "elsewhere"
+    shutil.copytree(own, elsewhere)
+    with pytest.raises(TrustError, match="native code, and not from this store") as refused:
+        bench([elsewhere], store=project.folder / "another-store")
+    assert "--trust" in refused.value.hint
+    (own / sidecar.PLAN).write_bytes(b"another plan")
+    with pytest.raises((TrustError, InputError)):
+        bench([own], store=project.store)

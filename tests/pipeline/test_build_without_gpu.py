@@ -1,0 +1,60 @@
+"""An artifact that was built and cannot run here: its figures are null, and nobody is misled."""
+
+import json
+
+import pytest
+from tiny_project import want_a_gpu
+
+from optcli.pipeline.plan import _with_shared
+from optcli.report import csv_text, markdown, text
+from optcli.report.html.page import page
+
+
+@pytest.fixture
+def built(project, monkeypatch):
+    """One variant's runner needs a GPU, and there is none."""
+    want_a_gpu(project, monkeypatch)
+    return project.build()
+
+
+def test_it_is_built_and_has_no_figures(built):
+    variant = built.variants["engine"]
+    assert variant.status in ("built", "cached")
+    assert variant.artifact is not None
+    assert variant.flags == ("no-gpu",)
+    assert (variant.latency, variant.accuracy, variant.verdicts) == ((), None, ())
+    assert "no NVIDIA GPU was found, so neither latency nor accuracy is known" in variant.reason
+    assert "run on a machine with a GPU" in variant.reason
+    assert built.exit_code == 0
+    assert built.recommended != "engine"
+    assert all(built.variants[name].latency for name in ("plain", "copied"))
+    assert built.variants["plain"].flags == ()
+
+
+def test_every_form_of_the_report_says_so(built):
+    row = next(line for line in text(built).splitlines() if line.startswith("engine "))
+    assert row.endswith("not run: no GPU")
+    assert row.count("n/a") >= 3
+    assert "engine: not measured here: no NVIDIA GPU was found" in text(built)
+    assert any("not run: no GPU" in line for line in markdown(built).splitlines() if "engine" in line)
+    assert "not run: no GPU" in page(built, {})
+    assert json.loads(built.to_json())["variants"]["engine"]["flags"] == ["no-gpu"]
+    assert any(line.endswith("no-gpu") for line in csv_text(built).splitlines() if "engine" in line)
+
+
+def test_what_an_engine_is_run_by_is_part_of_the_key():
+    from optcli.pipeline.plan import _PACKAGE
+
+    names = {
+        path.relative_to(_PACKAGE).as_posix()
+        for path in _with_shared(_PACKAGE / "runners" / "tensorrt.py")
+    }
+    assert {
+        "runners/tensorrt.py",
+        "runners/_engine.py",
+        "engines/execution.py",
+        "engines/graphs.py",
+        "engines/remote_process.py",
+        "engines/sidecar.py",
+    } <= names
+    assert "engines/building.py" not in names
