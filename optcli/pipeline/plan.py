@@ -275,7 +275,7 @@ class _Context:
 
 
 def _with_shared(file: Path) -> list[Path]:
-    """A file of optcli and what it needs: private modules of its room, and those of formats and engines."""
+    """A file of optcli and what it needs of formats, engines and its room's private modules."""
     found = [file]
     for each in found:  # which grows
         found.extend(sorted(path for path in _named(each) if path not in found))
