@@ -229,7 +229,6 @@ def test_several_inputs_and_images(code):
 
 @pytest.mark.slow
 def test_a_dataset_of_torch(code):
-    pytest.importorskip("torch")
     samples = opened(code, X, source="python:mine.py:tensors")
     assert [sample.target for sample in samples] == [5, 6, 7]
     assert samples[1].inputs["x"].tolist() == [4, 5, 6, 7]
