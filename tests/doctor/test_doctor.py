@@ -240,6 +240,7 @@ def test_tensorrt_rtx_builds_an_engine_with_and_without_a_gpu():
     needs("package", "tensorrt_rtx")
     runtime = next(each for each in RUNTIMES if each.name == "tensorrt_rtx")
     (found,) = runtime_checks(runtime)
+    assert found.state != "broken", found.found
     if not driver.present():
         assert (found.state, found.hint) == ("note", "")
         assert found.found.endswith("builds engines, which need a GPU to run")
