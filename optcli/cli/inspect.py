@@ -17,9 +17,9 @@ from optcli.cli import options
 def command(target: str, artifacts: Path | None, as_json: bool) -> None:
     """Show what TARGET holds: inputs, outputs, operators by precision, parameters, operations, size.
 
-    TARGET is an artifact's folder, a model file (.onnx, .pt2, .pt, .xml, weights), a recipe, or
-    a variant of the last build: VARIANT or RECIPE/VARIANT. Operations are multiply-accumulates of
-    convolutions and matrix products at the smallest batch.
+    TARGET is an artifact's folder, a model file (.onnx, .ort, .pt2, .xml, TorchScript, weights), a
+    recipe, or a variant of the last build: VARIANT or RECIPE/VARIANT. Operations are
+    multiply-accumulates of convolutions and matrix products at the smallest batch.
     """
     from optcli import inspection
 
