@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options
+from optcli.cli import options, reports
 
 
 @click.command("inspect")
@@ -23,7 +23,7 @@ def command(target: str, artifacts: Path | None, as_json: bool) -> None:
     """
     from optcli import inspection
 
-    found = inspection.inspect(target, options.artifacts_root(artifacts))
+    found = inspection.inspect(target, reports.nearest(artifacts))
     if as_json:
         click.echo(found.model_dump_json(indent=2, by_alias=True))
     else:

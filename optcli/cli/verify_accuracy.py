@@ -8,9 +8,8 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options
+from optcli.cli import options, reports
 from optcli.cli.progress import Progress
-from optcli.cli.repairing import RECIPES
 from optcli.errors import ExitCode, UsageError
 from optcli.results import Report, Verdict
 from optcli.results.outcomes import ACCURACY_VERDICTS
@@ -135,31 +134,30 @@ def command(
             artifacts,
             as_json,
         )
-    if layers is not None and Path(layers).suffix in (*RECIPES, ".json"):  # and no variant
+    if layers is not None and Path(layers).suffix in (*reports.RECIPES, ".json"):  # and no variant
         where, layers = (*where, Path(layers)), ""
     files = baseline is not None or recipe is not None or len(where) > 1
     if not files:
         from optcli.pipeline import adding
         from optcli.pipeline.layers import with_layers
 
-        place = options.artifacts_root(artifacts)
-        given = where[0] if where else None
-        found, path, code = _of_build(given, place, overrides)
+        place = reports.find(where[0] if where else None, artifacts)
+        found, code = _of_build(place, overrides)
         progress = Progress()
         try:
             found = with_layers(
                 found,
-                given or place,
+                place.path,
                 layers,
-                store=store,
+                store=place.store(store),
                 observer=progress,
                 overrides=overrides,
                 remeasure=remeasure,
                 timeout_s=timeout,
             )
-            if path.parent.parent == place:  # a build's own, and not a copy of it elsewhere
+            if _is_of_a_build(place.path):
                 looked = {n: {"layers": v.layers} for n, v in found.variants.items() if v.layers}
-                adding.add(path.parent, looked, progress)
+                adding.add(place.path.parent, looked, progress)
         finally:
             progress.close()
     else:
@@ -196,12 +194,15 @@ def command(
     return code
 
 
-def _of_build(
-    where: Path | None, root: Path, overrides: Sequence[str]
-) -> tuple[Report, Path, ExitCode]:
+def _is_of_a_build(path: Path) -> bool:
+    """Whether the report lies among the artifacts that it speaks of, and is no copy of it elsewhere."""
+    return path.name == "report.json" and any(path.parent.glob("*/artifact.json"))
+
+
+def _of_build(place: reports.Found, overrides: Sequence[str]) -> tuple[Report, ExitCode]:
     from optcli.pipeline.rejudging import rejudged
 
-    found, path = options.find_report(where, root)
+    found, path = place.report, place.path
     if not any(variant.accuracy is not None for variant in found.variants.values()):
         raise UsageError(
             "the build judged no accuracy",
@@ -216,8 +217,8 @@ def _of_build(
         if verdict.blocking
     ]
     if "reject" in outcomes:
-        return found, path, ExitCode.REJECTED
-    return found, path, ExitCode.INCONCLUSIVE if "inconclusive" in outcomes else ExitCode.DONE
+        return found, ExitCode.REJECTED
+    return found, ExitCode.INCONCLUSIVE if "inconclusive" in outcomes else ExitCode.DONE
 
 
 def _own(verdicts: tuple[Verdict, ...]) -> list[Verdict]:

@@ -15,6 +15,7 @@ from optcli.artifact import Artifact
 from optcli.digest import of_value
 from optcli.errors import OptcliError, UsageError, did_you_mean
 from optcli.observer import Observer, Silent
+from optcli.paths import shown
 from optcli.pipeline.entries import artifact_of
 from optcli.recipe import Recipe, load
 from optcli.results import Report, VariantReport
@@ -174,7 +175,7 @@ def _recipe(report: Report, place: Path, overrides: Sequence[str]) -> Recipe:
     path = Path(report.recipe.path)
     if not path.is_file():
         raise UsageError(
-            f"the recipe of this report is gone: {path}",
+            f"the recipe of this report is gone: {shown(path)}",
             place=str(place),
             hint="build again; layers are compared on the data that the recipe names",
         )
