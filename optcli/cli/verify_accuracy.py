@@ -52,6 +52,7 @@ from optcli.results.repair import Engine
     flag_value="",
     help="Show where the error starts, of this variant or of all; of rejected ones it is always shown.",
 )
+@click.option("--no-layers", is_flag=True, help="Leave that out, of rejected ones too.")
 @click.option(
     "--repair",
     metavar="[VARIANT]",
@@ -94,6 +95,7 @@ def command(
     as_markdown: bool,
     junit: Path | None,
     layers: str | None,
+    no_layers: bool,
     repair: str | None,
     repair_engine: Engine,
     trials: int,
@@ -112,11 +114,16 @@ def command(
     exit code is 1 where a verdict rejects, 5 where one cannot tell.
 
     What is rejected is compared with its float network layer by layer, on 8 samples: signal to noise of
-    what each layer adds by itself, the worst first, with one thing to try.
+    what each layer adds by itself, the worst first, with one thing to try. That takes up to a minute a
+    variant and is kept in the store; --no-layers leaves it out.
 
     --repair builds the recipe's variant anew with layers in floating point and other ranges, trial by
     trial, and prints the patch of the recipe that brings it inside its bar.
     """
+    if no_layers and layers is not None:
+        raise UsageError(
+            "found --layers and --no-layers", place="--no-layers", hint="leave one of them out"
+        )
     if repair is not None:
         from optcli.cli import repairing
 
@@ -149,6 +156,7 @@ def command(
                 found,
                 place.path,
                 layers,
+                rejected=not no_layers,
                 store=place.store(store),
                 observer=progress,
                 overrides=overrides,
@@ -184,6 +192,7 @@ def command(
                 jobs=jobs,
                 timeout_s=timeout,
                 layers=layers,
+                rejected=not no_layers,
                 store=store,
                 observer=progress,
             )
