@@ -63,9 +63,13 @@ def _latency(row: Latency | None) -> Cells:
     for name in ("mean_ms", "throughput_per_s"):
         found[name] = getattr(row, name, None)
     found |= _estimate("speedup", row.speedup if row else None)
+    for name in ("over_fp32", "over_parent"):
+        against = getattr(row, name, None)
+        found |= {f"{name}_variant": against.variant if against else None}
+        found |= _estimate(f"speedup_{name}", against.speedup if against else None)
     rest = ("cpu_ms", "import_ms", "load_ms", "first_ms", "peak_memory_bytes", "measured_at")
     found |= {name: getattr(row, name, None) for name in rest}
-    return {**found, "flags": "; ".join(row.flags) if row else None}
+    return {**found, "fit": row.fit if row else None, "flags": "; ".join(row.flags) if row else None}
 
 
 def _limits(variant: VariantReport, row: Latency | None) -> Cells:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from optcli.report import engines, later, wording
+from optcli.report.rows import fastest_fp32
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
 
@@ -15,7 +16,7 @@ class Notes:
     """Lines by kind; `missing` names failed and skipped variants with their reasons.
 
     `engines` say what they compute in, `later` is what was found since the build: where the error
-    starts, repairs.
+    starts, repairs. `ending` says which exit code the build had, and why.
     """
 
     reasons: list[str] = field(default_factory=list)
@@ -24,6 +25,7 @@ class Notes:
     engines: list[str] = field(default_factory=list)
     later: list[str] = field(default_factory=list)
     recommendation: str = ""
+    ending: str = ""
     footer: list[str] = field(default_factory=list)
 
 
@@ -36,8 +38,14 @@ def notes(report: Report) -> Notes:
         engines=list(engines.lines(report)),
         later=list(later.lines(report)),
         recommendation=report.recommendation,
+        ending=ending(report),
         footer=_footer(report),
     )
+
+
+def ending(report: Report) -> str:
+    """`exit 0: onnx-int8 is accepted and recommended`; empty where the report says no reason."""
+    return f"exit {report.exit_code}: {report.exit_reason}" if report.exit_reason else ""
 
 
 def _reasons(report: Report) -> Iterator[str]:
@@ -149,9 +157,24 @@ def _meaning(report: Report) -> str:
     device = " Device: computing alone, by the GPU's own events." if _on_device(report) else ""
     return (
         f"A call is input copy, compute and output copy.{device}"
-        f" Brackets hold 95 % intervals over {over}; the speed-up is over {report.baseline},"
-        f" paired {one} by {one}."
+        f" Brackets hold 95 % intervals over {over}, ± is the wider half of one;"
+        f" the speed-up is over {report.baseline}, paired {one} by {one}.{_fp32(report)}"
     )
+
+
+def _fp32(report: Report) -> str:
+    """What the column beside the speed-up compares with."""
+    found = fastest_fp32(report)
+    if not found:
+        return ""
+    names = dict.fromkeys(found.values())
+    which = ", ".join(
+        f"{name} at batch size {wording.listed([str(s) for s, one in found.items() if one == name])}"
+        if len(names) > 1
+        else name
+        for name in names
+    )
+    return f" vs fp32: over the fastest that computes the unchanged network in fp32, {which}."
 
 
 def _on_device(report: Report) -> bool:

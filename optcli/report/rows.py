@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optcli.report import wording
@@ -10,7 +11,10 @@ from optcli.results import Latency, Report, VariantReport
 
 @dataclass(frozen=True)
 class Row:
-    """One variant at one batch size; every field is ready to be shown."""
+    """One variant at one batch size; every field is ready to be shown.
+
+    `short` has figures with their intervals in few columns: `p50`, `p95`, `p99`, `speed-up`, `fp32`.
+    """
 
     variant: str
     runtime: str
@@ -19,14 +23,19 @@ class Row:
     p50: str
     p50_interval: str
     p95: str
+    p95_interval: str
     p99: str
+    p99_interval: str
     rate: str
     speedup: str
     speedup_interval: str
+    fp32: str
+    fp32_interval: str
     accuracy: str
     change: str
     verdict: str
     outcome: str
+    short: Mapping[str, str]
     device: str = ""
     operations: str = ""
     share: str = ""
@@ -45,6 +54,17 @@ def accuracy_label(report: Report) -> str | None:
     if metrics:
         return metrics[0].replace("top", "top-")
     return "SQNR" if any(accuracy.output_error for accuracy in judged) else None
+
+
+def fastest_fp32(report: Report) -> dict[int, str]:
+    """By batch size: the fastest variant in fp32, where it is another one than the baseline."""
+    found = {
+        row.batch_size: row.over_fp32.variant
+        for variant in report.variants.values()
+        for row in variant.on_host
+        if row.over_fp32 is not None
+    }
+    return found if any(name != report.baseline for name in found.values()) else {}
 
 
 def rows(report: Report, batch_size: int | None) -> list[Row]:
@@ -68,6 +88,7 @@ def _row(
     assert variant.artifact is not None
     runner = variant.runner or {}
     accuracy = variant.accuracy
+    fp32 = latency.over_fp32 if latency else None
     if labelled:
         right = wording.percent(accuracy.value if accuracy else None)
     else:
@@ -84,17 +105,37 @@ def _row(
         p50=wording.milliseconds(latency.p50_ms if latency else None),
         p50_interval=wording.interval(latency.p50_ms if latency else None),
         p95=wording.milliseconds(latency.p95_ms if latency else None),
+        p95_interval=wording.interval(latency.p95_ms if latency else None),
         p99=wording.milliseconds(latency.p99_ms if latency else None),
+        p99_interval=wording.interval(latency.p99_ms if latency else None),
         rate=wording.number(latency.throughput_per_s) if latency else wording.NONE,
         speedup=wording.times(latency.speedup if latency else None),
         speedup_interval="" if is_baseline else wording.interval(latency.speedup if latency else None),
+        fp32=wording.times(fp32.speedup if fp32 else None),
+        fp32_interval=wording.interval(fp32.speedup) if fp32 and fp32.variant != name else "",
         accuracy=right,
         change="" if is_baseline else wording.change(accuracy),
         verdict=short,
         outcome=outcome,
+        short=_short(latency, name, is_baseline),
         device=_on_device(variant, latency),
         **_near_the_limit(variant, latency),
     )
+
+
+def _short(latency: Latency | None, name: str, is_baseline: bool) -> dict[str, str]:
+    if latency is None:
+        return dict.fromkeys(("p50", "p95", "p99", "speed-up", "fp32"), wording.NONE)
+    fp32 = latency.over_fp32
+    found = {
+        label: wording.milliseconds(each) + wording.half_width(each)
+        for label, each in (("p50", latency.p50_ms), ("p95", latency.p95_ms), ("p99", latency.p99_ms))
+    }
+    found["speed-up"] = wording.times(latency.speedup)
+    found["speed-up"] += "" if is_baseline else wording.half_width(latency.speedup)
+    found["fp32"] = wording.times(fp32.speedup if fp32 else None)
+    found["fp32"] += wording.half_width(fp32.speedup) if fp32 and fp32.variant != name else ""
+    return found
 
 
 def _on_device(variant: VariantReport, latency: Latency | None) -> str:
@@ -112,8 +153,12 @@ def _near_the_limit(variant: VariantReport, latency: Latency | None) -> dict[str
     operations = wording.number(work.per_image * latency.batch_size / 1e9)
     if share is None:
         return {"operations": operations, "share": wording.NONE}
-    return {"operations": operations, "share": f"{_percent(share.share)} ({share.bound})"}
+    span = ""
+    if share.low is not None and share.high is not None:
+        span = f" [{_percent(share.low)}, {_percent(share.high)}]"
+    shown = f"{_percent(share.share)} %{span} ({share.bound})"
+    return {"operations": operations, "share": shown}
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
+    return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:.1f}"

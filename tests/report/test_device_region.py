@@ -63,8 +63,9 @@ def test_json_and_csv_name_the_region():
 
 
 def test_whole_calls_are_what_is_recommended():
-    name, sentence = recommend(example().variants, "eager")
-    assert name == "engine"
+    advice = recommend(example().variants, "eager", lambda *_: None)
+    sentence = advice.sentence
+    assert advice.recommended == "engine"
     assert "2.00 times" in sentence
     assert "8.00" not in sentence
 

@@ -33,7 +33,8 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_is_broken(width):
     shown = text(report(long, baseline="mobilenet-v3-large-baseline"), width)
     lines = shown.splitlines()
     assert max(len(line) for line in lines) <= width
-    for figure in ("[1210, 1259]", "1481, 1852" if width < 160 else "1481", "95.56 %", "2.00 GB"):
+    p50, p99 = ("1234 ±2 %", "1852 ±2 %") if width <= 100 else ("[1210, 1259]", "[1815, 1889]")
+    for figure in (p50, p99, "95.56 %", "2.00 GB"):
         assert any(figure in line for line in lines), figure
 
 

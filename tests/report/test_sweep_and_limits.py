@@ -131,7 +131,7 @@ def test_operations_and_shares_are_columns_of_every_layout(width):
 
 def test_operations_and_shares_in_markdown():
     page = reports.markdown(changed("onnx", operations=WORK))
-    assert "| speed-up | GOP | of peak |" in page
+    assert "| speed-up | vs fp32 | GOP | of peak |" in page
     assert "| 1.50 | 50 % (compute) |" in page
     assert "| 12.0 | 150 % (memory) |" in page
     rows = [line for line in page.splitlines() if line.startswith("| ")]
