@@ -25,9 +25,9 @@ def verdicts(
 
     The speed-up is judged at the first batch size. It is advice ("does not pay") and blocks only
     where `min_speedup` is set; the speed-up over the row's own parent is advice too: INT8 that is
-    slower than its own FP32. The service level blocks, but for the baseline. Whole calls are judged, not the
-    device's part of them. `beside` are the baseline's rows. Where a row is not fit, or for a speed-up
-    the baseline's is not, the answer is inconclusive.
+    slower than its own FP32. The service level blocks, but for the baseline. Whole calls are judged,
+    not the device's part of them. `beside` are the baseline's rows. Where a row is not fit, or for a
+    speed-up the baseline's is not, the answer is inconclusive.
     """
     latencies = [each for each in latencies if each.region == "host"]
     if not latencies:

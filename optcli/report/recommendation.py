@@ -99,7 +99,7 @@ def objections(variant: VariantReport) -> list[Verdict]:
 
 
 def _ratio(ratio: Ratio, one: _Choice, other: _Choice, *, size: int) -> Estimate | None:
-    """How many times as fast one is as the other: in turns, else by way of the baseline in each group."""
+    """How many times as fast one is as the other: in turns, else by the baseline of each group."""
     found = ratio(one.name, other.name, size)
     if found is None and one.speedup is not None and other.speedup is not None:
         return intervals.ratio(other.speedup, one.speedup)
