@@ -52,9 +52,9 @@ def _pays(latency: Latency, base: Latency | None, least: float | None, baseline:
         return _over(latency.speedup, least or 1.0, baseline, blocking=blocking)
     why = f"it could not be measured beside {baseline}"
     if unfit:
-        who = baseline if latency.fit else "this variant"
-        who = f"this variant and {baseline}" if base and not base.fit and not latency.fit else who
-        why = f"it cannot be told now: other work disturbed the times of {who}; {_AGAIN}"
+        who = "of this variant" if not latency.fit else f"of {baseline}"
+        who = "of both" if base is not None and not base.fit and not latency.fit else who
+        why = f"it cannot be told now: other work disturbed the times {who}; {_AGAIN}"
     return Verdict(
         name=SPEEDUP, outcome="inconclusive", blocking=blocking, limit=least or 1.0, reason=why
     )

@@ -49,6 +49,8 @@ def ending(report: Report) -> str:
 
 
 def _reasons(report: Report) -> Iterator[str]:
+    """What was not accepted and why; several variants of one reason share a line."""
+    found: dict[str, list[str]] = {}
     for name, variant in report.variants.items():
         for each in variant.verdicts:
             # The policy that does not decide is worth a note only where it rejects.
@@ -57,7 +59,8 @@ def _reasons(report: Report) -> Iterator[str]:
                 continue
             word = {"reject": "rejected", "inconclusive": "inconclusive"}[each.outcome]
             label = f"{each.name} {word}" if each.blocking else each.name
-            yield f"{name}: {label}: {each.reason}"
+            found.setdefault(f"{label}: {each.reason}", []).append(name)
+    yield from (f"{wording.listed(names)}: {said}" for said, names in found.items())
 
 
 def _missing(report: Report) -> Iterator[str]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from optcli.report import wording
 from optcli.results import Latency, Report, VariantReport
 
+# Instead of an interval, where the machine was not quiet enough for one to mean anything.
+DISTURBED = "disturbed"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -89,6 +92,7 @@ def _row(
     runner = variant.runner or {}
     accuracy = variant.accuracy
     fp32 = latency.over_fp32 if latency else None
+    unfit = latency is not None and not latency.fit
     if labelled:
         right = wording.percent(accuracy.value if accuracy else None)
     else:
@@ -103,11 +107,11 @@ def _row(
         precision=str(runner.get("precision") or variant.artifact.precision),
         size=wording.megabytes(variant.artifact.size_bytes),
         p50=wording.milliseconds(latency.p50_ms if latency else None),
-        p50_interval=wording.interval(latency.p50_ms if latency else None),
+        p50_interval=DISTURBED if unfit else wording.interval(latency.p50_ms if latency else None),
         p95=wording.milliseconds(latency.p95_ms if latency else None),
-        p95_interval=wording.interval(latency.p95_ms if latency else None),
+        p95_interval=wording.interval(latency.p95_ms if latency and latency.fit else None),
         p99=wording.milliseconds(latency.p99_ms if latency else None),
-        p99_interval=wording.interval(latency.p99_ms if latency else None),
+        p99_interval=wording.interval(latency.p99_ms if latency and latency.fit else None),
         rate=wording.number(latency.throughput_per_s) if latency else wording.NONE,
         speedup=wording.times(latency.speedup if latency else None),
         speedup_interval="" if is_baseline else wording.interval(latency.speedup if latency else None),
@@ -127,10 +131,13 @@ def _short(latency: Latency | None, name: str, is_baseline: bool) -> dict[str, s
     if latency is None:
         return dict.fromkeys(("p50", "p95", "p99", "speed-up", "fp32"), wording.NONE)
     fp32 = latency.over_fp32
+    figures = (("p50", latency.p50_ms), ("p95", latency.p95_ms), ("p99", latency.p99_ms))
     found = {
-        label: wording.milliseconds(each) + wording.half_width(each)
-        for label, each in (("p50", latency.p50_ms), ("p95", latency.p95_ms), ("p99", latency.p99_ms))
+        label: wording.milliseconds(each) + (wording.half_width(each) if latency.fit else "")
+        for label, each in figures
     }
+    if not latency.fit:
+        found["p50"] += f" {DISTURBED}"
     found["speed-up"] = wording.times(latency.speedup)
     found["speed-up"] += "" if is_baseline else wording.half_width(latency.speedup)
     found["fp32"] = wording.times(fp32.speedup if fp32 else None)

@@ -74,7 +74,7 @@ FOUR = Estimate(value=4, low=3.9, high=4.1)
     [
         (False, True, "the times of this variant;"),
         (True, False, "the times of eager;"),
-        (False, False, "the times of this variant and eager;"),
+        (False, False, "the times of both;"),
     ],
 )
 @pytest.mark.parametrize("speedup", [FOUR, None])

@@ -17,14 +17,15 @@ def estimate(value, spread=0.02):
     return Estimate(value=value, low=value * (1 - spread), high=value * (1 + spread))
 
 
-def point(size, flags=(), p99=True):
+def point(size, p99=True, spread=0.02, **more):
     return SweepPoint(
         batch_size=size,
         p50_ms=estimate(4.0 + size),
         p99_ms=estimate(6.0 + size) if p99 else None,
         throughput_per_s=1000 * size / (4 + size),
         samples=400,
-        flags=flags,
+        spread=spread,
+        **more,
     )
 
 
@@ -34,7 +35,7 @@ def fit(residual=0.01, linear=True):
 
 
 SWEPT = Sweep(
-    points=(point(1, ("fluctuating (IQR/median 12 %)",)), point(2), point(4, p99=False)),
+    points=(point(1, spread=0.12), point(2), point(4, p99=False)),
     fit=fit(),
     budget=Budget(
         p99_ms=50, batch_size=2, throughput_per_s=333, sentence="within 50 ms at p99: batch 2"
@@ -72,9 +73,24 @@ def test_a_sweep_is_a_block_below_the_table():
     assert lines[5:] == [
         "  t(B) = 4.00 [3.92, 4.08] ms + B * 1.00 [0.980, 1.02] ms, largest residual 1.00 %",
         "  budget: within 50 ms at p99: batch 2",
+        "  the bound is the upper end of p99's 95 % interval over 5 launches, of calls one after the"
+        " other in one process alone on this machine; waiting in a queue, other work beside it and"
+        " other machines are not in it",
         "  stopped: throughput stopped growing",
         "  fluctuating at batch 1",
     ]
+
+
+def test_disturbed_points_are_named_by_their_fitness_and_not_by_a_flag():
+    points = (
+        point(1, flags=("environment not fit (IQR/median 40 %)",)),
+        point(2, spread=0.4, fit=False),
+    )
+    said = sentences(SWEPT.model_copy(update={"points": points}))
+    assert said[-1] == (
+        "other work disturbed batch 2: it decides nothing, and the line is drawn without it"
+    )
+    assert not any("fluctuating" in each for each in said)
 
 
 def test_no_line_where_there_is_none_or_it_says_nothing():

@@ -31,8 +31,8 @@ def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison
     Variants are matched by name, what is left over by being the same artifact in the same runner.
     Percentiles are compared as two separate runs (`intervals.ratio`): faster where the whole interval
     of the ratio lies below 1, slower where it lies above. What is the same in both runs is neither: it
-    differs by the machine, and where it moved for certain, changes of others in the same percentile that
-    are no larger are not clear. Times that were not fit, and accuracies on other samples, are not
+    differs by the machine, and where it moved for certain, changes of others in the same percentile
+    that are no larger are not clear. Times that were not fit, and accuracies on other samples, are not
     compared.
     """
     old, new = before[1], after[1]
