@@ -74,13 +74,16 @@ def _latency(row: Latency | None) -> Cells:
 
 def _limits(variant: VariantReport, row: Latency | None) -> Cells:
     """Of one call: operations, bytes at least, and the share of the machine's peak."""
-    names = ("operations", "moved_bytes", "share_of_peak", "bound_by")
+    names = (
+        *("operations", "moved_bytes", "share_of_peak", "bound_by"),
+        *("share_of_peak_low", "share_of_peak_high"),
+    )
     work = variant.operations
     if work is None or row is None or row.region == "device":
         return dict.fromkeys(names)
     share = next((each for each in work.shares if each.batch_size == row.batch_size), None)
     size = row.batch_size
-    found = (share.share, share.bound) if share else (None, None)
+    found = (share.share, share.bound, share.low, share.high) if share else (None,) * 4
     return dict(zip(names, (work.per_image * size, work.moved_bytes(size), *found), strict=True))
 
 

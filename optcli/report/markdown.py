@@ -65,7 +65,8 @@ def _table(found: Sequence[Row], accuracy: str | None, *, fp32: bool) -> Iterato
         cells += [f"{row.speedup} {row.speedup_interval}".strip()]
         cells += [f"{row.fp32} {row.fp32_interval}".strip()] if fp32 else []
         cells += [row.device] if device else []
-        cells += [row.operations, row.share] if limits else []
+        shares = [row.operations, f"{row.share} {row.share_interval}".strip()]
+        cells += shares if limits else []
         cells += [row.accuracy] if accuracy else []
         cells += [row.change] if "change" in columns else []
         yield row_of([escaped(cell) for cell in [*cells, row.verdict]])

@@ -113,12 +113,13 @@ def _doubts(report: Report) -> Iterator[str]:
 _LIMITS = (
     "GOP: 10^9 operations of a call's convolutions and matrix products, two for a multiply-accumulate."
     " Of peak: how near that came, at the median, to what this machine can do at most with as many"
-    " threads, in the precision (compute) or for the bytes that must move (memory)."
+    " threads, in the precision (compute) or for the bytes that must move (memory); the brackets are"
+    " p50's, the peak is taken as it was measured."
 )
 
 
 def _miscounts(report: Report) -> Iterator[str]:
-    """Shares of the peak that cannot be."""
+    """Shares of the peak that cannot be, and those of disturbed times."""
     for name, variant in report.variants.items():
         for share in variant.operations.shares if variant.operations else ():
             yield from (f"{name} (batch {share.batch_size}): {flag}" for flag in share.flags)

@@ -42,6 +42,7 @@ class Row:
     device: str = ""
     operations: str = ""
     share: str = ""
+    share_interval: str = ""
 
 
 def batch_sizes(report: Report) -> tuple[int | None, ...]:
@@ -162,9 +163,9 @@ def _near_the_limit(variant: VariantReport, latency: Latency | None) -> dict[str
         return {"operations": operations, "share": wording.NONE}
     span = ""
     if share.low is not None and share.high is not None:
-        span = f" [{_percent(share.low)}, {_percent(share.high)}]"
-    shown = f"{_percent(share.share)} %{span} ({share.bound})"
-    return {"operations": operations, "share": shown}
+        span = f"[{_percent(share.low)}, {_percent(share.high)}]"
+    shown = f"{_percent(share.share)} % ({share.bound})"
+    return {"operations": operations, "share": shown, "share_interval": span}
 
 
 def _percent(share: float) -> str:

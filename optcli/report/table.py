@@ -260,9 +260,13 @@ def _with_more(columns: list[Column], found: Sequence[Row]) -> list[Column]:
     if any(row.operations for row in found):
         limits: list[Column] = [
             ("GOP", lambda row: [row.operations]),
-            ("of peak", lambda row: [row.share]),
+            ("of peak", lambda row: [_joined(row.share, row.share_interval)]),
         ]
-        added += limits if one_line else [("GOP\nof peak", lambda row: [row.operations, row.share])]
+        both: Column = (
+            "GOP\nof peak",
+            lambda row: [row.operations, row.share, *filter(None, [row.share_interval])],
+        )
+        added += limits if one_line else [both]
     return [*columns[:after], *added, *columns[after:]]
 
 

@@ -120,6 +120,8 @@ WORK = Operations(
             achieved_per_s=1e11,
             limit_per_s=2e11,
             share=0.5,
+            low=0.4,
+            high=0.625,
         ),
         Share(
             batch_size=8,
@@ -139,6 +141,7 @@ def test_operations_and_shares_are_columns_of_every_layout(width):
     text = reports.text(changed("onnx", operations=WORK), width)
     assert "GOP" in text
     assert "50 % (compute)" in text
+    assert "[40, 62]" in text
     assert "150 % (memory)" in text
     assert "1.50 of the peak cannot be" in " ".join(text.split())
     assert "two for a multiply-accumulate" in " ".join(text.split())
@@ -148,7 +151,7 @@ def test_operations_and_shares_are_columns_of_every_layout(width):
 def test_operations_and_shares_in_markdown():
     page = reports.markdown(changed("onnx", operations=WORK))
     assert "| speed-up | vs fp32 | GOP | of peak |" in page
-    assert "| 1.50 | 50 % (compute) |" in page
+    assert "| 1.50 | 50 % (compute) [40, 62] |" in page
     assert "| 12.0 | 150 % (memory) |" in page
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     assert len({line.count("|") for line in rows[:5]}) == 1
@@ -163,3 +166,5 @@ def test_operations_and_shares_in_csv():
     assert (row["operations"], row["moved_bytes"]) == ("12000000000", "6800000")
     assert (row["share_of_peak"], row["bound_by"]) == ("1.5", "memory")
     assert cells(report())["share_of_peak"] == ""
+    first = next(csv.DictReader(io.StringIO(reports.csv_text(changed("eager", operations=WORK)))))
+    assert (first["share_of_peak_low"], first["share_of_peak_high"]) == ("0.4", "0.625")

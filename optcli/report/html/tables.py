@@ -94,7 +94,7 @@ def _row(
     rest = {
         "device ms": row.device or wording.NONE,
         "GOP": row.operations,
-        "of peak": row.share,
+        "of peak": f"{row.share} {row.share_interval}".strip(),
         "change": row.change,
     }
     more = [name for name in figures[len(_ALWAYS) :] if name != "vs fp32"]
