@@ -13,8 +13,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "optcli"
 
 GROUND = {
-    "errors", "observer", "artifact", "digest", "sample", "registry", "environment", "settings",
-    "results", "statistics", "user_code", "user_imports", "workers",
+    "errors", "paths", "regular_files", "observer", "artifact", "digest", "sample", "registry",
+    "environment", "settings", "results", "statistics", "user_code", "user_imports", "workers",
 }  # fmt: skip
 FORMATS_UP = {"passes", "runners", "sources", "data"}
 BUILD = {*FORMATS_UP, "recipe", "formats", "engines", "store", "latency", "accuracy"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options, show
+from optcli.cli import options, reports, show
 from optcli.cli.progress import Progress
 
 
@@ -59,7 +59,7 @@ def command(
         report = build(
             recipe,
             store=store,
-            artifacts=options.artifacts_root(artifacts),
+            artifacts=reports.root(artifacts),
             overrides=overrides,
             only=only,
             jobs=jobs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from optcli.paths import shown
 from optcli.report import engines, later, wording
 from optcli.report.rows import fastest_fp32
 from optcli.results import Report
@@ -66,7 +67,7 @@ def _reasons(report: Report) -> Iterator[str]:
 def _missing(report: Report) -> Iterator[str]:
     for name, variant in report.variants.items():
         if variant.status in ("failed", "skipped"):
-            log = f" (log: {variant.log})" if variant.log else ""
+            log = f" (log: {shown(variant.log)})" if variant.log else ""
             repeat = next((step.repeat for step in variant.steps if step.status == "failed"), None)
             again = f"\n  repeat it: {repeat}" if repeat else ""
             again += "".join(f"\n  checked: {text}" for text in variant.checked)
