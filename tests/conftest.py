@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import quiet
 
 if TYPE_CHECKING:
     from tiny_project import Project
@@ -41,6 +42,13 @@ def _own_temporary_files() -> Iterator[None]:
     tempfile.tempdir = None
     yield
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quiet_machine() -> Iterator[None]:
+    quiet.lift()
+    yield
+    quiet.restore()
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ from optcli import runners, workers
 from optcli.errors import OptcliError
 from optcli.latency import memory
 from optcli.latency.budget import budget
-from optcli.latency.doubts import FLUCTUATING, NOT_FIT
 from optcli.latency.fit import fit
+from optcli.latency.fitness import FLUCTUATING, NOT_FIT
 from optcli.latency.plan import Candidate
 from optcli.latency.sweep_plan import (
     LEAD_IN,

@@ -27,7 +27,7 @@ _CODE = (
         f"latency/{name}.py"
         for name in (
             *("feeds", "measure", "session", "takes", "plan", "process", "warming", "noise", "samples"),
-            *("summary", "launches", "doubts", "protocol", "quantiles"),
+            *("summary", "fitness", "launches", "doubts", "protocol", "quantiles"),
         )
     ),
     "pipeline/latency.py",
@@ -78,7 +78,8 @@ def measure(
     """Measure the variants that were built and can run here, or take it from the store.
 
     A comparison is reused as a whole or not at all: keyed by the artifacts, their runners, the
-    settings and the environment. The raw samples are left at `samples`.
+    settings, the environment and the machine. One that the machine was not fit for is not kept: the
+    next build measures again. The raw samples are left at `samples`.
     """
     variants = [v for v in plan.variants if v.name in artifacts and not v.unmeasurable]
     if not variants:
@@ -112,11 +113,20 @@ def measure(
     record = _to_record(measured, ids)
     samples.unlink(missing_ok=True)
     latency.save(measured, samples)
-    if not measured.failures:
+    found = _of_record(record, ids)
+    if _is_decided(found):
         with store.work(_KIND, key) as work:
             shutil.copyfile(samples, work / "samples.npz")
             store.put(_KIND, key, work, record, ingredients)
-    return _of_record(record, ids)
+    elif not found.failures:
+        observer.warned(STEP, "the machine was not quiet: the next build measures again")
+    return found
+
+
+def _is_decided(found: Found) -> bool:
+    """Whether everything was measured, on a machine that was fit for it."""
+    rows = [row for rows in found.rows.values() for row in rows]
+    return not found.failures and all(row.fit for row in rows)
 
 
 def _ids(
@@ -161,6 +171,7 @@ def _ingredients(
         "wants_p99": slo is not None and slo.p99_ms is not None,
         "real_inputs": plan.data_key if feeds else None,
         "environment": environment.describe(packages),
+        "machine": environment.machine(),
     }
 
 
