@@ -179,17 +179,11 @@ def _p99(mine: Sequence[Latency], theirs: Sequence[Latency]) -> list[Comparison]
 
 
 def _service_level(rows: Sequence[Latency], slo: SloSettings | None) -> list[Comparison]:
-    """The promise in milliseconds. A machine that is not fit may keep it, but cannot break it."""
-    found = latency.verdicts(rows, LatencySettings(), slo, "", is_baseline=False)
-    unfit = any(flag.startswith("environment not fit") for row in rows for flag in row.flags)
-    made = []
-    for verdict in found:
-        if verdict.name.startswith("slo"):
-            if verdict.outcome == "reject" and unfit:
-                reason = f"{verdict.reason}; but the environment is not fit to tell"
-                verdict = verdict.model_copy(update={"outcome": "inconclusive", "reason": reason})
-            made.append(comparisons.judged("slo", "ms", verdict))
-    return made
+    """The promise in milliseconds; inconclusive where the machine was not fit to tell."""
+    found = latency.verdicts(rows, LatencySettings(), slo, "")
+    return [
+        comparisons.judged("slo", "ms", verdict) for verdict in found if verdict.name.startswith("slo")
+    ]
 
 
 def _memory(

@@ -1,4 +1,4 @@
-"""From what was built and measured to one report: statuses, verdicts, recommendation, exit code."""
+"""From what was built and measured to the report of one variant: its status and its verdicts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact
-from optcli.errors import ExitCode, OptcliError
+from optcli.errors import OptcliError
 from optcli.pipeline.execute import Done, log_of, repeat_command
 from optcli.pipeline.latency import Found, runner_options
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
@@ -70,7 +70,7 @@ def variant_report(
         runner={"name": variant.runner_name, "requested": options, **effective},
         latency=measured.rows.get(variant.name, ()),
         accuracy=judged.get(variant.name),
-        verdicts=() if problem else verdicts(variant, plan, measured, judged),
+        verdicts=() if problem or variant.unmeasurable else verdicts(variant, plan, measured, judged),
     )
 
 
@@ -110,6 +110,7 @@ def summary(name: str, artifact: Artifact) -> ArtifactSummary:
         path=name,
         precision=artifact.precision,
         size_bytes=artifact.size_bytes,
+        digest=artifact.digest,
     )
 
 
@@ -123,6 +124,8 @@ def verdicts(
         found.extend(
             accuracy.verdicts(judged[variant.name], plan.recipe.accuracy, is_baseline=is_baseline)
         )
+    elif plan.recipe.accuracy is not None and "evaluation" in plan.recipe.data and not is_baseline:
+        found.append(_not_judged(variant, plan))
     found.extend(
         latency.verdicts(
             measured.rows.get(variant.name, ()),
@@ -130,25 +133,21 @@ def verdicts(
             plan.recipe.slo,
             plan.baseline,
             is_baseline=is_baseline,
-            parent=measured.over_parent.get(variant.name),
+            beside=measured.rows.get(plan.baseline, ()),
         )
     )
     return tuple(found)
 
 
-def exit_code(
-    plan: Plan, variants: Mapping[str, VariantReport], errors: Mapping[str, OptcliError]
-) -> ExitCode:
-    """The one code of the build; `errors` holds what failed, by variant or step."""
-    codes = [error.exit_code for error in errors.values()]
-    codes += [ExitCode.MISSING for variant in plan.variants if variant.missing and variant.required]
-    for variant in variants.values():
-        for verdict in variant.verdicts:
-            if verdict.blocking and verdict.outcome == "reject":
-                codes.append(ExitCode.REJECTED)
-            if verdict.blocking and verdict.outcome == "inconclusive":
-                codes.append(ExitCode.INCONCLUSIVE)
-    return ExitCode.first_of(codes)
+def _not_judged(variant: PlannedVariant, plan: Plan) -> Verdict:
+    """The recipe has a bar, and nothing to hold the variant against it."""
+    return Verdict(
+        name="accuracy",
+        outcome="inconclusive",
+        blocking=True,
+        reason=f"it was not judged: the baseline {plan.baseline} gave nothing to compare with",
+        runner=variant.runner_name,
+    )
 
 
 def _step_summary(name: str, key: str, done: Done, store: Store) -> StepSummary:
