@@ -70,7 +70,7 @@ def variant_report(
         runner={"name": variant.runner_name, "requested": options, **effective},
         latency=measured.rows.get(variant.name, ()),
         accuracy=judged.get(variant.name),
-        verdicts=() if problem else verdicts(variant, plan, measured, judged),
+        verdicts=() if problem else verdicts(variant, plan, measured, judged, failures),
     )
 
 
@@ -114,11 +114,20 @@ def summary(name: str, artifact: Artifact) -> ArtifactSummary:
 
 
 def verdicts(
-    variant: PlannedVariant, plan: Plan, measured: Found, judged: Mapping[str, Accuracy]
+    variant: PlannedVariant,
+    plan: Plan,
+    measured: Found,
+    judged: Mapping[str, Accuracy],
+    failures: Mapping[str, OptcliError],
 ) -> tuple[Verdict, ...]:
-    """Every verdict on a variant: accuracy, outputs, speed-up, service level."""
+    """Every verdict on a variant: accuracy, outputs, speed-up, service level.
+
+    A variant that was to be compared with the baseline, and could not be, has a verdict that blocks.
+    """
     is_baseline = variant.name == plan.baseline
     found: list[Verdict] = []
+    if variant.name not in judged and "evaluation" in plan.recipe.data and not variant.unmeasurable:
+        found.append(accuracy.unjudged(_no_baseline(plan, failures), plan.recipe.accuracy))
     if variant.name in judged:
         found.extend(
             accuracy.verdicts(judged[variant.name], plan.recipe.accuracy, is_baseline=is_baseline)
@@ -134,6 +143,18 @@ def verdicts(
         )
     )
     return tuple(found)
+
+
+def _no_baseline(plan: Plan, failures: Mapping[str, OptcliError]) -> str:
+    """Why nothing could be compared with the baseline."""
+    name = plan.baseline
+    error = failures.get(name)
+    if error is not None:
+        return f"the baseline {name} could not be evaluated: {error.message}"
+    planned = next((each for each in plan.variants if each.name == name), None)
+    missing = planned and (planned.missing or planned.unmeasurable)
+    why = f": {missing[0].what}" if missing else ": its steps failed"
+    return f"the baseline {name} could not be evaluated{why}"
 
 
 def exit_code(
