@@ -16,6 +16,7 @@ from optcli.pipeline.making import made_by, make, planned
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.preview import preview
+from optcli.pipeline.terms import terms_of
 from optcli.results import RecipeSummary, Report
 from optcli.store import Store
 
@@ -124,6 +125,7 @@ def _report(
         finished=_now(),
         exit_code=int(verdicts.exit_code(to_do, variants, errors)),
         protocol=measured.protocol,
+        judged_by=terms_of(recipe, store.digests).model_dump(mode="json"),
         variants=variants,
     )
 

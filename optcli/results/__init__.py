@@ -241,7 +241,8 @@ class RecipeSummary(Result):
 class Report(Result):
     """One build of one recipe. See `VariantReport` for the parts.
 
-    `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`, `accuracy`.
+    `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`, `accuracy`. `judged_by` is the record
+    of a `results.terms.Terms`: what a later gate must not find changed; None in reports older than it.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -255,6 +256,7 @@ class Report(Result):
     exit_code: int
     protocol: dict[str, Any] = Field(default_factory=dict)
     took_s: dict[str, float] = Field(default_factory=dict)
+    judged_by: dict[str, Any] | None = None
     variants: dict[str, VariantReport]
 
     def to_json(self) -> str:
