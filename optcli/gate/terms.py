@@ -26,6 +26,8 @@ _ACCURACY_BARS = {
     "confidence": +1,
     "target_isa": 0,
 }
+# Of `AccuracySettings`: all that says how much may be lost, and nothing of what is measured.
+ACCURACY_BARS = (*_ACCURACY_BARS, "preset")
 _SLO_BARS = ("p50_ms", "p95_ms", "p99_ms")
 _GROWTHS = ("max_size_growth", "max_memory_growth")
 _RULE = ("looks", "false_alarms", "robust", "max_seconds", "confirm")
@@ -43,7 +45,7 @@ def accepted(texts: Sequence[str]) -> frozenset[ChangeKind]:
                 place="--accept",
                 hint=f"{near}; {known}" if near.startswith("did") else known,
             )
-        found.add(name)  # type: ignore[arg-type]
+        found.add(name)
     return frozenset(found)
 
 
@@ -151,9 +153,7 @@ def _accuracy(before: AccuracySettings | None, now: AccuracySettings | None) -> 
     if before is None or now is None:
         if before != now:
             was, is_now = (each and each.metric for each in (before, now))
-            yield Change(
-                kind="bar", place="accuracy", before=was, after=is_now, tighter=before is None
-            )
+            yield Change(kind="bar", place="accuracy", before=was, after=is_now, tighter=before is None)
         return
     then, here = _resolved(before), _resolved(now)
     for name in then:
@@ -201,7 +201,8 @@ def _gate(before: GateSettings, now: GateSettings) -> Iterator[Change]:
         is_now: GateBar | None = getattr(now, name)
         place = f"gate.{name}"
         if was is None or is_now is None:
-            yield from _limit(f"{place}.limit", was and was.limit, is_now and is_now.limit)
+            limits = (None if each is None else each.limit for each in (was, is_now))
+            yield from _limit(f"{place}.limit", *limits)
             continue
         yield from _limit(f"{place}.limit", was.limit, is_now.limit)
         yield from _limit(f"{place}.margin", was.margin_or_default, is_now.margin_or_default)

@@ -12,7 +12,9 @@ from optcli.results.terms import Terms, VariantTerms
 
 def terms_of(recipe: Recipe, digests: FileDigests) -> Terms:
     """The terms of a recipe as its files are now. Raises `InputError` where a file is missing."""
-    code = {name: user_code.digest(r, recipe.folder, digests) for name, r in judging_code(recipe).items()}
+    code = {
+        name: user_code.digest(r, recipe.folder, digests) for name, r in judging_code(recipe).items()
+    }
     evaluation, preparation = None, None
     if "evaluation" in recipe.data:
         found = data.ingredients(recipe.data["evaluation"], recipe.folder, digests)

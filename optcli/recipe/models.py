@@ -130,9 +130,7 @@ REQUIRED = ("version", "name", "model", "inputs", "variants")
 
 def digest_of(recipe: Recipe) -> str:
     """Digest over the checked content, not over where the file lies or how it was written."""
-    content = recipe.model_dump(
-        mode="json", exclude={*_NOT_WRITTEN, "extends", "matrix", "plugins"}
-    )
+    content = recipe.model_dump(mode="json", exclude={*_NOT_WRITTEN, "extends", "matrix", "plugins"})
     for variant in content["variants"].values():
         variant.pop("extends")
         if variant["runner"]:

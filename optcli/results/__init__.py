@@ -241,8 +241,8 @@ class RecipeSummary(Result):
 class Report(Result):
     """One build of one recipe. See `VariantReport` for the parts.
 
-    `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`, `accuracy`. `judged_by` is the record
-    of a `results.terms.Terms`: what a later gate must not find changed; None in reports older than it.
+    `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`, `accuracy`. `judged_by` is
+    the record of a `results.terms.Terms`: what a later gate compares with; None in older reports.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")

@@ -68,8 +68,8 @@ class Comparison(Result):
     `change` is the growth as a fraction (0.05: 5 % slower or larger) with its 95 % interval, for an
     accuracy the loss in fractions; `limit` is what it is judged by, and growth by up to `slack`, in
     the figure's unit, never blocks. A comparison that does not block
-    is for information; one that was not `compared` has no figures, and says why. `pairs` counts launch pairs, `pair_changes` is the growth in each of them as it
-    was measured: what the rule decided from.
+    is for information; one that was not `compared` has no figures, and says why. `pairs` counts launch
+    pairs, `pair_changes` is the growth in each of them as it was measured: what the rule decided from.
     """
 
     metric: Metric
@@ -103,10 +103,12 @@ class GatedVariant(Result):
 
     `causes` says in words what may explain a difference, the most telling first; empty where nothing
     differs or nothing failed. `samples` are files beside the report with every call of both sides, the
-    first measurement and the one that confirmed it; none where nothing was timed.
+    first measurement and the one that confirmed it; none where nothing was timed. One that `is_new`
+    has no counterpart in the baseline.
     """
 
     runner: str
+    is_new: bool = False
     chosen: tuple[Choice, ...] = ()
     samples: tuple[str, ...] = ()
     comparisons: tuple[Comparison, ...] = ()

@@ -21,9 +21,9 @@ class VariantTerms(Result):
 class Terms(Result):
     """The terms of a judgement.
 
-    `evaluation` is how the samples are chosen and the digest of their `content` (files and labels), None
-    without evaluation data; `preparation` and `postprocess` are their settings. `code` holds digests of
-    the user's own files that judge, by what they are: `metric`, `postprocess`, `data.evaluation`.
+    `evaluation` is how the samples are chosen and the digest of their `content` (files and labels),
+    None without evaluation data; `preparation` and `postprocess` are their settings. `code` holds
+    digests of the user's own files that judge: `metric`, `postprocess`, `data.evaluation`.
     `threads` is what the recipe says under `latency`; `baseline` names its float variant.
     """
 

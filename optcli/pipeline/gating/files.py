@@ -125,4 +125,3 @@ def _shown(file: Path, there: CheckedOut) -> str:
         if real.is_relative_to(os.path.realpath(top)):
             return real.relative_to(os.path.realpath(top)).as_posix()
     return str(real)
-

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 from optcli import baselines
 from optcli.baselines import Baseline, CheckedOut
-from optcli.errors import MissingError, OptcliError
+from optcli.errors import (
+    InputError,
+    OptcliError,
+    RecipeError,
+    RunnerError,
+    StepError,
+    UsageError,
+    first_line,
+)
 from optcli.observer import Observer
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.gating import elsewhere, files
@@ -27,13 +35,14 @@ if TYPE_CHECKING:
     from optcli.pipeline.gating import Options
 
 _GIT = "git:"
+# What is wrong with a commit's recipe, model or data; not what this machine lacks.
+_ITS_OWN = (InputError, RecipeError, RunnerError, StepError, UsageError)
 
 
 class Origin(ABC):
     """A baseline before it is made: its terms are known, its artifacts may have to be built.
 
-    `terms` is None where nobody knows them, `recipe` where only a saved build is there. `unreadable`
-    says why the recipe of a commit cannot be read by this optcli.
+    `terms` is None where nobody knows them; `recipe` is that of a commit, where it can be read.
     """
 
     terms: Terms | None = None
@@ -128,8 +137,8 @@ class _Commit(Origin):
         try:
             self.recipe = load(there.recipe, options.overrides)
             self.terms = terms_of(self.recipe, store.digests)
-        except OptcliError as error:  # a recipe that this optcli refuses, or data that are gone
-            self.recipe, self._unreadable = None, _said(error)
+        except _ITS_OWN as error:  # a recipe that this optcli refuses, or data that are gone
+            self.recipe, self._unreadable = None, self._said(error)
 
     def suggested(self) -> tuple[str, ...]:
         if self.recipe is None:
@@ -139,32 +148,29 @@ class _Commit(Origin):
             if self._options.baseline_python is None:
                 return elsewhere.suggested(asked, self._settings, self._observer)
             return elsewhere.suggested_with(self._python(), asked, self._settings, self._log("suggest"))
-        except MissingError:
-            raise
-        except OptcliError as error:
-            self._unreadable = _said(error)
+        except _ITS_OWN as error:
+            self.recipe, self._unreadable = None, self._said(error)
             return ()
 
     def made(self, names: Sequence[str], packages: Sequence[str]) -> Baseline:
-        try:
-            if self._unreadable:
-                raise MadeNothing(self._unreadable)
-            asked = self._asked(names)
-            if self._options.baseline_python is None:
-                found = elsewhere.build(asked, self._settings, self._observer)
-            else:
-                python, log = self._python(), self._log("build")
-                found = elsewhere.build_with(python, asked, self._settings, self._observer, log)
-        except MissingError:  # this machine lacks something: nobody's change
-            raise
-        except OptcliError as error:
-            nothing = dict.fromkeys(names, _said(error))
-            found = Baseline("", {}, (), {}, None, nothing)
+        found = Baseline("", {}, (), {}, None, dict.fromkeys(names, self._unreadable))
+        if self.recipe is not None:
+            try:
+                found = self._built(names)
+            except _ITS_OWN as error:
+                found = replace(found, absent=dict.fromkeys(names, self._said(error)))
         absent = {
             name: f"it could not be built as it was at {self._origin}: {why}"
             for name, why in found.absent.items()
         }
         return replace(found, origin=self._origin, absent=absent)
+
+    def _built(self, names: Sequence[str]) -> Baseline:
+        asked = self._asked(names)
+        if self._options.baseline_python is None:
+            return elsewhere.build(asked, self._settings, self._observer)
+        python, log = self._python(), self._log("build")
+        return elsewhere.build_with(python, asked, self._settings, self._observer, log)
 
     def changes(self, now: Recipe) -> list[Change]:
         found = files.in_submodules(now, self._there, self._store.digests)
@@ -180,7 +186,9 @@ class _Commit(Origin):
     def _asked(self, names: Sequence[str]) -> elsewhere.Asked:
         place, options = str(self._there.recipe), self._options
         root = str(self._folder / "baseline")
-        return elsewhere.Asked(place, tuple(options.overrides), tuple(names), str(self._store.root), root)
+        return elsewhere.Asked(
+            place, tuple(options.overrides), tuple(names), str(self._store.root), root
+        )
 
     def _python(self) -> str:
         assert self._options.baseline_python is not None
@@ -189,10 +197,6 @@ class _Commit(Origin):
     def _log(self, what: str) -> Path:
         return self._folder / "logs" / f"baseline.{what}.log"
 
-
-class MadeNothing(OptcliError):
-    """The recipe of a commit could not be read: none of its variants is there."""
-
-
-def _said(error: OptcliError) -> str:
-    return f"{error.place}: {error.message}" if error.place else error.message
+    def _said(self, error: OptcliError) -> str:
+        """The first line, without the place of the worktree."""
+        return first_line(error).replace(f"{self._there.worktree}/", "")
