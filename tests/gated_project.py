@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
+import numpy as np
 from tiny_project import Heard
 
 from optcli import gate, latency
@@ -23,6 +25,27 @@ WILD = 0.123456
 def git(folder, *arguments):
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
+
+
+def write_separable(folder, count=80):
+    """Images of two classes, bright left or right, and a classifier that is always right."""
+    import onnx
+    from onnx import numpy_helper
+    from PIL import Image
+
+    shutil.rmtree(folder / "images")
+    generator = np.random.default_rng(0)
+    left = np.arange(4) < 2
+    for index in range(count):
+        place = folder / "images" / ("a", "b")[index % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        bright = left if index % 2 == 0 else ~left
+        pixels = generator.integers(0, 100, (4, 4, 3)) + 150 * bright[None, :, None]
+        Image.fromarray(pixels.astype(np.uint8)).save(place / f"{index:02}.png")
+    weight = np.stack([np.tile(left, 12), np.tile(~left, 12)], axis=1).astype(np.float32)
+    model = onnx.load(folder / "model.onnx")
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "weight"))
+    onnx.save(model, folder / "model.onnx")
 
 
 class Script:

@@ -69,7 +69,7 @@ def _missing(decision: Decision, rule: Rule) -> str:
     """What keeps it from both answers: the bounds that decide, beside the bars they must pass."""
     high, low = decision.high, decision.low
     most = _growth(high, "slower", "faster") if math.isfinite(high) else "anything"
-    least = _growth(low, "slower", "faster") if math.isfinite(low) else "anything"
+    least = _growth(low, "slower", "faster") if low > -1 else "anything"
     passes = f"a pass needs it to be surely less than {_percent(rule.limit)} slower, it may be {most}"
     fails = f"a failure surely more than {_percent(rule.margin)}, it may be {least}"
     return f"{passes}; {fails}"

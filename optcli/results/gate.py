@@ -176,7 +176,12 @@ class Entry(Result):
 
 @dataclass(frozen=True)
 class Trend:
-    """A figure over time on one machine; `steps` are indices at which it changed and stayed so."""
+    """A figure over time on one machine; `steps` are indices at which it changed and stayed so.
+
+    `fewest` is how many runs a step takes to be seen, before and after it together. `latest` is by how
+    much the last run lies off its level where fewer runs than a step needs have left it: nobody can
+    tell yet whether that stays.
+    """
 
     recipe: str
     variant: str
@@ -186,6 +191,19 @@ class Trend:
     machine: str
     entries: tuple[Entry, ...]
     steps: tuple[int, ...]
+    fewest: int = 0
+    latest: float | None = None
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are runs enough to see a step at all."""
+        return len(self.entries) >= self.fewest
+
+    @property
+    def change(self) -> float | None:
+        """The last run over the first, as a fraction; None of one run, or where the first is none."""
+        first, last = self.entries[0].value, self.entries[-1].value
+        return last / first - 1 if len(self.entries) > 1 and first > 0 else None
 
     @property
     def name(self) -> str:
