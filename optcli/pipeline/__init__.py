@@ -17,6 +17,7 @@ from optcli.pipeline.making import made_by, make, planned
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.preview import preview
+from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe
 from optcli.results import RecipeSummary, Report
 from optcli.store import Store
@@ -134,6 +135,7 @@ def _report(
         exit_code=int(end.code),
         exit_reason=end.reason,
         protocol=measured.protocol,
+        judged_by=terms_of(recipe, store.digests).model_dump(mode="json"),
         variants=variants,
     )
 

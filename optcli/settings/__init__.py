@@ -243,6 +243,12 @@ class GateSettings(Settings):
     confirm: bool = Field(False, description="repeat a failure independently; fail only if both do")
 
     @model_validator(mode="after")
+    def _judges_latency(self) -> Self:
+        if self.p50 is None and self.p95 is None:
+            raise ValueError("found p50: null beside p95: null, wanted a bar for one of them")
+        return self
+
+    @model_validator(mode="after")
     def _ascending(self) -> Self:
         if list(self.looks) != sorted(set(self.looks)):
             raise ValueError(f"wanted ascending numbers of pairs, found {list(self.looks)}")
