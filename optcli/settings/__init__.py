@@ -12,7 +12,7 @@ Dimension = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[A-Za-
 
 
 class Settings(BaseModel):
-    """Base of everything a recipe can say: frozen; an unknown key is an error, and so are inf and NaN."""
+    """Base of everything a recipe can say: frozen; unknown keys, inf and NaN are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
