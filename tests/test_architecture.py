@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "optcli"
 
 GROUND = {
     "errors", "observer", "artifact", "digest", "sample", "registry", "environment", "settings",
-    "results", "statistics", "user_code", "user_imports", "workers",
+    "results", "statistics", "user_code", "user_imports", "workers", "regular_files",
 }  # fmt: skip
 FORMATS_UP = {"passes", "runners", "sources", "data"}
 BUILD = {*FORMATS_UP, "recipe", "formats", "engines", "store", "latency", "accuracy"}

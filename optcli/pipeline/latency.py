@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,28 @@ from optcli.store import Store, key_of
 
 _KIND = "measurement"
 STEP = "latency"
-_CODE = tuple(
-    f"latency/{name}.py"
-    for name in (
-        *("feeds", "measure", "session", "takes", "plan", "process", "warming", "noise", "samples"),
-        *("summary", "launches", "doubts", "protocol", "quantiles"),
-    )
+_CODE = (
+    *(
+        f"latency/{name}.py"
+        for name in (
+            *("feeds", "measure", "session", "takes", "plan", "process", "warming", "noise", "samples"),
+            *("summary", "launches", "doubts", "protocol", "quantiles"),
+        )
+    ),
+    "pipeline/latency.py",
+    "statistics.py",
 )
+# A variant, the one that it is compared with, and the batch size.
+Pair = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
 class Found:
     """What was measured, by variant: rows, settings read back, speed-up over the parent, failures.
 
-    `quantiles` are for charts: a cached build draws them without reading the raw samples.
+    `ratios` holds every two variants that took turns with each other and were both fit, each two once;
+    ask `ratio` for one. `quantiles` are for charts: a cached build draws them without reading the raw
+    samples.
     """
 
     rows: dict[str, tuple[Latency, ...]] = field(default_factory=dict)
@@ -43,6 +52,18 @@ class Found:
     failures: dict[str, str] = field(default_factory=dict)
     protocol: dict[str, Any] = field(default_factory=dict)
     quantiles: dict[str, dict[int, list[float]]] = field(default_factory=dict)
+    ratios: dict[Pair, Estimate] = field(default_factory=dict)
+
+    def ratio(self, name: str, over: str, batch_size: int) -> Estimate | None:
+        """How many times as fast one variant is as another, from turns taken side by side.
+
+        Of whole calls. None where the two were not measured in one group, or either was not fit.
+        """
+        found = self.ratios.get((name, over, batch_size))
+        if found is not None:
+            return found
+        other = self.ratios.get((over, name, batch_size))
+        return None if other is None else _inverse(other)
 
 
 def measure(
@@ -66,7 +87,7 @@ def measure(
     ids = _ids(plan, variants, artifacts)
     ingredients = _ingredients(plan, variants, ids, feeds)
     ingredients["code"] = {
-        name: own_code(name, (*_CODE, "statistics.py"), store.digests)
+        name: own_code(name, _CODE, store.digests)
         for name in sorted({variant.runner_name for variant in variants})
     }
     key = key_of(ingredients)
@@ -177,10 +198,30 @@ def _to_record(measured: Measured, plan: Plan, ids: dict[str, str]) -> dict[str,
         "rows": {ids[name]: [row.model_dump() for row in rows] for name, rows in rows_of.items()},
         "effective": {ids[name]: opened.effective for name, opened in measured.opened.items()},
         "over_parent": over_parent,
+        "ratios": [
+            [ids[name], ids[over], size, estimate.model_dump()]
+            for (name, over, size), estimate in _ratios(measured).items()
+        ],
         "failures": {ids[name]: reason for name, reason in measured.failures.items()},
         "protocol": latency.protocol(measured),
         "quantiles": {ids[name]: sizes for name, sizes in quantiles(measured).items()},
     }
+
+
+def _ratios(measured: Measured) -> dict[Pair, Estimate]:
+    """Of every two variants that took turns with each other, the later one over the earlier one."""
+    found: dict[Pair, Estimate] = {}
+    for over, name in combinations(measured.names, 2):
+        for series in measured.of(name):
+            estimate = latency.speedup(measured, name, over, series.batch_size)
+            if estimate is not None:
+                found[name, over, series.batch_size] = estimate
+    return found
+
+
+def _inverse(ratio: Estimate) -> Estimate:
+    low, high = (None if bound is None else 1 / bound for bound in (ratio.high, ratio.low))
+    return Estimate(value=1 / ratio.value, low=low, high=high)
 
 
 def _of_record(record: dict[str, Any], ids: dict[str, str]) -> Found:
@@ -205,5 +246,10 @@ def _of_record(record: dict[str, Any], ids: dict[str, str]) -> Found:
         quantiles={
             name: {int(size): values for size, values in sizes.items()}
             for name, sizes in by_name("quantiles").items()
+        },
+        ratios={
+            (names[name], names[over], size): Estimate.model_validate(estimate)
+            for name, over, size, estimate in record["ratios"]
+            if name in names and over in names
         },
     )

@@ -12,9 +12,9 @@ Dimension = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[A-Za-
 
 
 class Settings(BaseModel):
-    """Base of everything a recipe can say: frozen, and an unknown key is an error."""
+    """Base of everything a recipe can say: frozen; an unknown key is an error, and so are inf and NaN."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class SymbolRange(Settings):
