@@ -16,10 +16,9 @@ from typing import Any
 
 from optcli import runners, workers
 from optcli.errors import OptcliError
-from optcli.latency import memory
+from optcli.latency import fitness, memory
 from optcli.latency.budget import budget
 from optcli.latency.fit import fit
-from optcli.latency.fitness import FLUCTUATING, NOT_FIT
 from optcli.latency.plan import Candidate
 from optcli.latency.sweep_plan import (
     LEAD_IN,
@@ -214,8 +213,8 @@ class _Run:
         assert p50 is not None
         flags = [] if p99 else [f"p99 n/a (n={len(times)}, needs {needed(0.99)})"]
         share = spread(times)
-        if share > FLUCTUATING:
-            word = "environment not fit" if share > NOT_FIT else "fluctuating"
+        if share > fitness.FLUCTUATING:
+            word = "environment not fit" if share > fitness.NOT_FIT else "fluctuating"
             flags.append(f"{word} (IQR/median {100 * share:.0f} %)")
         return SweepPoint(
             batch_size=size,
@@ -225,7 +224,7 @@ class _Run:
             samples=len(times),
             peak_memory_bytes=self.held_bytes[size] or None,
             spread=round(share, 4),
-            fit=share <= NOT_FIT,
+            fit=share <= fitness.NOT_FIT,
             flags=tuple(flags),
         )
 

@@ -51,6 +51,8 @@ def _pays(latency: Latency, base: Latency | None, least: float | None, baseline:
     if latency.speedup is not None and not unfit:
         return _over(latency.speedup, least or 1.0, baseline, blocking=blocking)
     why = f"it could not be measured beside {baseline}"
+    if base is not None:
+        why = f"it cannot be told now: launches do not agree how much it is; {_AGAIN}"
     if unfit:
         who = "of this variant" if not latency.fit else f"of {baseline}"
         who = "of both" if base is not None and not base.fit and not latency.fit else who

@@ -205,7 +205,8 @@ def test_too_few_calls_for_p99_are_said(run):
     assert "not decided" in found.budget.sentence
 
 
-def test_the_line_goes_without_points_that_other_work_disturbed(run):
+def test_the_line_goes_without_points_that_other_work_disturbed(run, monkeypatch):
+    monkeypatch.setattr("optcli.latency.fitness.NOT_FIT", 0.25)
     calls = {}
 
     def disturbed(size):

@@ -86,6 +86,12 @@ def test_a_disturbed_side_decides_no_speedup(mine, base, who, speedup):
     assert who in verdict.reason
 
 
+def test_where_launches_do_not_agree_it_is_said():
+    (verdict,) = verdicts([row(None)], NO_BAR, None, "eager", beside=[row(FOUR)])
+    assert verdict.outcome == "inconclusive"
+    assert verdict.reason.startswith("it cannot be told now: launches do not agree")
+
+
 def test_only_the_baseline_s_row_of_the_same_batch_size_counts():
     beside = [row(FOUR, batch_size=8, fit=False), row(FOUR)]
     (verdict,) = verdicts([row(FOUR)], NO_BAR, None, "eager", beside=beside)

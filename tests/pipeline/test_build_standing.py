@@ -1,12 +1,13 @@
 """How variants stand beside each other: parents, the fastest in fp32, absent baselines."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tiny_project import DATA, HEAD, want_a_gpu
 
 from optcli.digest import FileDigests
-from optcli.pipeline import standing
+from optcli.pipeline import latency, standing
 from optcli.pipeline.latency import Found
 from optcli.pipeline.parents import parent_of
 from optcli.pipeline.plan import plan
@@ -150,13 +151,7 @@ WITHOUT_BASELINE = (
 )
 
 
-@pytest.fixture
-def quiet(monkeypatch):
-    """Whatever the machine does beside the tests, it counts as quiet."""
-    monkeypatch.setattr("optcli.latency.doubts.NOT_FIT", float("inf"))
-
-
-def test_a_baseline_that_was_not_run_has_no_substitute(project, monkeypatch, quiet):
+def test_a_baseline_that_was_not_run_has_no_substitute(project, monkeypatch):
     want_a_gpu(project, monkeypatch)
     project.recipe(WITHOUT_BASELINE)
     report = project.build()
@@ -172,7 +167,7 @@ def test_a_baseline_that_was_not_run_has_no_substitute(project, monkeypatch, qui
     assert report.exit_reason.endswith("nothing is recommended")
 
 
-def test_without_its_baseline_an_accuracy_bar_is_not_passed(project, monkeypatch, quiet):
+def test_without_its_baseline_an_accuracy_bar_is_not_passed(project, monkeypatch):
     want_a_gpu(project, monkeypatch)
     project.recipe(WITHOUT_BASELINE, data=DATA)
     report = project.build()
@@ -183,13 +178,13 @@ def test_without_its_baseline_an_accuracy_bar_is_not_passed(project, monkeypatch
     assert report.variants["gpu"].verdicts == ()
 
 
-def test_without_its_baseline_a_wanted_speedup_is_undecided(project, monkeypatch, quiet):
+def test_without_its_baseline_a_wanted_speedup_is_undecided(project, monkeypatch):
     want_a_gpu(project, monkeypatch)
     project.recipe(WITHOUT_BASELINE, head=HEAD.replace("threads: 1}", "threads: 1, min_speedup: 1.1}"))
     assert project.build().exit_code == 5
 
 
-def test_a_report_holds_who_was_compared_with_whom(project, quiet):
+def test_a_report_holds_who_was_compared_with_whom(project):
     project.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n', data=DATA)
     report = project.build()
     copied = json.loads(report.to_json())["variants"]["copied"]
@@ -199,3 +194,43 @@ def test_a_report_holds_who_was_compared_with_whom(project, quiet):
     plain = report.variants["plain"]
     assert plain.accuracy.evaluated_on == report.variants["copied"].accuracy.evaluated_on is not None
     assert Report.model_validate_json(report.to_json()) == report
+
+
+@pytest.fixture
+def disturbed(monkeypatch):
+    """Builds as on a machine that was never quiet."""
+    measure = latency.measure
+
+    def unfit(*args):
+        found = measure(*args)
+        rows = {
+            name: tuple(row.model_copy(update={"fit": False, "speedup": None}) for row in each)
+            for name, each in found.rows.items()
+        }
+        return replace(found, rows=rows, ratios={})
+
+    monkeypatch.setattr(latency, "measure", unfit)
+
+
+TWO = '  plain: []\n  copied: {passes: ["./fakes.py:Copy"], gate: true}\n'
+
+
+def test_a_disturbed_machine_withholds_the_recommendation_and_fails_nothing(project, disturbed):
+    project.recipe(TWO, data=DATA)
+    report = project.build()
+    assert report.recommended is None
+    assert report.recommendations[1].withheld
+    assert "cannot be told now" in report.recommendation
+    assert (report.exit_code, report.exit_reason) == (
+        0,
+        "nothing that was asked is left open; the machine was too unsteady for a recommendation",
+    )
+
+
+@pytest.mark.parametrize("question", ["min_speedup", "slo: {p50_ms: 1000}", "slo: {p50_ms: 0.000001}"])
+def test_a_disturbed_machine_leaves_a_question_about_speed_open(project, disturbed, question):
+    head = HEAD.replace("threads: 1}", "threads: 1, min_speedup: 0.01}")
+    project.recipe(TWO, head=head if question == "min_speedup" else f"{HEAD}{question}\n")
+    report = project.build()
+    assert report.exit_code == 5
+    assert report.exit_reason.startswith("copied, marked gate, is undecided (s")

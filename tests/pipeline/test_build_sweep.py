@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from tiny_project import HEAD, Heard, Project
 
@@ -23,8 +21,7 @@ def built(project: Project) -> tuple[Report, list[str]]:
     return build(project.folder / "recipe.yaml", observer=heard, **place), heard.built
 
 
-def test_a_sweep_is_measured_shown_and_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["optcli.latency.sweep"], "NOT_FIT", float("inf"))
+def test_a_sweep_is_measured_shown_and_kept(project: Project) -> None:
     project.recipe("  plain: []\n", head=f"{SWEPT}slo: {{p99_ms: 1000}}\n")
     found, steps = built(project)
     swept = found.variants["plain"].sweep
@@ -52,7 +49,7 @@ def test_a_sweep_is_measured_shown_and_kept(project: Project, monkeypatch: pytes
 def test_a_disturbed_sweep_decides_nothing_and_is_not_kept(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["optcli.latency.sweep"], "NOT_FIT", -1.0)
+    monkeypatch.setattr("optcli.latency.fitness.NOT_FIT", -1.0)
     project.recipe("  plain: []\n", head=f"{SWEPT}slo: {{p99_ms: 1000}}\n")
     found, _ = built(project)
     swept = found.variants["plain"].sweep
