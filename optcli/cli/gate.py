@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from optcli.cli import options
+from optcli.cli import options, reports
 from optcli.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def command(
                 accept=accepted(accept),
             ),
             store=store,
-            artifacts=options.artifacts_root(artifacts),
+            artifacts=reports.root(artifacts),
             observer=progress,
         )
     finally:
