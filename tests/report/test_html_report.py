@@ -264,7 +264,7 @@ def test_all_calls_alike_are_still_a_curve():
 
 
 def test_tables_of_any_width_stay_in_their_own_box():
-    """A wide table scrolls in its box: nothing else of the page grows with it, and nothing is cut off."""
+    """A wide table scrolls in its box: the page does not grow with it, and nothing is cut off."""
     page = html.page(report(), QUANTILES)
     parsed = Parsed(page)
     boxes = [each for each in parsed.all("div") if each.get("class") == "scroll"]
