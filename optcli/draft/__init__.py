@@ -58,7 +58,12 @@ def draft(
         "source": source.model_dump(mode="json"),
         "inputs": [spec.model_dump(mode="json") for spec in inputs],
     }
-    found: dict[str, Any] = run("optcli.draft.looking:look", payload, timeout_s=_TIMEOUT_S)
+    found: dict[str, Any] = run(
+        "optcli.draft.looking:look",
+        payload,
+        timeout_s=_TIMEOUT_S,
+        confined=() if source.foreign else None,
+    )
     specs = tuple(TensorSpec.model_validate(spec) for spec in found["inputs"])
     images: Data | None = described(data, folder) if data is not None else None
     variants = offered(source.format, attention=found["attention"], calibrated=images is not None)

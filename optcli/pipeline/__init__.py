@@ -18,6 +18,7 @@ from optcli.pipeline.plan import Plan
 from optcli.pipeline.preview import preview
 from optcli.results import RecipeSummary, Report
 from optcli.store import Store
+from optcli.workers import confinement
 
 __all__ = ["build", "preview"]
 
@@ -116,7 +117,10 @@ def _report(
     recommended, sentence = report.recommend(variants, to_do.baseline)
     return Report(
         recipe=RecipeSummary(name=recipe.name, path=str(recipe.path), digest=recipe.digest),
-        environment=environment.describe(sorted(packages)),
+        environment={
+            **environment.describe(sorted(packages)),
+            "confinement": str(confinement.available()),
+        },
         baseline=to_do.baseline,
         recommended=recommended,
         recommendation=sentence,

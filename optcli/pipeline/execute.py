@@ -22,6 +22,7 @@ from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.plan import Plan, Step
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
+from optcli.sources import find as find_source
 from optcli.store import Entry, Store
 from optcli.workers import Child, ForkServer, spawn
 
@@ -240,10 +241,14 @@ class Execution:
         with suppress(OSError):
             log.parent.mkdir(parents=True, exist_ok=True)
             log.with_name("call.json").write_text(json.dumps(call, indent=1))
+        confined = (work,) if _is_foreign(call) else None
         if spawned:
-            child = spawn(call["function"], payload, log=log, environment=self._environment())
+            environment = self._environment()
+            child = spawn(
+                call["function"], payload, log=log, environment=environment, confined=confined
+            )
         else:
-            child = self._fork_server().start(call["function"], payload, log=log)
+            child = self._fork_server().start(call["function"], payload, log=log, confined=confined)
         self._running.add(child)
         try:
             with child:
@@ -294,6 +299,12 @@ def repeat_command(store: Store, key: str) -> str:
     """The command that carries out one recorded step again, into a folder of one's choice."""
     call = log_of(store, key).with_name("call.json")
     return f"{shlex.quote(sys.executable)} -m optcli.pipeline.step {shlex.quote(str(call))} NEW_FOLDER"
+
+
+def _is_foreign(call: Mapping[str, Any]) -> bool:
+    """Whether a call opens a file from elsewhere that holds no code: it needs to read, and no more."""
+    kind = call["payload"].get("kind")
+    return kind is not None and find_source(kind).foreign
 
 
 def _inputs(plan: Plan) -> list[dict[str, Any]]:

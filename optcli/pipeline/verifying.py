@@ -21,6 +21,7 @@ from optcli.recipe import Recipe, load
 from optcli.results import Accuracy, ArtifactSummary, RecipeSummary, Report, VariantReport
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
+from optcli.workers import confinement
 
 
 def verify(
@@ -184,7 +185,10 @@ def _report(
     packages = {name for subject, _ in subjects.values() for name in subject.runner.needs.packages}
     return Report(
         recipe=RecipeSummary(name=recipe.name, path=str(recipe.path), digest=recipe.digest),
-        environment=environment.describe(sorted(packages)),
+        environment={
+            **environment.describe(sorted(packages)),
+            "confinement": str(confinement.available()),
+        },
         baseline=baseline,
         recommended=None,
         recommendation="",

@@ -29,6 +29,7 @@ class OnnxSource(Source):
 
     format: ClassVar[Format] = Format.ONNX
     needs: ClassVar[Needs] = Needs(("onnx",))
+    foreign: ClassVar[bool] = True
 
     @property
     def file(self) -> Path:

@@ -64,7 +64,7 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     if "command" not in request.node.name:
         from optcli.draft.looking import look
 
-        monkeypatch.setattr("optcli.draft.run", lambda _, payload, timeout_s: look(payload, None))
+        monkeypatch.setattr("optcli.draft.run", lambda _, payload, **__: look(payload, None))
 
 
 @pytest.fixture
