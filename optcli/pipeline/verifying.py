@@ -28,6 +28,7 @@ from optcli.results import (
 )
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
+from optcli.workers import confinement
 
 
 def verify(
@@ -194,7 +195,10 @@ def _report(
     packages = {name for subject, _ in subjects.values() for name in subject.runner.needs.packages}
     return Report(
         recipe=RecipeSummary(name=recipe.name, path=str(recipe.path), digest=recipe.digest),
-        environment=environment.describe(sorted(packages)),
+        environment={
+            **environment.describe(sorted(packages)),
+            "confinement": str(confinement.available()),
+        },
         baseline=baseline,
         recommended=None,
         recommendation="",
