@@ -67,7 +67,7 @@ def against_parent(
 def _hint(
     parent: Runner, child: Runner, inputs: Sequence[TensorSpec], probe: Path | None, tolerance: float
 ) -> str:
-    """What to do about a difference; where the range of the inputs is not known, usual ones are tried."""
+    """What to do about a difference; where no range of the inputs is known, usual ones are tried."""
     wrong = "it is wrong for this model: try another exporter, opset or format"
     guessed = [spec for spec in inputs if spec.range is None and spec.dtype.startswith("float")]
     if probe is not None or not guessed:
