@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
+from optcli import paths
+
 
 class ExitCode(IntEnum):
     """What the process returns. Documented in the README; people's CI relies on it."""
@@ -55,7 +57,7 @@ class OptcliError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        where = f"{self.place}: " if self.place else ""
+        where = f"{paths.place(self.place)}: " if self.place else ""
         return f"{where}{self.message}" + (f"\n  hint: {self.hint}" if self.hint else "")
 
     def to_record(self) -> dict[str, Any]:
@@ -119,7 +121,8 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        file = paths.place(self.file)
+        where = f"{file}:{self.line}:{self.column}" if self.line else file
         text = f"{where}: {self.message}"
         return text + (f"\n  hint: {self.hint}" if self.hint else "")
 
@@ -165,14 +168,25 @@ def _subclasses(kind: type[OptcliError]) -> list[type[OptcliError]]:
     return found
 
 
+_MOST_LISTED = 50
+
+
 def did_you_mean(name: str, choices: Sequence[str]) -> str:
     """A hint that offers the nearest of `choices`, or lists them when none is near."""
     import difflib
 
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.55)
+    # Longer names are no slips of the pen, and comparing them takes seconds.
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.55) if len(name) <= 200 else []
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"one of: {', '.join(sorted(choices))}" if choices else ""
+    listed = sorted(choices)[:_MOST_LISTED]
+    more = f" and {len(choices) - len(listed)} more" if len(choices) > len(listed) else ""
+    return f"one of: {', '.join(listed)}{more}" if choices else ""
+
+
+def excerpt(text: str, most: int = 80) -> str:
+    """The beginning of a text that may be very long, with its length where something is left out."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
 def first_line(error: BaseException) -> str:

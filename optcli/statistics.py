@@ -201,6 +201,28 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float
     return mean, mean - reach, mean + reach
 
 
+def moderated_interval(
+    values: Sequence[float], usual_sd: float, weight: float, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Mean, lower and upper bound where the values are too few to tell their own spread.
+
+    Their variance is moderated by the usual one, which counts as `weight` degrees of freedom:
+    (weight * usual_sd^2 + (n - 1) * s^2) / (weight + n - 1), with Student's t of as many degrees (G. K.
+    Smyth, Linear models and empirical Bayes methods, Statistical Applications in Genetics and Molecular
+    Biology 3 (2004), article 3). A single value has the usual spread.
+    """
+    import numpy as np
+    from scipy.stats import t
+
+    x = np.asarray(values, dtype=float)
+    own = float(np.sum((x - np.mean(x)) ** 2))
+    degrees = weight + x.size - 1
+    error = math.sqrt((weight * usual_sd**2 + own) / degrees / x.size)
+    reach = float(t.ppf((1 + confidence) / 2, degrees)) * error
+    mean = float(np.mean(x))
+    return mean, mean - reach, mean + reach
+
+
 def spread(samples: ArrayLike) -> float:
     """Interquartile range over the median: 0.1 is called fluctuating, 0.25 not fit for a comparison."""
     return (percentile(samples, 0.75) - percentile(samples, 0.25)) / percentile(samples, 0.5)

@@ -18,7 +18,7 @@ name: tiny
 model: {source: "onnx:model.onnx"}
 inputs:
   - {name: image, dtype: float32, shape: [batch, 3, 4, 4], batch: {min: 1, opt: 2, max: 4}}
-latency: {rounds: 2, calls: 2, warmup: 1, max_seconds: 0.05, threads: 1}
+latency: {launches: 1, rounds: 2, calls: 2, warmup: 1, max_seconds: 0.05, threads: 1}
 """
 DATA = """\
 data:

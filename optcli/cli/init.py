@@ -9,6 +9,7 @@ import click
 
 from optcli.cli import options
 from optcli.errors import UsageError
+from optcli.paths import shown
 
 
 @click.command("init")
@@ -53,7 +54,7 @@ def command(
     made = draft(what, folder, inputs=read, weights=weights, data=data)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(made.recipe.replace("optcli build FILE", f"optcli build {out}"), "utf-8")
+        out.write_text(made.recipe.replace("optcli build FILE", f"optcli build {shown(out)}"), "utf-8")
         _schema_beside(out)
     for note in made.notes:
         click.echo(f"note: {note}", err=True)
@@ -63,7 +64,7 @@ def command(
     elif out is None:
         click.echo(made.recipe, nl=False)
     else:
-        click.echo(f"wrote {out}: optcli build {out}")
+        click.echo(f"wrote {shown(out)}: optcli build {shown(out)}")
 
 
 def _schema_beside(recipe: Path) -> None:

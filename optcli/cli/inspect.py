@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options
+from optcli.cli import options, reports
 
 
 @click.command("inspect")
@@ -17,13 +17,13 @@ from optcli.cli import options
 def command(target: str, artifacts: Path | None, as_json: bool) -> None:
     """Show what TARGET holds: inputs, outputs, operators by precision, parameters, operations, size.
 
-    TARGET is an artifact's folder, a model file (.onnx, .pt2, .pt, .xml, weights), a recipe, or
-    a variant of the last build: VARIANT or RECIPE/VARIANT. Operations are multiply-accumulates of
-    convolutions and matrix products at the smallest batch.
+    TARGET is an artifact's folder, a model file (.onnx, .ort, .pt2, .xml, TorchScript, weights), a
+    recipe, or a variant of the last build: VARIANT or RECIPE/VARIANT. Operations are
+    multiply-accumulates of convolutions and matrix products at the smallest batch.
     """
     from optcli import inspection
 
-    found = inspection.inspect(target, options.artifacts_root(artifacts))
+    found = inspection.inspect(target, reports.nearest(artifacts))
     if as_json:
         click.echo(found.model_dump_json(indent=2, by_alias=True))
     else:

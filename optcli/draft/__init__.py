@@ -12,13 +12,13 @@ from optcli.draft.text import written
 from optcli.draft.variants import offered
 from optcli.draft.wording import InputText, safe_name
 from optcli.errors import InputError, MissingError, UsageError
+from optcli.formats import model_files
 from optcli.settings import Settings, TensorSpec
 from optcli.workers import run
 
 __all__ = ["Draft", "InputText", "draft"]
 
 _TIMEOUT_S = 600.0
-_BY_SUFFIX = {".onnx": "onnx", ".pt2": "exported", ".pt": "torchscript"}
 
 
 class Draft(Settings):
@@ -62,7 +62,7 @@ def draft(
     specs = tuple(TensorSpec.model_validate(spec) for spec in found["inputs"])
     images: Data | None = described(data, folder) if data is not None else None
     variants = offered(source.format, attention=found["attention"], calibrated=images is not None)
-    of_file = kind in _BY_SUFFIX.values()
+    of_file = kind in ("onnx", "exported", "torchscript")
     name = safe_name(Path(target).stem if of_file else target)
     named = _relative(target, folder) if of_file or kind == "python" else target
     own = None if weights is None else _weights(weights, folder)
@@ -84,9 +84,11 @@ def _named(what: str) -> tuple[str, str]:
         return kind, target
     if ".py:" in what:
         return "python", what
-    by_suffix = _BY_SUFFIX.get(Path(what).suffix.lower())
-    if by_suffix in sources.names():
-        return str(by_suffix), what
+    format = model_files.format_of(Path(what))
+    if format in sources.names():
+        return str(format), what
+    if format is not None:
+        raise _begins_no_recipe(what, format)
     if not colon and what.isidentifier():
         hint = f"write torchvision:{what} or timm:{what}"
         raise UsageError(f"{what!r} does not say where the model comes from", place="WHAT", hint=hint)
@@ -94,6 +96,21 @@ def _named(what: str) -> tuple[str, str]:
     hint = "such as torchvision:resnet50, timm:resnet50, python:model.py:Net or model.onnx"
     raise UsageError(
         f"{what!r} is no model: wanted KIND:WHAT with a kind of {kinds}", place="WHAT", hint=hint
+    )
+
+
+def _begins_no_recipe(what: str, format: str) -> UsageError:
+    """The error for a model file that no source reads."""
+    if format == model_files.WEIGHTS:
+        return UsageError(
+            "these are weights without a network",
+            place=what,
+            hint=f"name the network too: optcli init torchvision:NAME --weights {what}",
+        )
+    return UsageError(
+        f"this is a finished {format} model, and recipes begin with what it was made of",
+        place=what,
+        hint=f"`optcli bench {what}` measures it; an .onnx, .pt2 or TorchScript file begins a recipe",
     )
 
 

@@ -1,4 +1,4 @@
-"""From what was built and measured to one report: statuses, verdicts, recommendation, exit code."""
+"""From what was built and measured to the report of one variant: its status and its verdicts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact
-from optcli.errors import ExitCode, OptcliError
+from optcli.errors import OptcliError
 from optcli.pipeline.execute import Done, log_of, repeat_command
 from optcli.pipeline.latency import Found, runner_options
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
@@ -70,7 +70,9 @@ def variant_report(
         runner={"name": variant.runner_name, "requested": options, **effective},
         latency=measured.rows.get(variant.name, ()),
         accuracy=judged.get(variant.name),
-        verdicts=() if problem else verdicts(variant, plan, measured, judged, failures),
+        verdicts=()
+        if problem or variant.unmeasurable
+        else verdicts(variant, plan, measured, judged, failures),
     )
 
 
@@ -110,6 +112,7 @@ def summary(name: str, artifact: Artifact) -> ArtifactSummary:
         path=name,
         precision=artifact.precision,
         size_bytes=artifact.size_bytes,
+        digest=artifact.digest,
     )
 
 
@@ -126,7 +129,7 @@ def verdicts(
     """
     is_baseline = variant.name == plan.baseline
     found: list[Verdict] = []
-    if variant.name not in judged and "evaluation" in plan.recipe.data and not variant.unmeasurable:
+    if variant.name not in judged and "evaluation" in plan.recipe.data:
         found.append(accuracy.unjudged(_no_baseline(plan, failures), plan.recipe.accuracy))
     if variant.name in judged:
         found.extend(
@@ -139,7 +142,7 @@ def verdicts(
             plan.recipe.slo,
             plan.baseline,
             is_baseline=is_baseline,
-            parent=measured.over_parent.get(variant.name),
+            beside=measured.rows.get(plan.baseline, ()),
         )
     )
     return tuple(found)
@@ -155,21 +158,6 @@ def _no_baseline(plan: Plan, failures: Mapping[str, OptcliError]) -> str:
     missing = planned and (planned.missing or planned.unmeasurable)
     why = f": {missing[0].what}" if missing else ": its steps failed"
     return f"the baseline {name} could not be evaluated{why}"
-
-
-def exit_code(
-    plan: Plan, variants: Mapping[str, VariantReport], errors: Mapping[str, OptcliError]
-) -> ExitCode:
-    """The one code of the build; `errors` holds what failed, by variant or step."""
-    codes = [error.exit_code for error in errors.values()]
-    codes += [ExitCode.MISSING for variant in plan.variants if variant.missing and variant.required]
-    for variant in variants.values():
-        for verdict in variant.verdicts:
-            if verdict.blocking and verdict.outcome == "reject":
-                codes.append(ExitCode.REJECTED)
-            if verdict.blocking and verdict.outcome == "inconclusive":
-                codes.append(ExitCode.INCONCLUSIVE)
-    return ExitCode.first_of(codes)
 
 
 def _step_summary(name: str, key: str, done: Done, store: Store) -> StepSummary:

@@ -41,6 +41,7 @@ def verify(
     jobs: int = 1,
     timeout_s: float = 3600.0,
     layers: str | None = None,
+    rejected: bool = True,
     store: Path | None = None,
     observer: Observer | None = None,
 ) -> Report:
@@ -49,8 +50,8 @@ def verify(
     The recipe gives inputs, `data.evaluation`, `accuracy` and `postprocess`; its model and variants are
     not looked at. `wanted` names runners: each file is judged in all of them that run it, by default in
     its format's own. A file that fails costs its row. Those that are rejected are compared with the
-    baseline layer by layer; `layers` names one, "" all. Raises `RecipeError`, `UsageError`,
-    `InputError` and `TrustError`.
+    baseline layer by layer, unless `rejected` is false; `layers` names one, "" all. Raises
+    `RecipeError`, `UsageError`, `InputError` and `TrustError`.
     """
     began = _now()
     observer = observer or Silent()
@@ -87,7 +88,7 @@ def verify(
         )
         found, failures = compare_all([subject for subject, _ in subjects.values()], baseline, around)
         judged = _report(subjects, baseline, read, found, failures, began)
-        names = to_look_into(judged, layers, "--layers")
+        names = to_look_into(judged, layers, "--layers", rejected=rejected)
         seeking = Seeking(read, kept, observer, remeasure, timeout_s)
         floats = subjects[baseline][0].artifact
         judged = seeking.into(

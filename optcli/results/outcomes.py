@@ -38,9 +38,17 @@ class Estimate(Result):
     high: float | None = None
 
 
+class Against(Result):
+    """How many times as fast something is as another variant, by turns taken side by side."""
+
+    variant: str
+    speedup: Estimate
+
+
 class Verdict(Result):
     """One answer, with its reason: an accuracy bar, a service level, advice such as "does not pay".
 
+    `over` names the variant that a speed was compared with, where that is not the baseline.
     `samples_needed` is how many samples would decide where these cannot; `runner` and `isa` say where
     an accuracy was found: the same file can be right in one runtime or CPU and wrong in another.
     """
@@ -51,6 +59,7 @@ class Verdict(Result):
     limit: float | None = None
     actual: float | None = None
     interval: tuple[float, float] | None = None
+    over: str | None = None
     samples_needed: int | None = None
     runner: str | None = None
     isa: str | None = None
@@ -166,7 +175,9 @@ class Accuracy(Result):
     that come out otherwise; None where that is not known, so that there are no bounds.
     `baseline_doubts` say why the baseline is nothing to compare with. `per_class` has the metric of
     every class. `isa` names the CPU's instructions for 8-bit sums, `full_range_weights` says whether
-    INT8 weights need those that do not saturate.
+    INT8 weights need those that do not saturate. `evaluated_on` is a digest of the evaluation samples,
+    of what makes values of outputs and of the metric: two accuracies can be subtracted where it is the
+    same.
     """
 
     metric: str | None
@@ -195,3 +206,4 @@ class Accuracy(Result):
     runner: str | None = None
     precision: str | None = None
     isa: str | None = None
+    evaluated_on: str | None = None

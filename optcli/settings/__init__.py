@@ -14,9 +14,9 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Settings(BaseModel):
-    """Base of everything a recipe can say: frozen, and an unknown key is an error."""
+    """Base of everything a recipe can say: frozen; an unknown key is an error, and so are inf and NaN."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class SymbolRange(Settings):
@@ -131,16 +131,17 @@ class SweepSettings(Settings):
 
 # What a mode sets where the recipe does not; `quick` has the defaults that the fields declare.
 _MODES: dict[str, dict[str, Any]] = {
-    "table": {"launches": 5, "calls": 5, "max_seconds": 30.0},
-    "gate": {"launches": 8, "calls": 5, "max_seconds": 20.0},
+    "table": {"launches": 5, "rounds": 8, "calls": 5, "max_seconds": 30.0},
+    "gate": {"launches": 8, "rounds": 8, "calls": 5, "max_seconds": 20.0},
 }
 
 
 class LatencySettings(Settings):
     """How latency is measured; the mode sets the defaults of all other settings.
 
-    `quick` opens each artifact once; `table`, for numbers to be cited, five times, each after warming
-    up until it is steady; `gate` warms up both sides of a comparison by the same number of calls.
+    `quick` opens each artifact three times; `table`, for numbers to be cited, five times, each after
+    warming up until it is steady; `gate` warms up both sides of a comparison by the same number of
+    calls. Where the machine was not quiet, `quick` and `table` add up to three launches.
     """
 
     mode: Literal["quick", "table", "gate"] = Field(
@@ -149,11 +150,13 @@ class LatencySettings(Settings):
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field((1,), min_length=1)
     threads: int | None = Field(None, ge=1, description="intra-op threads; default: the usable cores")
     launches: int = Field(
-        1, ge=1, le=100, description="fresh processes per artifact; quick 1, table 5, gate 8"
+        3, ge=1, le=100, description="fresh processes per artifact; quick 3, table 5, gate 8"
     )
-    rounds: int = Field(8, ge=2, description="interleaved rounds per launch and batch size")
+    rounds: int = Field(
+        4, ge=2, description="interleaved rounds per launch and batch size; table and gate 8"
+    )
     calls: int = Field(
-        16,
+        10,
         ge=2,
         description="timed calls per round at least, more where they are cheap, before the time cap; "
         "table and gate 5",
@@ -252,6 +255,12 @@ class GateSettings(Settings):
         0.10, ge=0, description="of the peak memory of its process; null: none"
     )
     confirm: bool = Field(False, description="repeat a failure independently; fail only if both do")
+
+    @model_validator(mode="after")
+    def _judges_latency(self) -> Self:
+        if self.p50 is None and self.p95 is None:
+            raise ValueError("found p50: null beside p95: null, wanted a bar for one of them")
+        return self
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from optcli.paths import shown
 from optcli.sources import Source
 
 
@@ -14,15 +15,15 @@ def problems(
     """What is wrong with the file, as `Source.problems` tells it; `what` is such as `an ONNX file`."""
     found = []
     if file.is_dir():
-        found.append(("source", f"{file} is a folder, wanted a file", "name the file in it"))
+        found.append(("source", f"{shown(file)} is a folder, wanted a file", "name the file in it"))
     elif not file.is_file():
         near = sorted(path.name for path in file.parent.glob("*") if path.suffix in suffixes)
         hint = (
             f"there are: {', '.join(near[:5])}" if near else "paths are relative to the recipe's folder"
         )
-        found.append(("source", f"there is no file {file}", hint))
+        found.append(("source", f"there is no file {shown(file)}", hint))
     elif file.stat().st_size == 0:
-        found.append(("source", f"{file} is empty", "copy or export the file again"))
+        found.append(("source", f"{shown(file)} is empty", "copy or export the file again"))
     if source.weights is not None:
         found.append(("weights", f"{what} brings its own weights", "remove `weights`"))
     if source.arguments:

@@ -10,6 +10,7 @@ from optcli.errors import InputError, OptcliError
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_weights
 from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
+from optcli.paths import shown
 from optcli.settings import TensorSpec
 from optcli.sources import SourceFacts
 
@@ -112,7 +113,7 @@ def weights_problem(folder: Path, weights: str) -> tuple[str, str, str] | None:
     """What is wrong with a weights file as far as a look at the folder can tell."""
     path = weights_path(folder, weights)
     if path.is_dir():
-        return "weights", f"{path} is a folder, wanted a file", "name the file inside it"
+        return "weights", f"{shown(path)} is a folder, wanted a file", "name the file inside it"
     if not path.is_file():
         near = sorted(
             file.name for file in path.parent.glob("*") if file.suffix in torch_weights.SUFFIXES
@@ -120,5 +121,5 @@ def weights_problem(folder: Path, weights: str) -> tuple[str, str, str] | None:
         hint = (
             f"there are: {', '.join(near[:5])}" if near else "paths are relative to the recipe's folder"
         )
-        return "weights", f"there is no file {path}", hint
+        return "weights", f"there is no file {shown(path)}", hint
     return None

@@ -13,9 +13,10 @@ from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError
+from optcli.formats import model_files
 from optcli.formats import onnx as onnx_format
 from optcli.settings import TensorSpec
-from optcli.sources import Source, SourceFacts, _declared
+from optcli.sources import Source, SourceFacts, _declared, _file
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -36,22 +37,7 @@ class OnnxSource(Source):
         return (self.folder / self.target).absolute()
 
     def problems(self) -> list[tuple[str, str, str]]:
-        found = []
-        if self.file.is_dir():
-            found.append(
-                ("source", f"{self.file} is a folder, wanted a file", "name the .onnx file in it")
-            )
-        elif not self.file.is_file():
-            near = ", ".join(sorted(path.name for path in self.file.parent.glob("*.onnx"))[:5])
-            hint = f"there are: {near}" if near else "paths are relative to the recipe's folder"
-            found.append(("source", f"there is no file {self.file}", hint))
-        elif self.file.stat().st_size == 0:
-            found.append(("source", f"{self.file} is empty", "copy or export the file again"))
-        if self.weights is not None:
-            found.append(("weights", "an ONNX file brings its own weights", "remove `weights`"))
-        if self.arguments:
-            found.append(("arguments", "an ONNX file takes no arguments", "remove `arguments`"))
-        return found
+        return _file.problems(self, self.file, "an ONNX file", model_files.suffixes(self.format))
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         data = {}

@@ -172,8 +172,8 @@ def test_background_objectness_and_given_labels():
 
 
 def test_nms_is_by_class_and_torchvisions():
-    torchvision = pytest.importorskip("torchvision")
     import torch
+    import torchvision
 
     generator = np.random.default_rng(0)
     corner = generator.uniform(0, 30, (200, 2))

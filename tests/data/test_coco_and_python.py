@@ -229,7 +229,6 @@ def test_several_inputs_and_images(code):
 
 @pytest.mark.slow
 def test_a_dataset_of_torch(code):
-    pytest.importorskip("torch")
     samples = opened(code, X, source="python:mine.py:tensors")
     assert [sample.target for sample in samples] == [5, 6, 7]
     assert samples[1].inputs["x"].tolist() == [4, 5, 6, 7]
@@ -326,7 +325,7 @@ def test_a_real_detector_on_real_boxes(shared, tmp_path):
         "split: {seed: 0, to: 0.5}, prepare: &p {letterbox: {size: 416, align: top_left}, "
         "channel_order: bgr}}\n"
         f"  evaluation: {data.format(shared, 'from: 0.9')}\n"
-        "latency: {rounds: 2, calls: 2, warmup: 1, max_seconds: 0.2}\n"
+        "latency: {launches: 1, rounds: 2, calls: 2, warmup: 1, max_seconds: 0.2}\n"
         "variants:\n  plain: []\n  openvino: [to_openvino]\n"
     )
     options = {"store": tmp_path / "store", "artifacts": tmp_path / "artifacts"}

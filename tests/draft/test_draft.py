@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from needs import needs
 from tiny_project import write_images, write_model
 
 from optcli import cli, environment
@@ -117,7 +118,7 @@ def write_program_and_script(place: Path) -> None:
 )
 def test_every_kind_of_model_gives_a_recipe_that_loads(place, what, inputs):
     if what.startswith("timm:"):
-        pytest.importorskip("timm", reason="timm is not installed")
+        needs("package", "timm")
     if what in ("program.pt2", "script.pt"):
         write_program_and_script(place)
     made = draft(what, place)

@@ -98,6 +98,7 @@ def test_grandchildren_go_with_their_worker(start):
     with start("start_a_grandchild") as child:
         pids = child.receive(20)["pids"]
         child.result(20)
+    assert pids
     assert all(gone(pid) for pid in pids)
 
 
