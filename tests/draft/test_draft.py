@@ -73,8 +73,6 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
         monkeypatch.setattr("optcli.draft.run", lambda _, payload, **__: look(payload, None))
         monkeypatch.setattr("optcli.draft.masks.run", lambda _, said, **__: masks.look(said, None))
-            "optcli.draft.masks.run", lambda _, payload, **__: masks.look(payload, None)
-        )
 
 
 @pytest.fixture
