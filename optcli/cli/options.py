@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from optcli.errors import UsageError
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 store = click.option(
@@ -39,7 +41,22 @@ timeout = click.option(
     show_default=True,
     help="Seconds that one step may take.",
 )
-recipe = click.argument("recipe", type=click.Path(path_type=Path))
+
+
+def _no_model(_: click.Context, __: click.Parameter, path: Path) -> Path:
+    """A model's file in the place of a recipe: said at once, and what to do with it."""
+    from optcli.formats import model_files
+
+    if path.suffix.lower() in model_files.SUFFIXES and path.is_file():
+        raise UsageError(
+            "this is a model file, wanted a recipe",
+            place=str(path),
+            hint=f"optcli init {path} --out recipe.yaml writes one; `optcli bench {path}` needs none",
+        )
+    return path
+
+
+recipe = click.argument("recipe", type=click.Path(path_type=Path), callback=_no_model)
 
 
 def verbose(function: Command) -> Command:

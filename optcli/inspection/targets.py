@@ -130,4 +130,8 @@ def _variant(target: str, artifacts: Path) -> Target:
         return _folder(target, named[-1].absolute())
     known = list(dict.fromkeys(path.parent.name for path in found))
     hint = did_you_mean(variant, known) if known else f"wanted {_WANTED}"
+    path = Path(target)
+    if path.suffix.lower() in (*model_files.SUFFIXES, ".yaml", ".yml"):  # a file was meant
+        near = sorted(each.name for each in path.parent.glob(f"*{path.suffix}"))[:5]
+        hint = f"there are: {', '.join(near)}" if near else f"wanted {_WANTED}"
     raise UsageError(f"there is no file, folder or variant {target!r}", place=target, hint=hint)
