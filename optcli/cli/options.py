@@ -70,3 +70,13 @@ def verbose(function: Command) -> Command:
     return click.option(
         "-v", "--verbose", count=True, expose_value=False, callback=begin, help="Say more, on stderr."
     )(function)
+
+
+def write(path: Path, text: str) -> None:
+    """Write what was asked for into a file. Raises `UsageError` where it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot be written: {error.strerror}", place=str(path), hint="name another file"
+        ) from error
