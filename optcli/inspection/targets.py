@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,8 @@ def _file(target: str, path: Path) -> Target:
     if suffix in (".yaml", ".yml"):
         load(path)
         return Target(target, "recipe", "recipe", path)
+    if not os.access(path, os.R_OK):
+        raise InputError("the file cannot be read", place=str(path), hint="look at its permissions")
     if suffix in model_files.SUFFIXES and path.stat().st_size == 0:
         raise InputError("the file is empty", place=str(path), hint="copy or export it again")
     format = model_files.format_of(path)

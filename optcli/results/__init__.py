@@ -274,7 +274,13 @@ class Report(Result):
                 place=str(path),
                 hint="run `optcli build RECIPE` first",
             ) from error
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise UsageError(
+                f"the report cannot be read: {error.strerror}",
+                place=str(path),
+                hint="look at its permissions, or name another report",
+            ) from error
+        except ValueError as error:
             raise UsageError(
                 f"this is not a readable report: {str(error).splitlines()[0]}",
                 place=str(path),

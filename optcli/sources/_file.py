@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,8 @@ def problems(
             f"there are: {', '.join(near[:5])}" if near else "paths are relative to the recipe's folder"
         )
         found.append(("source", f"there is no file {shown(file)}", hint))
+    elif not os.access(file, os.R_OK):
+        found.append(("source", f"{shown(file)} cannot be read", "look at its permissions"))
     elif file.stat().st_size == 0:
         found.append(("source", f"{shown(file)} is empty", "copy or export the file again"))
     if source.weights is not None:
