@@ -192,5 +192,5 @@ def _give(text: str, output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=False)
         return
-    output.write_text(text, encoding="utf-8")
+    options.write(output, text)
     click.echo(f"wrote {shown(output)}", err=True)

@@ -317,10 +317,15 @@ class Report(Result):
                 place=str(path),
                 hint="run `optcli build RECIPE` first",
             ) from error
-        except (OSError, ValueError) as error:
-            said = getattr(error, "strerror", None) or _first_wrong(error)
+        except OSError as error:
             raise UsageError(
-                f"this is not a readable report: {said}",
+                f"the report cannot be read: {error.strerror}",
+                place=str(path),
+                hint="look at its permissions, or name another report",
+            ) from error
+        except ValueError as error:
+            raise UsageError(
+                f"this is not a readable report: {_first_wrong(error)}",
                 place=str(path),
                 hint="run `optcli build RECIPE` to write it again",
             ) from error

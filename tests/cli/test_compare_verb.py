@@ -149,3 +149,10 @@ def test_other_machines_are_refused_unless_forced(reports, optcli, form):
     assert forced.code == 0
     assert "another CPU" in forced.out or form == "csv"
     assert form != "csv" or "False" in forced.out
+
+
+def test_a_file_that_cannot_be_written_is_named(place, optcli):
+    for verb in (("compare", "--output"), ("verify-accuracy", "--junit")):
+        said = optcli(*verb, place.folder / "gone" / "x.html")
+        assert said.code == 2
+        assert "gone/x.html: cannot be written: No such file or directory" in said.err

@@ -99,7 +99,7 @@ def test_a_long_value_is_cut(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    (
+    [
         "report.json",
         "Report.HTML",
         "logs",
@@ -116,7 +116,7 @@ def test_a_long_value_is_cut(tmp_path):
         "x y",
         "..",
         "",
-    ),  # fmt: skip
+    ],
 )
 def test_names_of_variants_that_collide(tmp_path, name):
     path = recipe(tmp_path, f"version: 1\nname: x\nvariants: {{'{name}': []}}\n")
