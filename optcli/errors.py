@@ -168,14 +168,25 @@ def _subclasses(kind: type[OptcliError]) -> list[type[OptcliError]]:
     return found
 
 
+_MOST_LISTED = 50
+
+
 def did_you_mean(name: str, choices: Sequence[str]) -> str:
     """A hint that offers the nearest of `choices`, or lists them when none is near."""
     import difflib
 
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.55)
+    # Longer names are no slips of the pen, and comparing them takes seconds.
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.55) if len(name) <= 200 else []
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"one of: {', '.join(sorted(choices))}" if choices else ""
+    listed = sorted(choices)[:_MOST_LISTED]
+    more = f" and {len(choices) - len(listed)} more" if len(choices) > len(listed) else ""
+    return f"one of: {', '.join(listed)}{more}" if choices else ""
+
+
+def excerpt(text: str, most: int = 80) -> str:
+    """The beginning of a text that may be very long, with its length where something is left out."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
 def first_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ alone, as torchvision leaves it, unless `orient` is true; of several frames the 
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
@@ -27,10 +28,14 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from optcli.errors import excerpt
 from optcli.settings import Settings
 
 Interpolation = Literal["nearest", "box", "bilinear", "bicubic", "lanczos"]
 Pixels = Annotated[int, Field(ge=1)]
+
+
+_FRACTION = re.compile(r"\d{1,15}(\.\d{1,15})?/\d{1,15}(\.\d{1,15})?", re.ASCII)
 
 
 def _pair(value: Any) -> Any:
@@ -45,10 +50,12 @@ def _listed(value: Any) -> Any:
 def _fraction(value: Any) -> Any:
     """`1/255` as written in YAML is text."""
     if isinstance(value, str) and "/" in value:
-        try:
-            return float(Fraction(value.replace(" ", "")))
-        except (ValueError, ZeroDivisionError):
-            raise ValueError(f"wanted a number or a fraction such as 1/255, found {value!r}") from None
+        text = value.replace(" ", "")
+        # No exponents: Fraction writes them out, a million digits where a million is asked for.
+        if _FRACTION.fullmatch(text) and float(text.partition("/")[2]):
+            return float(Fraction(text))
+        found = excerpt(value)
+        raise ValueError(f"wanted a number or a fraction such as 1/255, found {found!r}")
     return value
 
 
@@ -129,8 +136,8 @@ class Preparation(Settings):
     def _fits(self) -> Self:
         if self.letterbox and (self.resize or self.crop):
             raise ValueError("letterbox brings its own size: wanted no resize or crop beside it")
-        if any(value == 0 for value in self.std):
-            raise ValueError("std is divided by: wanted no 0 in it")
+        if any(value <= 0 for value in self.std):
+            raise ValueError("std is divided by: wanted numbers above 0")
         return self
 
     @model_serializer(mode="wrap")

@@ -24,7 +24,7 @@ class Split(Settings):
     or `seed` choose from.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     name: str | None = Field(None, min_length=1)
     file: str | None = Field(None, min_length=1, description="path, relative to the recipe")

@@ -116,7 +116,8 @@ def _looked(
             "source": asked.model_dump(mode="json"),
             "inputs": [spec.model_dump(mode="json") for spec in inputs],
         }
-        return dict(run("optcli.draft.looking:look", payload, timeout_s=_TIMEOUT_S))
+        confined = () if source.foreign else None
+        return dict(run("optcli.draft.looking:look", payload, timeout_s=_TIMEOUT_S, confined=confined))
 
     said = dict(source.arguments)
     classes = images.classes if images is not None and images.kind != "boxes" else None

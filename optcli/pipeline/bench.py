@@ -19,7 +19,7 @@ from optcli.pipeline.opening import Opened, find, open_all
 from optcli.results import ArtifactSummary, RecipeSummary, Report, VariantReport
 from optcli.settings import LatencySettings, TensorSpec
 from optcli.store import Store
-from optcli.workers import run
+from optcli.workers import confinement, run
 
 NAME = "bench"
 
@@ -143,7 +143,12 @@ def _report(
             runner={"name": candidate.runner, "requested": {"threads": settings.threads}, **effective},
             latency=mine,
             verdicts=latency.verdicts(
-                mine, settings, None, baseline, is_baseline=each.name == baseline
+                mine,
+                settings,
+                None,
+                baseline,
+                is_baseline=each.name == baseline,
+                beside=rows.get(baseline, ()),
             ),
         )
     failed = any(variant.status == "failed" for variant in variants.values())
@@ -151,7 +156,10 @@ def _report(
         recipe=RecipeSummary(
             name=NAME, path="", digest=of_value([each.artifact.digest for each in opened])
         ),
-        environment=environment.describe(sorted(packages)),
+        environment={
+            **environment.describe(sorted(packages)),
+            "confinement": str(confinement.available()),
+        },
         baseline=baseline,
         recommended=None,
         recommendation="",

@@ -26,6 +26,8 @@ from optcli.sources import Source
 from optcli.store import key_of
 
 _PACKAGE = Path(optcli.__file__).parent
+_DOTTED = re.compile(r"\boptcli(?:\.\w+)+")
+_FROM = re.compile(r"^\s*from (optcli[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -273,22 +275,23 @@ class _Context:
 
 
 def _with_shared(file: Path) -> list[Path]:
-    """A file of optcli, the private modules of its room that it needs, and those of `engines`."""
+    """A file of optcli and what it needs of formats, engines and its room's private modules."""
     found = [file]
     for each in found:  # which grows
-        text = each.read_text()
-        names = re.findall(r"^\s*from optcli\.\w+(?:\.| import )(_\w+)", text, re.MULTILINE)
-        shared = {file.with_name(f"{name}.py") for name in names} | _engines(text)
-        found.extend(sorted(shared.difference(found)))
+        found.extend(sorted(path for path in _named(each) if path not in found))
     return found
 
 
-def _engines(text: str) -> set[Path]:
-    """The modules of the room `engines` that a file imports, or names for another process to import."""
-    names = set(re.findall(r"\boptcli\.engines((?:\.\w+)+)", text))
-    for inside, imported in re.findall(
-        r"^\s*from optcli\.engines((?:\.\w+)*) import ([\w, ]+)", text, re.MULTILINE
-    ):
-        names |= {f"{inside}.{name}" for name in re.findall(r"\w+", imported)}
-    files = {_PACKAGE / "engines" / f"{name[1:].replace('.', '/')}.py" for name in names}
-    return {path for path in files if path.is_file()}
+def _named(file: Path) -> set[Path]:
+    """The modules that decide what `file` does and that it imports, or names for another process to."""
+    text = file.read_text(encoding="utf-8")
+    names = set(_DOTTED.findall(text))
+    for module, imported in _FROM.findall(text):
+        names |= {f"{module}.{name}" for name in re.findall(r"\w+", imported)}
+    paths = {_PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py") for name in names}
+    return {path for path in paths if _counts(path, file) and path.is_file()}
+
+
+def _counts(path: Path, importer: Path) -> bool:
+    room = path.relative_to(_PACKAGE).parts[0]
+    return room in ("engines", "formats") or (path.parent == importer.parent and path.name[0] == "_")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from optcli import regular_files
 from optcli.recipe.nodes import Node, Place, Problems
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import read
@@ -20,11 +21,13 @@ class Extending:
     """Reads a recipe and what it extends. Paths come out relative to the recipe's own folder.
 
     `complete` is false once a file could not be read: what is missing then is not the recipe's fault.
+    `read_from` are the files that were read.
     """
 
     def __init__(self, environment: Mapping[str, str], problems: Problems) -> None:
         self._environment, self._problems = environment, problems
         self._files = 0
+        self.read_from: list[Path] = []
         self.complete = True
 
     def read(
@@ -34,6 +37,7 @@ class Extending:
         before = len(self._problems)
         own = read(path, shown, self._problems, asked)
         self._files += 1
+        self.read_from.append(path)
         if own is None or not isinstance(own.value, dict):
             if own is not None or len(self._problems) == before:
                 self._no_mapping(own, shown)
@@ -41,7 +45,7 @@ class Extending:
             return None
         own = written_out(self._substituted(own))
         merged: Node | None = None
-        for parent in self._parents(own, path, shown, (*above, path.resolve())):
+        for parent in self._parents(own, path, shown, (*above, _resolved(path))):
             merged = parent if merged is None else merge(merged, parent)
         return own if merged is None else replace(merge(merged, own), place=own.place)
 
@@ -50,8 +54,9 @@ class Extending:
         if node is None:
             self._problems.add(Place(shown, 1, 1), "the recipe is empty", hint)
         else:
-            found = "a list" if isinstance(node.value, tuple) else repr(node.value)
-            self._problems.add(node.place, f"found {found}, wanted a mapping of keys", hint)
+            # Not what it says: whoever sees the message need not be who may read the file.
+            found = "a list" if isinstance(node.value, tuple) else "text"
+            self._problems.add(Place(shown, 1, 1), f"found {found}, wanted a mapping of keys", hint)
 
     def _substituted(self, recipe: Node) -> Node:
         """Everything but the matrix, whose own names are known only when it is written out."""
@@ -67,8 +72,9 @@ class Extending:
                 continue  # the check of the header says so
             parent = path.parent / item.value
             name = os.path.normpath(os.path.join(os.path.dirname(shown), item.value))
-            if parent.resolve() in above:
-                circle = " -> ".join(p.name for p in (*above, parent.resolve()))
+            resolved = _resolved(parent)
+            if resolved in above:
+                circle = " -> ".join(p.name for p in (*above, resolved))
                 self._problems.add(
                     item.place, f"the recipe extends itself: {circle}", "break the circle"
                 )
@@ -80,6 +86,14 @@ class Extending:
                 if node is not None:
                     found.append(_rebased(node.without("extends"), parent.parent, path.parent))
         return found
+
+
+def _resolved(path: Path) -> Path:
+    """The path without links; as it is where links lead in a circle or no file can have the name."""
+    try:
+        return path.resolve()
+    except (OSError, ValueError, RuntimeError):
+        return path
 
 
 def merge(below: Node, above: Node) -> Node:
@@ -105,7 +119,7 @@ def merge_runner(below: Node, above: Node) -> Node:
 
 def _rebased(recipe: Node, old: Path, new: Path) -> Node:
     """The paths of an extended recipe, relative to the folder of the recipe that extends it."""
-    if old.resolve() == new.resolve():
+    if _resolved(old) == _resolved(new):
         return recipe
 
     def moved(node: Node) -> Node:
@@ -158,6 +172,10 @@ def _passes_rebased(variant: Node, old: Path, new: Path) -> Node:
     return variant.with_items({"passes": replace(passes, value=items)})
 
 
+def _exists(path: Path) -> bool:
+    return regular_files.is_file(path) or regular_files.is_folder(path)
+
+
 _SCHEME = re.compile(r"[a-z][a-z0-9_]+:")
 
 
@@ -170,7 +188,7 @@ def rebased(text: str, old: Path, new: Path) -> str:
     scheme = match[0] if match else ""
     head, colon, name = text[len(scheme) :].partition(":")
     path = Path(head)
-    is_path = head.startswith(("./", "../")) or head.endswith(".py") or (old / path).exists()
+    is_path = head.startswith(("./", "../")) or head.endswith(".py") or _exists(old / path)
     if not head or path.is_absolute() or not is_path:
         return text
     moved = os.path.relpath(os.path.normpath(old / path), new)

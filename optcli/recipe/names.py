@@ -7,8 +7,9 @@ from pathlib import Path
 
 from optcli.errors import RecipeError
 from optcli.recipe.extending import Extending
+from optcli.recipe.naming import TAKEN_BY_RECIPES, name_problem
 from optcli.recipe.nodes import Place, Problems
-from optcli.recipe.sections import SAFE_NAME
+from optcli.recipe.wording import found
 
 
 def name_of(path: Path) -> str:
@@ -20,11 +21,13 @@ def name_of(path: Path) -> str:
     problems = Problems()
     node = Extending(os.environ, problems).read(path, str(path))
     name = node.get("name") if node is not None else None
-    if name is not None and isinstance(name.value, str) and SAFE_NAME.fullmatch(name.value):
-        return name.value
-    if not len(problems):
+    value = None if name is None else name.value
+    wrong: tuple[str, str] | None = ("wanted a name", "write name: NAME")
+    if isinstance(value, str):
+        wrong = name_problem(value, taken=TAKEN_BY_RECIPES)
+        if wrong is None:
+            return value
+    if not len(problems) and wrong is not None:
         place = name.place if name is not None else Place(str(path), 1, 1)
-        found = "nothing" if name is None else repr(name.plain())
-        message = f"name: found {found}, wanted a name that can be a folder's"
-        problems.add(place, message, "write name: NAME with letters, digits and _ . + -")
+        problems.add(place, f"name: found {found(value)}: {wrong[0]}", wrong[1])
     raise RecipeError(problems.in_order())

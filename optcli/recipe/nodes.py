@@ -12,7 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from optcli.errors import Problem
+from optcli.errors import Problem, excerpt
+
+# Values are cut where they are quoted; this is for what is put together of many.
+_MOST_SAID = 1000
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class Problems:
     def __init__(self) -> None:
         self._found: dict[tuple[Place, str], Problem] = {}
         self._files: dict[str, int] = {}
+        self._places: set[Place] = set()
 
     def reading(self, file: str) -> None:
         """Files come in the order in which they are read."""
@@ -98,12 +102,14 @@ class Problems:
 
     def add(self, place: Place, message: str, hint: str = "", *, kind: str = "") -> None:
         """Note a problem."""
+        message, hint = excerpt(message, _MOST_SAID), excerpt(hint, _MOST_SAID)
         problem = Problem(place.file, place.line, place.column, message, hint)
         self._found.setdefault((place, kind), problem)
+        self._places.add(place)
 
     def at(self, place: Place) -> bool:
         """Whether something is wrong at a place already."""
-        return any(known == place for known, _ in self._found)
+        return place in self._places
 
     def __len__(self) -> int:
         return len(self._found)

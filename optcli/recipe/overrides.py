@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from optcli.errors import did_you_mean
+from optcli.errors import did_you_mean, excerpt
 from optcli.recipe.nodes import Node, Place, Problems
 from optcli.recipe.reading import parse
 from optcli.recipe.shorthand import written_out
+from optcli.recipe.wording import found
 
 # Their keys are names that the recipe gives: one that it does not give is a slip of the pen.
 _NAMED = ("variants", "matrix", "data")
+_MOST_PARTS = 50
 
 
 def override(recipe: Node, text: str, problems: Problems) -> Node:
@@ -21,16 +23,22 @@ def override(recipe: Node, text: str, problems: Problems) -> Node:
     part of the key is a key of a mapping, a position in a list (from 0), or in a list of passes the
     name of one.
     """
-    place = Place(f"--set {text}", 0, 0)
+    place = Place(f"--set {excerpt(text)}", 0, 0)
     key, equals, written = text.partition("=")
     if not equals or not key.strip():
-        problems.add(place, f"found {text!r}, wanted KEY=VALUE", "such as --set latency.threads=2")
+        problems.add(
+            place, f"found {excerpt(text)!r}, wanted KEY=VALUE", "such as --set latency.threads=2"
+        )
         return recipe
     value = parse(written, place.file, problems, place) if written.strip() else Node(None, place)
     if value is None:
         return recipe
     if not isinstance(value.value, str | dict | tuple):
         value = replace(value, text=written.strip())  # where text is wanted, it was text
+    if key.count(".") >= _MOST_PARTS:
+        message = f"the key has {key.count('.') + 1} parts, wanted at most {_MOST_PARTS}"
+        problems.add(place, message, "name a value that the recipe can have")
+        return recipe
     if key.split(".")[0] == "extends":
         problems.add(place, "extends cannot be set here", "write it in the recipe")
         return recipe
@@ -54,7 +62,7 @@ def _set(node: Node, path: str, above: str, value: Node) -> Node:
         return _set_item(node, path, above, value)
     if not isinstance(node.value, dict):
         raise _NoSuchKeyError(
-            f"{above!r} is {node.value!r} and has no {path!r} within", f"set {above!r}"
+            f"{above!r} is {found(node.value)} and has no {excerpt(path)!r} within", f"set {above!r}"
         )
     part, rest = _first_part(node, path)
     if part not in node.value and rest and above in _NAMED:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optcli.errors import did_you_mean
+from optcli import regular_files
+from optcli.errors import did_you_mean, excerpt
 from optcli.recipe.nodes import Node, Place, Problems
 
 # Far more than any recipe needs: what lies beyond is a mistake or an attack.
 _MOST_BYTES = 256 * 1024
 _MOST_NODES = 50_000
 _MOST_DEPTH = 50
+_MOST_CHARACTERS = 4096
+_MOST_INTEGER = 2**63
+_MOST_DIGITS = 200
+# Control characters but tab and line ends, and halves of surrogate pairs: in no name, no path, no text.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _CORE = "tag:yaml.org,2002:"
 
 
@@ -24,16 +31,22 @@ def read(path: Path, shown: str, problems: Problems, asked: Place | None = None)
     """
     problems.reading(shown)
     place = asked or Place(shown, 1, 1)
-    if path.is_dir():
-        problems.add(place, f"{shown} is a folder, wanted a recipe file", _beside(path, ""))
-        return None
-    if not path.exists():
-        problems.add(place, f"there is no file {shown}", _beside(path.parent, path.name))
+    name = excerpt(shown)
+    if regular_files.is_folder(path):
+        problems.add(place, f"{name} is a folder, wanted a recipe file", _beside(path, ""))
         return None
     try:
-        data = path.read_bytes()
+        data = regular_files.read(path, _MOST_BYTES)
+    except FileNotFoundError:
+        problems.add(place, f"there is no file {name}", _beside(path.parent, path.name))
+        return None
     except OSError as error:
-        problems.add(place, f"{shown} cannot be read: {error.strerror}", "check its permissions")
+        hint = (
+            "name a recipe: a text file in YAML"
+            if error.errno != errno.EACCES
+            else "check its permissions"
+        )
+        problems.add(place, f"{name} cannot be read: {error.strerror}", hint)
         return None
     text = _decoded(data, shown, problems)
     if text is None:
@@ -42,17 +55,13 @@ def read(path: Path, shown: str, problems: Problems, asked: Place | None = None)
 
 
 def _beside(folder: Path, name: str) -> str:
-    if not folder.is_dir():
-        return f"there is no folder {folder} either"
+    if not regular_files.is_folder(folder):
+        return f"there is no folder {excerpt(str(folder))} either"
     found = sorted(p.name for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))[:10]
     return did_you_mean(name, found) if found else "name a YAML file"
 
 
 def _decoded(data: bytes, shown: str, problems: Problems) -> str | None:
-    if len(data) > _MOST_BYTES:
-        size = f"{len(data)} bytes, wanted at most {_MOST_BYTES}"
-        problems.add(Place(shown, 1, 1), f"the recipe has {size}", "name a recipe, not a data file")
-        return None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -86,7 +95,12 @@ def parse(text: str, shown: str, problems: Problems, fixed: Place | None = None)
         problems.add(fixed or Place(shown, 1, 1), "the YAML is nested too deeply", "flatten it")
         return None
     except YAMLError as error:
-        problems.add(fixed or Place(shown, 1, 1), f"this is not YAML: {error}", "mend the syntax")
+        message = f"this is not YAML: {excerpt(str(error), 200)}"
+        problems.add(fixed or Place(shown, 1, 1), message, "mend the syntax")
+        return None
+    except Exception as error:  # the parser stumbles over some texts, such as "\\U00110000"
+        message = f"this is not YAML: {type(error).__name__} while reading it"
+        problems.add(fixed or Place(shown, 1, 1), message, "look at escapes such as \\U and at tags")
         return None
     if composed is None:
         return None
@@ -105,7 +119,7 @@ def _position(text: str, shown: str, index: int) -> Place:
 def _syntax(error: Any, lines: list[str]) -> tuple[str, str]:
     """What a YAML error says and what mends it."""
     line = lines[0] if lines else ""
-    problem = " ".join((error.problem or error.context or "wrong syntax").split())
+    problem = excerpt(" ".join((error.problem or error.context or "wrong syntax").split()), 200)
     if "'\\t'" in problem or "\t" in line[: len(line) - len(line.lstrip())]:
         return "found a tab, wanted spaces", "indent with spaces"
     if "another document" in problem:
@@ -164,12 +178,7 @@ class _Converter:
         known = tag.removeprefix(_CORE)
         if isinstance(yaml.value, str):
             if tag.startswith(_CORE) and known in _SCALARS:
-                try:
-                    return Node(_SCALARS[known](yaml.value), place)
-                except (ValueError, KeyError):
-                    message = f"found {yaml.value!r}, wanted what its tag !!{known} says"
-                    self._problems.add(place, message, "remove the tag")
-                    return Node(yaml.value, place)
+                return Node(self._scalar(known, yaml.value, place), place)
         elif known in ("seq", "map"):
             if known == "map":
                 return Node(self._mapping(yaml, depth), place)
@@ -177,6 +186,24 @@ class _Converter:
         shown = f"!!{known}" if tag.startswith(_CORE) else tag
         self._problems.add(place, f"found the tag {shown}, wanted plain YAML", "remove the tag")
         return Node(None, place)
+
+    def _scalar(self, tag: str, text: str, place: Place) -> Any:
+        """A scalar's value; null where it is refused, which is noted."""
+        refused = _refusal(text)
+        if refused is not None:
+            self._problems.add(place, *refused)
+            return None
+        try:
+            value = _SCALARS[tag](text)
+        except (ValueError, KeyError):
+            message = f"found {excerpt(text)!r}, wanted what its tag !!{tag} says"
+            self._problems.add(place, message, "remove the tag")
+            return text
+        if isinstance(value, int) and abs(value) >= _MOST_INTEGER:
+            message = f"found {excerpt(text, 20)}, wanted a number that fits into 64 bits"
+            self._problems.add(place, message, "write a smaller number, or put it in quotes")
+            return None
+        return value
 
     def _mapping(self, yaml: Any, depth: int) -> dict[str, Node]:
         own: dict[str, Node] = {}
@@ -187,11 +214,13 @@ class _Converter:
                 self._problems.add(
                     place, "found a list or mapping as a key, wanted text", "write a name"
                 )
+            elif (refused := _refusal(key.value)) is not None:
+                self._problems.add(place, *refused)
             elif str(key.tag) == f"{_CORE}merge":
                 merged = {**self._merged(value, depth), **merged}
             elif key.value in own:
                 first = own[key.value].start
-                message = f"the key {key.value!r} is here again (first in line {first.line})"
+                message = f"the key {excerpt(key.value)!r} is here again (first in line {first.line})"
                 self._problems.add(place, message, "remove one of the two")
             else:
                 own[key.value] = replace(self.node(value, depth + 1), key=place)
@@ -205,8 +234,21 @@ class _Converter:
         return {name: item for part in reversed(parts) for name, item in part.items()}
 
 
+def _refusal(text: str) -> tuple[str, str] | None:
+    """What is wrong with a text wherever it stands: message and hint."""
+    if len(text) > _MOST_CHARACTERS:
+        message = f"found text of {len(text)} characters, wanted at most {_MOST_CHARACTERS}"
+        return message, "keep it in a file"
+    unprintable = _UNPRINTABLE.search(text)
+    if unprintable is not None:
+        return f"the text holds the character U+{ord(unprintable[0]):04X}", "remove it"
+    return None
+
+
 def _integer(text: str) -> int:
     digits = text.replace("_", "")
+    if len(digits) > _MOST_DIGITS:  # Python itself refuses thousands, and with other words
+        return _MOST_INTEGER
     return int(digits, 10 if digits.lstrip("+-").isdigit() else 0)
 
 
@@ -233,4 +275,8 @@ def scalar(text: str) -> Any:
 
     tag = VersionedResolver().resolve(ScalarNode, text, (True, False)) if text else ""
     known = str(tag).removeprefix(_CORE)
-    return _SCALARS[known](text) if known in ("int", "float", "bool") else text
+    try:
+        value = _SCALARS[known](text) if known in ("int", "float", "bool") else text
+    except ValueError:  # looks like a number and is none
+        return text
+    return text if isinstance(value, int) and abs(value) >= _MOST_INTEGER else value

@@ -9,8 +9,9 @@ from pathlib import Path
 from optcli import data, sources, user_code
 from optcli.artifact import Format
 from optcli.data import DataSettings
-from optcli.errors import UsageError, did_you_mean
+from optcli.errors import UsageError, did_you_mean, excerpt
 from optcli.recipe.models import KEYS, REQUIRED, ROLES, Header, ModelSettings
+from optcli.recipe.naming import TAKEN_BY_RECIPES, name_problem
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.wording import allowed_keys, checked, found, unknown_keys
 from optcli.settings import (
@@ -24,7 +25,6 @@ from optcli.settings import (
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.postprocess import PostprocessSettings
 
-SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}(?<!\.)")
 _SETTINGS: dict[str, type[Settings]] = {
     "latency": LatencySettings,
     "accuracy": AccuracySettings,
@@ -116,7 +116,7 @@ def _top(recipe: Node, problems: Problems) -> None:
         if key not in KEYS:
             belongs = [name for name, kind in _BELOW.items() if key in allowed_keys(kind)]
             hint = f"did you mean {belongs[0]}.{key}?" if belongs else did_you_mean(key, KEYS)
-            problems.add(node.start, f"unknown key {key!r}", hint)
+            problems.add(node.start, f"unknown key {found(key)}", hint)
         elif node.value is None and key not in Header.model_fields:
             hint = "give it a value, or remove the key"
             problems.add(node.place, f"{key}: found nothing, wanted its settings", hint)
@@ -137,8 +137,9 @@ def _header(recipe: Node, problems: Problems) -> Header | None:
             _header_field(recipe, name, node, problems)
         return None
     header = checked(Header, recipe.without(*(k for k in recipe.value if k not in known)), problems)
-    if header is not None and not SAFE_NAME.fullmatch(header.name):
-        _unsafe(known["name"], "name", header.name, problems)
+    wrong = name_problem(header.name, taken=TAKEN_BY_RECIPES) if header is not None else None
+    if header is not None and wrong is not None:
+        problems.add(known["name"].place, f"name: {found(header.name)}: {wrong[0]}", wrong[1])
         return None
     return header
 
@@ -146,12 +147,6 @@ def _header(recipe: Node, problems: Problems) -> Header | None:
 def _header_field(recipe: Node, name: str, node: Node, problems: Problems) -> None:
     filled = {"version": Node(1, recipe.place), "name": Node("x", recipe.place), name: node}
     checked(Header, Node(filled, recipe.place), problems)
-
-
-def _unsafe(node: Node, what: str, name: str, problems: Problems) -> None:
-    message = f"{what}: found {name!r}, wanted a name that can be a folder's"
-    safe = re.sub(r"[^A-Za-z0-9_.+-]+", "-", name).strip("-.") or "model"
-    problems.add(node.place, message, f"write {safe!r}: letters, digits and _ . + -")
 
 
 def _model(
@@ -167,9 +162,9 @@ def _model(
     kind, colon, target = model.source.partition(":")
     if not colon or not target:
         example = f"torchvision:{kind}" if kind.isidentifier() else "torchvision:resnet50"
-        message = f"model.source: found {model.source!r}, wanted KIND:WHAT"
+        message = f"model.source: found {found(model.source)}, wanted KIND:WHAT"
         known = ", ".join(sources.names())
-        problems.add(source.place, message, f"such as {example}; kinds are {known}")
+        problems.add(source.place, message, f"such as {excerpt(example)}; kinds are {known}")
         return None, None
     try:
         found_kind = sources.find(kind)

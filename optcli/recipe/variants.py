@@ -9,13 +9,15 @@ from typing import Any
 
 from optcli import passes, registry, runners, user_code
 from optcli.digest import of_value
-from optcli.errors import did_you_mean
+from optcli.errors import did_you_mean, excerpt
 from optcli.recipe.extending import merge_runner
 from optcli.recipe.models import PassUse, RunnerUse, Variant, VariantSettings
+from optcli.recipe.naming import TAKEN, name_problem
 from optcli.recipe.nodes import Node, Problems
-from optcli.recipe.sections import SAFE_NAME
 from optcli.recipe.wording import allowed_keys, checked, found
 
+# Each of a row is merged with all before it; people write two or three.
+_MOST_EXTENDED = 50
 _KEYS = tuple(Variant.model_fields)
 
 
@@ -41,9 +43,8 @@ class Variants:
     def _names(self, nodes: Mapping[str, Node]) -> None:
         seen: dict[str, str] = {}
         for name, node in nodes.items():
-            if not SAFE_NAME.fullmatch(name):
-                message = f"found the variant name {name!r}, wanted one that can be a folder's"
-                self._problems.add(node.start, message, "use letters, digits and _ . + -")
+            if (wrong := name_problem(name, taken=TAKEN)) is not None:
+                self._problems.add(node.start, f"the variant name {found(name)}: {wrong[0]}", wrong[1])
             elif name.lower() in seen:
                 other = seen[name.lower()]
                 message = f"the variants {other!r} and {name!r} differ in capitals only"
@@ -57,16 +58,16 @@ class Variants:
             hint = (
                 "write [] for a variant without passes"
                 if node.value is None
-                else f"write [{node.value}]"
+                else f"write [{excerpt(str(node.value))}]"
             )
             add(node.place, f"found {found(node.value)}, wanted a list of passes", hint)
             return False
         for key, item in node.items():
             if key not in _KEYS:
-                add(item.start, f"unknown key {key!r} in a variant", self._belongs(key))
+                add(item.start, f"unknown key {found(key)} in a variant", self._belongs(key))
         listed = node.get("passes")
         if listed is not None and not isinstance(listed.value, tuple):
-            names = (
+            names = excerpt(
                 ", ".join(listed.value) if isinstance(listed.value, dict) else str(listed.value or "")
             )
             message = f"passes: found {found(listed.value)}, wanted a list of passes"
@@ -109,7 +110,8 @@ class Variants:
             return None
         if len(item.value) > 1:
             name, *others = item.value
-            message = f"found {len(item.value)} keys ({', '.join(item.value)}), wanted one pass"
+            keys = excerpt(", ".join(item.value))
+            message = f"found {len(item.value)} keys ({keys}), wanted one pass"
             if item.value[name].value in (None, {}):
                 hint = f"indent its options further: {{{name}: {{{others[0]}: ...}}}}"
             else:
@@ -118,8 +120,8 @@ class Variants:
             return None
         ((name, options),) = item.value.items()
         if not isinstance(options.value, dict):
-            message = f"{name}: found {found(options.value)}, wanted a mapping of options"
-            add(options.place, message, f"write {{{name}: {{OPTION: VALUE}}}}")
+            message = f"{excerpt(name)}: found {found(options.value)}, wanted a mapping of options"
+            add(options.place, message, f"write {{{excerpt(name)}: {{OPTION: VALUE}}}}")
             return None
         return self._named(name, options, item)
 
@@ -143,7 +145,7 @@ class Variants:
         offered = registry.entry_points("optcli.passes").get(name)
         if offered is not None:
             return use.model_copy(update={"reference": offered})
-        self._problems.add(place, f"unknown pass {name!r}", did_you_mean(name, self._known()))
+        self._problems.add(place, f"unknown pass {found(name)}", did_you_mean(name, self._known()))
         return None
 
     def _place(self, item: Node, name: str, options: Node) -> str:
@@ -214,15 +216,20 @@ class _Resolving:
         parent = extends.value
         if parent not in self.nodes:
             hint = did_you_mean(parent, [other for other in self.nodes if other != name])
-            self.problems.add(extends.place, f"extends an unknown variant {parent!r}", hint)
+            self.problems.add(extends.place, f"extends an unknown variant {found(parent)}", hint)
             return own
         if parent in (*below, name):
-            circle = " -> ".join((*below, name, parent))
+            circle = excerpt(" -> ".join((*below, name, parent)), 300)
             if not any(self.problems.at(place) for place in self._extends((*below, name))):
                 message = f"variants extend each other in a circle: {circle}"
                 self.problems.add(extends.place, message, "break the circle")
             return own
         if parent not in self.sound:
+            return own
+        if len(below) >= _MOST_EXTENDED:
+            if not any(self.problems.at(place) for place in self._extends((*below, name))):
+                message = f"more than {_MOST_EXTENDED} variants extend each other in a row"
+                self.problems.add(extends.place, message, "extend fewer")
             return own
         return _stacked(self.node(parent, (*below, name)), own)
 

@@ -10,10 +10,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from optcli.errors import did_you_mean
+from optcli.errors import did_you_mean, excerpt
 from optcli.recipe.hints import hint_for
+from optcli.recipe.mistaken import mistaken
 from optcli.recipe.nodes import Node, Problems
 
+_MOST_QUOTED = 80
+_MOST_SAID = 300
 Model = TypeVar("Model", bound=BaseModel)
 
 _WANTED = {
@@ -88,7 +91,8 @@ def errors_in(model: type[BaseModel], data: Any) -> list[Any]:
             and one["loc"] not in known
             and isinstance(one["input"], str | int | float)
         )
-    return errors
+    known = {one["loc"] for one in errors}
+    return errors + [one for one in mistaken(model, data) if one["loc"] not in known]
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,7 @@ def _unknown(
     key = str(error["loc"][-1])
     allowed = allowed_keys(model, error["loc"][:-1])
     owner = _name(at.path[:-1], where)
-    message = f"unknown key {key!r}" + (f" in {owner}" if owner else "")
+    message = f"unknown key {found(key)}" + (f" in {owner}" if owner else "")
     hint = did_you_mean(key, allowed) or "it has no options: remove the key"
     problems.add(at.node.start, message, hint, kind=kind)
 
@@ -173,7 +177,7 @@ def _said(group: Sequence[Any], node: Node, path: tuple[Any, ...], where: str) -
     name = _name(path, where)
     label = f"{name}: " if name else ""
     if error["type"] in ("value_error", "assertion_error"):
-        said = str(error["ctx"]["error"])
+        said = excerpt(str(error["ctx"]["error"]), _MOST_SAID)
         hint = "change one of them" if " <" in said or "beside" in said else "write it as wanted"
         return f"{label}{said}", hint
     wants = dict.fromkeys(
@@ -210,15 +214,25 @@ def found(value: Any, wanted: str = "") -> str:
     if isinstance(value, list | tuple):
         return "a list" if value else "an empty list"
     if isinstance(value, str):
-        return f"{value!r} (text)" if "number" in wanted or "true" in wanted else repr(value)
+        quoted = _quoted(value)
+        return f"{quoted} (text)" if "number" in wanted or "true" in wanted else quoted
     return f"{value} (a number)" if wanted == "text" else str(value)
+
+
+def _quoted(text: str) -> str:
+    """A text as it would stand in quotes, cut where it is long."""
+    return (
+        repr(text)
+        if len(text) <= _MOST_QUOTED
+        else f"{text[:_MOST_QUOTED]!r}… ({len(text)} characters)"
+    )
 
 
 def unknown_keys(node: Node, allowed: Sequence[str], problems: Problems, where: str = "") -> None:
     """Note every key of a mapping that is not allowed."""
     for key, item in node.items():
         if key not in allowed:
-            message = f"unknown key {key!r}" + (f" in {where}" if where else "")
+            message = f"unknown key {found(key)}" + (f" in {where}" if where else "")
             problems.add(item.start, message, did_you_mean(key, allowed))
 
 

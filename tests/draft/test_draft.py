@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from needs import needs
 from tiny_project import write_images, write_model
 
 from optcli import cli, environment
@@ -70,10 +71,8 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     if "command" not in request.node.name:
         from optcli.draft.looking import look
 
-        monkeypatch.setattr("optcli.draft.run", lambda _, payload, timeout_s: look(payload, None))
-        monkeypatch.setattr(
-            "optcli.draft.masks.run", lambda _, payload, timeout_s: masks.look(payload, None)
-        )
+        monkeypatch.setattr("optcli.draft.run", lambda _, payload, **__: look(payload, None))
+        monkeypatch.setattr("optcli.draft.masks.run", lambda _, said, **__: masks.look(said, None))
 
 
 @pytest.fixture
@@ -126,7 +125,7 @@ def write_program_and_script(place: Path) -> None:
 )
 def test_every_kind_of_model_gives_a_recipe_that_loads(place, what, inputs):
     if what.startswith("timm:"):
-        pytest.importorskip("timm", reason="timm is not installed")
+        needs("package", "timm")
     if what in ("program.pt2", "script.pt"):
         write_program_and_script(place)
     made = draft(what, place)

@@ -5,7 +5,6 @@ import json
 import pytest
 from tiny_project import want_a_gpu
 
-from optcli.pipeline.plan import _with_shared
 from optcli.report import csv_text, markdown, text
 from optcli.report.html.page import page
 
@@ -40,21 +39,3 @@ def test_every_form_of_the_report_says_so(built):
     assert "not run: no GPU" in page(built, {})
     assert json.loads(built.to_json())["variants"]["engine"]["flags"] == ["no-gpu"]
     assert any(line.endswith("no-gpu") for line in csv_text(built).splitlines() if "engine" in line)
-
-
-def test_what_an_engine_is_run_by_is_part_of_the_key():
-    from optcli.pipeline.plan import _PACKAGE
-
-    names = {
-        path.relative_to(_PACKAGE).as_posix()
-        for path in _with_shared(_PACKAGE / "runners" / "tensorrt.py")
-    }
-    assert {
-        "runners/tensorrt.py",
-        "runners/_engine.py",
-        "engines/execution.py",
-        "engines/graphs.py",
-        "engines/remote_process.py",
-        "engines/sidecar.py",
-    } <= names
-    assert "engines/building.py" not in names

@@ -214,7 +214,7 @@ FILES = {
     "empty": (b"", 1, "empty"),
     "comments": (b"# nothing\n", 1, "empty"),
     "list": (b"- a\n- b\n", 1, "found a list, wanted a mapping"),
-    "text": (b"hello", 1, "found 'hello', wanted a mapping"),
+    "text": (b"hello", 1, "found text, wanted a mapping"),
     "latin": (b"version: 1\nname: caf\xe9\n", 2, "byte 0xe9 is not UTF-8"),
     "binary": (b"\x93NUMPY\x01\x00", 1, "not UTF-8"),
     "control": (b"version: 1\nname: a\x01b\n", 2, "U+0001"),

@@ -75,7 +75,7 @@ def test_every_variant_has_a_row_and_what_is_missing_its_reason():
     cells = parsed.said("td")
     assert "most likely because memory ran out" in cells
     assert "no NVIDIA GPU was found" in cells
-    assert next(each["title"] for each in parsed.all("abbr")) == "p99 n/a (n=128, needs 368)"
+    assert next(each["title"] for each in parsed.all("abbr")) == "n=128, needs 368"
 
 
 def test_the_recommendation_comes_first_with_its_figures():

@@ -1,0 +1,73 @@
+"""Truth values and quoted numbers where a number is wanted: pydantic takes true for 1 and "2" for 2.
+
+Its strict mode sees that as well, but not inside a model that looks at its data before they are
+checked, and to it a literal 1 is equal to true. So the data are checked once more with each such value
+replaced by something that only the field it was meant for complains about in the right words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+_NUMBER = re.compile(r"\s*[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
+# What a field says that would have taken the value as it was meant.
+_MEANT = {
+    bool: {"bool_type", "bool_parsing"},
+    str: {
+        "string_type",
+        "literal_error",
+        "enum",
+        "path_type",
+        "value_error",
+        "model_type",
+        "dict_type",
+    },
+}
+
+
+class _Stand:
+    """Stands for a value."""
+
+    def __init__(self, value: bool | str) -> None:
+        self.value = value
+
+
+def mistaken(model: type[BaseModel], data: Any) -> list[Any]:
+    """The errors of pydantic for truth values and quoted numbers that a number is wanted for."""
+    stands: list[_Stand] = []
+    marked = _marked(data, stands)
+    if not stands:
+        return []
+    try:
+        model.model_validate(marked)
+    except ValidationError as error:
+        return list(_misplaced(error.errors(include_url=False)))
+    except (TypeError, ValueError, AttributeError):
+        return []  # a model's own look at its data; the ordinary check has had its say
+    return []
+
+
+def _marked(data: Any, stands: list[_Stand]) -> Any:
+    if isinstance(data, dict):
+        return {key: _marked(item, stands) for key, item in data.items()}
+    if isinstance(data, list):
+        return [_marked(item, stands) for item in data]
+    if isinstance(data, bool) or (isinstance(data, str) and _NUMBER.fullmatch(data)):
+        stands.append(_Stand(data))
+        return stands[-1]
+    return data
+
+
+def _misplaced(errors: Iterable[Any]) -> Iterable[Any]:
+    by_value: dict[int, list[Any]] = {}
+    for one in errors:
+        if isinstance(one["input"], _Stand):
+            by_value.setdefault(id(one["input"]), []).append(one)
+    for group in by_value.values():
+        value = group[0]["input"].value
+        if not {one["type"] for one in group} & _MEANT[type(value)]:
+            yield from ({**one, "input": value} for one in group)

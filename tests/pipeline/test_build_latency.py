@@ -1,0 +1,41 @@
+"""Latency in a build: what is told of every two variants, and what is kept for later builds."""
+
+import pytest
+
+from optcli.pipeline import latency
+
+VARIANTS = """\
+  plain: []
+  copied: ["./fakes.py:Copy"]
+  again: ["./fakes.py:Copy", {"./fakes.py:Copy": {note: again}}]
+"""
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """What each build found out about latency."""
+    kept, measure = [], latency.measure
+
+    def remembered(*args):
+        kept.append(measure(*args))
+        return kept[-1]
+
+    monkeypatch.setattr(latency, "measure", remembered)
+    return kept
+
+
+def test_every_two_variants_have_a_ratio_also_from_the_store(project, found):
+    project.recipe(VARIANTS)
+    project.build()
+    project.build()
+    measured, cached = found
+    assert not project.measured
+    ratio = measured.ratio("again", "copied", 1)
+    assert ratio.low <= ratio.value <= ratio.high
+    assert cached.ratio("again", "copied", 1) == ratio
+    other = measured.ratio("copied", "again", 1)
+    assert other.value == pytest.approx(1 / ratio.value)
+    assert (other.low, other.high) == (pytest.approx(1 / ratio.high), pytest.approx(1 / ratio.low))
+    assert measured.ratio("again", "plain", 1) == measured.rows["again"][0].speedup
+    assert measured.ratio("again", "plain", 4) is None
+    assert measured.ratio("again", "nobody", 1) is None
