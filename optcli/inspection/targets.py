@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import sources
-from optcli.artifact import Format
+from optcli.artifact import CODE, Format
 from optcli.engines.sidecar import FILE as SIDECAR
 from optcli.engines.sidecar import PLAN
 from optcli.errors import InputError, UsageError, did_you_mean
@@ -26,7 +26,8 @@ _WANTED = (
 class Target:
     """What to look into. `path` is a folder for an artifact or for `torch`, else the model's file.
 
-    `format` is the format's name, `weights` for a bare file of tensors, or `recipe`.
+    `format` is the format's name, `weights` for a bare file of tensors, or `recipe`. `trusted` where
+    the own store holds it, or a person said so.
     """
 
     name: str
@@ -34,6 +35,14 @@ class Target:
     format: str
     path: Path
     about: dict[str, Any] = field(default_factory=dict)
+    trusted: bool = False
+
+    @property
+    def only_read(self) -> bool:
+        """Whether looking into it runs no code of anybody's, so that its worker can do with reading."""
+        if self.format == "recipe":
+            return sources.find(load(self.path).model.source.partition(":")[0]).foreign
+        return self.format not in CODE
 
     def to_record(self) -> dict[str, Any]:
         """Plain JSON data for a worker."""

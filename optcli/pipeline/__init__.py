@@ -17,9 +17,11 @@ from optcli.pipeline.making import made_by, make, planned
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.preview import preview
+from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe
 from optcli.results import RecipeSummary, Report
 from optcli.store import Store
+from optcli.workers import confinement
 
 __all__ = ["build", "preview"]
 
@@ -124,7 +126,10 @@ def _report(
     end = ending(to_do, variants, errors, advice)
     return Report(
         recipe=RecipeSummary(name=recipe.name, path=str(recipe.path), digest=recipe.digest),
-        environment=environment.describe(sorted(packages)),
+        environment={
+            **environment.describe(sorted(packages)),
+            "confinement": str(confinement.available()),
+        },
         baseline=to_do.baseline,
         recommended=advice.recommended,
         recommendation=advice.sentence,
@@ -134,6 +139,7 @@ def _report(
         exit_code=int(end.code),
         exit_reason=end.reason,
         protocol=measured.protocol,
+        judged_by=terms_of(recipe, store.digests).model_dump(mode="json"),
         variants=variants,
     )
 

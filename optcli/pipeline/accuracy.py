@@ -25,7 +25,16 @@ from optcli.store import Store, key_of
 
 _EVALUATION = "evaluation"
 _COMPARISON = "comparison"
-_DECIDES = ("policy", "max_drop", "min_ratio", "preset", "margin", "target_isa", "confidence")
+_DECIDES = (
+    "policy",
+    "max_drop",
+    "min_ratio",
+    "preset",
+    "margin",
+    "target_isa",
+    "confidence",
+    "interface",
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ def compare_all(
     """Every subject beside the baseline, and what went wrong, by name.
 
     The baseline's outputs are computed once and kept by content. Where it cannot be evaluated there
-    is nothing to compare with: the others then have neither.
+    is nothing to compare with: the others then have neither, and `unjudged` is their verdict.
     """
     judging = _Judging(around, next((each for each in subjects if each.name == baseline), None))
     found: dict[str, Accuracy] = {}

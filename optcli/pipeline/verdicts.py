@@ -70,7 +70,9 @@ def variant_report(
         runner={"name": variant.runner_name, "requested": options, **effective},
         latency=measured.rows.get(variant.name, ()),
         accuracy=judged.get(variant.name),
-        verdicts=() if problem or variant.unmeasurable else verdicts(variant, plan, measured, judged),
+        verdicts=()
+        if problem or variant.unmeasurable
+        else verdicts(variant, plan, measured, judged, failures),
     )
 
 
@@ -115,17 +117,24 @@ def summary(name: str, artifact: Artifact) -> ArtifactSummary:
 
 
 def verdicts(
-    variant: PlannedVariant, plan: Plan, measured: Found, judged: Mapping[str, Accuracy]
+    variant: PlannedVariant,
+    plan: Plan,
+    measured: Found,
+    judged: Mapping[str, Accuracy],
+    failures: Mapping[str, OptcliError],
 ) -> tuple[Verdict, ...]:
-    """Every verdict on a variant: accuracy, outputs, speed-up, service level."""
+    """Every verdict on a variant: accuracy, outputs, speed-up, service level.
+
+    A variant that was to be compared with the baseline, and could not be, has a verdict that blocks.
+    """
     is_baseline = variant.name == plan.baseline
     found: list[Verdict] = []
+    if variant.name not in judged and "evaluation" in plan.recipe.data:
+        found.append(accuracy.unjudged(_no_baseline(plan, failures), plan.recipe.accuracy))
     if variant.name in judged:
         found.extend(
             accuracy.verdicts(judged[variant.name], plan.recipe.accuracy, is_baseline=is_baseline)
         )
-    elif plan.recipe.accuracy is not None and "evaluation" in plan.recipe.data and not is_baseline:
-        found.append(_not_judged(variant, plan))
     found.extend(
         latency.verdicts(
             measured.rows.get(variant.name, ()),
@@ -139,15 +148,16 @@ def verdicts(
     return tuple(found)
 
 
-def _not_judged(variant: PlannedVariant, plan: Plan) -> Verdict:
-    """The recipe has a bar, and nothing to hold the variant against it."""
-    return Verdict(
-        name="accuracy",
-        outcome="inconclusive",
-        blocking=True,
-        reason=f"it was not judged: the baseline {plan.baseline} gave nothing to compare with",
-        runner=variant.runner_name,
-    )
+def _no_baseline(plan: Plan, failures: Mapping[str, OptcliError]) -> str:
+    """Why nothing could be compared with the baseline."""
+    name = plan.baseline
+    error = failures.get(name)
+    if error is not None:
+        return f"the baseline {name} could not be evaluated: {error.message}"
+    planned = next((each for each in plan.variants if each.name == name), None)
+    missing = planned and (planned.missing or planned.unmeasurable)
+    why = f": {missing[0].what}" if missing else ": its steps failed"
+    return f"the baseline {name} could not be evaluated{why}"
 
 
 def _step_summary(name: str, key: str, done: Done, store: Store) -> StepSummary:

@@ -278,7 +278,8 @@ class Report(Result):
     `recommendations` are by batch size: all that were measured, with a service level its own alone.
     `recommended` is that of the first, `recommendation` says all of them in words. `exit_reason` is why
     the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`,
-    `accuracy`.
+    `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate compares with;
+    None in older reports.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -294,6 +295,7 @@ class Report(Result):
     exit_reason: str = ""
     protocol: dict[str, Any] = Field(default_factory=dict)
     took_s: dict[str, float] = Field(default_factory=dict)
+    judged_by: dict[str, Any] | None = None
     variants: dict[str, VariantReport]
 
     def to_json(self) -> str:

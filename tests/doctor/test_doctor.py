@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from commands import optcli_process
+from needs import needs
 from tiny_project import write_model
 
 from optcli import environment
@@ -15,6 +16,7 @@ from optcli.doctor.runtimes import RUNTIMES, Runtime, runtime_checks
 from optcli.engines import EngineError, driver
 from optcli.errors import ExitCode
 from optcli.store import Store
+from optcli.workers import confinement
 
 
 def one(state, core=False, name="x"):
@@ -236,9 +238,24 @@ def test_another_interpreter_that_is_not_there_and_one_without_tensorrt(monkeypa
 
 @pytest.mark.slow
 def test_tensorrt_rtx_builds_an_engine_with_and_without_a_gpu():
-    pytest.importorskip("tensorrt_rtx")
+    needs("package", "tensorrt_rtx")
     runtime = next(each for each in RUNTIMES if each.name == "tensorrt_rtx")
     (found,) = runtime_checks(runtime)
+    assert found.state != "broken", found.found
     if not driver.present():
         assert (found.state, found.hint) == ("note", "")
         assert found.found.endswith("builds engines, which need a GPU to run")
+
+
+@pytest.mark.parametrize(
+    ("walls", "state", "said"),
+    [
+        (confinement.Walls(files=True, network=True), "ok", "Landlock and seccomp: workers"),
+        (confinement.Walls(files=False, network=True), "note", "seccomp, for the network alone"),
+        (confinement.Walls(files=False, network=False), "note", "none"),
+    ],
+)
+def test_the_wall_around_models_from_elsewhere_is_named(walls, state, said):
+    check = machine.walls(walls)
+    assert (check.state, check.found[: len(said)]) == (state, said)
+    assert bool(check.hint) == (state == "note")
