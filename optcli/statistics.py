@@ -229,7 +229,7 @@ def spread(samples: ArrayLike) -> float:
 
 
 def drop_interval(
-    regressed: int, improved: int, count: int, confidence: float = 0.95
+    regressed: float, improved: float, count: float, confidence: float = 0.95
 ) -> tuple[float, float]:
     """Score interval of the loss (regressed - improved) / count of two classifiers on the same samples.
 
@@ -253,7 +253,7 @@ def drop_interval(
     return low, high
 
 
-def _tango_score(b: int, c: int, n: int, loss: float) -> float:
+def _tango_score(b: float, c: float, n: float, loss: float) -> float:
     """The score statistic of an assumed loss, the share of `improved` at its restricted maximum."""
     linear = -b - c + (2 * n - b + c) * loss
     constant = -c * loss * (1 - loss)

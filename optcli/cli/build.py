@@ -44,9 +44,11 @@ def command(
     """Build, measure and judge every variant of RECIPE.
 
     What is in the store already is not built again. The report is written to
-    artifacts/NAME/report.json, the files of each variant beside it.
+    artifacts/NAME/report.json, the files of each variant beside it. The last line says which exit code
+    the build has, and why.
     """
     from optcli.pipeline import build, preview
+    from optcli.report import ending
 
     if dry_run or explain:
         lines, record = preview(recipe, store=store, overrides=overrides, only=only, explain=explain)
@@ -70,6 +72,7 @@ def command(
         progress.close()
     if as_json:
         click.echo(report.to_json())
+        click.echo(ending(report), err=True)
     else:
         show(report)
     return report.exit_code

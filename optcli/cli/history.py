@@ -61,4 +61,7 @@ def _record(trend: Trend) -> dict[str, Any]:
         "machine": trend.machine,
         "entries": [entry.model_dump(mode="json") for entry in trend.entries],
         "steps": [{"index": step, "growth": trend.growth(step)} for step in trend.steps],
+        "enough": trend.enough,
+        "change": trend.change,
+        "latest": trend.latest,
     }

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,16 +47,29 @@ def open(folder: Path) -> ExportedProgram:
     path = folder / FILE
     if not path.is_file():
         raise InputError(f"there is no {FILE}", place=str(folder), hint="build again")
-    for namespace in exported_archive.check(path):
+    for namespace in sorted(exported_archive.check(path)):
         _bring(namespace, path)
     try:
-        return torch.export.load(os.fspath(path))
+        with _tensors_alone():
+            return torch.export.load(os.fspath(path))
     except Exception as error:
         raise InputError(
             f"torch cannot read this exported program: {first_line(error)}",
             place=str(path),
             hint="write it again with torch.export.save of this version of torch",
         ) from error
+
+
+@contextmanager
+def _tensors_alone() -> Iterator[None]:
+    """Have every torch.load in the block unpickle tensors alone, whatever it asks for."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name) if before is None else os.environ.update({name: before})
 
 
 def _bring(namespace: str, path: Path) -> None:

@@ -8,17 +8,15 @@ tensor per input, and gives whatever `flatten_outputs` can name.
 from __future__ import annotations
 
 import importlib
-import io
 import os
-import tokenize
 import warnings
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import InputError, TrustError, first_line
+from optcli.errors import InputError, first_line
+from optcli.formats import torchscript_archive
 from optcli.formats.torch_calls import Arguments, bound
 from optcli.settings import TensorSpec
 
@@ -26,16 +24,6 @@ if TYPE_CHECKING:
     import torch
 
 FILE = "model.pt"
-
-# Operators that reach beyond tensors, by whatever they are called on.
-_FORBIDDEN = frozenset({"save", "from_file", "load"})
-# Whose operators may be called, and the package that brings them where torch itself does not.
-_NAMESPACES = {
-    **dict.fromkeys(("prim", "aten", "quantized", "_quantized", "mkldnn", "mkldnn_prepacked")),
-    **dict.fromkeys(("onednn", "prepacked", "sparse", "profiler")),
-    "torchvision": "torchvision",
-}
-_CLASSES = frozenset({"quantized", "mkldnn", "sparse", "rnn", "xnnpack"})
 
 
 def check(folder: Path) -> None:
@@ -52,7 +40,7 @@ def read(path: Path, device: str = "cpu") -> torch.jit.ScriptModule:
     """As `open`, from a file of any name."""
     import torch
 
-    for package in sorted(scan(path)):
+    for package in sorted(torchscript_archive.scan(path)):
         importlib.import_module(package)
     try:
         with quiet():
@@ -72,78 +60,6 @@ def save(model: torch.jit.ScriptModule, folder: Path) -> None:
 
     with quiet():
         torch.jit.save(model, os.fspath(folder / FILE))
-
-
-def scan(path: Path) -> set[str]:
-    """Read the code of a file without loading it; gives the packages whose operators it calls.
-
-    Raises `TrustError` for an operator that reaches beyond tensors or is not known, `InputError` for
-    what is no TorchScript file.
-    """
-    packages: set[str] = set()
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.namelist()
-            if not any(name.endswith("/constants.pkl") for name in members):
-                raise ValueError("the archive holds no TorchScript")
-            for name in members:
-                if name.endswith(".py"):
-                    packages |= _scanned(archive.read(name).decode(), path)
-    except (OSError, ValueError, zipfile.BadZipFile, tokenize.TokenError, SyntaxError) as error:
-        raise InputError(
-            f"this is not a TorchScript file: {first_line(error)}",
-            place=str(path),
-            hint="save it with torch.jit.save(torch.jit.script(model), FILE)",
-        ) from error
-    return packages
-
-
-def _scanned(code: str, path: Path) -> set[str]:
-    """The packages that a member's code needs; every use of `torch` and `ops` must be a plain call."""
-    skipped = (tokenize.NL, tokenize.COMMENT, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    tokens = [
-        token
-        for token in tokenize.generate_tokens(io.StringIO(code).readline)
-        if token.type not in skipped
-    ]
-    words = [token.string for token in tokens]
-    packages: set[str] = set()
-    for index, token in enumerate(tokens):
-        after = words[index + 1 : index + 6]
-        if token.type == tokenize.STRING and token.string.strip("\"'") in _FORBIDDEN:
-            raise _refused(f"names {token.string}", path)
-        if token.type != tokenize.NAME:
-            continue
-        if token.string in _FORBIDDEN and after[:1] == ["("]:
-            raise _refused(f"calls {token.string}()", path)
-        starts = index == 0 or words[index - 1] != "."
-        if token.string == "torch" and starts:
-            # Written otherwise it could be given another name.
-            if after[:1] != ["."] or after[2:3] != ["("]:
-                raise _refused("does something unusual with `torch`", path)
-        elif token.string == "ops" and starts:
-            if after[:1] != ["."] or after[2:3] != ["."] or after[4:5] != ["("]:
-                raise _refused("does something unusual with `ops`", path)
-            if after[1] not in _NAMESPACES:
-                raise _refused(f"calls the operator {after[1]}.{after[3]}, which torch lacks", path)
-            package = _NAMESPACES[after[1]]
-            packages |= {package} if package else set()
-        elif words[index - 2 : index] == ["torch", "."] and token.string == "classes":
-            _require_class(after[1:2], path)
-    return packages
-
-
-def _require_class(space: list[str], path: Path) -> None:
-    if space and space[0] not in _CLASSES:
-        raise _refused(f"makes an object of {space[0]}, which torch lacks", path)
-
-
-def _refused(what: str, path: Path) -> TrustError:
-    return TrustError(
-        f"the code of this TorchScript file {what}: it could do more than compute",
-        place=str(path),
-        hint="take the file from a place you trust, or write it again from its network",
-    )
 
 
 def arguments(model: torch.jit.ScriptModule, inputs: Sequence[TensorSpec]) -> Arguments:

@@ -18,7 +18,14 @@ from optcli.pipeline.layers import Couple, Seeking
 from optcli.pipeline.layers import chosen as to_look_into
 from optcli.pipeline.opening import Opened, find, open_each
 from optcli.recipe import Recipe, load
-from optcli.results import Accuracy, ArtifactSummary, RecipeSummary, Report, VariantReport
+from optcli.results import (
+    Accuracy,
+    ArtifactSummary,
+    RecipeSummary,
+    Report,
+    VariantReport,
+    Verdict,
+)
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
 
@@ -158,16 +165,18 @@ def _report(
     codes = [error.exit_code for error in failures.values()]
     for name, (subject, opened) in subjects.items():
         judged, problem = found.get(name), failures.get(name)
-        verdicts = (
-            accuracy.verdicts(judged, recipe.accuracy, is_baseline=name == baseline) if judged else ()
-        )
+        nothing = None if judged else f"the baseline {baseline} could not be evaluated"
+        verdicts: tuple[Verdict, ...] = ()
+        if judged:
+            verdicts = accuracy.verdicts(judged, recipe.accuracy, is_baseline=name == baseline)
+        elif nothing and not problem:
+            verdicts = (accuracy.unjudged(nothing, recipe.accuracy),)
         for verdict in verdicts:
             if verdict.blocking and verdict.outcome == "reject":
                 codes.append(ExitCode.REJECTED)
             if verdict.blocking and verdict.outcome == "inconclusive":
                 codes.append(ExitCode.INCONCLUSIVE)
         precision = (judged.precision if judged else None) or subject.artifact.precision
-        nothing = None if judged else f"the baseline {baseline} could not be evaluated"
         variants[name] = VariantReport(
             status="failed" if problem else "built" if judged else "skipped",
             reason=str(problem) if problem else nothing,

@@ -12,7 +12,7 @@ Dimension = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[A-Za-
 
 
 class Settings(BaseModel):
-    """Base of everything a recipe can say: frozen; an unknown key is an error, and so are inf and NaN."""
+    """Base of everything a recipe can say: frozen; unknown keys, inf and NaN are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -241,6 +241,12 @@ class GateSettings(Settings):
         0.10, ge=0, description="of the peak memory of its process; null: none"
     )
     confirm: bool = Field(False, description="repeat a failure independently; fail only if both do")
+
+    @model_validator(mode="after")
+    def _judges_latency(self) -> Self:
+        if self.p50 is None and self.p95 is None:
+            raise ValueError("found p50: null beside p95: null, wanted a bar for one of them")
+        return self
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from optcli import regular_files
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
@@ -44,7 +45,7 @@ class OnnxSource(Source):
         for name in sorted(locations(self.file)):
             path = self.file.parent / name
             inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
-            data[name] = digests.of(path) if inside and path.is_file() else None
+            data[name] = digests.of(path) if inside and regular_files.is_file(path) else None
         return {"kind": "onnx", "file": digests.of(self.file), "data": data}
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
@@ -91,9 +92,12 @@ def locations(path: Path) -> set[str]:
     compares with what onnx itself reads. Raises OSError.
     """
     found: set[str] = set()
-    if path.stat().st_size == 0:
+    if regular_files.check(path).st_size == 0:
         return found
-    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with (
+        regular_files.opened(path) as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
         for match in _LOCATION.finditer(data):
             size = match.group(1)
             length = size[0] if len(size) == 1 else (size[0] & 0x7F) | size[1] << 7

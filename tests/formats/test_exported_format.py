@@ -6,12 +6,12 @@ import pickle
 import zipfile
 
 import pytest
+import torch
 
 from optcli.errors import InputError, TrustError
 from optcli.formats import exported as exported_format
-from optcli.formats import exported_archive
+from optcli.formats import exported_program
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 
@@ -156,7 +156,7 @@ def test_a_truncated_archive_is_an_input_error(saved, tmp_path, size):
     ],
 )
 def test_what_torch_writes_is_arithmetic(expression):
-    assert exported_archive._is_arithmetic(expression)
+    assert exported_program._is_arithmetic(expression)
 
 
 @pytest.mark.parametrize(
@@ -175,4 +175,4 @@ def test_what_torch_writes_is_arithmetic(expression):
     ],
 )
 def test_what_is_more_than_arithmetic_is_not(expression):
-    assert not exported_archive._is_arithmetic(expression)
+    assert not exported_program._is_arithmetic(expression)

@@ -3,12 +3,12 @@
 import zipfile
 
 import pytest
+import torch
 
 from optcli.errors import InputError, TrustError
 from optcli.formats import torchscript as torchscript_format
-from optcli.formats.torchscript import _scanned
+from optcli.formats.torchscript_archive import scan_code
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 
@@ -72,7 +72,7 @@ def test_code_that_writes_a_file_is_refused_before_it_is_loaded(saved, tmp_path)
 )
 def test_lines_that_could_do_more_than_compute(tmp_path, line):
     with pytest.raises(TrustError):
-        _scanned(f"def forward(self, x):\n  {line}\n  return x\n", tmp_path)
+        scan_code(f"def forward(self, x):\n  {line}\n  return x\n", tmp_path)
 
 
 def test_what_torch_writes_is_taken(tmp_path):
@@ -91,7 +91,7 @@ def test_what_torch_writes_is_taken(tmp_path):
     """
     from textwrap import dedent
 
-    assert _scanned(dedent(code), tmp_path) == {"torchvision"}
+    assert scan_code(dedent(code), tmp_path) == {"torchvision"}
 
 
 @pytest.mark.parametrize("size", [0, 100, -200])

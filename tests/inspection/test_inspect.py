@@ -6,13 +6,13 @@ import json
 import pickle
 
 import pytest
+import torch
 from tiny_networks import INPUTS, apply, torch_artifact
 from tiny_project import write_model
 
 from optcli import inspection
 from optcli.errors import InputError, TrustError, UsageError
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 CONV_MACS = 16 * 16 * 16 * 27 + 8 * 8 * 16 * 16 + 8 * 8 * 16 * 144 + 8 * 8 * 32 * 288 + 32 * 5

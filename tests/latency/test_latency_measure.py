@@ -158,6 +158,7 @@ def test_what_a_runner_warns_of_is_marked_at_every_row(scripted, candidate, tmp_
     rows = latency.to_results(
         latency.measure(candidates, "eager", INPUTS, None, SETTINGS, tmp_path, 0, Silent())
     )
+    assert rows["cast"]
     assert all(set(flags) <= set(row.flags) for row in rows["cast"])
     assert not any(set(flags) & set(row.flags) for row in rows["eager"])
 

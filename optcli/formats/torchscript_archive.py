@@ -1,0 +1,167 @@
+"""Reading a TorchScript archive before torch does: its code and its pickles.
+
+The code is in TorchScript's own language and can call nothing but torch's operators; a few of them read
+and write files. Some of it runs as soon as the archive is opened (`__setstate__`). So all of it is read
+first, and taken where it is of the form that torch writes and calls operators that only compute. The
+pickles are read by torch without Python, and may make objects of the archive's own classes and of
+torch's packed weights.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import pickletools
+import re
+import tokenize
+import zipfile
+from pathlib import Path
+
+from optcli.errors import InputError, TrustError
+from optcli.formats import zip_archive
+from optcli.formats.torch_operators import only_computes
+
+# Whose operators may be called, and the package that brings them where torch itself does not.
+_NAMESPACES = {
+    **dict.fromkeys(("prim", "aten", "quantized", "_quantized", "mkldnn", "mkldnn_prepacked")),
+    **dict.fromkeys(("onednn", "prepacked", "sparse", "profiler")),
+    "torchvision": "torchvision",
+}
+_CLASSES = frozenset({"quantized", "mkldnn", "sparse", "rnn", "xnnpack"})
+_CODE = re.compile(r"code/[\w./]+\.py")
+# Tables that lead from code to the lines that it was written in; read when something fails.
+_LINES = re.compile(r"code/[\w./]+\.py\.debug_pkl|debug/.+\.pkl")
+_GLOBAL = re.compile(
+    r"__torch__(\.(?!torch\.classes\b)\w+)* \w+"
+    rf"|__torch__\.torch\.classes\.({'|'.join(sorted(_CLASSES))}) \w+"
+    r"|torch\.jit\._pickle (build_\w+|restore_type_tag)"
+    r"|torch\._utils _rebuild_\w+|torch\._tensor _rebuild_\w+"
+    r"|torch \w+|collections OrderedDict"
+)
+# What torch writes: other characters end lines and words elsewhere for other readers.
+_TEXT = re.compile(r"[\n\x20-\x7e]*")
+_NO_WORDS = (tokenize.NL, tokenize.COMMENT, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+
+
+def scan(path: Path) -> set[str]:
+    """Read a file without loading it; gives the packages whose operators it calls.
+
+    Raises `TrustError` for an operator or object that reaches beyond tensors or is not known, and for
+    an archive that can be read in two ways; `InputError` for what is no TorchScript file.
+    """
+    packages: set[str] = set()
+    with zip_archive.opened(path, "a TorchScript file") as archive:
+        members = {name.partition("/")[2]: name for name in archive.namelist()}
+        if "constants.pkl" not in members:
+            raise InputError(
+                "this is not a TorchScript file: the archive holds no TorchScript",
+                place=str(path),
+                hint="save it with torch.jit.save(torch.jit.script(model), FILE)",
+            )
+        tops = {name.partition("/")[0] for name in archive.namelist()}
+        if len(tops) != 1:
+            raise _refused(f"has {len(tops)} folders at the top, wanted one", path)
+        for member, name in members.items():
+            packages |= _scan_member(archive, member, name, path)
+    return packages
+
+
+def _scan_member(archive: zipfile.ZipFile, member: str, name: str, path: Path) -> set[str]:
+    folded = member.casefold()
+    if _CODE.fullmatch(member):
+        return scan_code(archive.read(name).decode(), path)
+    if folded == "model.json":  # of torch before 1.4: it can name any member as code
+        raise _refused("is in a form that torch no longer writes", path)
+    if folded.endswith(".py") or (folded.startswith("code/") and not _LINES.fullmatch(member)):
+        if not member.endswith("/"):
+            raise _refused(f"has code in {member!r}", path)
+    elif folded.endswith("pkl") and not _LINES.fullmatch(member):
+        _scan_pickle(archive.read(name), member, path)
+    return set()
+
+
+def _scan_pickle(data: bytes, member: str, path: Path) -> None:
+    """Every global is one that torch writes. Raises `ValueError` for what is no pickle."""
+    for operation, argument, _ in pickletools.genops(data):
+        if operation.name in ("GLOBAL", "INST"):
+            if not _GLOBAL.fullmatch(str(argument)):
+                raise _refused(f"makes an object of {str(argument)[:80]!r} in {member}", path)
+        elif operation.name in ("STACK_GLOBAL", "EXT1", "EXT2", "EXT4"):
+            raise _refused(f"has a pickle that torch does not write ({member})", path)
+
+
+def scan_code(code: str, path: Path) -> set[str]:
+    """The packages that a member's code needs; raises as `scan`."""
+    try:
+        return _scanned(code, path)
+    except (tokenize.TokenError, SyntaxError) as error:
+        raise InputError(
+            f"its code cannot be read: {error}",
+            place=str(path),
+            hint="write it again with torch.jit.save",
+        ) from error
+
+
+def _scanned(code: str, path: Path) -> set[str]:
+    if not _TEXT.fullmatch(code):
+        raise _refused("holds characters that torch does not write", path)
+    tokens = [
+        token
+        for token in tokenize.generate_tokens(io.StringIO(code).readline)
+        if token.type not in _NO_WORDS
+    ]
+    words = [token.string for token in tokens]
+    backslashes = sum(token.string.count("\\") for token in tokens if token.type == tokenize.STRING)
+    if code.count("\\") != backslashes:
+        raise _refused("breaks its lines in a way that torch does not", path)
+    packages: set[str] = set()
+    for index, token in enumerate(tokens):
+        if token.type == tokenize.STRING:
+            _check_string(token.string, path)
+        elif token.type == tokenize.ERRORTOKEN and token.string.strip():
+            raise _refused(f"holds {token.string!r} where torch writes none", path)
+        elif token.type == tokenize.NAME:
+            before = words[max(0, index - 2) : index]
+            packages |= _check_name(token.string, before, words[index + 1 : index + 6], path)
+    return packages
+
+
+def _check_string(text: str, path: Path) -> None:
+    """A string may name an attribute: of a tensor, that is an operator."""
+    if text[0] not in "\"'" or text[:3] in ('"""', "'''"):
+        raise _refused("writes strings in a way that torch does not", path)
+    value = ast.literal_eval(text)
+    if value.isidentifier() and not only_computes("aten", value):
+        raise _refused(f"names {text}", path)
+
+
+def _check_name(name: str, before: list[str], after: list[str], path: Path) -> set[str]:
+    """Every use of `torch` and `ops` is a plain call: written otherwise it could get another name."""
+    inside = before[-1:] == ["."]
+    if inside and before == ["torch", "."] and name == "classes":
+        if after[1:2] and after[1] not in _CLASSES:
+            raise _refused(f"makes an object of {after[1]}, which torch lacks", path)
+    elif inside and not (only_computes("aten", name) and only_computes("prim", name)):
+        raise _refused(f"calls {name}()", path)
+    elif name == "torch" and not inside:
+        if after[:1] != ["."] or after[2:3] != ["("]:
+            raise _refused("does something unusual with `torch`", path)
+    elif name == "ops" and not inside:
+        if after[:1] != ["."] or after[2:3] != ["."] or after[4:5] != ["("]:
+            raise _refused("does something unusual with `ops`", path)
+        space, operator = after[1], after[3]
+        if space not in _NAMESPACES:
+            raise _refused(f"calls the operator {space}.{operator}, which torch lacks", path)
+        if not only_computes(space, operator):
+            raise _refused(f"calls {operator}()", path)
+        package = _NAMESPACES[space]
+        return {package} if package else set()
+    return set()
+
+
+def _refused(what: str, path: Path) -> TrustError:
+    return TrustError(
+        f"this TorchScript file {what}: it could do more than compute",
+        place=str(path),
+        hint="take the file from a place you trust, or write it again from its network",
+    )
