@@ -22,6 +22,10 @@ class Format(StrEnum):
     TENSORRT_RTX = "tensorrt_rtx"
 
 
+# Formats whose files are, or may hold, code that runs when they are opened.
+CODE = frozenset({Format.TORCH, Format.AOTI, Format.TENSORRT, Format.TENSORRT_RTX})
+
+
 @dataclass(frozen=True)
 class Artifact:
     """A model on disk.
@@ -29,6 +33,8 @@ class Artifact:
     `path` is a folder whose file names are fixed by the format (`formats/<format>.py`). `key` is the
     hash of everything that made it, `digest` the hash of what was written. `facts` is plain JSON
     data: what made it, its parent's key, the names of its outputs, what a reader must import.
+    `foreign` says that it came from elsewhere and that nobody said to trust it: it is opened in a
+    worker that can only read.
     """
 
     key: str
@@ -38,6 +44,7 @@ class Artifact:
     size_bytes: int
     digest: str
     facts: dict[str, Any] = field(default_factory=dict)
+    foreign: bool = False
 
     def to_record(self) -> dict[str, Any]:
         """Plain JSON data; `from_record` reads it back."""

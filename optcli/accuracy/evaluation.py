@@ -165,6 +165,7 @@ def evaluate(
             timeout_s=timeout_s,
             on_event=lambda event: news.heard(job, event),
             interpreter=interpreter or sys.executable,
+            confined=(out,) if artifact.foreign else None,
         )
 
     if jobs == 1:

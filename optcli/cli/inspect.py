@@ -12,9 +12,13 @@ from optcli.cli import options, reports
 @click.command("inspect")
 @click.argument("target")
 @options.artifacts
+@click.option("--trust", is_flag=True, help="Build networks in Python from elsewhere.")
+@options.store
 @options.as_json
 @options.verbose
-def command(target: str, artifacts: Path | None, as_json: bool) -> None:
+def command(
+    target: str, artifacts: Path | None, trust: bool, store: Path | None, as_json: bool
+) -> None:
     """Show what TARGET holds: inputs, outputs, operators by precision, parameters, operations, size.
 
     TARGET is an artifact's folder, a model file (.onnx, .ort, .pt2, .xml, TorchScript, weights), a
@@ -22,8 +26,13 @@ def command(target: str, artifacts: Path | None, as_json: bool) -> None:
     multiply-accumulates of convolutions and matrix products at the smallest batch.
     """
     from optcli import inspection
+    from optcli.pipeline.opening import require_trusted_code
+    from optcli.store import Store
 
-    found = inspection.inspect(target, reports.nearest(artifacts))
+    model = inspection.resolve(target, reports.nearest(artifacts))
+    if not trust:
+        require_trusted_code(model, Store(Store.default_root(store)))
+    found = inspection.look_into(model)
     if as_json:
         click.echo(found.model_dump_json(indent=2, by_alias=True))
     else:

@@ -41,6 +41,7 @@ from optcli.results.repair import Engine
     show_default=True,
     help="Seconds that one file may take.",
 )
+@click.option("--per-class", is_flag=True, help="Show the metric of every class, too.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
 @click.option(
     "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML for a CI system."
@@ -92,6 +93,7 @@ def command(
     remeasure: bool,
     jobs: int,
     timeout: float,
+    per_class: bool,
     as_markdown: bool,
     junit: Path | None,
     layers: str | None,
@@ -199,7 +201,7 @@ def command(
         finally:
             progress.close()
         code = ExitCode(found.exit_code)
-    _show(found, as_json, as_markdown, junit)
+    _show(found, as_json, as_markdown, junit, per_class)
     return code
 
 
@@ -234,17 +236,12 @@ def _own(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
     return [verdict for verdict in verdicts if verdict.name in ACCURACY_VERDICTS]
 
 
-def _show(found: Report, as_json: bool, as_markdown: bool, junit: Path | None) -> None:
+def _show(found: Report, as_json: bool, as_markdown: bool, junit: Path | None, per_class: bool) -> None:
     from optcli import report
     from optcli.report import accuracy_forms
 
     if junit is not None:
-        try:
-            junit.write_text(accuracy_forms.junit(found), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"cannot be written: {error.strerror}", place=str(junit), hint="name another file"
-            ) from error
+        options.write(junit, accuracy_forms.junit(found))
     if as_json:
         variants = {
             name: {
@@ -261,4 +258,4 @@ def _show(found: Report, as_json: bool, as_markdown: bool, junit: Path | None) -
     elif as_markdown:
         click.echo(accuracy_forms.markdown(found), nl=False)
     else:
-        click.echo(report.accuracy_text(found), nl=False)
+        click.echo(report.accuracy_text(found, per_class=per_class), nl=False)

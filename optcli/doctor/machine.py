@@ -16,6 +16,7 @@ from optcli import environment
 from optcli.doctor.checks import Check, State
 from optcli.engines import driver
 from optcli.latency.memory import available_bytes
+from optcli.workers import confinement
 
 _GROUP = "machine"
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -32,7 +33,20 @@ def checks() -> list[Check]:
         memory(),
         gpu(),
         cuda_driver(),
+        walls(confinement.available()),
     ]
+
+
+def walls(found: confinement.Walls) -> Check:
+    """What holds the workers that open files from elsewhere."""
+    if found.whole:
+        said = f"{found}: workers that open models from elsewhere can neither write nor reach out"
+        return Check(group=_GROUP, name="confinement", state="ok", found=said)
+    hint = (
+        "TorchScript from elsewhere needs --trust here; Linux 6.2 and later with Landlock switched on "
+        "(lsm=landlock,...) has the rest"
+    )
+    return Check(group=_GROUP, name="confinement", state="note", found=f"{found}", hint=hint)
 
 
 def python(version: Sequence[int]) -> Check:

@@ -42,6 +42,9 @@ def inspect(target: str, artifacts: Path) -> Findings:
 def look_into(target: Target) -> Findings:
     """The same for what is known to be where it is, such as an artifact in the store."""
     record: dict[str, Any] = run(
-        "optcli.inspection.looking:look", target.to_record(), timeout_s=_TIMEOUT_S
+        "optcli.inspection.looking:look",
+        target.to_record(),
+        timeout_s=_TIMEOUT_S,
+        confined=() if target.only_read else None,
     )
     return Findings.model_validate(record)

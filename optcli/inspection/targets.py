@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from optcli import sources
-from optcli.artifact import Format
+from optcli.artifact import CODE, Format
 from optcli.engines.sidecar import FILE as SIDECAR
 from optcli.engines.sidecar import PLAN
 from optcli.errors import InputError, UsageError, did_you_mean
@@ -26,7 +27,8 @@ _WANTED = (
 class Target:
     """What to look into. `path` is a folder for an artifact or for `torch`, else the model's file.
 
-    `format` is the format's name, `weights` for a bare file of tensors, or `recipe`.
+    `format` is the format's name, `weights` for a bare file of tensors, or `recipe`. `trusted` where
+    the own store holds it, or a person said so.
     """
 
     name: str
@@ -34,6 +36,14 @@ class Target:
     format: str
     path: Path
     about: dict[str, Any] = field(default_factory=dict)
+    trusted: bool = False
+
+    @property
+    def only_read(self) -> bool:
+        """Whether looking into it runs no code of anybody's, so that its worker can do with reading."""
+        if self.format == "recipe":
+            return sources.find(load(self.path).model.source.partition(":")[0]).foreign
+        return self.format not in CODE
 
     def to_record(self) -> dict[str, Any]:
         """Plain JSON data for a worker."""
@@ -108,6 +118,8 @@ def _file(target: str, path: Path) -> Target:
     if suffix in (".yaml", ".yml"):
         load(path)
         return Target(target, "recipe", "recipe", path)
+    if not os.access(path, os.R_OK):
+        raise InputError("the file cannot be read", place=str(path), hint="look at its permissions")
     if suffix in model_files.SUFFIXES and path.stat().st_size == 0:
         raise InputError("the file is empty", place=str(path), hint="copy or export it again")
     format = model_files.format_of(path)
@@ -130,4 +142,8 @@ def _variant(target: str, artifacts: Path) -> Target:
         return _folder(target, named[-1].absolute())
     known = list(dict.fromkeys(path.parent.name for path in found))
     hint = did_you_mean(variant, known) if known else f"wanted {_WANTED}"
+    path = Path(target)
+    if path.suffix.lower() in (*model_files.SUFFIXES, ".yaml", ".yml"):  # a file was meant
+        near = sorted(each.name for each in path.parent.glob(f"*{path.suffix}"))[:5]
+        hint = f"there are: {', '.join(near)}" if near else f"wanted {_WANTED}"
     raise UsageError(f"there is no file, folder or variant {target!r}", place=target, hint=hint)

@@ -157,7 +157,12 @@ class Session:
             other["interpreter"] = candidate.interpreter
         log = self.logs / f"{candidate.name}.log"
         self._children[candidate.name] = workers.spawn(
-            candidate.serve, payload, log=log, environment=variables, **other
+            candidate.serve,
+            payload,
+            log=log,
+            environment=variables,
+            confined=() if candidate.artifact.foreign else None,
+            **other,
         )
 
     def _options(self, candidate: Candidate) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe
 from optcli.results import RecipeSummary, Report
 from optcli.store import Store
+from optcli.workers import confinement
 
 __all__ = ["build", "preview"]
 
@@ -125,7 +126,11 @@ def _report(
     end = ending(to_do, variants, errors, advice)
     return Report(
         recipe=RecipeSummary(name=recipe.name, path=str(recipe.path), digest=recipe.digest),
-        environment=environment.describe(sorted(packages)),
+        environment={
+            **environment.describe(sorted(packages)),
+            "machine": environment.machine(),
+            "confinement": str(confinement.available()),
+        },
         baseline=to_do.baseline,
         recommended=advice.recommended,
         recommendation=advice.sentence,

@@ -19,7 +19,7 @@ from optcli.pipeline.opening import Opened, find, open_all
 from optcli.results import ArtifactSummary, RecipeSummary, Report, VariantReport
 from optcli.settings import LatencySettings, TensorSpec
 from optcli.store import Store
-from optcli.workers import run
+from optcli.workers import confinement, run
 
 NAME = "bench"
 
@@ -156,7 +156,10 @@ def _report(
         recipe=RecipeSummary(
             name=NAME, path="", digest=of_value([each.artifact.digest for each in opened])
         ),
-        environment=environment.describe(sorted(packages)),
+        environment={
+            **environment.describe(sorted(packages)),
+            "confinement": str(confinement.available()),
+        },
         baseline=baseline,
         recommended=None,
         recommendation="",

@@ -24,6 +24,7 @@ from optcli.pipeline.inputs import Inputs
 from optcli.pipeline.plan import Plan, Step
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
+from optcli.sources import find as find_source
 from optcli.store import Entry, Store, disk
 from optcli.workers import Child, ForkServer, spawn
 
@@ -267,10 +268,14 @@ class Execution:
         with suppress(OSError):
             log.parent.mkdir(parents=True, exist_ok=True)
             log.with_name("call.json").write_text(json.dumps(call, indent=1))
+        confined = (work,) if _is_foreign(call) else None
         if spawned:
-            child = spawn(call["function"], payload, log=log, environment=self._environment())
+            environment = self._environment()
+            child = spawn(
+                call["function"], payload, log=log, environment=environment, confined=confined
+            )
         else:
-            child = self._fork_server().start(call["function"], payload, log=log)
+            child = self._fork_server().start(call["function"], payload, log=log, confined=confined)
         self._running.add(child)
         try:
             with inputs.named_as_kept(), child:
@@ -355,6 +360,12 @@ def repeat_command(store: Store, key: str) -> str:
     """The command that carries out one recorded step again, into a folder of one's choice."""
     call = log_of(store, key).with_name("call.json")
     return f"{shlex.quote(sys.executable)} -m optcli.pipeline.step {shlex.quote(str(call))} NEW_FOLDER"
+
+
+def _is_foreign(call: Mapping[str, Any]) -> bool:
+    """Whether a call opens a file from elsewhere that holds no code: it needs to read, and no more."""
+    kind = call["payload"].get("kind")
+    return kind is not None and find_source(kind).foreign
 
 
 def _inputs(plan: Plan) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optcli import digest
-from optcli.artifact import Artifact, Format
+from optcli.artifact import CODE, Artifact, Format
 from optcli.errors import InputError, TrustError, UsageError
 from optcli.formats import model_files
 from optcli.inspection import Target, resolve
@@ -15,7 +15,7 @@ from optcli.inspection.looking import size_bytes
 from optcli.pipeline import bench_step, view
 from optcli.settings import SymbolRange, TensorSpec
 from optcli.store import Store
-from optcli.workers import run
+from optcli.workers import confinement, run
 
 _TIMEOUT_S = 600.0
 # These files say which sizes vary, not how far.
@@ -67,7 +67,8 @@ def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
                 place=str(path),
                 hint=f"wanted {_WANTED}; a recipe measures the rest: `optcli init`",
             )
-        _require_trust(target, store, trust)
+        target = replace(target, trusted=trust or is_own(target, store))
+        _require_trust(target)
         found.append(target)
     return found
 
@@ -78,21 +79,40 @@ def _described(target: Target) -> str:
     )
 
 
-def _require_trust(target: Target, store: Store, trust: bool) -> None:
-    """Code is run where the person says so, or where the own store holds the very same artifact."""
+def _require_trust(target: Target) -> None:
+    """Code is run where the person says so, or where the own store holds the very same artifact.
+
+    TorchScript is scanned, and runs in a worker that can only read; where the system has no such
+    worker, the scan alone is not taken for enough.
+    """
     format = Format(target.format)
-    if trust or format not in _EXECUTABLE:
+    walled = format not in CODE and confinement.available().whole
+    if target.trusted or format not in _EXECUTABLE or walled:
         return
-    if target.kind == "artifact":
-        _, content = view.read(target.path)
-        known = store.peek("artifact", str(target.about.get("key")))
-        if known is not None and known.digest == content:
-            return
     raise TrustError(
         f"this is {_EXECUTABLE[format]}, and not from this store: to run it is to trust it",
         place=str(target.path),
         hint="add --trust where you know who made it",
     )
+
+
+def require_trusted_code(target: Target, store: Store) -> None:
+    """Raise `TrustError` where looking into a target builds a network in Python from elsewhere."""
+    if target.format == Format.TORCH and not is_own(target, store):
+        raise TrustError(
+            "this is a network in Python, and not from this store: to look into it runs its code",
+            place=str(target.path),
+            hint="add --trust where you know who made it, or name the --store that it was built in",
+        )
+
+
+def is_own(target: Target, store: Store) -> bool:
+    """Whether the own store holds the very same artifact."""
+    if target.kind != "artifact":
+        return False
+    _, content = view.read(target.path)
+    known = store.peek("artifact", str(target.about.get("key")))
+    return known is not None and known.digest == content
 
 
 def open_all(
@@ -145,7 +165,12 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
         "inputs": [spec.model_dump(mode="json") for spec in inputs],
     }
     try:
-        laid_out = run("optcli.pipeline.bench_step:lay_out", payload, timeout_s=_TIMEOUT_S)
+        laid_out = run(
+            "optcli.pipeline.bench_step:lay_out",
+            payload,
+            timeout_s=_TIMEOUT_S,
+            confined=(out,) if _is_foreign(target) else None,
+        )
     except InputError as error:
         if not inputs or "recipe's" not in error.message:
             raise
@@ -156,6 +181,7 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
             hint="leave --input out: the file says what it takes",
         ) from error
     found = bench_step.artifact(payload, laid_out, digest.of_file(target.path), _size_bytes(target))
+    found = replace(found, foreign=_is_foreign(target))
     specs = tuple(TensorSpec.model_validate(spec) for spec in laid_out["inputs"])
     return Opened(name, target.path, found, specs, tuple(laid_out["notes"]))
 
@@ -192,8 +218,14 @@ def _of_folder(target: Target, name: str, inputs: tuple[TensorSpec, ...]) -> Ope
         about["size_bytes"],
         content,
         about["facts"],
+        _is_foreign(target),
     )
     return Opened(name, target.path, found, inputs or own)
+
+
+def _is_foreign(target: Target) -> bool:
+    """Whether a worker that can only read opens it: what needs more is trusted by now."""
+    return not target.trusted and target.format not in CODE
 
 
 def _size_bytes(target: Target) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
@@ -15,8 +14,8 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import OptcliError, RunnerError, first_line
 from optcli.formats import exported as exported_format
+from optcli.formats import operator_libraries, torch_calls, torch_compiled, torch_devices
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_calls, torch_compiled, torch_devices
 from optcli.formats.torch_calls import Arguments, flatten_outputs
 from optcli.formats.torch_compiled import Compilation, Mode
 from optcli.runners import Runner
@@ -79,8 +78,7 @@ class TorchRunner(Runner):
         self._device = chosen(self.device, artifact)
         self._cuda = opened(self._device, self.tf32)
         transforms: tuple[dict[str, Any], ...] = ()
-        for name in artifact.facts.get("imports", ()):
-            importlib.import_module(name)  # brings the operators that the network calls
+        operator_libraries.bring(artifact.facts.get("imports", ()))
         if artifact.format == Format.EXPORTED:
             program = exported_format.open(artifact.path)
             if self._cuda is not None:

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 DType = Literal["float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
 Dimension = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
 
 class Settings(BaseModel):
     """Base of everything a recipe can say: frozen; unknown keys, inf and NaN are errors."""
@@ -47,13 +49,19 @@ class TensorSpec(Settings):
 
     A dimension is a size or a symbol such as `batch`; a symbol's range stands under its own name
     (`batch: {min: 1, opt: 8, max: 64}`). A first dimension that is a symbol is the batch. ONNX
-    dynamic axes, torch.export dimensions and TensorRT profiles are all read from here.
+    dynamic axes, torch.export dimensions and TensorRT profiles are all read from here. `range` says
+    between which bounds the values lie, for the random inputs that conversions are checked on.
     """
 
     name: str = Field(min_length=1)
     dtype: DType = "float32"
     shape: tuple[Dimension, ...] = Field(min_length=1)
     ranges: dict[str, SymbolRange] = Field(default_factory=dict)
+    range: tuple[Finite, Finite] | None = Field(
+        None,
+        description="smallest and largest value, such as [0, 255]: conversions are checked on random"
+        " values between them; default: what the recipe's data show, without data a standard normal",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -68,6 +76,12 @@ class TensorSpec(Settings):
         defaults = {name: SymbolRange() for name in symbols}
         shape = tuple(value["shape"])
         return {**rest, "shape": shape, "ranges": {**defaults, **dict(given), **ranges}}
+
+    @model_validator(mode="after")
+    def _range_ascends(self) -> Self:
+        if self.range is not None and self.range[0] >= self.range[1]:
+            raise ValueError(f"wanted range: [low, high] with low < high, found {list(self.range)}")
+        return self
 
     @property
     def batch_symbol(self) -> str | None:
@@ -95,7 +109,7 @@ class TensorSpec(Settings):
         return tuple(sizes[size] if isinstance(size, str) else size for size in self.shape)
 
 
-_FIELDS = ("name", "dtype", "shape", "ranges")
+_FIELDS = ("name", "dtype", "shape", "ranges", "range")
 
 
 def batch_range(inputs: Sequence[TensorSpec]) -> SymbolRange:

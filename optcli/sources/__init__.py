@@ -35,6 +35,8 @@ class Source(Settings):
 
     format: ClassVar[Format]
     needs: ClassVar[Needs] = Needs()
+    # A file from anywhere, of a format that holds no code: it is opened in a worker that can only read.
+    foreign: ClassVar[bool] = False
 
     target: str = Field(description="what stands behind the colon")
     weights: str | None = None

@@ -31,6 +31,7 @@ class ExportedSource(Source):
 
     format: ClassVar[Format] = Format.EXPORTED
     needs: ClassVar[Needs] = Needs(("torch",))
+    foreign: ClassVar[bool] = True
 
     @property
     def file(self) -> Path:

@@ -31,6 +31,7 @@ class OnnxSource(Source):
 
     format: ClassVar[Format] = Format.ONNX
     needs: ClassVar[Needs] = Needs(("onnx",))
+    foreign: ClassVar[bool] = True
 
     @property
     def file(self) -> Path:

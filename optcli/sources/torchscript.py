@@ -22,6 +22,7 @@ class TorchscriptSource(Source):
 
     format: ClassVar[Format] = Format.TORCHSCRIPT
     needs: ClassVar[Needs] = Needs(("torch",))
+    foreign: ClassVar[bool] = True
 
     @property
     def file(self) -> Path:

@@ -8,7 +8,8 @@ call has the signature `function(payload: dict, channel: Channel) -> JSON data`.
 
 from __future__ import annotations
 
+from optcli.workers import confinement
 from optcli.workers.channel import Channel
 from optcli.workers.parent import Child, ForkServer, run, spawn
 
-__all__ = ["Channel", "Child", "ForkServer", "run", "spawn"]
+__all__ = ["Channel", "Child", "ForkServer", "confinement", "run", "spawn"]

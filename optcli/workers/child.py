@@ -8,12 +8,15 @@ import importlib
 import os
 import re
 import sys
+import tempfile
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from optcli.errors import OptcliError, StepError
+from optcli.workers import confinement
 from optcli.workers.channel import Channel, receive, send
 from optcli.workers.lifetime import bind_to_parent
 
@@ -34,6 +37,8 @@ def serve(connection: Connection, parent: int) -> None:
         os._exit(0)
     status = 0
     try:
+        if "writable" in call:
+            _confine(call["scratch"], call["writable"])
         function = _function(call["function"])
         send(connection, {"result": function(call["payload"], Channel(connection))})
     except BaseException as error:  # whatever it is, the parent must hear of it
@@ -47,6 +52,12 @@ def serve(connection: Connection, parent: int) -> None:
             stream.flush()
     # Skip the exit handlers of libraries: they can hang, and some ask the network.
     os._exit(status)
+
+
+def _confine(scratch: str, writable: list[str]) -> None:
+    """Before any library is imported: what starts threads would leave some of them outside."""
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    confinement.enter([Path(scratch), *map(Path, writable)])
 
 
 def _function(reference: str) -> Any:

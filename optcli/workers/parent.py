@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +44,8 @@ class Child:
         self, connection: Connection, pid: int, ended: Callable[[float], int | None], log: Path | None
     ) -> None:
         self._connection = connection
-        self._ended = ended
+        self._ended_in = ended
+        self._scratch: Path | None = None
         self.pid = pid
         self.log = log
 
@@ -80,6 +83,20 @@ class Child:
                 return message["result"]
             if on_event is not None:
                 on_event(message["event"])
+
+    def scratch(self) -> Path:
+        """A temporary folder for the worker, removed when it has ended."""
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="optcli-worker-"))
+        return self._scratch
+
+    def _ended(self, timeout_s: float) -> int | None:
+        """Its exit status once it has ended, None before that."""
+        code = self._ended_in(timeout_s)
+        if code is not None and self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+        return code
 
     def kill(self) -> None:
         """Kill the worker and everything it started, and wait until it is gone."""
@@ -138,10 +155,13 @@ def spawn(
     log: Path | None = None,
     environment: Mapping[str, str] | None = None,
     interpreter: str = sys.executable,
+    confined: Sequence[Path] | None = None,
 ) -> Child:
     """Start `module:function` in a fresh interpreter whose environment is set before any import.
 
-    Its standard output and error go to `log` (appended). Call from a thread that outlives the worker.
+    Its standard output and error go to `log` (appended). `confined` holds it to reading, and to writing
+    below these folders and a temporary one of its own (`workers.confinement`); None leaves it free.
+    Call from a thread that outlives the worker.
     """
     ours, theirs = channel.pair()
     command = [interpreter, "-m", "optcli.workers.child", str(theirs.fileno()), str(os.getpid())]
@@ -156,8 +176,18 @@ def spawn(
             start_new_session=True,
         )
     theirs.close()
-    child = Child(ours, process.pid, partial(_ended, process), log)
-    child.send({"function": function, "payload": dict(payload)})
+    return _called(Child(ours, process.pid, partial(_ended, process), log), function, payload, confined)
+
+
+def _called(
+    child: Child, function: str, payload: Mapping[str, Any], confined: Sequence[Path] | None
+) -> Child:
+    """The worker once it is told what to do."""
+    call: dict[str, Any] = {"function": function, "payload": dict(payload)}
+    if confined is not None:
+        call["scratch"] = str(child.scratch())
+        call["writable"] = [str(folder) for folder in confined]
+    child.send(call)
     return child
 
 
@@ -170,9 +200,14 @@ def run(
     timeout_s: float | None = None,
     on_event: OnEvent | None = None,
     interpreter: str = sys.executable,
+    confined: Sequence[Path] | None = None,
 ) -> Any:
-    """Carry out `module:function` in a fresh interpreter and give its value; raises as `result`."""
-    with spawn(function, payload, log=log, environment=environment, interpreter=interpreter) as child:
+    """Carry out `module:function` in a fresh interpreter and give its value; raises as `result`.
+
+    `confined` is that of `spawn`.
+    """
+    about: dict[str, Any] = {"environment": environment, "interpreter": interpreter}
+    with spawn(function, payload, log=log, confined=confined, **about) as child:
         return child.result(timeout_s, on_event)
 
 
@@ -202,8 +237,18 @@ class ForkServer:
         self._gone = False
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def start(self, function: str, payload: Mapping[str, Any], *, log: Path | None = None) -> Child:
-        """Fork a worker for `module:function`. Raises `StepError` when the server is dead."""
+    def start(
+        self,
+        function: str,
+        payload: Mapping[str, Any],
+        *,
+        log: Path | None = None,
+        confined: Sequence[Path] | None = None,
+    ) -> Child:
+        """Fork a worker for `module:function`. Raises `StepError` when the server is dead.
+
+        `confined` is that of `spawn`.
+        """
         ours, theirs = channel.pair()
         with self._starting, _open_log(log) as stream:
             with suppress(OSError):
@@ -215,8 +260,7 @@ class ForkServer:
                     raise StepError("the process that forks workers has died")
                 pid = self._started.pop()
         child = Child(ours, pid, lambda timeout_s: self._code(pid, timeout_s), log)
-        child.send({"function": function, "payload": dict(payload)})
-        return child
+        return _called(child, function, payload, confined)
 
     def close(self) -> None:
         """End the server; its workers die with it."""

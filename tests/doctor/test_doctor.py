@@ -16,6 +16,7 @@ from optcli.doctor.runtimes import RUNTIMES, Runtime, runtime_checks
 from optcli.engines import EngineError, driver
 from optcli.errors import ExitCode
 from optcli.store import Store
+from optcli.workers import confinement
 
 
 def one(state, core=False, name="x"):
@@ -244,3 +245,17 @@ def test_tensorrt_rtx_builds_an_engine_with_and_without_a_gpu():
     if not driver.present():
         assert (found.state, found.hint) == ("note", "")
         assert found.found.endswith("builds engines, which need a GPU to run")
+
+
+@pytest.mark.parametrize(
+    ("walls", "state", "said"),
+    [
+        (confinement.Walls(files=True, network=True), "ok", "Landlock and seccomp: workers"),
+        (confinement.Walls(files=False, network=True), "note", "seccomp, for the network alone"),
+        (confinement.Walls(files=False, network=False), "note", "none"),
+    ],
+)
+def test_the_wall_around_models_from_elsewhere_is_named(walls, state, said):
+    check = machine.walls(walls)
+    assert (check.state, check.found[: len(said)]) == (state, said)
+    assert bool(check.hint) == (state == "note")

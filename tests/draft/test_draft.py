@@ -71,10 +71,8 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     if "command" not in request.node.name:
         from optcli.draft.looking import look
 
-        monkeypatch.setattr("optcli.draft.run", lambda _, payload, timeout_s: look(payload, None))
-        monkeypatch.setattr(
-            "optcli.draft.masks.run", lambda _, payload, timeout_s: masks.look(payload, None)
-        )
+        monkeypatch.setattr("optcli.draft.run", lambda _, payload, **__: look(payload, None))
+        monkeypatch.setattr("optcli.draft.masks.run", lambda _, said, **__: masks.look(said, None))
 
 
 @pytest.fixture

@@ -11,8 +11,17 @@ from tiny_project import write_model
 from optcli import digest
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, TrustError, UsageError
-from optcli.pipeline.opening import Opened, find, merged, open_all
+from optcli.inspection import resolve
+from optcli.pipeline.opening import (
+    Opened,
+    find,
+    merged,
+    open_all,
+    open_each,
+    require_trusted_code,
+)
 from optcli.settings import TensorSpec
+from optcli.workers import confinement
 
 
 def spec(name="image", shape=("batch", 3, 4, 4), dtype="float32", **ranges) -> TensorSpec:
@@ -87,12 +96,36 @@ class TestMerged:
 
 class TestTrust:
     @pytest.mark.parametrize("format", ["aoti", "torch", "torchscript"])
-    def test_programs_from_elsewhere_are_refused(self, tmp_path, tmp_store, format):
+    def test_programs_from_elsewhere_are_refused(self, tmp_path, tmp_store, format, monkeypatch):
+        walls = confinement.Walls(files=False, network=True)
+        monkeypatch.setattr(confinement, "available", lambda: walls)
         place = folder(tmp_path / "made", format)
         with pytest.raises(TrustError, match="to run it is to trust it") as failure:
             find([place], tmp_store, trust=False)
         assert "--trust" in failure.value.hint
         assert find([place], tmp_store, trust=True)[0].format == format
+
+    def test_torchscript_needs_no_trust_where_its_worker_can_only_read(
+        self, tmp_path, tmp_store, monkeypatch
+    ):
+        walls = confinement.Walls(files=True, network=True)
+        monkeypatch.setattr(confinement, "available", lambda: walls)
+        assert not find([folder(tmp_path / "made", "torchscript")], tmp_store, trust=False)[0].trusted
+        with pytest.raises(TrustError):
+            find([folder(tmp_path / "native", "aoti")], tmp_store, trust=False)
+
+    def test_what_is_not_trusted_is_opened_in_a_worker_that_can_only_read(self, tmp_path, tmp_store):
+        place = folder(tmp_path / "made", "exported")
+        for trust in (True, False):
+            target = find([place], tmp_store, trust=trust)[0]
+            assert open_each([target], tmp_path, (), 1)[0].artifact.foreign is not trust
+
+    def test_looking_into_a_network_in_python_from_elsewhere_is_refused(self, tmp_path, tmp_store):
+        target = resolve(str(folder(tmp_path / "made", "torch")), tmp_path)
+        with pytest.raises(TrustError, match="runs its code") as failure:
+            require_trusted_code(target, tmp_store)
+        assert "--trust" in failure.value.hint
+        require_trusted_code(resolve(str(folder(tmp_path / "a", "exported")), tmp_path), tmp_store)
 
     def test_what_the_own_store_holds_is_trusted_until_it_is_touched(self, tmp_path, tmp_store):
         place = folder(tmp_path / "made", "aoti")

@@ -2,10 +2,13 @@
 
 import ctypes
 import errno
+import importlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 from optcli.errors import InputError
@@ -96,3 +99,65 @@ def fill_the_disk(payload, channel: Channel):
 
 def quit_program(payload, channel: Channel):
     sys.exit("enough")
+
+
+def tried(payload, channel: Channel):
+    """Try one thing; `done`, or the name of the error that the system answers with."""
+    target = payload["target"]
+    place = os.path.dirname(target)
+    try:
+        _ACTIONS[payload["action"]](target, place)
+    except OSError as error:
+        return errno.errorcode.get(error.errno, str(error.errno))
+    return "done"
+
+
+def _write(target, place, mode="w"):
+    with open(target, mode) as file:
+        file.write("x")
+
+
+def _rename(target, place):
+    with tempfile.NamedTemporaryFile(dir=None, delete=False) as file:
+        os.rename(file.name, target)
+
+
+def _link(target, place):
+    os.symlink("/etc/passwd", target)
+
+
+def _fork_and_write(target, place):
+    child = os.fork()
+    if child == 0:
+        try:
+            _write(target, place)
+        except OSError as error:
+            os._exit(error.errno)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        raise OSError(status, "in the child")
+
+
+_ACTIONS = {
+    "write": _write,
+    "append": lambda target, place: _write(target, place, "a"),
+    "make a folder": lambda target, place: os.mkdir(target),
+    "link": _link,
+    "rename": _rename,
+    "empty": lambda target, place: os.truncate(target, 0),
+    "remove": lambda target, place: os.unlink(target),
+    "temporary": lambda target, place: tempfile.TemporaryFile().close(),
+    "connect": lambda target, place: socket.create_connection(("127.0.0.1", int(target))),
+    "datagram": lambda target, place: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+    "unix socket": lambda target, place: socket.socket(socket.AF_UNIX),
+    "run": lambda target, place: os.execv("/bin/true", ["true"]),
+    "change mode": lambda target, place: os.chmod(target, 0o777),
+    "read": lambda target, place: os.stat(target) and os.close(os.open(target, os.O_RDONLY)),
+    "import": lambda target, place: importlib.import_module(target),
+    "fork and write": _fork_and_write,
+}
+
+
+def crash(payload, channel: Channel):
+    os.abort()

@@ -58,6 +58,7 @@ def compare(
         log=log,
         environment={"OMP_NUM_THREADS": str(threads)},
         timeout_s=timeout_s,
+        confined=() if baseline.foreign or child.foreign else None,
     )
     return Layers.model_validate(found)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from optcli.accuracy.layers import advice, exported, onnx, openvino, torch
 from optcli.accuracy.layers.measured import Measured
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
+from optcli.formats import operator_libraries
 from optcli.results.layers import LayerError, Layers
 from optcli.sample import cycled
 from optcli.settings import TensorSpec, batch_range
@@ -44,8 +44,8 @@ def _measured(
     inputs: Sequence[TensorSpec],
     threads: int,
 ) -> Measured:
-    for name in (*baseline.facts.get("imports", ()), *child.facts.get("imports", ())):
-        importlib.import_module(name)  # brings the operators that the networks call
+    for artifact in (baseline, child):
+        operator_libraries.bring(artifact.facts.get("imports", ()))
     if child.format == Format.ONNX:
         return onnx.compare(baseline, child, feeds, threads)
     if child.format == Format.OPENVINO:

@@ -135,6 +135,11 @@ def _results(report: Report, told: Notes) -> Markup:
         if variant.layers is not None and any(layers_text.markdown(variant.layers))
     ]
     parts += [
+        folded(f"{variant.accuracy.metric} of {name} by class", tables.per_class(variant.accuracy))
+        for name, variant in report.variants.items()
+        if variant.accuracy is not None and variant.accuracy.per_class
+    ]
+    parts += [
         folded(f"Layers of the engine {name}", tables.engine_layers(rows))
         for name, variant in report.variants.items()
         if (rows := engines.layers(variant))

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from optcli.report import engines, layers_text, wording
+from optcli.report import classes, engines, layers_text, wording
 from optcli.report.html.tags import Child, Markup, tag
 from optcli.report.rows import Row, accuracy_label, batch_sizes, fastest_fp32, rows
-from optcli.results import Latency, Report, VariantReport
+from optcli.results import Accuracy, Latency, Report, VariantReport
 from optcli.results.layers import Layers
 from optcli.statistics import needed
 
 _ALWAYS = ("p50 ms", "p95 ms", "p99 ms", "images/s", "speed-up")
+_MOST_CLASSES = 200
 _SIGNS = {"accept": "✓", "reject": "✕", "inconclusive": "?"}
 
 
@@ -61,6 +62,14 @@ def layers(found: Layers) -> Markup:
         cells = zip(row, left, strict=True)
         made.append(tag("tr", *(tag("td", cell, class_="left" if at else None) for cell, at in cells)))
     return table(list(zip(heads, left, strict=True)), made, "Layers")
+
+
+def per_class(accuracy: Accuracy) -> Markup:
+    """The metric class by class; of very many classes those that lost most."""
+    made = [
+        tag("tr", *(tag("td", cell) for cell in row)) for row in classes.rows(accuracy, _MOST_CLASSES)
+    ]
+    return table([(head, False) for head in classes.HEADS], made, "Classes")
 
 
 def engine_layers(rows: Sequence[Sequence[str]]) -> Markup:

@@ -1,0 +1,183 @@
+"""A second wall around files from elsewhere: a process that cannot write, start programs or reach out.
+
+What a scan overlooks still runs in a process that may read, may write below the folders that it was
+given, and nothing else. Two parts of Linux do it, each used where the system has it:
+
+- Landlock (since Linux 6.2, version 3 of its interface): writing, making, removing and running files.
+- seccomp: the network, starting programs, other processes' memory, modes and owners of files.
+
+Neither needs privileges, and neither can be left again: it is for a process that ends with its work.
+Interfaces: https://docs.kernel.org/userspace-api/landlock.html and seccomp_filter.html.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_NO_NEW_PRIVILEGES, _GET_SECCOMP, _SET_SECCOMP, _FILTER = 38, 21, 22, 2
+
+# Landlock's calls, of one number everywhere.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION_FLAG, _BENEATH = 1, 1
+_EXECUTE, _WRITE_FILE, _REFER, _TRUNCATE, _DEVICE = 1 << 0, 1 << 1, 1 << 13, 1 << 14, 1 << 15
+_REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
+_TCP, _SIGNALS_AND_SOCKETS = 0b11, 0b11
+# Before it, a file can be emptied where it cannot be written.
+_LEAST_VERSION = 3
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/kfd", "/dev/dri")
+
+# Numbers of the machine's calls, and how the kernel calls the machine.
+_MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+# fmt: off
+_FORBIDDEN: dict[str, tuple[int, int]] = {
+    # name: (x86_64, aarch64), -1 where there is none
+    "socket": (41, 198), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201),
+    "execve": (59, 221), "execveat": (322, 281),
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438), "io_uring_setup": (425, 425), "perf_event_open": (298, 241),
+    "bpf": (321, 280), "userfaultfd": (323, 282), "open_by_handle_at": (304, 265),
+    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51),
+    "unshare": (272, 97), "setns": (308, 268), "open_tree": (428, 428), "move_mount": (429, 429),
+    "fsopen": (430, 430), "mount_setattr": (442, 442), "swapon": (167, 224), "swapoff": (168, 225),
+    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
+    "kexec_load": (246, 104), "kexec_file_load": (320, 294), "reboot": (169, 142), "acct": (163, 89),
+    "settimeofday": (164, 170), "clock_settime": (227, 112), "sethostname": (170, 161),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "quotactl": (179, 60),
+    "chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "chown": (92, -1), "fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+}
+# fmt: on
+_ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # denied with EPERM
+_X32 = 0x40000000
+
+
+@dataclass(frozen=True)
+class Walls:
+    """What the system can hold a worker to: `files` by Landlock, `network` by seccomp."""
+
+    files: bool
+    network: bool
+
+    @property
+    def whole(self) -> bool:
+        """Whether a confined worker can neither write elsewhere nor reach out."""
+        return self.files and self.network
+
+    def __str__(self) -> str:
+        if self.whole:
+            return "Landlock and seccomp"
+        if self.files:
+            return "Landlock, for files alone"
+        return "seccomp, for the network alone" if self.network else "none"
+
+
+@cache
+def available() -> Walls:
+    """What this system offers. Enters nothing."""
+    if not sys.platform.startswith("linux"):
+        return Walls(files=False, network=False)
+    filters = platform.machine() in _MACHINES and sys.maxsize > 2**32
+    filters = filters and ctypes.CDLL(None).prctl(_GET_SECCOMP, 0, 0, 0, 0) >= 0
+    return Walls(files=_landlock_version() >= _LEAST_VERSION, network=filters)
+
+
+def enter(writable: Sequence[Path]) -> Walls:
+    """Confine this process and what it starts, for good; it must have one thread.
+
+    Afterwards it can write below `writable` alone. Gives what holds it: nothing where the system has
+    no such walls. Raises OSError where the system has them and they cannot be entered.
+    """
+    walls = available()
+    if walls.files or walls.network:
+        _call(ctypes.CDLL(None, use_errno=True).prctl, _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    if walls.files:
+        _restrict_files(writable)
+    if walls.network:
+        _filter_calls()
+    return walls
+
+
+def _landlock_version() -> int:
+    return int(ctypes.CDLL(None).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION_FLAG))
+
+
+def _restrict_files(writable: Sequence[Path]) -> None:
+    version = _landlock_version()
+    known = _EXECUTE | _WRITE_FILE | _REMOVE_AND_MAKE | _REFER | _TRUNCATE
+    if version >= 5:
+        known |= _DEVICE
+    fields = [known]
+    if version >= 4:
+        fields.append(_TCP)
+    if version >= 6:
+        fields.append(_SIGNALS_AND_SOCKETS)
+    ruleset = struct.pack(f"<{len(fields)}Q", *fields)
+    libc = ctypes.CDLL(None, use_errno=True)
+    rules = _call(libc.syscall, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), 0)
+    try:
+        for folder in writable:
+            _allow(libc, rules, folder, known & ~(_EXECUTE | _DEVICE))
+        for device in (*map(Path, _DEVICES), *Path("/dev").glob("nvidia*")):
+            with suppress(FileNotFoundError):
+                below = known & (_WRITE_FILE | _TRUNCATE | _DEVICE)
+                _allow(libc, rules, device, below)
+        _call(libc.syscall, _RESTRICT_SELF, rules, 0)
+    finally:
+        os.close(rules)
+
+
+def _allow(libc: ctypes.CDLL, rules: int, path: Path, rights: int) -> None:
+    """Allow `rights` at a path and below."""
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        # The record is packed: 8 bytes of rights, 4 of the descriptor.
+        rule = struct.pack("<Qi", rights, place)
+        _call(libc.syscall, _ADD_RULE, rules, _BENEATH, rule, 0)
+    finally:
+        os.close(place)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_char_p))
+
+
+def _filter_calls() -> None:
+    machine = platform.machine()
+    steps = [
+        *(_step(0x20, 4), _step(0x15, _MACHINES[machine], 1, 0), _step(0x06, _KILL)),
+        _step(0x20, 0),
+    ]
+    if machine == "x86_64":  # the same calls under other numbers
+        steps += [_step(0x35, _X32, 0, 1), _step(0x06, _DENY)]
+    column = tuple(_MACHINES).index(machine)
+    for numbers in _FORBIDDEN.values():
+        if numbers[column] >= 0:
+            steps += [_step(0x15, numbers[column], 0, 1), _step(0x06, _DENY)]
+    steps.append(_step(0x06, _ALLOW))
+    program = _Program(len(steps), b"".join(steps))
+    libc = ctypes.CDLL(None, use_errno=True)
+    _call(libc.prctl, _SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0)
+
+
+def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+    """One instruction of a classic BPF program: load, compare and jump, or return."""
+    return struct.pack("<HBBI", code, yes, no, value)
+
+
+def _call(function: object, *arguments: object) -> int:
+    found = int(function(*arguments))  # type: ignore[operator]
+    if found < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"this worker cannot be confined: {os.strerror(number)}")
+    return found

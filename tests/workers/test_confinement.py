@@ -1,0 +1,118 @@
+"""Confined workers read, write below their folders, and reach nothing else."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from needs import compiler
+
+from optcli.errors import StepError
+from optcli.workers import ForkServer, confinement, run
+
+needs_landlock = pytest.mark.needs("landlock")
+needs_seccomp = pytest.mark.needs("seccomp filters")
+
+
+def tried(action, target, confined):
+    return run(
+        "calls:tried", {"action": action, "target": str(target)}, timeout_s=60, confined=confined
+    )
+
+
+@pytest.fixture(autouse=True)
+def _calls(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+@pytest.mark.parametrize("action", ["write", "append", "make a folder", "link", "rename", "temporary"])
+def test_it_writes_below_its_folder_and_in_its_temporary_one(tmp_path, action):
+    assert tried(action, tmp_path / "file", (tmp_path,)) == "done"
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    "action", ["write", "append", "make a folder", "link", "rename", "empty", "remove"]
+)
+def test_it_writes_nowhere_else(tmp_path, action):
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    file = outside / "file"
+    if action in ("append", "empty", "remove"):
+        file.write_text("kept")
+    assert tried(action, file, (inside,)) in ("EACCES", "EXDEV")
+    assert not file.exists() or file.read_text() == "kept"
+
+
+@needs_seccomp
+@pytest.mark.parametrize("action", ["connect", "datagram", "unix socket", "run", "change mode"])
+def test_it_reaches_no_network_and_starts_no_program(tmp_path, action):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        target = server.getsockname()[1] if action == "connect" else tmp_path
+        assert tried(action, target, (tmp_path,)) in ("EPERM", "EACCES")
+
+
+def test_it_reads_and_imports_what_it_needs(tmp_path):
+    (tmp_path / "file").write_text("here")
+    assert tried("read", tmp_path / "file", ()) == "done"
+    assert tried("import", "numpy", ()) == "done"
+
+
+@needs_landlock
+def test_what_it_starts_is_confined_too(tmp_path):
+    assert tried("fork and write", tmp_path / "file", ()) == "EACCES"
+    assert not (tmp_path / "file").exists()
+
+
+@needs_landlock
+def test_a_forked_worker_is_confined_and_the_next_one_is_not(tmp_path):
+    server = ForkServer([])
+    try:
+        for confined, expected in (((), "EACCES"), (None, "done")):
+            payload = {"action": "write", "target": str(tmp_path / "file")}
+            with server.start("calls:tried", payload, confined=confined) as child:
+                assert child.result(60) == expected
+    finally:
+        server.close()
+
+
+def test_its_temporary_folder_goes_with_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert tried("temporary", "", ()) == "done"
+    assert not list(tmp_path.glob("optcli-worker-*"))
+    with pytest.raises(StepError):
+        run("calls:crash", {}, confined=(), timeout_s=60)
+    assert not list(tmp_path.glob("optcli-worker-*"))
+
+
+def test_a_free_worker_is_free(tmp_path):
+    assert tried("write", tmp_path / "file", None) == "done"
+
+
+def test_walls_say_what_they_are():
+    both, one = (
+        confinement.Walls(files=True, network=True),
+        confinement.Walls(files=True, network=False),
+    )
+    assert both.whole
+    assert not one.whole
+    assert [str(both), str(one)] == ["Landlock and seccomp", "Landlock, for files alone"]
+    assert str(confinement.Walls(files=False, network=False)) == "none"
+
+
+@pytest.mark.needs("x86-64")
+@pytest.mark.needs("c compiler")
+def test_the_numbers_of_calls_are_the_systems(tmp_path):
+    """Against the kernel's own table, where its headers are installed."""
+    import re
+    import subprocess
+
+    source = "#include <sys/syscall.h>\n" + "\n".join(
+        f"{name} SYS_{name}" for name in confinement._FORBIDDEN
+    )
+    said = subprocess.run([compiler(), "-E", "-P", "-"], input=source, capture_output=True, text=True)
+    found = dict(re.findall(r"^(\w+) (\d+)$", said.stdout, re.MULTILINE))
+    assert len(found) > 30
+    for name, number in found.items():
+        assert confinement._FORBIDDEN[name][0] == int(number), name
