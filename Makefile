@@ -29,13 +29,20 @@ demo: $(STAMP) ## Build, measure and judge the quickstart recipe
 gate: $(STAMP) ## Compare the quickstart with what it was at the last commit
 	$(BIN)/optcli gate recipes/quickstart.yaml --baseline git:HEAD~1
 
+# Each stands for the whole suite, fails where a test was left out, and says what was skipped and why.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
 .PHONY: test
-test: $(STAMP) lint ## Lint, type-check and run all tests
-	$(BIN)/python -m pytest -n auto --dist loadfile
+test: $(STAMP) lint ## Lint, type-check and run all tests but those of minutes
+	$(PYTEST) --suite usual
+
+.PHONY: test-all
+test-all: $(STAMP) lint ## Lint, type-check and run all tests, those of minutes too: what CI runs
+	$(PYTEST) --suite all
 
 .PHONY: fast
 fast: $(STAMP) ## Only the tests without heavy libraries
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not long and not gpu"
 
 # With PYTHON=... on the command line or in the environment nothing is made and nothing installed:
 # that interpreter, with the packages that PYTHONPATH gives it, is all that is used.

@@ -135,7 +135,7 @@ class Check:
             self.found["tests"] = {"exit_code": None, "summary": "pytest is not here"}
             return
         self._say("tests marked gpu")
-        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rfEs", "tests"]
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "tests"]
         code, text = self._command(command, min(_TESTS_S, self._left_s()), "tests")
         lines = [line for line in text.splitlines() if line.strip()]
         self.found["tests"] = {"exit_code": code, "summary": lines[-1] if lines else "nothing was said"}

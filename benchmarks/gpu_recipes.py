@@ -53,7 +53,7 @@ def networks(shared: Path) -> list[Network]:
 def _coco(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         return {}
-    prepare = {"letterbox": {"size": 416, "fill": 114}, "channel_order": "bgr"}
+    prepare = {"letterbox": {"size": 416, "fill": 114, "align": "top_left"}, "channel_order": "bgr"}
     common = {"source": f"coco:{folder}", "prepare": prepare}
     return {
         "data": {

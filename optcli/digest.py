@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from optcli import regular_files
+
 # Longer than a tick of any file system's clock (FAT: 2 s).
 _SETTLED_NS = 3_000_000_000
 
@@ -32,8 +34,8 @@ def of_bytes(data: bytes | memoryview) -> str:
 
 
 def of_file(path: Path) -> str:
-    """Digest of a file's content, read in pieces. Raises OSError."""
-    with path.open("rb") as stream:
+    """Digest of a regular file's content, read in pieces. Raises OSError, for a pipe or device too."""
+    with regular_files.opened(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -65,7 +67,7 @@ class FileDigests:
         place = os.path.abspath(
             path
         )  # links need no resolving: the inode below tells their targets apart
-        stat = os.stat(place)
+        stat = regular_files.check(place)
         mark = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
         known = self._known.get(place)
         if known is not None and known[0] == mark:

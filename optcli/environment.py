@@ -15,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from optcli.digest import of_value
+
 # The name to import by, where it is not the name of the distribution.
 _DISTRIBUTIONS = {
     "onnxruntime": ("onnxruntime-gpu", "onnxruntime"),
@@ -251,6 +253,56 @@ def _asked_of_nvidia_smi(fields: Sequence[str]) -> list[dict[str, str]]:
         return []
     rows = (line.split(", ") for line in found.stdout.strip().splitlines())
     return [dict(zip(fields, row, strict=False)) for row in rows]
+
+
+@cache
+def machine() -> dict[str, Any]:
+    """Which machine this is, as far as that decides how fast it computes: for keys of measurements.
+
+    Processors of one name differ in generation, cores and memory, and so do two hosts of one cloud
+    type. `identity` is a digest of the machine's id, from which nobody reads the id. Copies of one
+    image share that, and a virtual machine or a container may wake up on another host: there the id
+    of the running kernel is part of it, so that nothing is reused after a restart.
+    """
+    fields = _cpu_fields()
+    virtual = "hypervisor" in fields.get("flags", "").split() or _in_container()
+    known = [_text("/etc/machine-id") or _text("/var/lib/dbus/machine-id"), platform.node()]
+    if virtual or known[0] is None:
+        known.append(_text("/proc/sys/kernel/random/boot_id"))
+    names = ("vendor_id", "cpu family", "model", "stepping", "microcode", "CPU part", "cache size")
+    return {
+        "identity": of_value(["optcli measures on", known])[:16],
+        "processor": {name: fields[name] for name in names if name in fields},
+        "instructions": of_value(sorted(fields.get("flags", fields.get("Features", "")).split()))[:16],
+        "kernel": platform.release(),
+        "hypervisor": virtual,
+        "online": os.cpu_count(),
+        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "cpu_quota": _cgroup_quota(),
+        "hyper_threading": _text("/sys/devices/system/cpu/smt/active"),
+        "memory_gib": _memory_gib(),
+    }
+
+
+def _cpu_fields() -> dict[str, str]:
+    """What the system says of its first processor."""
+    first = (_text("/proc/cpuinfo") or "").partition("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _in_container() -> bool:
+    marks = ("/.dockerenv", "/run/.containerenv")
+    return any(Path(mark).exists() for mark in marks)
+
+
+def _memory_gib() -> int | None:
+    """What is installed, in whole gibibytes: the kernel keeps a little of it, now more, now less."""
+    try:
+        pages = os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 1024**3)
 
 
 def describe(packages: Sequence[str] = ()) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
+from optcli import paths
+
 
 class ExitCode(IntEnum):
     """What the process returns. Documented in the README; people's CI relies on it."""
@@ -55,7 +57,7 @@ class OptcliError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        where = f"{self.place}: " if self.place else ""
+        where = f"{paths.place(self.place)}: " if self.place else ""
         return f"{where}{self.message}" + (f"\n  hint: {self.hint}" if self.hint else "")
 
     def to_record(self) -> dict[str, Any]:
@@ -119,7 +121,8 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        file = paths.place(self.file)
+        where = f"{file}:{self.line}:{self.column}" if self.line else file
         text = f"{where}: {self.message}"
         return text + (f"\n  hint: {self.hint}" if self.hint else "")
 

@@ -8,10 +8,12 @@ file that is not there, so that whoever reads files needs one `except` for both.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 # What a person writes or reads: recipes, lists of ids, annotations, reports.
 MOST_TEXT_BYTES = 10 * 1024 * 1024
@@ -47,7 +49,7 @@ def check(path: str | Path) -> os.stat_result:
     return found
 
 
-def opened(path: str | Path) -> BinaryIO:
+def opened(path: str | Path) -> BufferedReader:
     """A regular file, opened to be read. Raises OSError; never waits.
 
     It is looked at again once it is open: between two looks it may have become a pipe.
@@ -93,12 +95,36 @@ def is_folder(path: str | Path) -> bool:
         return False
 
 
-def why_not(path: str | Path) -> str:
-    """Why a path is no regular file, in words: `there is no such file`, `found a pipe, ...`."""
+def problem(path: str | Path, shown: str) -> str:
+    """What is wrong with a file that is to be read, in words; empty where nothing is."""
     try:
         check(path)
     except FileNotFoundError:
-        return "there is no such file"
+        return f"no such file: {shown}"
     except OSError as error:
-        return str(error.strerror or error)
+        return f"{shown}: {error.strerror or error}"
     return ""
+
+
+def json_of(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> Any:
+    """What a JSON file holds. Raises OSError as `read` does, and ValueError for what is no JSON."""
+    try:
+        return json.loads(read(path, most_bytes))
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def expanded(text: str) -> Path:
+    """A path as a person writes it, with `~` for a home; as it stands where nobody has that home."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
+def names_in(folder: str | Path) -> list[str]:
+    """The sorted names in a folder; none where it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except (OSError, ValueError):
+        return []

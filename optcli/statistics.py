@@ -201,13 +201,35 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float
     return mean, mean - reach, mean + reach
 
 
+def moderated_interval(
+    values: Sequence[float], usual_sd: float, weight: float, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Mean, lower and upper bound where the values are too few to tell their own spread.
+
+    Their variance is moderated by the usual one, which counts as `weight` degrees of freedom:
+    (weight * usual_sd^2 + (n - 1) * s^2) / (weight + n - 1), with Student's t of as many degrees (G. K.
+    Smyth, Linear models and empirical Bayes methods, Statistical Applications in Genetics and Molecular
+    Biology 3 (2004), article 3). A single value has the usual spread.
+    """
+    import numpy as np
+    from scipy.stats import t
+
+    x = np.asarray(values, dtype=float)
+    own = float(np.sum((x - np.mean(x)) ** 2))
+    degrees = weight + x.size - 1
+    error = math.sqrt((weight * usual_sd**2 + own) / degrees / x.size)
+    reach = float(t.ppf((1 + confidence) / 2, degrees)) * error
+    mean = float(np.mean(x))
+    return mean, mean - reach, mean + reach
+
+
 def spread(samples: ArrayLike) -> float:
     """Interquartile range over the median: 0.1 is called fluctuating, 0.25 not fit for a comparison."""
     return (percentile(samples, 0.75) - percentile(samples, 0.25)) / percentile(samples, 0.5)
 
 
 def drop_interval(
-    regressed: int, improved: int, count: int, confidence: float = 0.95
+    regressed: float, improved: float, count: float, confidence: float = 0.95
 ) -> tuple[float, float]:
     """Score interval of the loss (regressed - improved) / count of two classifiers on the same samples.
 
@@ -231,7 +253,7 @@ def drop_interval(
     return low, high
 
 
-def _tango_score(b: int, c: int, n: int, loss: float) -> float:
+def _tango_score(b: float, c: float, n: float, loss: float) -> float:
     """The score statistic of an assumed loss, the share of `improved` at its restricted maximum."""
     linear = -b - c + (2 * n - b + c) * loss
     constant = -c * loss * (1 - loss)

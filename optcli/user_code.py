@@ -24,7 +24,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from optcli import environment
+from optcli import environment, regular_files
 from optcli.digest import FileDigests, of_value
 from optcli.errors import InputError, UsageError, did_you_mean
 from optcli.user_imports import (
@@ -252,15 +252,15 @@ def _origin(found: Reference, folder: Path) -> tuple[Path | None, str]:
     if not found.is_file:
         return module_root(found.file_or_module, folder), found.file_or_module
     file = Path(os.path.abspath(folder / found.file_or_module))
-    if not file.is_file():
+    if wrong := regular_files.problem(file, file.name):
         hint = "paths are relative to the recipe's folder"
-        raise InputError("there is no such file", place=str(file), hint=hint)
+        raise InputError(wrong, place=str(file), hint=hint)
     if "." in file.stem:
         raise InputError(
             "a file with a dot in its name cannot be imported", place=str(file), hint="rename it"
         )
     root = file.parent
-    while (root / "__init__.py").is_file():
+    while regular_files.is_file(root / "__init__.py"):
         root = root.parent
     parts = file.relative_to(root).with_suffix("").parts
     return root, ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

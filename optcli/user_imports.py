@@ -9,8 +9,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from optcli import environment
-from optcli.errors import InputError
+from optcli import environment, regular_files
+from optcli.errors import InputError, excerpt, first_line
 
 _OWN = "optcli"
 
@@ -66,7 +66,7 @@ def module_root(module: str, folder: Path) -> Path | None:
             return None if _is_installation(root) else root
     try:
         spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
+    except (ImportError, ValueError, OSError):
         spec = None
     if spec is None:
         raise InputError(
@@ -92,7 +92,7 @@ def local_file(root: Path, module: str) -> Path | None:
         return None  # the program itself, even where the recipe lies beside it
     base = root.joinpath(*module.split("."))
     for file in (base / "__init__.py", base.with_name(base.name + ".py")):
-        if file.is_file():
+        if regular_files.is_file(file):
             return file
     return None
 
@@ -105,7 +105,7 @@ def is_local_name(root: Path, module: str) -> bool:
     if local_file(root, top) is not None:
         return True
     # Python prefers an installed package to a folder without __init__.py.
-    return (root / top).is_dir() and environment.version(top) is None
+    return regular_files.is_folder(root / top) and environment.version(top) is None
 
 
 def _bindings(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -124,9 +124,9 @@ def _bindings(body: list[ast.stmt]) -> list[ast.stmt]:
 
 def _parse(file: Path) -> ast.Module:
     try:
-        return ast.parse(file.read_bytes(), filename=str(file))
+        return ast.parse(regular_files.read(file), filename=str(file))
     except SyntaxError as error:
-        line = (error.text or "").strip()
+        line = excerpt((error.text or "").strip())
         raise InputError(
             f"syntax error: {error.msg}", place=f"{file}:{error.lineno}", hint=f"mend the line: {line}"
         ) from error
@@ -134,9 +134,9 @@ def _parse(file: Path) -> ast.Module:
         raise InputError(
             f"cannot be read: {error.strerror}", place=str(file), hint="look at its permissions"
         ) from error
-    except ValueError as error:  # null bytes
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes, or nested too deeply
         raise InputError(
-            f"not Python source: {error}", place=str(file), hint="name a .py file of text"
+            f"not Python source: {first_line(error)}", place=str(file), hint="name a .py file of text"
         ) from error
 
 

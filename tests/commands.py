@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -30,3 +31,11 @@ def optcli_process(*arguments: object, folder: Path, **environment: str) -> Said
         check=False,
     )
     return Said(done.returncode, done.stdout, done.stderr)
+
+
+def as_an_ordinary_user() -> None:
+    """Before a program starts: even the superuser may then no more than the modes of files say."""
+    drop, overrides, reads, owns = 24, 1, 2, 3  # PR_CAPBSET_DROP; CAP_DAC_*, CAP_FOWNER
+    for capability in (overrides, reads, owns) if os.geteuid() == 0 else ():
+        if ctypes.CDLL(None).prctl(drop, capability, 0, 0, 0) != 0:
+            os._exit(77)

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import quiet
+from needs import REPOSITORY, needs, shared_folder
 
 if TYPE_CHECKING:
     from tiny_project import Project
 
     from optcli.store import Store
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+pytest_plugins = ["suite", "pytester"]
 
 
 @pytest.fixture(scope="session")
@@ -26,10 +28,8 @@ def shared() -> Path:
 
     Tests that ask for it are skipped, with the reason, where there is none.
     """
-    folder = Path(os.environ.get("OPTCLI_SHARED") or REPOSITORY.parent / "shared")
-    if not (folder / "datasets").is_dir():
-        pytest.skip(f"no real data and models at {folder} (OPTCLI_SHARED names another place)")
-    return folder
+    needs("shared data")
+    return shared_folder()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,6 +41,13 @@ def _own_temporary_files() -> Iterator[None]:
     tempfile.tempdir = None
     yield
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quiet_machine() -> Iterator[None]:
+    quiet.lift()
+    yield
+    quiet.restore()
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from needs import compiler, needs
 
 from optcli.engines import sidecar
 
@@ -18,11 +17,9 @@ LONG = [8, 3], [32, 3], [64, 3]
 
 def compiled(folder):
     """`libcuda.so.1` in a folder; skips where there is no compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("no C compiler here, and the fake driver is C")
+    needs("c compiler")
     library = folder / "libcuda.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE)], check=True)
+    subprocess.run([compiler(), "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE)], check=True)
     return library
 
 

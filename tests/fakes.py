@@ -4,6 +4,8 @@ import ctypes
 import os
 import shutil
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import time
@@ -79,6 +81,53 @@ class Misbehave(Copy):
         elif self.way == "slow":
             time.sleep(0.4)
         return super().run(source, job)
+
+
+class Meddle(Copy):
+    """Copies, and does to its input or its output what no pass may."""
+
+    way: str = Field("", description="what it does")
+
+    def run(self, source: Artifact, job: Job) -> Made:
+        made = super().run(source, job)
+        model = source.path / "model.onnx"
+        if self.way == "removes":
+            model.unlink()
+        elif self.way == "changes":
+            model.chmod(0o644)
+            before = model.stat()
+            with model.open("r+b") as stream:
+                stream.write(b"xx")
+            os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
+        elif self.way == "replaces":
+            content = model.read_bytes()
+            model.unlink()
+            model.write_bytes(content[:-1] + b"x")
+        elif self.way == "adds":
+            (source.path / "more.txt").write_text("more")
+        elif self.way == "touches":
+            os.utime(model)
+        elif self.way == "store":
+            entries = job.out.parents[3] / "entries" / "artifact" / source.key / "files"
+            (entries / "model.onnx").chmod(0o644)
+            (entries / "model.onnx").write_bytes(b"nothing")
+        elif self.way == "all":
+            for entry in (job.out.parents[3] / "entries" / "artifact").iterdir():
+                if entry.name != source.key:
+                    (entry / "files" / "model.onnx").unlink()
+        elif self.way == "pipe":
+            os.mkfifo(job.out / "pipe")
+        elif self.way == "pipe for a model":
+            (job.out / "model.onnx").unlink()
+            os.mkfifo(job.out / "model.onnx")
+        elif self.way == "socket":
+            os.chdir(job.out)
+            socket.socket(socket.AF_UNIX).bind("socket")
+        elif self.way == "link":
+            (job.out / "link").symlink_to("/etc/hostname")
+        elif self.way == "device":
+            os.mknod(job.out / "device", stat.S_IFCHR | 0o600, os.makedev(1, 5))
+        return made
 
 
 class Convert(Pass):

@@ -1,6 +1,6 @@
 """Recipes about real models and data, as a user would write them; `${SHARED}` is the folder of both."""
 
-HURRIED = "latency: {rounds: 2, calls: 2, warmup: 1, max_seconds: 0.1, threads: 1}\n"
+HURRIED = "latency: {launches: 1, rounds: 2, calls: 2, warmup: 1, max_seconds: 0.1, threads: 1}\n"
 
 BLOCK = """\
 import torch.nn.functional as F

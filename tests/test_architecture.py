@@ -13,8 +13,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "optcli"
 
 GROUND = {
-    "errors", "observer", "artifact", "digest", "sample", "registry", "environment", "settings",
-    "results", "statistics", "user_code", "user_imports", "workers", "regular_files",
+    "errors", "paths", "regular_files", "observer", "artifact", "digest", "sample", "registry",
+    "environment", "settings", "results", "statistics", "user_code", "user_imports", "workers",
 }  # fmt: skip
 FORMATS_UP = {"passes", "runners", "sources", "data"}
 BUILD = {*FORMATS_UP, "recipe", "formats", "engines", "store", "latency", "accuracy"}
@@ -73,6 +73,11 @@ FORBIDDEN_WORDS = {
     for plural in ("", "s")
 } | {"utility", "utilities", "factories"}
 MOST_LINES = 450
+# Tools skip folders of these names unless told otherwise: pytest, ruff, coverage, backup and search.
+SKIPPED_BY_TOOLS = {
+    "build", "dist", "env", "venv", "virtualenv", "node_modules", "site-packages", "buck-out", "eggs",
+    "target", "vendor",
+}  # fmt: skip
 _BY_NAME = re.compile(r"optcli(\.\w+)+(:\w+)?")
 
 
@@ -330,3 +335,23 @@ def test_what_is_allowed_is_let_alone(tmp_path, file, code):
     allowed.parent.mkdir(parents=True, exist_ok=True)
     allowed.write_text(f'"""A module."""\n\n{code}')
     assert violations(tmp_path / "optcli") == []
+
+
+def skipped_by_tools(folder: Path) -> list[str]:
+    """The folders below one that a tool skips by its default, because of what they are called."""
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_dir() and (path.name.lower() in SKIPPED_BY_TOOLS or path.name.startswith("."))
+    )
+
+
+@pytest.mark.parametrize("folder", ["optcli", "tests", "benchmarks", "docs", "recipes"])
+def test_no_folder_is_called_what_tools_skip(folder):
+    assert skipped_by_tools(PACKAGE.parent / folder) == []
+
+
+def test_a_folder_that_tools_skip_is_found(tmp_path):
+    (tmp_path / "room" / "build").mkdir(parents=True)
+    (tmp_path / ".hidden").mkdir()
+    assert skipped_by_tools(tmp_path) == [".hidden", "room/build"]

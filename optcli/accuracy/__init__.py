@@ -10,7 +10,7 @@ from optcli.accuracy.evaluation import Evaluation, evaluate
 from optcli.accuracy.metrics import metric_names, require_metric
 from optcli.accuracy.pairs import compare
 from optcli.accuracy.policies import too_few
-from optcli.accuracy.verdicts import verdicts
+from optcli.accuracy.verdicts import unjudged, verdicts
 
 __all__ = [
     "Evaluation",
@@ -19,5 +19,6 @@ __all__ = [
     "metric_names",
     "require_metric",
     "too_few",
+    "unjudged",
     "verdicts",
 ]

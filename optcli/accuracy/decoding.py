@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import user_code
 from optcli.accuracy.metrics import Seen
+from optcli.data import Preparation
 from optcli.errors import InputError, OptcliError, did_you_mean, first_line
 from optcli.settings.postprocess import BoxDecoding, PostprocessSettings, YoloxDecoding
 
@@ -30,6 +31,20 @@ def make(settings: PostprocessSettings | None, folder: Path) -> Decode | None:
     assert settings.boxes is not None
     boxes = settings.boxes
     return lambda outputs, meta, size: _boxes(boxes, outputs, meta, size)
+
+
+def remarks(settings: PostprocessSettings | None, prepare: Preparation | None) -> list[str]:
+    """What a preparation does otherwise than the detectors that are decoded so were trained with."""
+    if settings is None or settings.yolox is None:
+        return []
+    box = prepare.letterbox if prepare else None
+    done = "fits no letterbox" if box is None else "centres it"
+    if box is not None and box.align == "top_left":
+        return []
+    return [
+        "YOLOX was trained with the image at the top left of its letterbox, and `prepare` of the"
+        f" evaluation data {done}; that costs mAP: prepare: {{letterbox: {{align: top_left, ...}}}}"
+    ]
 
 
 def decode(step: Decode, seen: Seen, size: tuple[int, int]) -> list[Any]:

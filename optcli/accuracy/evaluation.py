@@ -30,20 +30,27 @@ _ETA_AFTER_S = 3.0
 
 @dataclass(frozen=True)
 class StoredOutput:
-    """One output of the model: `file` holds its rows `[stored, ...]`; None: it has none by sample."""
+    """One output of the model: `file` holds its rows `[stored, ...]`; None: it has none by sample.
+
+    `shape` is that of one sample; None where it differs or has none by sample.
+    """
 
     name: str
     file: str | None
     constant: bool
+    dtype: str = "float32"
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """What one artifact made of the evaluation set.
 
-    `value` is the metric as a fraction; it and `metric` are None without labels or without
-    `accuracy:` in the recipe. Outputs are kept for the first `stored` samples. `class_order` says why
-    the labels seem to be in another order than the model's classes, `doubts` what else is odd.
+    `value` is the metric as a fraction; it and `metric` are None without labels or without `accuracy:`
+    in the recipe. Outputs are kept for the first `stored` samples. `class_order` says why the labels
+    seem to be in another order than the model's classes, `doubts` why it is nothing to compare with,
+    `remarks` what the preparation does otherwise than the decoding expects. `largest_change`: see
+    `Metric.largest_change`.
     """
 
     folder: Path
@@ -60,16 +67,22 @@ class Evaluation:
     stability: Stability | None = None
     class_order: str | None = None
     doubts: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    largest_change: float | None = None
     full_range: bool | None = None
 
     @staticmethod
     def load(folder: Path) -> Evaluation:
         """What `evaluate` left in a folder. Raises OSError, ValueError or KeyError if damaged."""
         about = json.loads((folder / ABOUT).read_bytes())
-        outputs = tuple(StoredOutput(**each) for each in about["outputs"])
+        outputs = tuple(
+            StoredOutput(**{**each, "shape": None if each["shape"] is None else tuple(each["shape"])})
+            for each in about["outputs"]
+        )
         stability = about["stability"] and Stability.model_validate(about["stability"])
         read = {"folder": folder, "outputs": outputs, "stability": stability}
-        return Evaluation(**{**about, **read, "doubts": tuple(about["doubts"])})
+        told = {name: tuple(about.get(name, ())) for name in ("doubts", "remarks")}
+        return Evaluation(**{**about, **read, **told})
 
     def ids(self) -> np.ndarray:
         """The samples' ids, in order."""
@@ -82,7 +95,8 @@ class Evaluation:
 
         `correct` (bool, metrics that are the share of right samples), `resampled` (the metric of the
         bootstrap's resamples, for others) and `left_out` (of the jackknife's), `label` and `predicted`
-        (class numbers).
+        (class numbers); `cluster` numbers the contents. Not of every sample: `class_label`,
+        `class_samples` and `class_value`, of every class.
         """
         import numpy as np
 

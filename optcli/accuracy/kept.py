@@ -57,14 +57,15 @@ class Part:
             file = f"output_{index}.npy" if name in by_sample else None
             self._outputs[name] = _Output(self._out, file, array, rows)
 
-    def add(self, seen: Seen, records: dict[str, np.ndarray]) -> None:
-        """Take the samples of one batch, in order."""
+    def add(self, seen: Seen, records: dict[str, np.ndarray], contents: np.ndarray) -> None:
+        """Take the samples of one batch, in order; `contents` are digests of their inputs."""
         import numpy as np
 
         for name, array in seen.outputs.items():
             self._finite &= bool(np.isfinite(array).all()) if array.dtype.kind == "f" else True
             self._outputs[name].add(array, len(seen.ids), self.count)
-        self._records.append({**moved(records, self.count), **self._predicted(seen)})
+        known = {**moved(records, self.count), **self._predicted(seen), "content": contents}
+        self._records.append(known)
         self._ids.extend(seen.ids)
 
     def write(self, effective: dict[str, Any], stability: Stability | None) -> None:
@@ -117,7 +118,7 @@ class _Output:
         from numpy.lib.format import open_memmap
 
         self.first, self._file, self._seen, self._constant = first[:1].copy(), file, 0, True
-        self._shape = first.shape[1:]
+        self._shape, self._by_sample = first.shape[1:], file is not None
         self._rows: np.ndarray | None = None
         if file is not None and rows:
             shape = (rows, *self._shape)
@@ -127,7 +128,7 @@ class _Output:
         import numpy as np
 
         if self._file is None or len(array) != rows or array.shape[1:] != self._shape:
-            self._file, self._rows, self._constant = None, None, False
+            self._file, self._rows, self._constant, self._by_sample = None, None, False, False
             return
         self._seen += rows
         self._constant = self._constant and np.array_equal(
@@ -140,4 +141,11 @@ class _Output:
     def summary(self, name: str) -> dict[str, Any]:
         if self._rows is not None:
             self._rows.flush()  # type: ignore[attr-defined]
-        return {"name": name, "file": self._file, "constant": self._constant, "seen": self._seen}
+        return {
+            "name": name,
+            "file": self._file,
+            "constant": self._constant,
+            "dtype": str(self.first.dtype),
+            "shape": list(self._shape) if self._by_sample else None,
+            "seen": self._seen,
+        }

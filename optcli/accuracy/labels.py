@@ -3,55 +3,95 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from optcli.accuracy.metrics._classes import guessed
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from optcli.accuracy.metrics import Records
+    from optcli.accuracy.metrics import Metric, Records
 
 _FEWEST = 30
 _MOST_CLASSES = 4000
 _MOST_SUSPICIOUS = 0.5
+# Standard errors within which a metric is no better than guessing.
+_NEAR = 3.0
 
 
-def suspicions(records: Records) -> dict[str, Any]:
-    """`class_order`: why the labels seem to be numbered otherwise than the classes; and `doubts`.
+def doubts(
+    name: str,
+    metric: Metric,
+    records: Records,
+    clusters: np.ndarray,
+    resampled: np.ndarray | None,
+) -> list[str]:
+    """Why what has this metric is nothing to compare with: it is zero, or hardly better than guessing.
+
+    Near is within three standard errors, from 30 different samples on; of fewer what is no better at
+    all. `resampled` are the bootstrap's values, from which the standard error is taken where the metric
+    is no share of right samples.
+    """
+    import numpy as np
+
+    value, count = metric.value(records), int(clusters.max()) + 1
+    if metric.better() == "higher" and value == 0:
+        return [f"{name} is {value:g}: look at the weights, at prepare and at the labels"]
+    if {"rank", "classes"} <= records.keys() and metric.chance(records) is None:
+        name, value, chance = "top1", float((records["rank"] < 1).mean()), guessed(records, 1)
+        error = math.sqrt(chance * (1 - chance) / count)
+    else:
+        known = metric.chance(records)
+        if known is None:
+            return []
+        chance = known
+        finite = resampled[np.isfinite(resampled)] if resampled is not None else np.zeros(0)
+        share = metric.right(records) is not None
+        error = math.sqrt(chance * (1 - chance) / count) if share else 0.0
+        error = float(finite.std()) if not share and len(finite) > 1 else error
+    if value > chance + (_NEAR * error if count >= _FEWEST else 0.0):
+        return []
+    of = f" with {int(records['classes'][0])} classes" if "classes" in records else ""
+    return [
+        f"{name} {_percent(value)} is hardly more than guessing gives{of} ({_percent(chance)}):"
+        " look at the weights, at prepare and at the order of the classes"
+    ]
+
+
+def other_order(records: Records) -> str | None:
+    """Why the labels seem to be numbered otherwise than the classes; None where they do not.
 
     Looked into where the network is right for less than half of the samples. The signature of another
     order: each label goes with one prediction all the same. Whether it does is learnt on one half of
     the samples and counted on the other, so that chance cannot feign it; a numbering that begins
     elsewhere shows as one fixed difference. Where some classes stand in their place by luck (names
-    sorted as text: 1, 10, 2) another order must be right at least twice as often. `doubts` are of one
-    who is right hardly more often (three standard errors) than whoever always says the most frequent
-    class.
+    sorted as text: 1, 10, 2) another order must be right at least twice as often.
     """
-    import numpy as np
-
     if not {"label", "predicted", "rank"} <= records.keys() or len(records["label"]) < _FEWEST:
-        return {}
+        return None
     label, predicted = records["label"], records["predicted"]
     classes = int(records["classes"][0])
     top1 = float((records["rank"] < 1).mean())
-    guess = max(1 / classes, float(np.bincount(label).max()) / len(label))
+    guess = guessed(records, 1)
     error = math.sqrt(guess * (1 - guess) / len(label))
-    guessing = top1 <= guess + 3 * error
+    guessing = top1 <= guess + _NEAR * error
     if not guessing and top1 >= _MOST_SUSPICIOUS:
-        return {}
+        return None
     percent, clear = f"{100 * top1:.1f} %", guess + max(0.15, 5 * error)
     clear = clear if guessing else max(clear, 2 * top1)
     shifted, shift = _shifted(label, predicted)
     mapped = _mapped(label, predicted, classes) if classes <= _MOST_CLASSES else 0.0
     if shifted > clear and shifted >= mapped:
         first = f"predictions are the label {shift:+d} for {100 * shifted:.0f} % of the samples"
-        return {"class_order": f"{first}, and right for {percent}"}
+        return f"{first}, and right for {percent}"
     if mapped > clear:
         share = f"right for {percent} of the samples, but for {100 * mapped:.0f} %"
-        return {"class_order": f"{share} if the classes are put into another order"}
-    if not guessing:
-        return {}
-    found = f"top1 {percent} is hardly more than guessing gives with {classes} classes"
-    return {"doubts": [f"{found}: look at the weights, at prepare and at the order of the classes"]}
+        return f"{share} if the classes are put into another order"
+    return None
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
 
 
 def _shifted(label: np.ndarray, predicted: np.ndarray) -> tuple[float, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.accuracy import kept, labels, resampling
 from optcli.accuracy.evaluation import ABOUT, SAMPLES
 from optcli.accuracy.metrics import Metric
+from optcli.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,14 +30,16 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, known: 
     folders, abouts = [folders[i] for i in busy], [abouts[i] for i in busy]
     records = _records(folders)
     ids = records.pop("ids")
+    clusters = np.unique(records.pop("content"), return_inverse=True)[1].astype(np.int32)
     arrays: dict[str, np.ndarray] = {
         "ids": ids,
+        "cluster": clusters,
         **{k: records[k] for k in ("predicted", "label") if k in records},
     }
     about: dict[str, Any] = {
         "samples": len(ids),
         "stored": abouts[0]["stored"],
-        "metric": name,
+        "metric": None,
         "value": None,
         "finite": all(each["finite"] for each in abouts),
         "outputs": _outputs(out, folders, abouts),
@@ -45,23 +49,52 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, known: 
         "doubts": [],
         **known,
     }
-    if metric is not None:
+    value = None if metric is None else _value(metric, str(name), records, ids, about["finite"])
+    if metric is not None and value is not None:
         right = metric.right(records)
         if right is not None:
             arrays["correct"] = right
         else:
-            arrays["resampled"] = resampling.resampled(metric, records, len(ids))
-            arrays["left_out"] = resampling.left_out(metric, records, len(ids))
+            arrays["resampled"] = resampling.resampled(metric, records, clusters)
+            arrays["left_out"] = resampling.left_out(metric, records, clusters)
+        classes = metric.by_class(records)
+        if classes is not None:
+            arrays |= {f"class_{part}": array for part, array in vars(classes).items()}
+        figures = metric.figures(records).items()
         about |= {
-            "value": metric.value(records),
+            "metric": name,
+            "value": value,
             "better": metric.better(),
-            "figures": metric.figures(records),
-            **labels.suspicions(records),
+            "largest_change": metric.largest_change(records),
+            "figures": {label: figure for label, figure in figures if math.isfinite(figure)},
+            "doubts": labels.doubts(str(name), metric, records, clusters, arrays.get("resampled")),
+            "class_order": labels.other_order(records),
         }
     np.savez_compressed(out / SAMPLES, **arrays)  # type: ignore[arg-type]
     (out / ABOUT).write_text(json.dumps(about, indent=1))
     for folder in out.glob("part-*"):
         shutil.rmtree(folder)
+
+
+def _value(
+    metric: Metric, name: str, records: dict[str, np.ndarray], ids: np.ndarray, finite: bool
+) -> float | None:
+    """The metric; None where it is no number because the outputs are none. Raises `InputError`."""
+    import numpy as np
+
+    with np.errstate(invalid="ignore"):
+        value = metric.value(records)
+    if math.isfinite(value):
+        return value
+    if not finite:  # which is a verdict of its own
+        return None
+    odd = metric.not_numbers(records)
+    first = f", {len(odd)} of them no numbers, the first {ids[odd[0]]}" if len(odd) else ""
+    raise InputError(
+        f"the metric is {value:g} over {len(ids)} samples{first}",
+        place=f"accuracy.metric {name}",
+        hint="let it give a finite number for these labels and outputs",
+    )
 
 
 def _records(folders: list[Path]) -> dict[str, np.ndarray]:
@@ -87,7 +120,9 @@ def _outputs(out: Path, folders: list[Path], abouts: list[dict[str, Any]]) -> li
     found = []
     for index, one in enumerate(abouts[0]["outputs"]):
         parts = [about["outputs"][index] for about in abouts]
-        file = one["file"] if all(part["file"] for part in parts) else None
+        shapes = [part["shape"] for part in parts]
+        shape = shapes[0] if all(each == shapes[0] for each in shapes) else None
+        file = one["file"] if shape is not None and all(part["file"] for part in parts) else None
         same = all(
             np.array_equal(first[f"output_{index}"], firsts[0][f"output_{index}"]) for first in firsts
         )
@@ -95,7 +130,15 @@ def _outputs(out: Path, folders: list[Path], abouts: list[dict[str, Any]]) -> li
         several = sum(part["seen"] for part in parts) > 1
         if file is not None:
             _join([folder / file for folder in folders], out / file)
-        found.append({"name": one["name"], "file": file, "constant": constant and several})
+        found.append(
+            {
+                "name": one["name"],
+                "file": file,
+                "constant": constant and several,
+                "dtype": one["dtype"],
+                "shape": shape,
+            }
+        )
     return found
 
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from optcli import environment
-from optcli.accuracy import resampling
+from optcli.accuracy import bounds, interface, resampling
+from optcli.accuracy.distances import output_distances
 from optcli.accuracy.evaluation import Evaluation
 from optcli.errors import InputError
-from optcli.results.outcomes import Accuracy, ClassChange, Estimate, Figure, OutputError
-from optcli.statistics import drop_interval, mcnemar
+from optcli.results.outcomes import (
+    Accuracy,
+    ClassChange,
+    ClassFigure,
+    Estimate,
+    Figure,
+    OutputError,
+)
+from optcli.statistics import mcnemar
 
 if TYPE_CHECKING:
     import numpy as np
 
-_CHUNK_BYTES = 16 * 1024**2
 _CLASSES_SHOWN = 5
+# Of the bootstrap's resamples, in which the metric may be undefined.
+_MOST_UNDEFINED = 0.01
 
 
 def compare(variant: Evaluation, baseline: Evaluation, confidence: float = 0.95) -> Accuracy:
@@ -25,7 +32,8 @@ def compare(variant: Evaluation, baseline: Evaluation, confidence: float = 0.95)
 
     The drop's 95 % interval, and its one-sided bounds at `confidence`, are Tango's score interval on
     the samples whose correctness differs; for metrics that are no share of right samples, BCa's of the
-    paired bootstrap. Raises `InputError` where the two did not see the same samples in order.
+    paired bootstrap; neither is narrower than what `bounds` says can be told from so many samples of
+    different content. Raises `InputError` where the two did not see the same samples in order.
     """
     import numpy as np
 
@@ -41,6 +49,9 @@ def compare(variant: Evaluation, baseline: Evaluation, confidence: float = 0.95)
         "agreement": _agreement(variant, baseline),
         "stability": variant.stability,
         "doubts": variant.doubts,
+        "baseline_doubts": baseline.doubts,
+        "remarks": variant.remarks,
+        "distinct": int(_clusters(variant).max(initial=-1)) + 1,
         "full_range_weights": variant.full_range,
         "runner": variant.runner,
         "precision": variant.effective.get("precision"),
@@ -62,6 +73,8 @@ def compare(variant: Evaluation, baseline: Evaluation, confidence: float = 0.95)
         better="lower" if variant.better == "lower" else "higher",
         confidence=confidence,
         figures=figures,
+        per_class=_per_class(variant, baseline),
+        largest_change=_largest(variant, baseline),
         **(_counted(variant, baseline, confidence) or _bootstrapped(variant, baseline, confidence)),
         **found,
     )
@@ -74,8 +87,10 @@ def _counted(variant: Evaluation, baseline: Evaluation, confidence: float) -> di
         return None
     regressed, improved = int((theirs & ~mine).sum()), int((mine & ~theirs).sum())
     value = (regressed - improved) / variant.samples
-    low, high = drop_interval(regressed, improved, variant.samples)
-    least, most = drop_interval(regressed, improved, variant.samples, 2 * confidence - 1)
+    count = bounds.effective(_clusters(variant))
+    share = count / variant.samples
+    low, high = bounds.counted(share * regressed, share * improved, count, 0.025)
+    least, most = bounds.counted(share * regressed, share * improved, count, 1 - confidence)
     return {
         "drop": Estimate(value=value, low=low, high=high),
         "bounds": Estimate(value=value, low=least, high=most),
@@ -87,7 +102,11 @@ def _counted(variant: Evaluation, baseline: Evaluation, confidence: float) -> di
 
 
 def _bootstrapped(variant: Evaluation, baseline: Evaluation, confidence: float) -> dict[str, Any]:
-    """The drop with BCa's interval over resamples of the same samples."""
+    """The drop with BCa's interval over resamples of the same samples, where those can tell.
+
+    There is none where what one sample may cost is not known, or where the metric of more than one
+    resample in a hundred is no number: the others are no fair sample of them.
+    """
     assert variant.value is not None
     assert baseline.value is not None
     sign = -1 if variant.better == "lower" else 1
@@ -95,14 +114,57 @@ def _bootstrapped(variant: Evaluation, baseline: Evaluation, confidence: float) 
     drops, without = (
         _finite(sign, variant.array(name), baseline.array(name)) for name in ("resampled", "left_out")
     )
-    if not len(drops):
+    largest = _largest(variant, baseline)
+    if len(drops) < (1 - _MOST_UNDEFINED) * resampling.RESAMPLES or largest is None:
         return {"drop": Estimate(value=value)}
-    shares = (0.025, 0.975, 1 - confidence, confidence)
-    low, high, least, most = resampling.bca(value, drops, without, shares)
-    return {
-        "drop": Estimate(value=value, low=low, high=high),
-        "bounds": Estimate(value=value, low=least, high=most),
-    }
+    tails = (0.025, 1 - confidence)
+    shares = [share for tail in tails for share in (tail, 1 - tail)]
+    found = resampling.bca(value, drops, without, shares)
+    count = bounds.effective(_clusters(variant))
+    told = [bounds.resampled(drops, largest, count, tail) for tail in tails]
+    both, one = (
+        Estimate(value=value, low=min(found[2 * i], low), high=max(found[2 * i + 1], high))
+        for i, (low, high) in enumerate(told)
+    )
+    return {"drop": both, "bounds": one}
+
+
+def _clusters(evaluation: Evaluation) -> np.ndarray:
+    """The number of each sample's content; without a record of it every sample is one of its own."""
+    import numpy as np
+
+    found = evaluation.array("cluster")
+    return np.arange(evaluation.samples) if found is None else found
+
+
+def _largest(variant: Evaluation, baseline: Evaluation) -> float | None:
+    """What a share of samples costs at most, in either direction; None where that is not known."""
+    known = [each.largest_change for each in (variant, baseline) if each.largest_change is not None]
+    return max(known) if len(known) == 2 else None
+
+
+def _per_class(variant: Evaluation, baseline: Evaluation) -> tuple[ClassFigure, ...]:
+    """The metric of every class that either has."""
+    mine, theirs = _by_class(variant), _by_class(baseline)
+    return tuple(
+        ClassFigure(
+            label=label,
+            samples=(mine.get(label) or theirs[label])[0],
+            value=mine[label][1] if label in mine else 0.0,
+            baseline=theirs[label][1] if label in theirs else None,
+        )
+        for label in sorted({*mine, *theirs})
+    )
+
+
+def _by_class(evaluation: Evaluation) -> dict[int, tuple[int, float]]:
+    """How many samples count, and the metric, by class."""
+    label, samples, value = (
+        evaluation.array(f"class_{part}") for part in ("label", "samples", "value")
+    )
+    if label is None or samples is None or value is None:
+        return {}
+    return {int(a): (int(b), float(c)) for a, b, c in zip(label, samples, value, strict=True)}
 
 
 def _finite(sign: int, mine: np.ndarray | None, theirs: np.ndarray | None) -> np.ndarray:
@@ -153,71 +215,31 @@ def _class_changes(
 
 
 def output_error(variant: Evaluation, baseline: Evaluation) -> OutputError:
-    """How far the outputs lie apart, over all values kept; outputs are paired by position.
+    """How far the outputs lie apart, over all values kept; outputs are paired by name, or by position.
 
-    Signal to noise is 10·log10(Σ baseline² / Σ (baseline - variant)²).
+    Signal to noise is 10·log10(Σ baseline² / Σ (baseline - variant)²). Nothing is compared where a
+    number of outputs, a shape or a kind of numbers differs, and where values are not finite.
     """
-    pairs = list(zip(variant.outputs, baseline.outputs, strict=False))
-    same_count = len(variant.outputs) == len(baseline.outputs)
+    pairs = interface.paired(variant.outputs, baseline.outputs)
     constant = [mine.constant and not theirs.constant for mine, theirs in pairs]
+    changed = interface.changes(variant.outputs, baseline.outputs)
+    stored = [(a, b) for a, b in pairs if a.file is not None and b.file is not None]
+    comparable = stored and all(each.comparable for each in changed)
     facts = {
         "finite": variant.finite,
         "baseline_finite": baseline.finite,
         "constant": any(constant) or _all_constant(variant),
         "baseline_constant": _all_constant(baseline),
+        "changes": changed,
     }
-    stored = [(a, b) for a, b in pairs if a.file is not None and b.file is not None]
-    loaded = [(variant.rows(mine), baseline.rows(theirs)) for mine, theirs in stored]
-    comparable = same_count and loaded and all(a.shape[1:] == b.shape[1:] for a, b in loaded)
     if not comparable or not (variant.finite and baseline.finite):
-        return OutputError(**facts)
-    sums = _Sums()
-    for mine, theirs in loaded:
-        for a, b in _chunks(mine, theirs):
-            sums.add(a, b)
-    return OutputError(**facts, **sums.figures(), samples=min(variant.stored, baseline.stored))
+        return OutputError(**facts, compared=False)
+    rows = [(theirs.name, variant.rows(mine), baseline.rows(theirs)) for mine, theirs in stored]
+    found = output_distances(rows)
+    zero = found.pop("signal") == 0
+    facts["baseline_constant"] = facts["baseline_constant"] or zero
+    return OutputError(**facts, **found)
 
 
 def _all_constant(evaluation: Evaluation) -> bool:
     return bool(evaluation.outputs) and all(output.constant for output in evaluation.outputs)
-
-
-def _chunks(mine: np.ndarray, theirs: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Matching rows as float64, few enough at a time that memory does not grow with the set."""
-    import numpy as np
-
-    count = min(len(mine), len(theirs))
-    step = max(1, _CHUNK_BYTES // max(1, 8 * math.prod(mine.shape[1:])))
-    for start in range(0, count, step):
-        rows = slice(start, min(start + step, count))
-        yield np.asarray(mine[rows], np.float64), np.asarray(theirs[rows], np.float64)
-
-
-class _Sums:
-    """Sums over pairs of values, for figures that need only one pass."""
-
-    def __init__(self) -> None:
-        self._signal = self._noise = self._power = self._dot = self._absolute = self._largest = 0.0
-        self._count = 0
-
-    def add(self, mine: np.ndarray, theirs: np.ndarray) -> None:
-        import numpy as np
-
-        difference = np.abs(mine - theirs)
-        self._signal += float(np.sum(theirs * theirs))
-        self._power += float(np.sum(mine * mine))
-        self._dot += float(np.sum(mine * theirs))
-        self._noise += float(np.sum(difference * difference))
-        self._absolute += float(difference.sum())
-        self._largest = max(self._largest, float(difference.max(initial=0.0)))
-        self._count += difference.size
-
-    def figures(self) -> dict[str, float | None]:
-        lengths = math.sqrt(self._signal) * math.sqrt(self._power)
-        measurable = self._signal > 0 and self._noise > 0
-        return {
-            "sqnr_db": 10 * math.log10(self._signal / self._noise) if measurable else None,
-            "cosine": min(1.0, self._dot / lengths) if lengths > 0 else None,
-            "max_abs": self._largest,
-            "mean_abs": self._absolute / self._count if self._count else None,
-        }

@@ -6,6 +6,7 @@ import math
 from statistics import NormalDist
 from typing import Literal
 
+from optcli.accuracy import bounds
 from optcli.results import Accuracy, Verdict
 from optcli.results.outcomes import Outcome
 from optcli.settings.accuracy import AccuracySettings
@@ -23,10 +24,15 @@ Policy = Literal["fixed-set", "non-inferiority"]
 def judged(accuracy: Accuracy, settings: AccuracySettings) -> tuple[Verdict, Verdict]:
     """Both policies. The one that decides comes first, blocks, and is called `accuracy`.
 
-    The other is called by its own name, for information.
+    The other is called by its own name, for information. Both are inconclusive where the baseline is
+    nothing to compare with.
     """
     both = {"fixed-set": fixed_set(accuracy, settings)}
     both["non-inferiority"] = non_inferiority(accuracy, settings)
+    if accuracy.baseline_doubts:
+        reason = f"the baseline is nothing to compare with: {'; '.join(accuracy.baseline_doubts)}"
+        doubtful = {"outcome": "inconclusive", "reason": reason}
+        both = {name: each.model_copy(update=doubtful) for name, each in both.items()}
     deciding = both.pop(settings.policy)
     (other,) = both.values()
     return (deciding.model_copy(update={"name": "accuracy", "blocking": True}), other)
@@ -51,11 +57,15 @@ def fixed_set(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
         f"{accuracy.regressed} lost, {accuracy.improved} gained of {accuracy.samples}"
         if accuracy.regressed is not None
         else f"{accuracy.samples} samples"
-    )
+    ) + _repeated(accuracy)
     allowed = f"the {_points(bar)} allowed"
     if settings.ratio is not None:
         name = f"{settings.preset}: " if settings.preset else ""
         allowed += f" ({name}{settings.ratio:.4g} of the baseline's)"
+    beyond = ""
+    if accepted and accuracy.bounds is not None and (accuracy.bounds.high or 0.0) > bar:
+        high, percent = accuracy.bounds.high or 0.0, _confidence(accuracy.confidence)
+        beyond = f"; on samples not seen up to {_points(high)} may be lost ({percent} confidence)"
     return Verdict(
         name="fixed-set",
         outcome="accept" if accepted else "reject",
@@ -65,7 +75,7 @@ def fixed_set(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
         interval=None if drop.low is None or drop.high is None else (drop.low, drop.high),
         reason=(
             f"{accuracy.metric} {_percent(accuracy.value)}, {against} ({counts}),"
-            f" {'within' if accepted else 'over'} {allowed}"
+            f" {'within' if accepted else 'over'} {allowed}{beyond}"
         ),
     )
 
@@ -79,32 +89,38 @@ def non_inferiority(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
     assert accuracy.drop is not None
     assert accuracy.baseline is not None
     margin = margin_of(accuracy, settings)
-    bounds = accuracy.bounds
-    percent = f"{100 * accuracy.confidence:.4g} % confidence"
-    if bounds is None or bounds.low is None or bounds.high is None:
+    found = accuracy.bounds
+    percent = f"{_confidence(accuracy.confidence)} confidence"
+    if found is None or found.low is None or found.high is None:
         return Verdict(
             name="non-inferiority",
             outcome="inconclusive",
             blocking=False,
             limit=margin,
             actual=accuracy.drop.value,
-            reason="the samples give no interval",
+            reason=_no_bounds(accuracy),
         )
     outcome: Outcome = "inconclusive"
-    if bounds.high < margin:
+    if found.high < margin:
         outcome = "accept"
-        said = f"at most {_points(bounds.high)} are lost, less than the margin of {_points(margin)}"
-    elif bounds.low > margin:
+        said = f"at most {_points(found.high)} are lost, less than the margin of {_points(margin)}"
+    elif found.low > margin:
         outcome = "reject"
-        said = f"at least {_points(bounds.low)} are lost, more than the margin of {_points(margin)}"
+        said = f"at least {_points(found.low)} are lost, more than the margin of {_points(margin)}"
     else:
         said = (
-            f"the loss lies between {_points(bounds.low)} and {_points(bounds.high)}, and the margin"
+            f"the loss lies between {_points(found.low)} and {_points(found.high)}, and the margin"
             f" of {_points(margin)} between them"
         )
     needed = samples_needed(accuracy, margin) if outcome == "inconclusive" else None
-    if needed is not None:
-        said += f"; {_said(needed)} samples would decide, here are {accuracy.samples}"
+    best = _at_best(accuracy)
+    if outcome == "inconclusive" and best is not None and best >= margin:
+        said += (
+            f"; {_different(accuracy)} samples can tell {_points(best)} at best, where none changes:"
+            + (f" evaluate on at least {_said(needed)}" if needed else " no number of samples tells 0")
+        )
+    elif needed is not None:
+        said += f"; {_said(needed)} samples would decide, here are {_different(accuracy)}"
     p = "" if accuracy.mcnemar_p is None else f"; McNemar's p {accuracy.mcnemar_p:.2g}"
     return Verdict(
         name="non-inferiority",
@@ -112,7 +128,7 @@ def non_inferiority(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
         blocking=False,
         limit=margin,
         actual=accuracy.drop.value,
-        interval=(bounds.low, bounds.high),
+        interval=(found.low, found.high),
         samples_needed=needed,
         reason=f"{said} ({percent}{p})",
     )
@@ -129,16 +145,18 @@ def samples_needed(accuracy: Accuracy, margin: float, drop: float | None = None)
     """How many samples decide with 80 % power; `drop` is the true loss, default: the one found.
 
     n = (z_confidence + z_power)² · ψ / (margin - drop)², where ψ is the share of samples that change
-    sides, for bootstrapped metrics the variance of the drop times the number of samples. None where
-    the loss lies at the margin, so that no number would.
+    sides, for bootstrapped metrics the variance of the drop times the number of samples; and never
+    fewer than bring the bound below the margin where no sample changes. None where the loss lies at
+    the margin, so that no number would.
     """
     assert accuracy.drop is not None
     drop = accuracy.drop.value if drop is None else drop
     z = NormalDist().inv_cdf(accuracy.confidence) + NormalDist().inv_cdf(_POWER)
     distance = abs(margin - drop)
-    if distance < _ROUNDING:
+    least = bounds.needed(margin, accuracy.largest_change or 1.0, 1 - accuracy.confidence)
+    if distance < _ROUNDING or least is None:
         return None
-    return min(_MOST_SAMPLES, math.ceil(z * z * _flips(accuracy) / distance**2))
+    return min(_MOST_SAMPLES, max(least, math.ceil(z * z * _flips(accuracy) / distance**2)))
 
 
 def too_few(accuracy: Accuracy, settings: AccuracySettings) -> str | None:
@@ -147,11 +165,11 @@ def too_few(accuracy: Accuracy, settings: AccuracySettings) -> str | None:
         return None
     margin = margin_of(accuracy, settings)
     needed = samples_needed(accuracy, margin, drop=0.0) if margin > 0 else None
-    if needed is None or needed <= accuracy.samples:
+    if needed is None or needed <= _different(accuracy):
         return None
     return (
-        f"{accuracy.samples} samples are few for a margin of {_points(margin)}: to tell it for others"
-        f" than these takes about {_said(needed)}"
+        f"{_different(accuracy)} samples are few for a margin of {_points(margin)}: to tell it for"
+        f" others than these takes about {_said(needed)}"
     )
 
 
@@ -171,6 +189,36 @@ def _said(count: int) -> str:
         return f"more than {_MOST_SAMPLES:,}"
     digits = 10 ** max(0, len(str(count)) - 3)
     return f"{math.ceil(count / digits) * digits:,}"
+
+
+def _different(accuracy: Accuracy) -> int:
+    """How many samples differ by content."""
+    return accuracy.samples if accuracy.distinct is None else accuracy.distinct
+
+
+def _repeated(accuracy: Accuracy) -> str:
+    different = _different(accuracy)
+    return f", {different} of them different" if different < accuracy.samples else ""
+
+
+def _at_best(accuracy: Accuracy) -> float | None:
+    """The smallest upper bound that the samples can give; None where that is not known."""
+    if accuracy.largest_change is None:
+        return None
+    return bounds.at_best(_different(accuracy), accuracy.largest_change, 1 - accuracy.confidence)
+
+
+def _no_bounds(accuracy: Accuracy) -> str:
+    if accuracy.largest_change is None:
+        return (
+            "the samples give no interval: between which values the metric lies is not known; give your"
+            " callable the attribute range = (low, high)"
+        )
+    return "the samples give no interval: in some resamples of them the metric is no number"
+
+
+def _confidence(fraction: float) -> str:
+    return f"{100 * fraction:.4g} %"
 
 
 def _percent(fraction: float) -> str:

@@ -39,7 +39,7 @@ def shard(payload: dict[str, Any], channel: Channel) -> None:
             seen = work.seen(batch, rows, outputs)
             if not part.count and job == 0:
                 work.check_labels(seen)
-            part.add(seen, work.records(seen, part.count))
+            part.add(seen, work.records(seen, part.count), work.contents(batch, rows))
             if time.monotonic() - news > _NEWS_EVERY_S:
                 news = time.monotonic()
                 channel.send({"done": part.count, "of": len(samples)})
@@ -54,6 +54,7 @@ def finish(payload: dict[str, Any], channel: Channel) -> None:
     name = settings.metric if settings else None
     known = {
         "runner": payload["runner"],
+        "remarks": Work(payload).remarks(),
         "full_range": saturation.full_range(Artifact.from_record(payload["artifact"])),
     }
     merging.merge(Path(payload["out"]), payload["jobs"], name, metric, known)

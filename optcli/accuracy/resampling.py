@@ -23,32 +23,36 @@ GROUPS = 1000
 _CELLS = 2_000_000  # of one table of counts
 
 
-def resampled(metric: Metric, records: Records, samples: int) -> np.ndarray:
-    """The metric of `RESAMPLES` draws of `samples` samples with replacement, in a fixed order."""
+def resampled(metric: Metric, records: Records, clusters: np.ndarray) -> np.ndarray:
+    """The metric of `RESAMPLES` draws with replacement, in a fixed order.
+
+    `clusters[samples]` numbers the samples' contents from 0: what has the same content is drawn
+    together, as one.
+    """
     import numpy as np
 
     generator = np.random.default_rng(SEED)
-    size = max(1, _CELLS // samples)
+    contents, size = int(clusters.max()) + 1, max(1, _CELLS // len(clusters))
     found = []
     for start in range(0, RESAMPLES, size):
         rows = min(size, RESAMPLES - start)
-        drawn = generator.integers(samples, size=(rows, samples))
-        flat = (drawn + np.arange(rows)[:, None] * samples).ravel()
-        counts = np.bincount(flat, minlength=rows * samples).reshape(rows, samples)
-        found.append(np.asarray(metric.resampled(records, counts), np.float64))
+        drawn = generator.integers(contents, size=(rows, contents))
+        flat = (drawn + np.arange(rows)[:, None] * contents).ravel()
+        counts = np.bincount(flat, minlength=rows * contents).reshape(rows, contents)
+        with np.errstate(invalid="ignore", divide="ignore"):  # a resample without any of a class
+            found.append(np.asarray(metric.resampled(records, counts[:, clusters]), np.float64))
     return np.concatenate(found)
 
 
-def left_out(metric: Metric, records: Records, samples: int) -> np.ndarray:
-    """The metric without each sample, `[samples]`; of large sets without each of `GROUPS` parts."""
+def left_out(metric: Metric, records: Records, clusters: np.ndarray) -> np.ndarray:
+    """The metric without each content, `[contents]`; of large sets without each of `GROUPS` parts."""
     import numpy as np
 
-    groups = min(samples, GROUPS)
-    size = max(1, _CELLS // samples)
+    groups, size = min(int(clusters.max()) + 1, GROUPS), max(1, _CELLS // len(clusters))
     found = []
     for start in range(0, groups, size):
         rows = np.arange(start, min(start + size, groups))
-        counts = (np.arange(samples) % groups != rows[:, None]).astype(int)
+        counts = (clusters % groups != rows[:, None]).astype(int)
         with np.errstate(invalid="ignore", divide="ignore"):  # a class that only this sample has
             found.append(np.asarray(metric.resampled(records, counts), np.float64))
     return np.concatenate(found)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.accuracy import policies, saturation
-from optcli.results.outcomes import Accuracy, OutputError, Stability, Verdict
+from optcli.accuracy import interface, policies, saturation
+from optcli.accuracy.distances import FAR_DB
+from optcli.results.outcomes import Accuracy, Outcome, OutputError, Stability, Verdict
 from optcli.settings.accuracy import AccuracySettings
 
 # Noise with a hundredth of the signal's power. Labels say what that costs; without them nobody can.
 _DOUBTFUL_DB = 20.0
+# The share of samples that differ by content, below which it is said.
+_DIFFERENT = 0.95
+_SOUND = "finite, and they depend on the input"
+_LOOK = ": look at the weights and the data"
+_DECLARE = "; accuracy: {interface: any} allows that"
 # Of the largest output: rounding in another order, and one step of 8 bits in one layer or two.
 _SAME_RUN = 1e-6
 _SAME_IN_BATCH = {"fp32": 1e-3}
@@ -24,57 +30,126 @@ def verdicts(
 ) -> tuple[Verdict, ...]:
     """All that accuracy has to say; the verdicts are named as follows.
 
-    `outputs`: finite and not constant; blocks. `accuracy`: the policy that decides; blocks. The
-    other policy, `fixed-set` or `non-inferiority`, for information. The baseline has no bar to pass,
-    without labels nobody has: outputs that then lie far from the baseline's (signal to noise below
-    20 dB) are inconclusive, as advice. Advice that is given only where there is reason: `batch
-    invariance`, `determinism`, `saturation` (INT8 weights of full range meet a CPU without VNNI), and
-    `labels`, where the baseline does not do better than guessing.
+    `outputs`: finite, not constant, with the baseline's interface, and comparable with it; blocks.
+    `accuracy`: the policy that decides; blocks. The other policy, `fixed-set` or `non-inferiority`, for
+    information. The baseline has no bar to pass, without labels nobody has: outputs that then lie far
+    from the baseline's (signal to noise below 20 dB over all samples, or 10 dB of any sample) are
+    inconclusive, as advice. `labels`, where the baseline does not do better than guessing, blocks.
+    Advice that is given only where there is reason: `batch invariance`, `determinism`, `saturation`
+    (INT8 weights of full range meet a CPU without VNNI), `samples` (many have the same content) and
+    `preparation` (not as the decoding expects).
     """
     found = []
     if accuracy.output_error is not None:
         labelled = accuracy.drop is not None or is_baseline
-        found.append(_outputs(accuracy.output_error, is_baseline, labelled))
+        error = accuracy.output_error
+        found.append(_own_outputs(error) if is_baseline else _outputs(error, settings, labelled))
     if settings is not None and accuracy.drop is not None and not is_baseline:
         found.extend(policies.judged(accuracy, settings))
+    elif settings is not None and accuracy.output_error is not None and not is_baseline:
+        found.append(unjudged(f"{settings.metric} has no value for it or for the baseline", settings))
     if accuracy.stability is not None:
         found.extend(_stability(accuracy.stability, accuracy.precision or ""))
     saturates = saturation.warning(accuracy.full_range_weights, settings)
     if saturates is not None:
         found.append(_advice("saturation", saturates, None))
     if is_baseline:
-        found.extend(_advice("labels", reason, None) for reason in accuracy.doubts)
+        for reason in accuracy.doubts:
+            found.append(_advice("labels", reason, None).model_copy(update={"blocking": True}))
+        found.extend(_advice("preparation", reason, None) for reason in accuracy.remarks)
+        if accuracy.distinct is not None and accuracy.distinct < _DIFFERENT * accuracy.samples:
+            found.append(_advice("samples", _repeated(accuracy), None))
     where = {"runner": accuracy.runner, "isa": accuracy.isa}
     return tuple(verdict.model_copy(update=where) for verdict in found)
 
 
-def _outputs(error: OutputError, is_baseline: bool, labelled: bool) -> Verdict:
+def unjudged(reason: str, settings: AccuracySettings | None) -> Verdict:
+    """The verdict on what could not be compared with the baseline at all; it blocks."""
+    name = "outputs" if settings is None else "accuracy"
+    return _advice(name, f"not compared: {reason}", None).model_copy(update={"blocking": True})
+
+
+def _own_outputs(error: OutputError) -> Verdict:
+    """Of the baseline, or of what has nothing beside it: finite and not constant."""
     reason = ""
     if not error.finite:
-        also = not is_baseline and not error.baseline_finite
-        reason = "the outputs hold NaN or infinite values" + (", the baseline's too" if also else "")
+        reason = "the outputs hold NaN or infinite values: look at the weights and the data"
     elif error.constant:
-        also = not is_baseline and error.baseline_constant
-        reason = "the outputs are the same for every sample" + (", the baseline's too" if also else "")
-    if reason and (is_baseline or ", the baseline's too" in reason):
-        reason += ": look at the weights and the data"
-    if not reason and not labelled and error.sqnr_db is not None and error.sqnr_db < _DOUBTFUL_DB:
-        return Verdict(
-            name="outputs",
-            outcome="inconclusive",
-            blocking=False,
-            limit=_DOUBTFUL_DB,
-            actual=error.sqnr_db,
-            reason=(
-                f"they lie far from the baseline's ({error.sqnr_db:.1f} dB, under {_DOUBTFUL_DB:g});"
-                " without labels it cannot be told what that costs"
-            ),
+        reason = "the outputs are the same for every sample: look at the weights and the data"
+    elif error.baseline_constant:
+        reason = "the outputs are all zero: look at the weights and the data"
+    return _answer("reject" if reason else "accept", reason or _SOUND)
+
+
+def _outputs(error: OutputError, settings: AccuracySettings | None, labelled: bool) -> Verdict:
+    """Of a variant: sound by itself, and comparable with the baseline's."""
+    same = settings is None or settings.interface == "same"
+    changes = [interface.said(change) for change in error.changes]
+    if not error.finite:
+        also = "" if error.baseline_finite else f", the baseline's too{_LOOK}"
+        return _answer("reject", f"the outputs hold NaN or infinite values{also}")
+    if error.constant:
+        also = f", the baseline's too{_LOOK}" if error.baseline_constant else ""
+        return _answer("reject", f"the outputs are the same for every sample{also}")
+    if not error.baseline_finite or error.baseline_constant:
+        what = (
+            "are the same for every sample" if error.baseline_finite else "hold NaN or infinite values"
         )
+        return _answer(
+            "inconclusive", f"the baseline's outputs {what}: there is nothing to compare with"
+        )
+    if changes and same:
+        broken = any(not change.comparable for change in error.changes)
+        reason = f"another interface than the baseline's: {'; '.join(changes)}{_DECLARE}"
+        return _answer("reject" if broken else "inconclusive", reason)
+    told = f"; {'; '.join(changes)}" if changes else ""
+    if not error.compared:
+        if labelled:
+            return _answer(
+                "accept", f"finite; they have no values that can be compared one by one{told}"
+            )
+        reason = "no value can be compared with the baseline's, and no labels judge them"
+        return _answer("inconclusive", reason + told)
+    far = None if labelled else _far(error)
+    return far or _answer("accept", f"{_SOUND}{told}")
+
+
+def _far(error: OutputError) -> Verdict | None:
+    """Where outputs lie so far from the baseline's that only labels could tell what it costs."""
+    reason, worst = "", error.worst
+    decibel = (error.sqnr_db, worst.sqnr_db if worst else None)
+    lowest = min((db for db in decibel if db is not None), default=None)
+    if worst is not None and worst.sqnr_db is None and worst.max_abs > 0:
+        reason = f"output {worst.output!r} is zero for the baseline and not here"
+    elif lowest is not None and lowest < _DOUBTFUL_DB:
+        of = f"output {worst.output!r} lies" if worst and lowest == worst.sqnr_db else "they lie"
+        reason = f"{of} far from the baseline's ({lowest:.1f} dB, under {_DOUBTFUL_DB:g})"
+    elif error.far_samples:
+        lies = "lies" if error.far_samples == 1 else "lie"
+        reason = (
+            f"{error.far_samples} of {error.samples} samples {lies} far from the baseline's"
+            f" (under {FAR_DB:g} dB)"
+        )
+    if not reason:
+        return None
     return Verdict(
         name="outputs",
-        outcome="reject" if reason else "accept",
-        blocking=True,
-        reason=reason or "finite, and they depend on the input",
+        outcome="inconclusive",
+        blocking=False,
+        limit=_DOUBTFUL_DB,
+        actual=lowest,
+        reason=f"{reason}; without labels it cannot be told what that costs",
+    )
+
+
+def _answer(outcome: Outcome, reason: str) -> Verdict:
+    return Verdict(name="outputs", outcome=outcome, blocking=True, reason=reason)
+
+
+def _repeated(accuracy: Accuracy) -> str:
+    return (
+        f"only {accuracy.distinct} of {accuracy.samples} samples differ by content: the others are no"
+        " further evidence, and intervals rest on the different ones"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,9 @@ from optcli.settings.postprocess import PostprocessSettings
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+_DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,13 @@ class Work:
         return metrics.make(self.settings, self.folder) if self.settings else None
 
     @cached_property
-    def decode(self) -> decoding.Decode | None:
+    def postprocess(self) -> PostprocessSettings | None:
         given = self.payload["postprocess"]
-        settings = PostprocessSettings.model_validate(given) if given else None
-        return decoding.make(settings, self.folder)
+        return PostprocessSettings.model_validate(given) if given else None
+
+    @cached_property
+    def decode(self) -> decoding.Decode | None:
+        return decoding.make(self.postprocess, self.folder)
 
     @property
     def kept_bytes(self) -> int:
@@ -122,6 +129,23 @@ class Work:
         size = (0, 0) if image is None else _size(image.shape)
         found = decoding.decode(self.decode, seen, size)
         return Seen(seen.ids, seen.targets, seen.meta, cut, found, self.output)
+
+    def contents(self, batch: Batch, rows: int) -> np.ndarray:
+        """A digest of each sample's inputs: those of one content are one piece of evidence."""
+        import numpy as np
+
+        found = []
+        for row in range(rows):
+            mark = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+            for name in sorted(batch.inputs):
+                mark.update(batch.inputs[name][row].tobytes())
+            found.append(mark.digest())
+        return np.array(found, f"V{_DIGEST_BYTES}")
+
+    def remarks(self) -> list[str]:
+        """What the preparation does otherwise than the decoding takes for granted."""
+        prepare = DataSettings.model_validate(self.payload["data"]).prepare
+        return decoding.remarks(self.postprocess, prepare)
 
     def records(self, seen: Seen, before: int = 0) -> dict[str, np.ndarray]:
         """The metric's records of a batch; `before` it were so many samples, which had labels."""

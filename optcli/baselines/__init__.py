@@ -10,11 +10,12 @@ from __future__ import annotations
 from optcli.baselines.manifest import SCHEMA
 from optcli.baselines.pack import Baseline, Kept, load, save
 from optcli.baselines.places import fetch, names, place_of
-from optcli.baselines.revisions import checked_out, commit_of
+from optcli.baselines.revisions import CheckedOut, checked_out, commit_of
 
 __all__ = [
     "SCHEMA",
     "Baseline",
+    "CheckedOut",
     "Kept",
     "checked_out",
     "commit_of",

@@ -17,7 +17,10 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from optcli.errors import InputError, MissingError, UsageError
 from optcli.store import Store, disk
@@ -27,9 +30,70 @@ _KIND = "revision"
 _NOT_LINKED = frozenset({".venv", "venv", "node_modules", "__pycache__", ".git"})
 
 
+# Files that say which libraries are installed, wherever they lie in the repository.
+_REQUIREMENTS = (
+    "requirements*.txt",
+    "requirements*.in",
+    "constraints*.txt",
+    "pyproject.toml",
+    "setup.cfg",
+    "poetry.lock",
+    "uv.lock",
+    "pdm.lock",
+    "pixi.lock",
+    "pylock*.toml",
+    "Pipfile",
+    "Pipfile.lock",
+    "environment*.yml",
+    "environment*.yaml",
+    "conda-lock*.yml",
+)
+# What of a pyproject.toml says so; the rest is the settings of other tools.
+_DEPENDENCIES = (
+    ("project", "dependencies"),
+    ("project", "optional-dependencies"),
+    ("project", "requires-python"),
+    ("dependency-groups",),
+    ("tool", "poetry", "dependencies"),
+    ("tool", "poetry", "group"),
+    ("tool", "uv"),
+    ("tool", "pdm"),
+    ("tool", "pixi"),
+)
+
+
+@dataclass(frozen=True)
+class CheckedOut:
+    """A commit in a worktree: `recipe` there, the repository it was taken from at `top`."""
+
+    recipe: Path
+    commit: str
+    worktree: Path
+    top: Path
+
+    def submodules(self) -> list[str]:
+        """Folders of submodules, then and now: a worktree has them empty."""
+        then = _git(self.top, "ls-tree", "-r", "-z", self.commit).split("\0")
+        now = _git(self.top, "ls-files", "--stage", "-z").split("\0")
+        return sorted({line.partition("\t")[2] for line in (*then, *now) if line[:6] == "160000"})
+
+    def changed_requirements(self) -> list[str]:
+        """Files of requirements and locks whose demands on libraries are not those of the commit."""
+        then = _git(self.top, "ls-tree", "-r", "-z", "--name-only", self.commit).split("\0")
+        now = _git(self.top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        found = []
+        for name in sorted({*then, *now.split("\0")}):
+            if any(fnmatch(name.rpartition("/")[2], pattern) for pattern in _REQUIREMENTS):
+                # What the commit did not have may be linked into its worktree.
+                before = _demands(self.worktree / name) if name in then else None
+                if before != _demands(self.top / name):
+                    found.append(name)
+        return found
+
+
 @contextmanager
-def checked_out(recipe: Path, revision: str, store: Store) -> Iterator[tuple[Path, str]]:
-    """The recipe's path and the commit (40 hex digits) of a revision, as long as the block runs.
+def checked_out(recipe: Path, revision: str, store: Store) -> Iterator[CheckedOut]:
+    """The recipe and the commit (40 hex digits) of a revision, as long as the block runs.
 
     Raises `UsageError` where the recipe lies in no repository or the revision is unknown, `InputError`
     where the recipe was not there yet, `MissingError` without git.
@@ -54,7 +118,7 @@ def checked_out(recipe: Path, revision: str, store: Store) -> Iterator[tuple[Pat
             with disk.failures(store.root):
                 _link_what_is_not_of_the_commit(top, worktree)
                 _link_neighbours(top, worktree)
-            yield worktree / inside, commit
+            yield CheckedOut(worktree / inside, commit, worktree, top)
         finally:
             _remove(top, worktree, mirror)
 
@@ -74,6 +138,34 @@ def commit_of(recipe: Path, revision: str) -> tuple[Path, str]:
             place=str(top),
             hint="fetch it first; in CI check out with the whole history (`fetch-depth: 0`)",
         ) from error
+
+
+def _demands(file: Path) -> Any:
+    """What a file demands of libraries, for comparing; None where there is no such file."""
+    try:
+        text = file.read_text(errors="surrogateescape")
+    except OSError:
+        return None
+    if file.name == "pyproject.toml":
+        return _of_pyproject(text)
+    lines = (line.partition(" #")[0].strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _of_pyproject(text: str) -> Any:
+    import tomllib
+
+    try:
+        record = tomllib.loads(text)
+    except ValueError:
+        return text
+    found = []
+    for path in _DEPENDENCIES:
+        value: Any = record
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        found.append(value)
+    return found
 
 
 def _link_what_is_not_of_the_commit(top: Path, worktree: Path) -> None:

@@ -166,7 +166,7 @@ def show(found: Report) -> None:
     from optcli import report
 
     if not sys.stdout.isatty():
-        click.echo(report.text(found))
+        click.echo(report.text(found), nl=False)
         return
     from rich.console import Console
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options
+from optcli.cli import options, reports
+from optcli.paths import shown
 
 
 @click.group("baseline")
@@ -49,15 +50,15 @@ def save(
     from optcli.report import wording
     from optcli.store import Store
 
-    root = options.artifacts_root(artifacts)
-    report, place = options.find_report(where, root)
-    path = output or baselines.place_of(name, root)
-    made = builds.save(path, report, place, Store(Store.default_root(store)), only)
+    found = reports.find(where, artifacts)
+    path = output or baselines.place_of(name, found.root)
+    kept = Store(Store.default_root(found.store(store)))
+    made = builds.save(path, found.report, found.path, kept, only)
     size = made.stat().st_size
     if as_json:
         click.echo(json.dumps({"name": name, "path": str(made), "size_bytes": size}, indent=2))
     else:
-        click.echo(f"{made}  ({wording.megabytes(size)})")
+        click.echo(f"{shown(made)}  ({wording.megabytes(size)})")
     return 0
 
 
@@ -69,7 +70,7 @@ def ls(artifacts: Path | None, as_json: bool) -> int:
     from optcli import baselines
     from optcli.report import wording
 
-    root = options.artifacts_root(artifacts)
+    root = reports.nearest(artifacts)
     found = {name: baselines.place_of(name, root) for name in baselines.names(root)}
     if as_json:
         rows = [
@@ -81,5 +82,5 @@ def ls(artifacts: Path | None, as_json: bool) -> int:
         click.echo("no baseline here; `optcli baseline save NAME` keeps the last build")
     else:
         for name, path in found.items():
-            click.echo(f"{name:<24} {wording.megabytes(path.stat().st_size):>9}  {path}")
+            click.echo(f"{name:<24} {wording.megabytes(path.stat().st_size):>9}  {shown(path)}")
     return 0

@@ -56,9 +56,9 @@ def command(
 ) -> int:
     """Measure FILEs side by side; the first is what the others are compared with.
 
-    A FILE is an .onnx, .pt2 (exported or AOTInductor), OpenVINO .xml or TorchScript .pt file, or the
-    folder of an artifact. Inputs are found by looking; their values are random unless --samples says
-    otherwise. Only speed is measured: outputs are not compared.
+    A FILE is an .onnx, .ort, .pt2 (exported or AOTInductor), OpenVINO .xml or TorchScript file (.pt,
+    .ptl, .torchscript), or the folder of an artifact. Inputs are found by looking; their values are
+    random unless --samples says otherwise. Only speed is measured: outputs are not compared.
     """
     from optcli.draft import InputText
     from optcli.pipeline.bench import bench

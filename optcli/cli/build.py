@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options, show
+from optcli.cli import options, reports, show
 from optcli.cli.progress import Progress
 
 
@@ -44,9 +44,11 @@ def command(
     """Build, measure and judge every variant of RECIPE.
 
     What is in the store already is not built again. The report is written to
-    artifacts/NAME/report.json, the files of each variant beside it.
+    artifacts/NAME/report.json, the files of each variant beside it. The last line says which exit code
+    the build has, and why.
     """
     from optcli.pipeline import build, preview
+    from optcli.report import ending
 
     if dry_run or explain:
         lines, record = preview(recipe, store=store, overrides=overrides, only=only, explain=explain)
@@ -57,7 +59,7 @@ def command(
         report = build(
             recipe,
             store=store,
-            artifacts=options.artifacts_root(artifacts),
+            artifacts=reports.root(artifacts),
             overrides=overrides,
             only=only,
             jobs=jobs,
@@ -70,6 +72,7 @@ def command(
         progress.close()
     if as_json:
         click.echo(report.to_json())
+        click.echo(ending(report), err=True)
     else:
         show(report)
     return report.exit_code

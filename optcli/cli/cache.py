@@ -10,6 +10,7 @@ import click
 
 from optcli.cli import options
 from optcli.errors import ExitCode, UsageError
+from optcli.paths import shown
 from optcli.store import Store
 
 
@@ -46,7 +47,7 @@ def ls(store: Path | None, as_json: bool, kind: str | None) -> None:
         name = f"{row['key'][:12]}  {row['kind']:<11} {row['step']:<24}"
         click.echo(f"{name} {what:<16} {size}  {row['created']}")
     total = sum(entry.size_bytes for entry in found)
-    click.echo(f"{len(found)} entries, {total / 1e6:.2f} MB, in {_open(store).root}")
+    click.echo(f"{len(found)} entries, {total / 1e6:.2f} MB, in {shown(_open(store).root)}")
 
 
 @command.command("verify")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from optcli.cli import options, show
+from optcli.cli import options, reports, show
 from optcli.errors import NotComparableError, UsageError
+from optcli.paths import shown
 
 if TYPE_CHECKING:
     from optcli.report.changes import Comparison
@@ -54,10 +56,31 @@ def command(
     first: exit code 0, or 5 where machines differ and nothing can be said. Nothing is measured.
     """
     wanted = _form(form, output, as_json, markdown)
-    root = options.artifacts_root(artifacts)
+    try:
+        return _compare(where, artifacts, wanted, output, force, roofline, store)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        # Anybody can have edited a report, and some of its parts take any JSON.
+        logging.getLogger(__name__).info("the report cannot be shown", exc_info=error)
+        raise UsageError(
+            f"a report holds values that no build writes ({type(error).__name__})",
+            place=", ".join(map(str, where)) or "the newest report",
+            hint="build again; where a build wrote it, please report it with what -v shows",
+        ) from error
+
+
+def _compare(
+    where: Sequence[Path],
+    artifacts: Path | None,
+    wanted: str,
+    output: Path | None,
+    force: bool,
+    roofline: bool,
+    store: Path | None,
+) -> int:
     if len(where) < 2:
-        found, path = options.find_report(where[0] if where else None, root)
-        found = _near_the_limit(found, path.parent, store) if roofline else found
+        place = reports.find(where[0] if where else None, artifacts)
+        found, path = place.report, place.path
+        found = _near_the_limit(found, path.parent, place.store(store)) if roofline else found
         if wanted == "terminal" and output is None:
             show(found)
         else:
@@ -69,8 +92,8 @@ def command(
             place="--roofline",
             hint="name one report; the share of the peak is a matter of one machine",
         )
-    reports = [(str(each), options.find_report(each, root)[0]) for each in where]
-    comparisons = _compared(reports, force)
+    named = [(str(each), reports.find(each, artifacts).report) for each in where]
+    comparisons = _compared(named, force)
     if wanted == "terminal" and output is None:
         _show(comparisons)
     else:
@@ -119,10 +142,10 @@ def _one(found: Report, path: Path, form: str) -> str:
     return report.text(found)
 
 
-def _compared(reports: Sequence[tuple[str, Report]], force: bool) -> list[Comparison]:
+def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[Comparison]:
     from optcli.report import changes
 
-    found = [changes.compare(reports[0], other) for other in reports[1:]]
+    found = [changes.compare(named[0], other) for other in named[1:]]
     apart = next((each for each in found if not each.comparable), None)
     if apart is not None and not force:
         raise NotComparableError(
@@ -170,4 +193,4 @@ def _give(text: str, output: Path | None) -> None:
         click.echo(text, nl=False)
         return
     output.write_text(text, encoding="utf-8")
-    click.echo(f"wrote {output}", err=True)
+    click.echo(f"wrote {shown(output)}", err=True)

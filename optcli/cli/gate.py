@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from optcli.cli import options
+from optcli.cli import options, reports
 from optcli.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     help="What to compare with: a saved baseline, its file or URL, or the recipe at a commit.",
 )
 @click.option(
-    "--variant", "only", multiple=True, help="Judge these; default: those marked `gate: true`."
+    "--variant",
+    "only",
+    multiple=True,
+    help="Judge these; default: those that either side marks `gate: true`, else recommends.",
 )
 @options.store
 @options.artifacts
@@ -50,9 +53,16 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     help="Compare with the figures recorded in the baseline instead of measuring it here.",
 )
 @click.option(
+    "--accept",
+    multiple=True,
+    metavar="KIND,...",
+    help="Declare changes of what it is judged by, such as evaluation,bar,threads: see docs/gate.md.",
+)
+@click.option(
     "--on-inconclusive",
     type=click.Choice(["fail", "pass"]),
-    help="What a doubt counts as; default: exit code 5.",
+    help="What a doubt counts as; default: exit code 5. `pass` is for noise only: what was not"
+    " compared, or changed without --accept, stays 5.",
 )
 @click.option("--confirm/--no-confirm", default=None, help="Repeat a failure independently.")
 @click.option("--history", type=_FILE, help="Append the figures to this file: see `optcli history`.")
@@ -74,6 +84,7 @@ def command(
     trust: bool,
     baseline_python: Path | None,
     against_recorded: bool,
+    accept: tuple[str, ...],
     on_inconclusive: Literal["fail", "pass"] | None,
     confirm: bool | None,
     history: Path | None,
@@ -88,6 +99,7 @@ def command(
     The exit code is 0 for a pass, 1 where something became worse beyond its limit, 5 where the
     measurement cannot tell.
     """
+    from optcli.gate.terms import accepted
     from optcli.pipeline.gating import Options, gate
     from optcli.report import gate as shown
 
@@ -107,9 +119,10 @@ def command(
                 on_inconclusive=on_inconclusive,
                 confirm=confirm,
                 history=history,
+                accept=accepted(accept),
             ),
             store=store,
-            artifacts=options.artifacts_root(artifacts),
+            artifacts=reports.root(artifacts),
             observer=progress,
         )
     finally:
@@ -122,7 +135,7 @@ def command(
     }
     for path, form in wanted.items():
         if path is not None:
-            path.write_text(form(report))
+            path.write_text(form(report), encoding="utf-8")
     if as_json:
         click.echo(report.to_json())
     else:
@@ -153,5 +166,5 @@ def _tell_github(report: GateReport) -> None:
         click.echo(line, err=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
-        with Path(summary).open("a") as stream:
+        with Path(summary).open("a", encoding="utf-8") as stream:
             stream.write(shown.markdown(report))

@@ -43,7 +43,7 @@ def command(
     ]
     found = history.trends(entries)
     if html is not None:
-        html.write_text(shown.page(found))
+        html.write_text(shown.page(found), encoding="utf-8")
     if as_json:
         click.echo(json.dumps([_record(each) for each in found], indent=2))
     else:
@@ -61,4 +61,7 @@ def _record(trend: Trend) -> dict[str, Any]:
         "machine": trend.machine,
         "entries": [entry.model_dump(mode="json") for entry in trend.entries],
         "steps": [{"index": step, "growth": trend.growth(step)} for step in trend.steps],
+        "enough": trend.enough,
+        "change": trend.change,
+        "latest": trend.latest,
     }

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from optcli.cli import options
-from optcli.errors import UsageError
+from optcli.errors import OptcliError, RecipeError, UsageError
+from optcli.paths import shown
+
+if TYPE_CHECKING:
+    from optcli.draft import Draft
 
 
 @click.command("init")
@@ -25,7 +33,13 @@ from optcli.errors import UsageError
     help='An input, where looking does not find it: "image:float32[batch,3,224,224]".',
 )
 @click.option("--weights", help="A local file, or a name that the source knows, such as DEFAULT.")
-@click.option("--data", type=click.Path(path_type=Path), metavar="FOLDER", help="A folder of images.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Images in class folders, images beside masks, or COCO's annotations (a JSON file too).",
+)
+@options.overrides
 @options.as_json
 @options.verbose
 def command(
@@ -35,12 +49,15 @@ def command(
     inputs: tuple[str, ...],
     weights: str | None,
     data: Path | None,
+    overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Write a commented recipe for WHAT.
 
     WHAT is torchvision:NAME, timm:NAME, python:FILE.py:CALLABLE, onnx:PATH, or just the path of a
     model file. Inputs are found by looking, and variants offered that make sense on this machine.
+    Images in class folders, boxes in COCO's format and segmentation masks are known; for masks a file
+    masks.py is written beside the recipe, which reads them.
     """
     from optcli.draft import InputText, draft
 
@@ -50,11 +67,12 @@ def command(
         )
     folder = (out.parent if out is not None else Path()).absolute()
     read = tuple(InputText.read(text) for text in inputs)
-    made = draft(what, folder, inputs=read, weights=weights, data=data)
+    made = draft(what, folder, inputs=read, weights=weights, data=data, overrides=overrides)
+    command_line = f"optcli build {shlex.quote(shown(out))}" if out is not None else ""
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(made.recipe.replace("optcli build FILE", f"optcli build {out}"), "utf-8")
-        _schema_beside(out)
+        _write(out, made, command_line, overrides, force=force)
+    elif made.files:
+        click.echo(f"note: --out FILE writes {', '.join(made.files)} beside the recipe too", err=True)
     for note in made.notes:
         click.echo(f"note: {note}", err=True)
     if as_json:
@@ -63,7 +81,60 @@ def command(
     elif out is None:
         click.echo(made.recipe, nl=False)
     else:
-        click.echo(f"wrote {out}: optcli build {out}")
+        beside = "".join(f" and {shown(out.parent / name)}" for name in made.files)
+        click.echo(f"wrote {shown(out)}{beside}: {command_line}")
+
+
+def _write(
+    out: Path, made: Draft, command_line: str, overrides: tuple[str, ...], *, force: bool
+) -> None:
+    """Write the recipe and what it names beside itself, once the recipe is known to be right."""
+    from optcli.recipe import load
+
+    fresh = out.with_name(f".{out.name}.{os.getpid()}.yaml")
+    beside = {out.with_name(name): text for name, text in made.files.items()}
+    for path, text in beside.items():
+        if path.exists() and path.read_text("utf-8") != text and not force:
+            raise UsageError(
+                "this file is there already", place=str(path), hint="add --force, or another folder"
+            )
+    new = [path for path in beside if not path.exists()]
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for path, text in beside.items():
+            path.write_text(text, "utf-8")
+        fresh.write_text(made.recipe.replace("optcli build FILE", command_line), "utf-8")
+        try:
+            load(fresh)
+        except RecipeError as error:
+            for path in new:
+                path.unlink()
+            raise _not_set(error, overrides, fresh) from error
+        fresh.replace(out)
+        _schema_beside(out)
+    except OSError as error:
+        raise UsageError(
+            f"cannot be written: {error.strerror or error}",
+            place=str(error.filename or out),
+            hint="name another file with --out",
+        ) from error
+    finally:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+
+
+def _not_set(error: RecipeError, overrides: tuple[str, ...], fresh: Path) -> OptcliError:
+    """What --set made wrong of a recipe; without one it is the draft that is wrong."""
+    if not overrides:
+        return error
+    said = "; ".join(
+        f"{each.message}" + (f" ({each.hint})" if each.hint else "") for each in error.problems
+    )
+    return UsageError(
+        said.replace(str(fresh), "the recipe"),
+        place=f"--set {' --set '.join(overrides)}",
+        hint="the recipe was not written",
+    )
 
 
 def _schema_beside(recipe: Path) -> None:

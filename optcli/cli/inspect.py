@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options
+from optcli.cli import options, reports
 
 
 @click.command("inspect")
@@ -21,15 +21,15 @@ def command(
 ) -> None:
     """Show what TARGET holds: inputs, outputs, operators by precision, parameters, operations, size.
 
-    TARGET is an artifact's folder, a model file (.onnx, .pt2, .pt, .xml, weights), a recipe, or
-    a variant of the last build: VARIANT or RECIPE/VARIANT. Operations are multiply-accumulates of
-    convolutions and matrix products at the smallest batch.
+    TARGET is an artifact's folder, a model file (.onnx, .ort, .pt2, .xml, TorchScript, weights), a
+    recipe, or a variant of the last build: VARIANT or RECIPE/VARIANT. Operations are
+    multiply-accumulates of convolutions and matrix products at the smallest batch.
     """
     from optcli import inspection
     from optcli.pipeline.opening import require_trusted_code
     from optcli.store import Store
 
-    model = inspection.resolve(target, options.artifacts_root(artifacts))
+    model = inspection.resolve(target, reports.nearest(artifacts))
     if not trust:
         require_trusted_code(model, Store(Store.default_root(store)))
     found = inspection.look_into(model)

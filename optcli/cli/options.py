@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-
-from optcli.errors import UsageError, did_you_mean
-from optcli.results import Report
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -57,36 +53,3 @@ def verbose(function: Command) -> Command:
     return click.option(
         "-v", "--verbose", count=True, expose_value=False, callback=begin, help="Say more, on stderr."
     )(function)
-
-
-def artifacts_root(explicit: Path | None) -> Path:
-    """Where artifacts and reports are laid out."""
-    return (explicit or Path(os.environ.get("OPTCLI_ARTIFACTS") or "artifacts")).absolute()
-
-
-def find_report(where: Path | None, root: Path) -> tuple[Report, Path]:
-    """A report and its path: of a report file or its folder, a recipe, its name, or else the newest."""
-    path = _newest(root) if where is None else _report_path(where, root)
-    return Report.load(path), path
-
-
-def _newest(root: Path) -> Path:
-    found = sorted(root.glob("*/report.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise UsageError("no report here yet", place=str(root), hint="run `optcli build RECIPE` first")
-    return found[-1]
-
-
-def _report_path(where: Path, root: Path) -> Path:
-    if where.suffix == ".json":
-        return where
-    if where.suffix in (".yaml", ".yml"):
-        from optcli.recipe import name_of
-
-        return root / name_of(where) / "report.json"
-    for folder in (where, root / where):
-        if (folder / "report.json").is_file():
-            return folder / "report.json"
-    known = sorted(path.parent.name for path in root.glob("*/report.json"))
-    hint = did_you_mean(where.name, known) or "run `optcli build RECIPE` first"
-    raise UsageError("no report here yet", place=str(root / where), hint=hint)

@@ -13,6 +13,7 @@ import click
 from optcli import passes, registry
 from optcli.artifact import Format
 from optcli.cli import options
+from optcli.cli.option_types import in_words
 from optcli.errors import UsageError
 from optcli.passes import Pass
 from optcli.workers import Channel, run
@@ -59,6 +60,7 @@ def _about(name: str) -> dict[str, Any]:
 
 
 def _of(kind: type[Pass]) -> dict[str, Any]:
+    schema = kind.model_json_schema()
     return {
         "help": inspect.getdoc(kind) or "",
         "reads": [str(one) for one in getattr(kind, "accepts", ())],
@@ -68,15 +70,20 @@ def _of(kind: type[Pass]) -> dict[str, Any]:
         "options": [
             {
                 "name": name,
-                "type": inspect.formatannotation(field.annotation),
-                "default": "required" if field.is_required() else repr(field.default),
+                "type": in_words(schema["properties"][name], schema.get("$defs")),
+                "default": None if field.is_required() else _default(schema["properties"][name]),
                 "help": field.description or "",
             }
             for name, field in kind.model_fields.items()
         ],
         "example": _example(kind),
-        "schema": kind.model_json_schema(),
+        "schema": schema,
     }
+
+
+def _default(schema: dict[str, Any]) -> str:
+    """An option's default as a recipe writes it."""
+    return json.dumps(schema["default"]).strip('"') if "default" in schema else "is worked out"
 
 
 def _makes(kind: type[Pass]) -> dict[str, str]:
@@ -114,9 +121,8 @@ def _show(name: str, about: dict[str, Any]) -> None:
     click.echo(f"uses:   {', '.join(about['uses']) or 'no data'}")
     click.echo(f"needs:  {', '.join(about['needs']) or 'nothing more'}\n\noptions:")
     for option in about["options"]:
-        click.echo(
-            f"  {option['name']}: {option['type']} = {option['default']}\n      {option['help']}"
-        )
+        default = "required" if option["default"] is None else f"default {option['default']}"
+        click.echo(f"  {option['name']}: {option['type']} ({default})\n      {option['help']}")
     if not about["options"]:
         click.echo("  none")
     click.echo("\nin a recipe:\n" + "\n".join(f"  {line}" for line in example(name, about)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options
+from optcli.cli import options, reports
 from optcli.cli.progress import Progress
 
 
@@ -48,14 +48,14 @@ def command(
     from optcli.pipeline.profile import profile
     from optcli.profiling import lines
 
-    report, path = options.find_report(recipe, options.artifacts_root(artifacts))
+    place = reports.find(recipe, artifacts)
     progress = Progress()
     try:
         found = profile(
             variant,
-            report,
-            path,
-            recipe=recipe if recipe is not None and recipe.suffix in (".yaml", ".yml") else None,
+            place.report,
+            place.path,
+            recipe=recipe if recipe is not None and recipe.suffix in reports.RECIPES else None,
             batch_size=batch_size,
             trace=trace.absolute() if trace is not None else None,
             observer=progress,

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options
+from optcli.cli import reports
 from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, OptcliError, UsageError
+from optcli.paths import shown
 from optcli.results import Report
 from optcli.results.repair import Engine
-
-RECIPES = (".yaml", ".yml")
 
 
 def run(
@@ -36,7 +35,7 @@ def run(
     only one that is quantized. The exit code is 0 where it is repaired, 5 where it is right but not
     known to be faster, 1 where no trial is inside the bar.
     """
-    if Path(variant).suffix in RECIPES:  # `--repair recipe.yaml`: the recipe, and no variant
+    if Path(variant).suffix in reports.RECIPES:  # `--repair recipe.yaml`: the recipe, and no variant
         where, variant = [*where, Path(variant)], ""
     if len(where) > 1:
         raise UsageError(
@@ -44,9 +43,8 @@ def run(
             place="--repair",
             hint="optcli verify-accuracy RECIPE --repair VARIANT",
         )
-    root = options.artifacts_root(artifacts)
     path = where[0] if where else None
-    recipe, report = _recipe_and_report(path, root)
+    recipe, found_at = _recipe_and_report(path, artifacts)
     from optcli import tune
     from optcli.report.repair_text import repair_text
 
@@ -54,13 +52,13 @@ def run(
     try:
         found = tune.repair(
             recipe,
-            variant or _rejected(report),
+            variant or _rejected(found_at.report if found_at else None),
             engine=engine,
             trials=trials,
             max_seconds=60 * max_minutes,
             write=write,
-            store=store,
-            artifacts=root,
+            store=found_at.store(store) if found_at else store,
+            artifacts=found_at.root if found_at else reports.root(artifacts),
             overrides=overrides,
             jobs=jobs,
             timeout_s=timeout_s,
@@ -73,22 +71,22 @@ def run(
     return codes.get(found.outcome, ExitCode.REJECTED)
 
 
-def _recipe_and_report(where: Path | None, root: Path) -> tuple[Path, Report | None]:
+def _recipe_and_report(where: Path | None, artifacts: Path | None) -> tuple[Path, reports.Found | None]:
     """The recipe, and the report of its last build where there is one."""
-    if where is not None and where.suffix in RECIPES:
+    if where is not None and where.suffix in reports.RECIPES:
         try:
-            return where, options.find_report(where, root)[0]
+            return where, reports.find(where, artifacts)
         except OptcliError:  # what is wrong with the recipe is said when it is read in earnest
             return where, None
-    report, path = options.find_report(where, root)
-    recipe = Path(report.recipe.path)
+    found = reports.find(where, artifacts)
+    recipe = Path(found.report.recipe.path)
     if not recipe.is_file():
         raise UsageError(
-            f"the recipe of this report is gone: {recipe}",
-            place=str(path),
+            f"the recipe of this report is gone: {shown(recipe)}",
+            place=str(found.path),
             hint="optcli verify-accuracy RECIPE --repair VARIANT",
         )
-    return recipe, report
+    return recipe, found
 
 
 def _rejected(report: Report | None) -> str | None:

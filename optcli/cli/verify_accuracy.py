@@ -8,9 +8,8 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options
+from optcli.cli import options, reports
 from optcli.cli.progress import Progress
-from optcli.cli.repairing import RECIPES
 from optcli.errors import ExitCode, UsageError
 from optcli.results import Report, Verdict
 from optcli.results.outcomes import ACCURACY_VERDICTS
@@ -42,6 +41,7 @@ from optcli.results.repair import Engine
     show_default=True,
     help="Seconds that one file may take.",
 )
+@click.option("--per-class", is_flag=True, help="Show the metric of every class, too.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
 @click.option(
     "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML for a CI system."
@@ -53,6 +53,7 @@ from optcli.results.repair import Engine
     flag_value="",
     help="Show where the error starts, of this variant or of all; of rejected ones it is always shown.",
 )
+@click.option("--no-layers", is_flag=True, help="Leave that out, of rejected ones too.")
 @click.option(
     "--repair",
     metavar="[VARIANT]",
@@ -92,9 +93,11 @@ def command(
     remeasure: bool,
     jobs: int,
     timeout: float,
+    per_class: bool,
     as_markdown: bool,
     junit: Path | None,
     layers: str | None,
+    no_layers: bool,
     repair: str | None,
     repair_engine: Engine,
     trials: int,
@@ -113,11 +116,16 @@ def command(
     exit code is 1 where a verdict rejects, 5 where one cannot tell.
 
     What is rejected is compared with its float network layer by layer, on 8 samples: signal to noise of
-    what each layer adds by itself, the worst first, with one thing to try.
+    what each layer adds by itself, the worst first, with one thing to try. That takes up to a minute a
+    variant and is kept in the store; --no-layers leaves it out.
 
     --repair builds the recipe's variant anew with layers in floating point and other ranges, trial by
     trial, and prints the patch of the recipe that brings it inside its bar.
     """
+    if no_layers and layers is not None:
+        raise UsageError(
+            "found --layers and --no-layers", place="--no-layers", hint="leave one of them out"
+        )
     if repair is not None:
         from optcli.cli import repairing
 
@@ -135,31 +143,31 @@ def command(
             artifacts,
             as_json,
         )
-    if layers is not None and Path(layers).suffix in (*RECIPES, ".json"):  # and no variant
+    if layers is not None and Path(layers).suffix in (*reports.RECIPES, ".json"):  # and no variant
         where, layers = (*where, Path(layers)), ""
     files = baseline is not None or recipe is not None or len(where) > 1
     if not files:
         from optcli.pipeline import adding
         from optcli.pipeline.layers import with_layers
 
-        place = options.artifacts_root(artifacts)
-        given = where[0] if where else None
-        found, path, code = _of_build(given, place, overrides)
+        place = reports.find(where[0] if where else None, artifacts)
+        found, code = _of_build(place, overrides)
         progress = Progress()
         try:
             found = with_layers(
                 found,
-                given or place,
+                place.path,
                 layers,
-                store=store,
+                rejected=not no_layers,
+                store=place.store(store),
                 observer=progress,
                 overrides=overrides,
                 remeasure=remeasure,
                 timeout_s=timeout,
             )
-            if path.parent.parent == place:  # a build's own, and not a copy of it elsewhere
+            if _is_of_a_build(place.path):
                 looked = {n: {"layers": v.layers} for n, v in found.variants.items() if v.layers}
-                adding.add(path.parent, looked, progress)
+                adding.add(place.path.parent, looked, progress)
         finally:
             progress.close()
     else:
@@ -186,22 +194,26 @@ def command(
                 jobs=jobs,
                 timeout_s=timeout,
                 layers=layers,
+                rejected=not no_layers,
                 store=store,
                 observer=progress,
             )
         finally:
             progress.close()
         code = ExitCode(found.exit_code)
-    _show(found, as_json, as_markdown, junit)
+    _show(found, as_json, as_markdown, junit, per_class)
     return code
 
 
-def _of_build(
-    where: Path | None, root: Path, overrides: Sequence[str]
-) -> tuple[Report, Path, ExitCode]:
+def _is_of_a_build(path: Path) -> bool:
+    """Whether the report lies among the artifacts that it speaks of, and is no copy of it elsewhere."""
+    return path.name == "report.json" and any(path.parent.glob("*/artifact.json"))
+
+
+def _of_build(place: reports.Found, overrides: Sequence[str]) -> tuple[Report, ExitCode]:
     from optcli.pipeline.rejudging import rejudged
 
-    found, path = options.find_report(where, root)
+    found, path = place.report, place.path
     if not any(variant.accuracy is not None for variant in found.variants.values()):
         raise UsageError(
             "the build judged no accuracy",
@@ -216,15 +228,15 @@ def _of_build(
         if verdict.blocking
     ]
     if "reject" in outcomes:
-        return found, path, ExitCode.REJECTED
-    return found, path, ExitCode.INCONCLUSIVE if "inconclusive" in outcomes else ExitCode.DONE
+        return found, ExitCode.REJECTED
+    return found, ExitCode.INCONCLUSIVE if "inconclusive" in outcomes else ExitCode.DONE
 
 
 def _own(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
     return [verdict for verdict in verdicts if verdict.name in ACCURACY_VERDICTS]
 
 
-def _show(found: Report, as_json: bool, as_markdown: bool, junit: Path | None) -> None:
+def _show(found: Report, as_json: bool, as_markdown: bool, junit: Path | None, per_class: bool) -> None:
     from optcli import report
     from optcli.report import accuracy_forms
 
@@ -251,4 +263,4 @@ def _show(found: Report, as_json: bool, as_markdown: bool, junit: Path | None) -
     elif as_markdown:
         click.echo(accuracy_forms.markdown(found), nl=False)
     else:
-        click.echo(report.accuracy_text(found), nl=False)
+        click.echo(report.accuracy_text(found, per_class=per_class), nl=False)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import registry
+from optcli import registry, regular_files
 from optcli.data.collection import Collection, Finding
 from optcli.data.identity import disjoint, identities, overlap
 from optcli.data.preparation import Letterbox, Preparation
 from optcli.data.settings import DataSettings, Split
 from optcli.digest import FileDigests
 from optcli.environment import version
-from optcli.errors import InputError, did_you_mean
+from optcli.errors import InputError, did_you_mean, excerpt
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -52,12 +52,15 @@ def problems(settings: DataSettings, folder: Path) -> list[Finding]:
         ]
     found = []
     split = settings.split
-    if split and split.file and not (folder / Path(split.file).expanduser()).is_file():
-        found.append(("split.file", f"no such file: {split.file}", "a path relative to the recipe"))
+    if split and split.file:
+        path = folder / regular_files.expanded(split.file)
+        if wrong := regular_files.problem(path, excerpt(split.file)):
+            found.append(("split.file", wrong, "a path relative to the recipe"))
     try:
         return found + _collection(settings, folder).problems()
     except OSError as error:
-        return [*found, ("source", f"cannot be read: {error}", "look at its permissions")]
+        said = error.strerror or str(error)
+        return [*found, ("source", f"cannot be read: {said}", "look at its permissions")]
 
 
 def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> dict[str, Any]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from optcli import regular_files
+from optcli.data.annotations import Annotations, read
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.imagefolder import open_image
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
-from optcli.errors import InputError
+from optcli.errors import InputError, excerpt
 from optcli.settings import TensorSpec
 
 _WANTED = "instances.json beside a folder images, or annotations/instances_NAME.json with split: NAME"
@@ -40,11 +41,13 @@ class Coco(Collection):
     """
 
     def problems(self) -> list[Finding]:
-        if not self.path.exists():
-            return [("source", f"no such file or folder: {self.settings.place}", f"wanted {_WANTED}")]
-        if not self._annotations.is_file():
-            field = "split" if self.part else "source"
-            return [(field, f"there is no {self._annotations.name} in the data", f"wanted {_WANTED}")]
+        if regular_files.is_folder(self.path):
+            if not regular_files.is_file(self._annotations):
+                field = "split" if self.part else "source"
+                name = excerpt(self._annotations.name)
+                return [(field, f"there is no {name} in the data", f"wanted {_WANTED}")]
+        elif wrong := regular_files.problem(self.path, excerpt(self.settings.place)):
+            return [("source", wrong, f"wanted {_WANTED}")]
         if self._images is None:
             hint = "root: FOLDER names the folder of the images"
             return [("source", f"no folder of images beside {self._annotations.name}", hint)]
@@ -72,46 +75,34 @@ class Coco(Collection):
     @property
     def _annotations(self) -> Path:
         """The file of annotations; the one that is wanted where there is none."""
-        if self.path.is_file():
+        if regular_files.is_file(self.path):
             return self.path
         if self.part is None:
             return self.path / "instances.json"
         below = self.path / "annotations" / f"instances_{self.part}.json"
         beside = self.path / f"instances_{self.part}.json"
-        return beside if beside.is_file() else below
+        return beside if regular_files.is_file(beside) else below
 
     @property
     def _images(self) -> Path | None:
         if self.settings.root is not None:
-            return self.folder / Path(self.settings.root).expanduser()
+            return self.folder / regular_files.expanded(self.settings.root)
         base = self._annotations.parent
         base = base.parent if base.name == "annotations" else base
         part = self.part or self._annotations.stem.removeprefix("instances").strip("_")
         places = [base / "images" / part, base / part, base / "images"]
-        return next((place for place in places if place != base and place.is_dir()), None)
+        return next(
+            (place for place in places if place != base and regular_files.is_folder(place)), None
+        )
 
     @cached_property
-    def _read(self) -> dict[str, Any]:
-        try:
-            record = json.loads(self._annotations.read_bytes())
-            for image in record["images"]:
-                _ = image["id"], image["file_name"]
-            for box in record["annotations"]:
-                _ = box["image_id"], box["category_id"], [float(value) for value in box["bbox"]]
-            _ = [category["id"] for category in record["categories"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"these are no annotations in COCO's format: {type(error).__name__} {error}",
-                place=str(self._annotations),
-                hint="wanted images, annotations with bbox, and categories",
-            ) from error
-        return dict(record)
+    def _read(self) -> Annotations:
+        return read(self._annotations)
 
     @property
     def _labels(self) -> dict[int, int]:
         """Category id to label."""
-        known = sorted({category["id"] for category in self._read["categories"]})
-        return {category: label for label, category in enumerate(known)}
+        return {category: label for label, category in enumerate(sorted(self._read.categories))}
 
     @cached_property
     def chosen(self) -> list[Annotated]:
@@ -119,25 +110,17 @@ class Coco(Collection):
         for _, message, hint in self.problems():
             raise InputError(message, place=self.settings.source, hint=hint)
         images = self._images
-        boxes: dict[Any, list[dict[str, Any]]] = {}
         assert images is not None
-        for box in self._read["annotations"]:
-            boxes.setdefault(box["image_id"], []).append(box)
         everything = [
-            Annotated(
-                each["file_name"],
-                images / each["file_name"],
-                each["id"],
-                tuple(boxes.get(each["id"], ())),
-            )
-            for each in sorted(self._read["images"], key=lambda image: str(image["file_name"]))
+            Annotated(name, images / name, number, self._read.boxes[number])
+            for number, name in sorted(self._read.images, key=lambda image: image[1])
         ]
         positions = choose(self.settings, self.folder, [each.name for each in everything])
         found = [everything[position] for position in positions]
         for each in found:
-            if not each.path.is_file():
+            if wrong := regular_files.problem(each.path, excerpt(each.name)):
                 raise InputError(
-                    f"the annotations name an image that is not there: {each.name}",
+                    f"the annotations name an image that cannot be read: {wrong}",
                     place=str(images),
                     hint="copy the images, or name their folder with root:",
                 )
@@ -163,7 +146,7 @@ class CocoItems(Items):
 
     def identity(self, index: int) -> tuple[str, str]:
         each = self._chosen[index]
-        with each.path.open("rb") as stream:
+        with regular_files.opened(each.path) as stream:
             return each.name, hashlib.file_digest(stream, "sha256").hexdigest()
 
     def _target(self, each: Annotated) -> dict[str, Any]:
@@ -171,14 +154,7 @@ class CocoItems(Items):
 
         corners = np.array([box["bbox"] for box in each.boxes], np.float64).reshape(-1, 4)
         corners[:, 2:] += corners[:, :2]
-        ids = [int(box["category_id"]) for box in each.boxes]
-        unknown = [number for number in ids if number not in self._labels]
-        if unknown:
-            raise InputError(
-                f"a box has the category {unknown[0]}, which the annotations do not list",
-                place=str(each.path),
-                hint="add it to categories",
-            )
+        ids = [box["category_id"] for box in each.boxes]
         areas = [float(box.get("area", box["bbox"][2] * box["bbox"][3])) for box in each.boxes]
         return {
             "boxes": corners,

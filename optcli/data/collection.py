@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from optcli import regular_files
 from optcli.data.settings import DataSettings
 from optcli.digest import FileDigests
 from optcli.settings import TensorSpec
@@ -60,7 +61,7 @@ class Collection(ABC):
     @property
     def path(self) -> Path:
         """The file or folder behind the colon of `source`."""
-        return (self.folder / Path(self.settings.place).expanduser()).absolute()
+        return (self.folder / regular_files.expanded(self.settings.place)).absolute()
 
     @property
     def part(self) -> str | None:

@@ -10,13 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.selection import choose
 from optcli.digest import FileDigests, of_value
-from optcli.errors import InputError, did_you_mean
+from optcli.errors import InputError, did_you_mean, excerpt
 from optcli.settings import TensorSpec
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
+_MOST_FOLDERS = 50_000  # a tree that is no set of images: a whole disk, say
 _LISTED = 1024  # up to so many files a key names each, so that a reader sees which one changed
 
 
@@ -38,15 +40,21 @@ class ImageFolder(Collection):
     """
 
     def problems(self) -> list[Finding]:
-        if not self.path.is_dir():
-            return [("source", f"no such folder: {self.settings.place}", _nearest(self.path))]
-        if self.part and not (self.path / self.part).is_dir():
+        if not regular_files.is_folder(self.path):
+            return [("source", f"no such folder: {excerpt(self.settings.place)}", _nearest(self.path))]
+        if self.part and not regular_files.is_folder(self.path / self.part):
             folders = _folders(self.path)
-            return [("split", f"no folder {self.part!r} in the data", did_you_mean(self.part, folders))]
-        if not any(_images(self._base)):
-            hint = f"images are known by their suffix: {' '.join(SUFFIXES)}"
-            return [("source", f"no images in {self.settings.place}", hint)]
+            return [
+                (
+                    "split",
+                    f"no folder {excerpt(self.part)!r} in the data",
+                    did_you_mean(self.part, folders),
+                )
+            ]
         try:
+            if not any(_images(self._base)):
+                hint = f"images are known by their suffix: {' '.join(SUFFIXES)}"
+                return [("source", f"no images in {excerpt(self.settings.place)}", hint)]
             _ = self._classes
         except InputError as error:
             return [("source", error.message, error.hint)]
@@ -122,7 +130,7 @@ class ImageItems(Items):
 
     def identity(self, index: int) -> tuple[str, str]:
         file = self._files[index]
-        with open(file.path, "rb") as stream:
+        with regular_files.opened(file.path) as stream:
             return file.id, hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -131,7 +139,7 @@ def open_image(path: str) -> Any:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as image:
+        with regular_files.opened(path) as stream, Image.open(stream) as image:
             image.load()
     except (
         OSError,
@@ -140,8 +148,9 @@ def open_image(path: str) -> Any:
         UnidentifiedImageError,
         Image.DecompressionBombError,
     ) as error:
+        said = getattr(error, "strerror", None) or str(error)
         raise InputError(
-            f"not a readable image: {error}",
+            f"not a readable image: {excerpt(said, 200)}",
             place=path,
             hint="replace the file or take it out of the data",
         ) from error
@@ -170,14 +179,48 @@ def _class_folders(base: Path) -> tuple[Path, list[str]]:
 
 
 def _folders(base: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(base) if entry.is_dir() and _shown(entry.name))
+    return sorted(
+        entry.name
+        for entry in os.scandir(base)
+        if entry.is_dir() and _shown(entry.name) and not _leads_up(str(base), entry.name)
+    )
 
 
 def _images(base: Path) -> Iterator[str]:
-    """Paths of all images below a folder."""
+    """Paths of all images below a folder, links followed; one that leads back up adds nothing.
+
+    Raises `InputError` for a folder that is reached in two ways: its images would count twice.
+    """
+    seen: dict[tuple[int, int], str] = {}
     for root, folders, names in os.walk(base, followlinks=True):
-        folders[:] = filter(_shown, folders)
+        first = seen.setdefault(_identity(root), root)
+        folders[:] = [name for name in filter(_shown, folders) if not _leads_up(root, name)]
+        if len(seen) > _MOST_FOLDERS:
+            raise InputError(
+                f"more than {_MOST_FOLDERS} folders lie below {excerpt(str(base))}",
+                hint="name the folder of the images itself",
+            )
+        if first != root:
+            raise InputError(
+                f"{os.path.basename(root)} and {os.path.basename(first)} are the same folder",
+                place=root,
+                hint="remove the link: each image counts once",
+            )
         yield from (os.path.join(root, name) for name in names if _is_image(name))
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    found = os.stat(folder)
+    return found.st_dev, found.st_ino
+
+
+def _leads_up(root: str, name: str) -> bool:
+    """Whether a folder is a link to the one that it lies in, or to one above that."""
+    place = os.path.join(root, name)
+    if not os.path.islink(place):
+        return False
+    own, target = os.path.realpath(root), os.path.realpath(place)
+    return os.path.commonpath([own, target]) == target
 
 
 def _is_image(name: str) -> bool:
@@ -190,6 +233,6 @@ def _shown(name: str) -> bool:
 
 def _nearest(path: Path) -> str:
     parent = path.parent
-    if not parent.is_dir():
-        return f"{parent} does not exist"
+    if not regular_files.is_folder(parent):
+        return f"{excerpt(str(parent))} does not exist"
     return did_you_mean(path.name, _folders(parent)) or "a path relative to the recipe"

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
+from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
-from optcli.errors import InputError, TrustError, did_you_mean
+from optcli.errors import InputError, TrustError, did_you_mean, excerpt
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
+# What zipfile and zlib raise over a damaged archive.
+_DAMAGED = (
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+    struct.error,
+    RecursionError,
+)
+# Masks and zeros compress a thousandfold; more, in a file that is not small, is a bomb.
+_MOST_UNPACKED = 1000
+_SMALL_BYTES = 1_000_000
 TARGETS = ("target", "label", "y")
 
 
@@ -30,14 +47,15 @@ class Npz(Collection):
     """
 
     def problems(self) -> list[Finding]:
-        if not self.path.is_file():
-            return [("source", f"no such file: {self.settings.place}", "a path relative to the recipe")]
+        if wrong := regular_files.problem(self.path, excerpt(self.settings.place)):
+            return [("source", wrong, "a path relative to the recipe")]
         try:
-            with zipfile.ZipFile(self.path) as archive:
-                names = [name.removesuffix(".npy") for name in archive.namelist()]
-        except (OSError, zipfile.BadZipFile) as error:
+            names = _names(self.path)
+        except (OSError, *_DAMAGED) as error:
             hint = "copy it again if it was cut short; numpy.savez writes one"
-            return [("source", f"not an npz file, or a damaged one: {error}", hint)]
+            return [("source", f"not an npz file, or a damaged one: {excerpt(str(error))}", hint)]
+        except InputError as error:
+            return [("source", error.message, error.hint)]
         found: list[Finding] = []
         for field in ("target", "array"):
             name = getattr(self.settings, field)
@@ -45,7 +63,9 @@ class Npz(Collection):
                 found.append((field, f"no array {name!r} in the file", did_you_mean(name, names)))
         if self.part and "split" not in names:
             hint = "an array `split` gives every row the name of its part"
-            found.append(("split", f"no array 'split' in the file, it has {', '.join(names)}", hint))
+            found.append(
+                ("split", f"no array 'split' in the file, it has {excerpt(', '.join(names))}", hint)
+            )
         return found
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
@@ -143,8 +163,7 @@ class _Archive:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read: dict[str, np.ndarray] = {}
-        with zipfile.ZipFile(path) as archive:
-            self.names = [name.removesuffix(".npy") for name in archive.namelist()]
+        self.names = _names(path)
 
     @classmethod
     def of(cls, path: Path) -> _Archive:
@@ -159,7 +178,7 @@ class _Archive:
         """One array. Raises `InputError` where it is missing or damaged, `TrustError` for a pickle."""
         if name not in self.names:
             raise InputError(
-                f"no array {name!r} in the file, it has {', '.join(self.names)}",
+                f"no array {name!r} in the file, it has {excerpt(', '.join(self.names))}",
                 place=str(self.path),
                 hint=did_you_mean(name, self.names) or "name the array as the model's input",
             )
@@ -171,9 +190,12 @@ class _Archive:
         import numpy as np
 
         try:
-            with np.load(self.path, allow_pickle=False) as archive:
+            with (
+                regular_files.opened(self.path) as stream,
+                np.load(stream, allow_pickle=False) as archive,
+            ):
                 array: np.ndarray = archive[name]
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, KeyError, MemoryError, *_DAMAGED) as error:
             if "allow_pickle" in str(error) or "pickle" in str(error):
                 raise TrustError(
                     f"array {name!r} is pickled, and reading it could run code",
@@ -194,5 +216,27 @@ class _Archive:
         return array
 
 
+def _names(path: Path) -> list[str]:
+    """The arrays of an npz. Raises OSError and what `zipfile` raises, `InputError` for a bomb."""
+    with regular_files.opened(path) as stream, zipfile.ZipFile(stream) as archive:
+        members = archive.infolist()
+        packed, unpacked = os.fstat(stream.fileno()).st_size, sum(each.file_size for each in members)
+        names = [each.filename.removesuffix(".npy") for each in members]
+    if unpacked > _MOST_UNPACKED * max(packed, _SMALL_BYTES):
+        raise InputError(
+            f"the npz has {packed / 1e6:.1f} MB and unpacks to {unpacked / 1e6:.0f} MB",
+            place=str(path),
+            hint="write it with numpy.savez, which does not compress",
+        )
+    twice = next((name for name in names if names.count(name) > 1), None) if len(names) < 1000 else None
+    if twice is not None:
+        raise InputError(
+            f"the npz has two arrays {excerpt(twice)!r}",
+            place=str(path),
+            hint="write it again with numpy.savez",
+        )
+    return names
+
+
 def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -51,7 +51,7 @@ def _fraction(value: Any) -> Any:
     """`1/255` as written in YAML is text."""
     if isinstance(value, str) and "/" in value:
         text = value.replace(" ", "")
-        # Exponents are left out: Fraction writes them out as digits, millions where millions are asked for.
+        # No exponents: Fraction writes them out, a million digits where a million is asked for.
         if _FRACTION.fullmatch(text) and float(text.partition("/")[2]):
             return float(Fraction(text))
         found = excerpt(value)

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import user_code
+from optcli import regular_files, user_code
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
-from optcli.errors import InputError, OptcliError, first_line
+from optcli.errors import InputError, OptcliError, excerpt, first_line
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -40,16 +40,21 @@ class PythonData(Collection):
         if wrong is not None:
             found.append(("source", *wrong))
         for file in self.settings.files:
-            if not self._file(file).exists():
+            path = self._file(file)
+            if not (regular_files.is_file(path) or regular_files.is_folder(path)):
                 hint = "paths are relative to the recipe's folder"
-                found.append(("files", f"no such file: {file}", hint))
+                message = regular_files.problem(path, excerpt(file))
+                found.append(("files", message, hint))
         return found
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         files = [self._file(file) for file in self.settings.files]
         return {
             "code": user_code.digest(self.settings.place, self.folder, digests),
-            "files": [digests.of_folder(file) if file.is_dir() else digests.of(file) for file in files],
+            "files": [
+                digests.of_folder(file) if regular_files.is_folder(file) else digests.of(file)
+                for file in files
+            ],
             "split": split_digest(self.settings, self.folder, digests.of),
         }
 
@@ -64,7 +69,7 @@ class PythonData(Collection):
         return PythonItems(self.settings.source, made, chosen, [spec.name for spec in inputs])
 
     def _file(self, name: str) -> Path:
-        return self.folder / Path(name).expanduser()
+        return self.folder / regular_files.expanded(name)
 
     def _called(self, made: Any) -> Any:
         if not callable(made):

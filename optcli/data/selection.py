@@ -13,8 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from optcli import regular_files
 from optcli.data.settings import DataSettings, Split
-from optcli.errors import InputError, did_you_mean
+from optcli.errors import InputError, did_you_mean, excerpt
 
 
 def choose(settings: DataSettings, folder: Path, ids: Sequence[str], root: str = "") -> list[int]:
@@ -45,7 +46,7 @@ def split_digest(settings: DataSettings, folder: Path, digest: Any) -> str | Non
     """Digest of the file that lists ids, where there is one. `digest` takes a path."""
     if not settings.split or not settings.split.file:
         return None
-    return str(digest(folder / Path(settings.split.file).expanduser()))
+    return str(digest(folder / regular_files.expanded(settings.split.file)))
 
 
 def _spread(chosen: list[int], settings: DataSettings) -> list[int]:
@@ -77,7 +78,7 @@ def _part_of_shuffle(split: Split, seed: int, ids: Sequence[str]) -> list[int]:
 
 def _listed(split: Split, folder: Path, ids: Sequence[str], root: str) -> list[int]:
     """Positions of the ids that the split's file lists."""
-    place = folder / Path(str(split.file)).expanduser()
+    place = folder / regular_files.expanded(str(split.file))
     positions = {name: position for position, name in enumerate(ids)}
     found: set[int] = set()
     missing: list[str] = []
@@ -90,19 +91,20 @@ def _listed(split: Split, folder: Path, ids: Sequence[str], root: str) -> list[i
             found.add(position)
     if missing:
         raise InputError(
-            f"{len(missing)} listed ids are not in the data, the first is {missing[0]!r}",
+            f"{len(missing)} listed ids are not in the data, the first is {excerpt(missing[0])!r}",
             place=str(place),
-            hint=f"ids are written relative to the data's root, such as {ids[0]!r}",
+            hint=f"ids are written relative to the data's root, such as {excerpt(ids[0])!r}",
         )
     return sorted(found)
 
 
 def _read_list(place: Path, name: str | None) -> list[str]:
     try:
-        text = place.read_text("utf-8-sig")
+        text = regular_files.read(place, regular_files.MOST_JSON_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", None) or "it is not UTF-8"
         raise InputError(
-            f"cannot read the split: {error}", place=str(place), hint="wanted a text file in UTF-8"
+            f"cannot read the split: {said}", place=str(place), hint="wanted a text file in UTF-8"
         ) from error
     if place.suffix.lower() != ".json":
         if name is not None:
@@ -111,7 +113,7 @@ def _read_list(place: Path, name: str | None) -> list[str]:
         return [line.strip() for line in text.splitlines() if line.strip()]
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"not JSON: {error}", place=str(place), hint="mend it, or list one id a line in a .txt file"
         ) from error
@@ -134,7 +136,8 @@ def _read_list(place: Path, name: str | None) -> list[str]:
 
 def _named(value: dict[str, Any], name: str | None, place: Path) -> Any:
     if name is None:
-        hint = f"set name to one of: {', '.join(value)}"
+        hint = did_you_mean("", [*value]) or "the file has no parts"
+        hint = f"set name to {hint}"
         raise InputError("the file lists several parts and none is named", place=str(place), hint=hint)
     if name not in value:
         raise InputError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
@@ -69,13 +70,13 @@ class TorchvisionDataset(Collection):
             found.append(("split", message, did_you_mean(self.part, known.splits)))
         if self.settings.root is None:
             found.append(("root", "the folder that holds the data set is missing", "root: FOLDER"))
-        elif not self.settings.download and not self._files.is_dir():
+        elif not self.settings.download and not regular_files.is_folder(self._files):
             message = f"{self.settings.place} is not in {self.settings.root}: no folder {known.folder}"
             found.append(("root", message, "download: true fetches it"))
         return found
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
-        if not self._files.is_dir():
+        if not regular_files.is_folder(self._files):
             raise InputError(
                 f"{self.settings.place} is not in {self.settings.root} yet",
                 place=self.settings.source,
@@ -107,7 +108,7 @@ class TorchvisionDataset(Collection):
 
     @property
     def _root(self) -> Path:
-        return self.folder / Path(self.settings.root or ".").expanduser()
+        return self.folder / regular_files.expanded(self.settings.root or ".")
 
     @property
     def _files(self) -> Path:

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from optcli import environment, sources
+from optcli.draft import overriding
 from optcli.draft.data import Data, described
-from optcli.draft.text import written
+from optcli.draft.outputs import Meaning, meaning
+from optcli.draft.text import Model, Preparing, prepared, why_not_judged, written
 from optcli.draft.variants import offered
-from optcli.draft.wording import InputText, safe_name
+from optcli.draft.wording import InputText, relative, safe_name
 from optcli.errors import InputError, MissingError, UsageError
+from optcli.formats import model_files
 from optcli.settings import Settings, TensorSpec
 from optcli.workers import run
 
 __all__ = ["Draft", "InputText", "draft"]
 
 _TIMEOUT_S = 600.0
-_BY_SUFFIX = {".onnx": "onnx", ".pt2": "exported", ".pt": "torchscript"}
+_FILES = ("onnx", "exported", "torchscript")  # sources that are one file
 
 
 class Draft(Settings):
-    """The text of a recipe, and what was found out on the way."""
+    """The text of a recipe, and what was found out on the way.
+
+    `files` are what the recipe names beside itself, by their name: code that reads its data.
+    """
 
     recipe: str
     name: str
     source: str
     inputs: tuple[TensorSpec, ...]
     variants: tuple[str, ...]
+    files: dict[str, str] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -39,47 +50,120 @@ def draft(
     inputs: tuple[TensorSpec, ...] = (),
     weights: str | None = None,
     data: Path | None = None,
+    overrides: Sequence[str] = (),
 ) -> Draft:
     """Write a recipe for a model, to be put into `folder`; paths in it are relative to that.
 
     `what` is a source as recipes write it, or the path of a model file; its paths are relative to the
-    current folder. `inputs` are found by looking where none are given. `data` is a folder of images.
-    Raises `UsageError`, `InputError` and `MissingError`.
+    current folder. `inputs` are found by looking where none are given. `data` is a folder of images:
+    by class, beside masks, or with COCO's annotations. `overrides` are `key=value` as with `--set`;
+    those of `model.arguments` and `model.weights` decide what is looked at. Raises `UsageError`,
+    `InputError` and `MissingError`.
     """
+    values = overriding.parsed(overrides)
     kind, target = _named(what)
+    own = _weights(weights, folder) if weights is not None else None
+    if values.get("model.weights") is not None:
+        own = str(values["model.weights"])
+    model = Model(
+        f"{kind}:{_relative(target, folder) if kind in (*_FILES, 'python') else target}",
+        own,
+        overriding.arguments_of(values),
+    )
+    place = folder / own if own is not None and (folder / own).is_file() else own
+    source = sources.named(
+        f"{kind}:{target}", Path.cwd(), None if place is None else str(place), dict(model.arguments)
+    )
     # Looked at from here: the recipe's folder need not be there yet.
-    source = sources.named(f"{kind}:{target}", Path.cwd(), weights)
-    for field, message, hint in source.problems():
-        raise InputError(message, place=f"{field} of {what}", hint=hint)
+    for part, message, hint in source.problems():
+        raise InputError(message, place=f"{part} of {what}", hint=hint)
     for one in environment.missing(source.needs):
         raise MissingError(one.what, place=what, hint=one.hint)
-    payload = {
-        "kind": kind,
-        "source": source.model_dump(mode="json"),
-        "inputs": [spec.model_dump(mode="json") for spec in inputs],
-    }
-    found: dict[str, Any] = run(
-        "optcli.draft.looking:look",
-        payload,
-        timeout_s=_TIMEOUT_S,
-        confined=() if source.foreign else None,
-    )
+    images = described(data, folder) if data is not None else None
+    found, arguments = _looked(kind, source, inputs, images)
     specs = tuple(TensorSpec.model_validate(spec) for spec in found["inputs"])
-    images: Data | None = described(data, folder) if data is not None else None
+    resized = arguments != dict(model.arguments)  # to as many classes as the data have
+    cached = None if own or "num_classes" in arguments else found["cached"]
+    model = Model(model.source, own, arguments, cached, bool(own or cached or found["trained"]))
+    outputs = meaning(found["outputs"], specs, largest=found["largest_coordinate"])
+    preparing = prepared(specs, outputs, found["prepare"], own_weights=own not in (None, "DEFAULT"))
     variants = offered(source.format, attention=found["attention"], calibrated=images is not None)
-    of_file = kind in _BY_SUFFIX.values()
-    name = safe_name(Path(target).stem if of_file else target)
-    named = _relative(target, folder) if of_file or kind == "python" else target
-    own = None if weights is None else _weights(weights, folder)
-    text = written(name, f"{kind}:{named}", own, specs, found, images, variants)
+    name = safe_name(Path(target).stem if kind in _FILES else target)
+    text = written(name, model, specs, outputs, preparing, images, variants)
     return Draft(
-        recipe=text,
+        recipe=overriding.written_into(text, values),
         name=name,
-        source=f"{kind}:{named}",
+        source=model.source,
         inputs=specs,
         variants=tuple(each.name for each in variants if not each.reason),
-        notes=tuple(found["notes"]),
+        files=images.files if images is not None else {},
+        notes=(*found["notes"], *_notes(model, outputs, preparing, images, values, resized)),
     )
+
+
+def _looked(
+    kind: str, source: sources.Source, inputs: tuple[TensorSpec, ...], images: Data | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is found in the model, and its arguments: with as many classes as the data have.
+
+    That is tried where nobody said how many, and the weights are not of another number.
+    """
+
+    def look(arguments: dict[str, Any]) -> dict[str, Any]:
+        asked = source.model_copy(update={"arguments": arguments})
+        payload = {
+            "kind": kind,
+            "source": asked.model_dump(mode="json"),
+            "inputs": [spec.model_dump(mode="json") for spec in inputs],
+        }
+        confined = () if source.foreign else None
+        return dict(run("optcli.draft.looking:look", payload, timeout_s=_TIMEOUT_S, confined=confined))
+
+    said = dict(source.arguments)
+    classes = images.classes if images is not None and images.kind != "boxes" else None
+    others = {**said, "num_classes": classes}
+    if kind in _FILES or classes is None or "num_classes" in said:
+        return look(said), said
+    try:
+        found = look(said)
+    except InputError:
+        if source.weights is None:
+            raise
+        with suppress(InputError):  # weights of a network with as many classes
+            return look(others), others
+        raise
+    specs = [TensorSpec.model_validate(spec) for spec in found["inputs"]]
+    count = meaning(found["outputs"], specs).count
+    fewer = images is not None and images.kind == "pixels" and (count or 0) >= classes
+    enough = count == classes or fewer
+    if source.weights is None and count is not None and not enough:
+        with suppress(InputError):  # a callable of the user's own need not have the argument
+            return look(others), others
+    return found, said
+
+
+def _notes(
+    model: Model,
+    outputs: Meaning,
+    preparing: Preparing,
+    images: Data | None,
+    values: Mapping[str, Any],
+    resized: bool,
+) -> Iterator[str]:
+    if images is None:
+        return
+    yield from images.notes
+    if resized:
+        yield (
+            f"the data have {images.classes} classes: the model is made with num_classes:"
+            f" {images.classes}" + ("" if model.weights else ", and its weights are random: name yours")
+        )
+    why = why_not_judged(model, outputs, images)
+    if why and not any(key.split(".")[0] == "accuracy" for key in values):
+        yield f"accuracy is not judged: {why}"
+    set_here = any(key.startswith("data.") and ".prepare" in key for key in values)
+    if preparing.guess and not set_here:
+        yield f"`prepare:` is a guess, check it: {preparing.guess}"
 
 
 def _named(what: str) -> tuple[str, str]:
@@ -89,9 +173,11 @@ def _named(what: str) -> tuple[str, str]:
         return kind, target
     if ".py:" in what:
         return "python", what
-    by_suffix = _BY_SUFFIX.get(Path(what).suffix.lower())
-    if by_suffix in sources.names():
-        return str(by_suffix), what
+    format = model_files.format_of(Path(what))
+    if format in sources.names():
+        return str(format), what
+    if format is not None:
+        raise _begins_no_recipe(what, format)
     if not colon and what.isidentifier():
         hint = f"write torchvision:{what} or timm:{what}"
         raise UsageError(f"{what!r} does not say where the model comes from", place="WHAT", hint=hint)
@@ -102,6 +188,21 @@ def _named(what: str) -> tuple[str, str]:
     )
 
 
+def _begins_no_recipe(what: str, format: str) -> UsageError:
+    """The error for a model file that no source reads."""
+    if format == model_files.WEIGHTS:
+        return UsageError(
+            "these are weights without a network",
+            place=what,
+            hint=f"name the network too: optcli init torchvision:NAME --weights {what}",
+        )
+    return UsageError(
+        f"this is a finished {format} model, and recipes begin with what it was made of",
+        place=what,
+        hint=f"`optcli bench {what}` measures it; an .onnx, .pt2 or TorchScript file begins a recipe",
+    )
+
+
 def _relative(target: str, folder: Path) -> str:
     """A path relative to the current folder, as one relative to the recipe's; modules stay."""
     file, colon, name = target.rpartition(":") if ".py:" in target else (target, "", "")
@@ -109,9 +210,9 @@ def _relative(target: str, folder: Path) -> str:
         return target
     if not Path(file).suffix or os.path.isabs(file):
         return target
-    return f"{os.path.relpath(file, folder)}{colon}{name}"
+    return f"{relative(Path(file), folder)}{colon}{name}"
 
 
 def _weights(weights: str, folder: Path) -> str:
     """Weights as a recipe names them: a path that is there, else an entry's name."""
-    return os.path.relpath(weights, folder) if Path(weights).is_file() else weights
+    return relative(Path(weights), folder) if Path(weights).is_file() else weights

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from optcli import sources
-from optcli.draft import shapes
+from optcli.draft import memory, shapes
+from optcli.formats import exported as exported_format
+from optcli.formats import onnx as onnx_format
+from optcli.formats import torch as torch_format
+from optcli.formats import torch_calls
+from optcli.formats import torchscript as script_format
 from optcli.inspection import exported as exported_inspection
 from optcli.inspection import onnx as onnx_inspection
 from optcli.inspection import torch as torch_inspection
@@ -18,10 +25,11 @@ from optcli.workers import Channel
 
 
 def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    """Inputs, preparation, classes and whether there is attention; plain data.
+    """Inputs, outputs, preparation and whether there is attention; plain data.
 
-    `prepare` is a preset's name or None, `classes` the size of the first output where it has two
-    dimensions, `trained` whether weights are named or in the file.
+    `prepare` is a preset's name or None, `outputs` are names and shapes, `trained` says whether weights
+    are named or in the file, `largest_coordinate` is what an ONNX detector gave at most for noise. The
+    batch of the inputs is one that memory holds.
     """
     kind = payload["kind"]
     source = sources.find(kind).model_validate(payload["source"])
@@ -34,25 +42,58 @@ def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
 
 
 def _nothing() -> dict[str, Any]:
-    return {"prepare": None, "classes": None, "attention": False, "notes": [], "cached": None}
+    return {
+        "prepare": None,
+        "attention": False,
+        "notes": [],
+        "cached": None,
+        "largest_coordinate": None,
+    }
 
 
 def _file(kind: str, source: Source, given: list[TensorSpec]) -> dict[str, Any]:
+    path = source.folder / source.target
     module = onnx_inspection if kind == "onnx" else exported_inspection
-    found = module.look(source.folder / source.target, [])
+    found = module.look(path, [])
     bounds = found.get("facts", {}).get("bounds", {})
     operators = {each["type"].rpartition(".")[2] for each in found["operators"]}
     inputs = given or [shapes.from_file(each, bounds) for each in found["inputs"]]
+    coordinate = None
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), inputs)
+        if kind == "onnx":
+            largest = memory.of_onnx(path, inputs)
+            coordinate = _largest_coordinate(Path(folder) / onnx_format.FILE, inputs, found["outputs"])
+        else:
+            program = exported_format.open(Path(folder)).module()
+            feed = _feed(inputs)
+            largest = memory.of_call(lambda: program(*feed.values()), _batch(inputs))
     return {
         **_nothing(),
-        "inputs": _records(inputs),
-        "classes": _classes(found["outputs"]),
+        "inputs": _records(memory.fitted(inputs, largest)),
+        "outputs": found["outputs"],
         "attention": bool(operators & {"Softmax", "softmax", "scaled_dot_product_attention"})
         and bool(operators & {"LayerNormalization", "layer_norm", "Erf", "gelu"}),
         "trained": True,
+        "largest_coordinate": coordinate,
     }
+
+
+def _largest_coordinate(
+    path: Path, inputs: Sequence[TensorSpec], outputs: Sequence[dict[str, Any]]
+) -> float | None:
+    """The largest of the first two numbers in the rows of a detector's output, for a noisy image."""
+    if len(inputs) != 1 or not outputs or len(outputs[0]["shape"] or ()) != 3:
+        return None
+    import numpy as np
+    import onnxruntime
+
+    spec = inputs[0]
+    noise = np.random.default_rng(0).uniform(0, 255, spec.concrete(_batch(inputs))).astype(spec.dtype)
+    with suppress(Exception):  # whatever the runtime cannot do with it: then nothing is known
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        return float(session.run(None, {spec.name: noise})[0][..., :2].max())
+    return None
 
 
 def _script(source: Source, given: list[TensorSpec]) -> dict[str, Any]:
@@ -61,10 +102,13 @@ def _script(source: Source, given: list[TensorSpec]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), inputs)
         found = script_inspection.look(Path(folder), inputs)
+        model = script_format.open(Path(folder))
+        feed = _feed(inputs)
+        largest = memory.of_call(lambda: model(*feed.values()), _batch(inputs))
     return {
         **_nothing(),
-        "inputs": _records(inputs),
-        "classes": _classes(found["outputs"]),
+        "inputs": _records(memory.fitted(inputs, largest)),
+        "outputs": found["outputs"],
         "attention": any("softmax" in each["type"] for each in found["operators"]),
         "trained": True,
         "notes": notes,
@@ -85,12 +129,15 @@ def _network(kind: str, source: Source, given: list[TensorSpec]) -> dict[str, An
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), inputs)
         found = torch_inspection.look(Path(folder), inputs)
+        model = torch_format.open(Path(folder))
+        positional, keyword = torch_calls.arguments(model, inputs).split(_feed(inputs))
+        largest = memory.of_call(lambda: model(*positional, **keyword), _batch(inputs))
     modules = found["operators"]
     return {
         **_nothing(),
-        "inputs": _records(inputs),
+        "inputs": _records(memory.fitted(inputs, largest)),
+        "outputs": found["outputs"],
         "prepare": prepare if not given else None,
-        "classes": _classes(found["outputs"]),
         "attention": any("softmax" in each["type"] or "attention" in each["type"] for each in modules),
         "trained": source.weights is not None,
         "cached": cached,
@@ -98,10 +145,13 @@ def _network(kind: str, source: Source, given: list[TensorSpec]) -> dict[str, An
     }
 
 
-def _records(inputs: list[TensorSpec]) -> list[dict[str, Any]]:
+def _batch(inputs: Sequence[TensorSpec]) -> int:
+    return max((spec.batch_range().min for spec in inputs if spec.batch_symbol), default=1)
+
+
+def _feed(inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    return torch_calls.example_inputs(inputs, _batch(inputs))
+
+
+def _records(inputs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
     return [spec.model_dump(mode="json") for spec in inputs]
-
-
-def _classes(outputs: list[dict[str, Any]]) -> int | None:
-    shape = outputs[0]["shape"] if outputs else None
-    return shape[1] if shape and len(shape) == 2 and isinstance(shape[1], int) else None

@@ -67,7 +67,8 @@ def of_torchvision(name: str) -> _FOUND:
     if not len(entries):
         return (3, 224, 224), None, None
     entry = entries.DEFAULT
-    crop = getattr(entry.transforms(), "crop_size", None) or [224]
+    transforms = entry.transforms()
+    crop = getattr(transforms, "crop_size", None) or getattr(transforms, "resize_size", None) or [224]
     size = crop[0] if isinstance(crop, list | tuple) else crop
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(entry.url).name
     declared = "crop_size" in vars(entry.transforms())

@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from optcli.draft.data import Data
+from optcli.draft.outputs import Meaning
 from optcli.draft.variants import Offer
 from optcli.draft.wording import input_line, quoted
 from optcli.recipe import MODELINE
 from optcli.settings import TensorSpec, batch_range
 
+_IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network as a recipe writes it; `cached` are weights of its library that lie here already."""
+
+    source: str
+    weights: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    cached: str | None = None
+    trained: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What stands before the colon."""
+        return self.source.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Preparing:
+    """How samples are prepared: what a recipe writes, and how sure it is.
+
+    `guess` says what of it is guessed, for the comment and for the person; empty where it is known.
+    """
+
+    settings: str
+    guess: str = ""
+
 
 def written(
     name: str,
-    source: str,
-    weights: str | None,
+    model: Model,
     inputs: Sequence[TensorSpec],
-    found: dict[str, Any],
-    images: Data | None,
+    outputs: Meaning,
+    preparing: Preparing,
+    data: Data | None,
     variants: Sequence[Offer],
 ) -> str:
-    """The whole recipe; `source` and `weights` as it names them."""
+    """The whole recipe."""
     lines = [
         MODELINE,
         "# Written by `optcli init`. Paths are relative to this file; build it with",
@@ -30,15 +62,15 @@ def written(
         "version: 1",
         f"name: {quoted(name)}",
         "",
-        *_model(source, weights, found),
+        *_model(model),
         "",
         "# A name in a shape, like `batch`, is a size that may change between its bounds.",
         "inputs:",
         *(input_line(spec) for spec in inputs),
         "",
-        *_data(inputs, found, images),
+        *_data(preparing, data, outputs.kind),
         "",
-        *_measures(inputs, found, images),
+        *_measures(model, inputs, outputs, data),
         "",
         "# The first variant is the baseline. `optcli passes` lists what else can be done.",
         "variants:",
@@ -47,72 +79,136 @@ def written(
     return "\n".join(lines) + "\n"
 
 
-def _model(source: str, weights: str | None, found: dict[str, Any]) -> Iterator[str]:
-    kind = source.partition(":")[0]
+def _model(model: Model) -> Iterator[str]:
     yield "model:"
-    yield f"  source: {quoted(source)}"
-    if weights is not None:
-        yield f"  weights: {quoted(weights)}"
-    elif found["cached"]:
-        yield f"  weights: {found['cached']}    # of {kind}, already on this machine"
-    elif kind in ("torchvision", "timm"):
-        yield f"  # weights: DEFAULT    # {kind}'s own (downloaded), or a local file. Without: random"
-        yield "  # arguments: {num_classes: 10}"
-    elif kind == "python":
+    yield f"  source: {quoted(model.source)}"
+    if model.weights is not None:
+        yield f"  weights: {quoted(model.weights)}"
+    elif model.cached:
+        yield f"  weights: {model.cached}    # of {model.kind}, already on this machine"
+    elif model.kind in ("torchvision", "timm"):
+        if "num_classes" in model.arguments:
+            about = f"a local file; {model.kind}'s own are of other classes"
+            yield f"  # weights: weights.safetensors    # {about}. Without: random"
+        else:
+            about = f"{model.kind}'s own (downloaded), or a local file"
+            yield f"  # weights: DEFAULT    # {about}. Without: random"
+    elif model.kind == "python":
         yield "  # weights: weights.safetensors    # or a .pth that holds a state dict. Without: random"
+    if model.arguments:
+        written = ", ".join(f"{key}: {json.dumps(value)}" for key, value in model.arguments.items())
+        yield f"  arguments: {{{written}}}"
+    elif model.kind in ("torchvision", "timm"):
+        yield "  # arguments: {num_classes: 10}"
 
 
-def _data(inputs: Sequence[TensorSpec], found: dict[str, Any], images: Data | None) -> Iterator[str]:
+def _data(preparing: Preparing, data: Data | None, kind: str) -> Iterator[str]:
     yield "# Real samples: calibration sets the ranges of INT8, evaluation judges the result. They must"
     yield "# share no sample."
-    source, first, second = "imagefolder:FOLDER", "train", "val"
-    mark = "# "
-    if images is not None:
-        source, first, second, mark = images.source, images.calibration, images.evaluation, ""
-    prepare = found["prepare"] or _prepare(inputs[0])
+    mark = "" if data is not None else "# "
+    shown = data or Data(
+        "classes",
+        "imagefolder:FOLDER",
+        ("split: train",),
+        ("split: val",),
+        about="one folder per class",
+    )
+    if data is None and kind != "classes":
+        what = "annotations in COCO's format" if kind == "boxes" else "images/ beside masks/"
+        yield f"# For a folder with {what}, `optcli init --data FOLDER` writes this section."
     yield f"{mark}data:"
     yield f"{mark}  calibration:"
-    yield f"{mark}    source: {quoted(source)}    # one folder per class"
-    yield f"{mark}    split: {first}"
-    if images is not None and images.samples:
-        yield f"{mark}    samples: {images.samples}"
-    yield f"{mark}    prepare: &prepare {prepare}"
+    yield f"{mark}    source: {quoted(shown.source)}    # {shown.about}"
+    yield from (f"{mark}    {line}" for line in shown.calibration)
+    if preparing.guess:
+        yield f"{mark}    # A GUESS: {preparing.guess}."
+        yield f"{mark}    # Write here how the model's training images were prepared."
+    yield f"{mark}    prepare: &prepare {preparing.settings}"
     yield f"{mark}  evaluation:"
-    yield f"{mark}    source: {quoted(source)}"
-    yield f"{mark}    split: {second}"
+    yield f"{mark}    source: {quoted(shown.source)}"
+    yield from (f"{mark}    {line}" for line in shown.evaluation)
     yield f"{mark}    prepare: *prepare"
 
 
-def _prepare(spec: TensorSpec) -> str:
-    """A usual preparation of images for an input; its mean and std are for the user to check."""
+def prepared(
+    inputs: Sequence[TensorSpec], outputs: Meaning, preset: str | None, *, own_weights: bool
+) -> Preparing:
+    """The preparation of a preset, of a kind of detectors, or the usual one of images.
+
+    `own_weights` says that the weights are not those that the preset belongs to.
+    """
+    if preset:
+        other = f"{preset} is how the library's own weights were trained, and yours are others"
+        return Preparing(preset, other if own_weights else "")
+    if outputs.prepare:
+        return Preparing(
+            outputs.prepare,
+            "size, channels and scale are what detectors with such outputs usually take",
+        )
+    spec = inputs[0]
     if len(spec.shape) != 4:
-        return "{scale: 1/255}"
+        return Preparing("{scale: 1/255}", "the model does not say what its values were scaled by")
     sizes = [size if isinstance(size, int) else spec.ranges[size].opt for size in spec.shape[1:]]
     last = sizes[2] in (1, 3) and sizes[0] not in (1, 3)
     channels, height, width = (sizes[2], *sizes[:2]) if last else sizes
     order = "grey" if channels == 1 else "rgb"
-    usual = ", mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]" if channels == 3 else ""
+    steps = f"{_sized(height, width, outputs)}, channel_order: {order}"
     if spec.dtype == "uint8":
-        return f"{{resize: [{height}, {width}], channel_order: {order}}}"
-    return f"{{resize: [{height}, {width}], channel_order: {order}, scale: 1/255{usual}}}"
+        return Preparing(
+            f"{{{steps}}}", "whether images were resized or cropped, and the channels' order"
+        )
+    usual = f", {_IMAGENET}" if channels == 3 else ""
+    said = "scale, mean and std are ImageNet's" if usual else "values from 0 to 1, nothing subtracted"
+    return Preparing(
+        f"{{{steps}, scale: 1/255{usual}}}", f"the model does not say how it was trained; {said}"
+    )
+
+
+def _sized(height: int, width: int, outputs: Meaning) -> str:
+    """Resize and crop: photographs to be classified are usually cropped to 7/8 of the shorter side."""
+    if outputs.kind == "classes" and height == width >= 160:
+        return f"resize: {round(height / 0.875)}, crop: {height}"
+    return f"resize: [{height}, {width}]"
+
+
+def why_not_judged(model: Model, outputs: Meaning, data: Data | None) -> str:
+    """Why the metric that goes with the data would mislead here; empty where it would not."""
+    if data is None:
+        return "needs data: evaluation with labels"
+    here = {"classes": "class folders", "boxes": "categories", "pixels": "classes in the masks"}
+    gives = f"{outputs.count} classes" if outputs.count else "outputs that are no scores of classes"
+    if data.kind == "boxes" and outputs.kind != "boxes":
+        return "`postprocess:` must say first what boxes and scores the outputs are"
+    if data.kind != outputs.kind:
+        return f"the data have {data.classes} {here[data.kind]}, the model gives {gives}"
+    too_few = data.kind == "pixels" and (data.classes or 0) <= (outputs.count or 0)
+    if data.classes != outputs.count and not too_few:
+        return f"the data have {data.classes} {here[data.kind]}, the model {gives}"
+    if not model.trained:
+        return "the weights are random"
+    return ""
 
 
 def _measures(
-    inputs: Sequence[TensorSpec], found: dict[str, Any], images: Data | None
+    model: Model, inputs: Sequence[TensorSpec], outputs: Meaning, data: Data | None
 ) -> Iterator[str]:
-    why = "needs data: evaluation with labels"
-    if images is not None:
-        why = ""
-        if images.classes != found["classes"]:
-            why = (
-                f"the folder has {images.classes} classes, the model {found['classes'] or 'no classes'}"
-            )
-        elif not (found["trained"] or found["cached"]):
-            why = "the weights are random"
-    mark = f"# {why}: outputs are compared instead\n# " if why else ""
-    yield f"{mark}accuracy: {{metric: top1, max_drop: 0.01}}    # may lose one point of top-1"
+    why = why_not_judged(model, outputs, data)
+    kind = data.kind if data is not None else outputs.kind
+    mark = "# " if why else ""
+    if why:
+        yield f"# {why}: outputs are compared instead"
+    if kind == "boxes":
+        yield "# What the outputs mean: `yolox` and `boxes` in the schema, or a callable of yours."
+        yield f"{mark}postprocess: {outputs.postprocess or 'python:decode.py:decode'}"
+        yield f"{mark}accuracy: {{metric: map, max_drop: 0.01}}    # may lose one point of mAP"
+    elif kind == "pixels":
+        ignored = "null" if data is not None and data.ignored is None else "255"
+        options = f"options: {{ignore_index: {ignored}, resize: true}}"
+        yield f"{mark}accuracy: {{metric: miou, max_drop: 0.01, {options}}}    # one point of mIoU"
+    else:
+        yield f"{mark}accuracy: {{metric: top1, max_drop: 0.01}}    # may lose one point of top-1"
     span = batch_range(inputs)
-    sizes = sorted({size for size in (1, 8) if span.min <= size <= span.max} or {span.min})
+    sizes = sorted({size for size in (1, span.opt) if span.min <= size <= span.max} or {span.min})
     yield f"latency: {{batch_sizes: [{', '.join(map(str, sizes))}]}}"
     yield "# slo: {p99_ms: 50}    # a promise to keep, at batch size 1"
 

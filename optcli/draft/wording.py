@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from optcli.errors import UsageError
 from optcli.settings import TensorSpec
@@ -27,6 +29,14 @@ def safe_name(text: str) -> str:
     """A name that can be a folder's."""
     name = text.rpartition(":")[2].rpartition("/")[2]
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", name).strip("-.") or "model"
+
+
+def relative(path: Path, folder: Path) -> str:
+    """A path as a recipe in a folder names it; absolute where the two have nothing in common."""
+    whole = os.path.abspath(path.expanduser())
+    if os.path.commonpath([whole, os.path.abspath(folder)]) == os.sep:
+        return whole
+    return os.path.relpath(whole, folder)
 
 
 def input_line(spec: TensorSpec) -> str:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 from optcli.gate.rule import Decision, Rule
 from optcli.results import Estimate, Outcome, Verdict
 from optcli.results.gate import Comparison, Metric, Unit
 from optcli.settings import GateBar
 
+_UNITS: dict[Metric, Unit] = {
+    "accuracy": "fraction",
+    "outputs": "fraction",
+    "size": "bytes",
+    "memory": "bytes",
+}
 _OUTCOMES: dict[str, Outcome] = {"pass": "accept", "fail": "reject", "inconclusive": "inconclusive"}
 
 
@@ -51,10 +59,20 @@ def _sentence(decision: Decision, rule: Rule, outcome: Outcome) -> str:
         return f"improved: {figures} {pairs}"
     if outcome == "accept":
         return f"{figures} {pairs}: within the limit of {_percent(rule.limit)}"
-    return (
-        f"cannot tell {pairs}: {figures}, between the margin of {_percent(rule.margin)} and the limit "
-        f"of {_percent(rule.limit)}; a calmer machine or more looks would"
-    )
+    return f"cannot tell {pairs}: {figures}; {_missing(decision, rule)}; {_CALMER}"
+
+
+_CALMER = "a calmer machine or more looks would"
+
+
+def _missing(decision: Decision, rule: Rule) -> str:
+    """What keeps it from both answers: the bounds that decide, beside the bars they must pass."""
+    high, low = decision.high, decision.low
+    most = _growth(high, "slower", "faster") if math.isfinite(high) else "anything"
+    least = _growth(low, "slower", "faster") if low > -1 else "anything"
+    passes = f"a pass needs it to be surely less than {_percent(rule.limit)} slower, it may be {most}"
+    fails = f"a failure surely more than {_percent(rule.margin)}, it may be {least}"
+    return f"{passes}; {fails}"
 
 
 def reported(metric: Metric, batch_size: int, baseline_ms: float, candidate_ms: float) -> Comparison:
@@ -80,18 +98,32 @@ def not_given(metric: Metric, batch_size: int | None, why: str) -> Comparison:
         metric=metric,
         name=metric,
         batch_size=batch_size,
-        unit="ms",
+        unit=_UNITS.get(metric, "ms"),
         outcome="accept",
         blocking=False,
+        compared=False,
         reason=f"n/a: {why}",
     )
 
 
-def cannot_tell(metric: Metric, why: str) -> Comparison:
+def cannot_tell(metric: Metric, why: str, batch_size: int | None = None) -> Comparison:
     """A figure that had to be compared and cannot be, here and now."""
     return Comparison(
-        metric=metric, name=metric, unit="ms", outcome="inconclusive", reason=f"not compared: {why}"
+        metric=metric,
+        name=metric,
+        batch_size=batch_size,
+        unit=_UNITS.get(metric, "ms"),
+        outcome="inconclusive",
+        compared=False,
+        reason=f"not compared: {why}",
     )
+
+
+def unfit(found: Comparison, why: str) -> Comparison:
+    """What was measured on a machine that was not quiet enough: it decides nothing."""
+    reason = f"the machine was not fit to tell ({why}); measured: {found.reason}"
+    update = {"outcome": "inconclusive", "improved": False, "reason": reason}
+    return found.model_copy(update=update)
 
 
 def recorded(batch_size: int, baseline: Estimate, candidate: Estimate, limit: float) -> Comparison:

@@ -12,8 +12,10 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import BinaryIO
 
+from optcli import regular_files
 from optcli.digest import of_value
 from optcli.errors import InputError
 from optcli.results.gate import Entry, GateReport, Trend
@@ -80,7 +82,7 @@ def load(path: Path) -> list[Entry]:
     A last line that a killed run has not finished is left out.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = regular_files.read(path, regular_files.MOST_JSON_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             "there is no history here yet" if not path.exists() else f"it cannot be read: {error}",
@@ -107,10 +109,28 @@ def trends(entries: Iterable[Entry]) -> list[Trend]:
     for each in entries:
         key = (each.recipe, each.variant, each.metric, each.batch_size, each.unit, each.machine)
         groups[key].append(each)
-    return [
-        Trend(*key, tuple(group), tuple(change_points([each.value for each in group])))
-        for key, group in groups.items()
-    ]
+    return [_trend(key, group) for key, group in groups.items()]
+
+
+def _trend(key: tuple[str, str, str, int | None, str, str], group: Sequence[Entry]) -> Trend:
+    values = [each.value for each in group]
+    steps = change_points(values)
+    return Trend(*key, tuple(group), tuple(steps), 2 * _SHORTEST, leaving(values, steps))
+
+
+def leaving(values: Sequence[float], steps: Sequence[int]) -> float | None:
+    """By how much the last value lies off the level that it should belong to; None where it does not.
+
+    Off is more than four robust standard deviations (from the median absolute deviation, 0.5 % at
+    least) of the values since the last step; the newest, which may be another level, are left out.
+    """
+    level = values[steps[-1] if steps else 0 : 1 - _SHORTEST] if len(values) > 1 else values
+    if len(level) < _SHORTEST or min(values) <= 0:
+        return None
+    middle = median(level)
+    sigma = max(1.4826 * median(abs(each / middle - 1) for each in level), 0.005)
+    growth = values[-1] / middle - 1
+    return growth if abs(growth) > 4 * sigma else None
 
 
 def change_points(values: Sequence[float]) -> list[int]:

@@ -95,9 +95,9 @@ def compare(
     rows = latency.to_results(measured)
     mine, theirs = rows[candidate.name], rows[baseline.name]
     judged = [
-        *_latencies(found, rules, wanted, mine, theirs),
+        *latencies(found, rules, wanted, mine, theirs),
         *_p99(mine, theirs),
-        *_service_level(mine, slo),
+        *service_level(mine, slo),
         *_memory(mine, theirs, settings),
     ]
     flags = dict.fromkeys(flag for row in mine for flag in row.flags if not flag.startswith("no speed"))
@@ -141,54 +141,78 @@ def _joined(rounds: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(rounds)
 
 
-def _latencies(
+def latencies(
     found: Mapping[Figure, Decision],
     rules: Mapping[Figure, Rule],
     wanted: Mapping[Figure, GateBar],
     mine: Sequence[Latency],
     theirs: Sequence[Latency],
 ) -> list[Comparison]:
+    """Every figure that has a bar. One without data passes only where its bar is advice.
+
+    What was measured on a machine that was not fit is inconclusive, whichever way it points.
+    """
     made = []
     for figure, bar in wanted.items():
         metric: Metric = "p50" if figure.q == 0.5 else "p95"
         now, before = (_value(rows, figure) for rows in (mine, theirs))
         if figure in found and now is not None and before is not None:
-            made.append(
-                comparisons.latency(
-                    metric, figure.batch_size, before, now, found[figure], rules[figure], bar
-                )
+            decided = comparisons.latency(
+                metric, figure.batch_size, before, now, found[figure], rules[figure], bar
             )
+            doubt = _unfit([*mine, *theirs], figure.batch_size)
+            if doubt is not None:
+                blocks = bar.undecided == "blocks"
+                decided = comparisons.unfit(decided, doubt).model_copy(update={"blocking": blocks})
+            made.append(decided)
+        elif bar.undecided == "blocks":
+            why = "too few calls for it: raise gate.max_seconds, or make it advice"
+            made.append(comparisons.cannot_tell(metric, why, figure.batch_size))
         else:
             made.append(comparisons.not_given(metric, figure.batch_size, "too few calls for it"))
     return made
 
 
+def _unfit(rows: Sequence[Latency], batch_size: int) -> str | None:
+    """What a row says of its machine, where it was not quiet enough; None: it was."""
+    for row in rows:
+        if row.batch_size == batch_size and row.region == "host" and not row.fit:
+            return next(iter(row.flags), "other work disturbed it")
+    return None
+
+
 def _value(rows: Sequence[Latency], figure: Figure) -> float | None:
-    row = next(row for row in rows if row.batch_size == figure.batch_size)
+    row = next((r for r in rows if r.region == "host" and r.batch_size == figure.batch_size), None)
+    if row is None:
+        return None
     found: Estimate | None = getattr(row, f"{figure.metric}_ms")
     return None if found is None else found.value
 
 
 def _p99(mine: Sequence[Latency], theirs: Sequence[Latency]) -> list[Comparison]:
+    both = [(a, b) for a in mine for b in theirs if _place(a) == _place(b)]
     return [
         comparisons.reported("p99", now.batch_size, before.p99_ms.value, now.p99_ms.value)
         if now.p99_ms and before.p99_ms
         else comparisons.not_given("p99", now.batch_size, "too few calls for it")
-        for now, before in zip(mine, theirs, strict=True)
+        for now, before in both
     ]
 
 
-def _service_level(rows: Sequence[Latency], slo: SloSettings | None) -> list[Comparison]:
-    """The promise in milliseconds. A machine that is not fit may keep it, but cannot break it."""
-    found = latency.verdicts(rows, LatencySettings(), slo, "", is_baseline=False)
-    unfit = any(flag.startswith("environment not fit") for row in rows for flag in row.flags)
+def _place(row: Latency) -> tuple[int, str]:
+    return row.batch_size, row.region
+
+
+def service_level(rows: Sequence[Latency], slo: SloSettings | None) -> list[Comparison]:
+    """The promise in milliseconds. A machine that is not fit can neither keep nor break it."""
     made = []
-    for verdict in found:
+    for verdict in latency.verdicts(rows, LatencySettings(), slo, "", is_baseline=False):
         if verdict.name.startswith("slo"):
-            if verdict.outcome == "reject" and unfit:
-                reason = f"{verdict.reason}; but the environment is not fit to tell"
-                verdict = verdict.model_copy(update={"outcome": "inconclusive", "reason": reason})
-            made.append(comparisons.judged("slo", "ms", verdict))
+            judged = comparisons.judged("slo", "ms", verdict)
+            doubt = _unfit(rows, min(row.batch_size for row in rows))
+            if doubt is not None and verdict.outcome != "inconclusive":
+                judged = comparisons.unfit(judged, doubt)
+            made.append(judged)
     return made
 
 
@@ -197,8 +221,12 @@ def _memory(
 ) -> list[Comparison]:
     now = [row.peak_memory_bytes for row in mine if row.peak_memory_bytes is not None]
     before = [row.peak_memory_bytes for row in theirs if row.peak_memory_bytes is not None]
-    if settings.max_memory_growth is None or not now or not before:
+    if settings.max_memory_growth is None:
         return []
+    if not now and not before:
+        return [comparisons.not_given("memory", None, "this system does not tell it")]
+    if not now or not before:
+        return [comparisons.cannot_tell("memory", "one of the two has no figure")]
     return [
         comparisons.plain(
             "memory",

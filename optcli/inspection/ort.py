@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,11 @@ _DTYPES = {"float": "float32", "double": "float64"}
 
 
 def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """Look into the `model.ort` of a folder. Raises `InputError`."""
+    """Look into a file, or into the `model.ort` of a folder. Raises `InputError`."""
+    if path.is_file():
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink(path, Path(folder) / ort_format.FILE)
+            return look(Path(folder), inputs)
     session = ort_format.open(path)
     kinds = ", ".join(sorted(ort_format.operators(path)))
     return {

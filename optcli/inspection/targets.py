@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ from optcli.artifact import CODE, Format
 from optcli.engines.sidecar import FILE as SIDECAR
 from optcli.engines.sidecar import PLAN
 from optcli.errors import InputError, UsageError, did_you_mean
+from optcli.formats import model_files
 from optcli.recipe import load
 
-WEIGHTS = (".safetensors", ".pth", ".pt", ".th", ".ckpt", ".bin", ".tar")
 # What a folder without artifact.json may hold, by the file that tells it.
 _MODEL_FILES = {"model.onnx": Format.ONNX, "model.xml": Format.OPENVINO, "model.json": Format.TORCH}
-_PLANS = (".plan", ".engine", ".trt")
 _WANTED = (
-    "an artifact's folder, a .onnx, .pt2, .pt or .xml file, a recipe, or a variant of the last build"
+    f"an artifact's folder, {model_files.WANTED}, weights, a recipe, or a variant of the last build"
 )
 
 
@@ -58,7 +56,25 @@ def resolve(target: str, artifacts: Path) -> Target:
         return _folder(target, path.absolute())
     if path.exists():
         return _file(target, path.absolute())
+    kind, colon, place = target.partition(":")
+    if colon and kind in sources.names():
+        return _source(target, kind, Path(place).expanduser())
     return _variant(target, artifacts)
+
+
+def _source(target: str, kind: str, path: Path) -> Target:
+    """A model as recipes write it: one of a single file is that file, whatever it is called."""
+    if kind not in list(Format):  # a network in Python: it takes inputs to look into it
+        raise UsageError(
+            "a network in Python is looked into with the inputs of a recipe",
+            place=target,
+            hint=f"optcli init {target} --out recipe.yaml, then optcli inspect recipe.yaml",
+        )
+    if not path.is_file():
+        raise UsageError(
+            "there is no such file", place=target, hint="paths are relative to this folder"
+        )
+    return Target(target, "file", kind, path.absolute())
 
 
 def _folder(target: str, path: Path) -> Target:
@@ -75,7 +91,7 @@ def _folder(target: str, path: Path) -> Target:
         if (path / name).is_file():
             where = path if format == Format.TORCH else path / name
             return Target(target, "file", str(format), where)
-    models = [each for each in sorted(path.iterdir()) if each.suffix in _SUFFIXES]
+    models = [each for each in sorted(path.iterdir()) if each.suffix.lower() in model_files.SUFFIXES]
     inside = ", ".join(each.name for each in models[:5])
     variants = [each.parent.name for each in sorted(path.glob("*/artifact.json"))]
     hint = f"name one of its files: {inside}" if inside else f"wanted {_WANTED}"
@@ -101,22 +117,16 @@ def _file(target: str, path: Path) -> Target:
     if suffix in (".yaml", ".yml"):
         load(path)
         return Target(target, "recipe", "recipe", path)
-    if suffix in _SUFFIXES and path.stat().st_size == 0:
+    if suffix in model_files.SUFFIXES and path.stat().st_size == 0:
         raise InputError("the file is empty", place=str(path), hint="copy or export it again")
-    if suffix == ".onnx":
-        return Target(target, "file", str(Format.ONNX), path)
-    if suffix == ".xml":
-        return Target(target, "file", str(Format.OPENVINO), path)
-    if suffix == ".pt2":
-        return Target(target, "file", _exported_or_aoti(path), path)
-    if suffix in _PLANS:
+    format = model_files.format_of(path)
+    if format is None:
+        raise UsageError(
+            f"cannot tell what kind of model {path.name} is", place=str(path), hint=f"wanted {_WANTED}"
+        )
+    if format == Format.TENSORRT:
         return _plan(target, path)
-    if suffix in WEIGHTS:
-        kind = str(Format.TORCHSCRIPT) if _is_torchscript(path) else "weights"
-        return Target(target, "file", kind, path)
-    raise UsageError(
-        f"cannot tell what kind of model {path.name} is", place=str(path), hint=f"wanted {_WANTED}"
-    )
+    return Target(target, "file", format, path)
 
 
 def _variant(target: str, artifacts: Path) -> Target:
@@ -130,26 +140,3 @@ def _variant(target: str, artifacts: Path) -> Target:
     known = list(dict.fromkeys(path.parent.name for path in found))
     hint = did_you_mean(variant, known) if known else f"wanted {_WANTED}"
     raise UsageError(f"there is no file, folder or variant {target!r}", place=target, hint=hint)
-
-
-def _names(path: Path) -> list[str]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.namelist()
-    except (OSError, zipfile.BadZipFile):
-        return []
-
-
-def _exported_or_aoti(path: Path) -> str:
-    compiled = any("/data/aotinductor/" in name for name in _names(path))
-    return str(Format.AOTI if compiled else Format.EXPORTED)
-
-
-def _is_torchscript(path: Path) -> bool:
-    names = _names(path)
-    return any(name.endswith("constants.pkl") for name in names) and any(
-        "/code/" in name for name in names
-    )
-
-
-_SUFFIXES = (".onnx", ".pt2", ".xml", *WEIGHTS)

@@ -12,8 +12,11 @@ _WORTH_NAMING = 1.02
 
 
 def budget(points: Sequence[SweepPoint], p99_ms: float, stopped_because: str) -> Budget:
-    """The largest measured batch size whose p99 is within `p99_ms`, by its interval's upper bound."""
-    inside = [point for point in points if _is_inside(point.p99_ms, p99_ms)]
+    """The largest measured batch size whose p99 is within `p99_ms`, by its interval's upper bound.
+
+    Points that are not fit decide nothing: they are in doubt whatever their figures say.
+    """
+    inside = [point for point in points if point.fit and _is_inside(point.p99_ms, p99_ms)]
     chosen = inside[-1] if inside else None
     larger = [each for each in points if chosen is None or each.batch_size > chosen.batch_size]
     doubt = next((said for each in larger if (said := _doubt(each, p99_ms))), "")
@@ -44,6 +47,8 @@ def _is_inside(p99: Estimate | None, limit_ms: float) -> bool:
 
 def _doubt(point: SweepPoint, limit_ms: float) -> str:
     """Why a batch size that may be inside is not said to be; empty where it clearly is not."""
+    if not point.fit:
+        return f"batch {point.batch_size} is not decided: other work disturbed it"
     if point.p50_ms.value > limit_ms:
         return ""
     if point.p99_ms is None:
@@ -59,7 +64,7 @@ def _doubt(point: SweepPoint, limit_ms: float) -> str:
 def _too_slow(points: Sequence[SweepPoint]) -> str:
     if not points:
         return ""
-    first = points[0]
+    first = next((point for point in points if point.fit), points[0])
     name, shown = ("p99", first.p99_ms) if first.p99_ms else ("p50", first.p50_ms)
     return f"batch {first.batch_size} takes {_interval(shown)} at {name}"
 

@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from optcli.latency.fitness import (
+    APART,
+    FLUCTUATING,
+    NOT_FIT,
+    apart,
+    counting,
+    is_fit,
+    lost_of,
+    spread_of,
+)
 from optcli.latency.samples import Measured, Opened, Series
-from optcli.statistics import needed, spread
+from optcli.statistics import needed
 
-if TYPE_CHECKING:
-    import numpy as np
-
-# Of the interquartile range over the median, as torch.utils.benchmark has them; and of the share of
-# the time in which something that could have run had no processor.
-FLUCTUATING = 0.10
-NOT_FIT = 0.25
-# A round counts as disturbed from this share of its calls interrupted, or of its time lost, on.
-_DISTURBED_CALLS = 0.05
-_DISTURBED_TIME = 0.01
+# Other work is worth a word where it took this share of the timed calls. Some always does: an idle
+# machine interrupts each round once or twice.
+_NOISY = 0.05
 # Computing this much of the time in which others have their turns disturbs them.
 _RESTLESS = 0.05
-# An input's own median needs so many calls, else it would take noise for the input's.
-_FEWEST_PER_FEED = 8
 
 
 def flags_of(measured: Measured, series: Series) -> tuple[str, ...]:
     """All doubts about one artifact at one batch size."""
-    flags = _too_few(int(series.ns.size))
-    flags += [*_fitness(series), *_disturbed(series), *_starts(series)]
+    counted = counting(measured, series)
+    flags = _too_few(int(counted.ns.size))
+    flags += [*_fitness(measured, series, counted), *_disturbed(counted), *_starts(counted)]
     flags += _cut_short(measured, series)
     flags += _threads(measured.opened[series.name])
     flags += _restless(measured, series)
     flags += measured.opened[series.name].effective.get("flags", [])
-    if series.name != measured.baseline and measured.beside(series, measured.baseline) is None:
-        flags.append(f"no speed-up: the baseline {measured.baseline} could not be measured beside it")
     return tuple(flags)
 
 
 def device_flags_of(measured: Measured, series: Series) -> tuple[str, ...]:
     """Doubts about the times on a device: what disturbs a processor is told of the whole calls."""
-    count = int(series.ns.size)
-    flags = _too_few(count)
+    flags = _too_few(int(series.ns.size))
     if spread_of(series) > FLUCTUATING:
         flags.append(f"fluctuating (IQR/median {spread_of(series) * 100:.0f} %)")
-    base = measured.beside(series, measured.baseline)
-    if series.name != measured.baseline and (base is None or base.device_ns is None):
-        flags.append(
-            f"no speed-up on the device: nothing of the baseline {measured.baseline} ran there"
-        )
     return tuple(flags)
 
 
@@ -59,67 +52,33 @@ def _too_few(count: int) -> list[str]:
     ]
 
 
-def spread_of(series: Series) -> float:
-    """Interquartile range over the median, after each input's own median is taken out.
-
-    A network that takes longer for some inputs is not a noisy machine.
-    """
-    import numpy as np
-
-    turns = np.arange(series.ns.shape[1])[None, :] + np.array(series.first_feed)[:, None]
-    feed = turns % series.feeds
-    if series.ns.size < _FEWEST_PER_FEED * series.feeds:
-        return spread(series.ns)
-    usual = np.array([_median_of(series.ns[feed == each]) for each in range(series.feeds)])
-    return spread(series.ns / usual[feed])
-
-
-def _median_of(values: np.ndarray) -> float:
-    """1 for an input that no timed call had."""
-    import numpy as np
-
-    return float(np.median(values)) if values.size else 1.0
-
-
-def waited_of(series: Series) -> float:
-    """The share of the timed calls in which a thread was ready to run and had no processor.
-
-    Over all its threads together, so it can be above 1.
-    """
-    return sum(series.waited_ns) / float(series.ns.sum())
-
-
-def is_fit(series: Series) -> bool:
-    """Whether the machine was quiet enough for these times to decide anything."""
-    return max(spread_of(series), waited_of(series)) <= NOT_FIT
-
-
-def _fitness(series: Series) -> list[str]:
-    shares = {"IQR/median": spread_of(series), "waiting for a processor": waited_of(series)}
-    worst = max(shares.values())
-    if worst <= FLUCTUATING:
-        return []
-    word = "environment not fit" if worst > NOT_FIT else "fluctuating"
-    found = [f"{name} {share * 100:.0f} %" for name, share in shares.items() if share > FLUCTUATING]
-    return [f"{word} ({', '.join(found)})"]
+def _fitness(measured: Measured, series: Series, counted: Series) -> list[str]:
+    """Why it is not fit, over all launches; else what is to be known of those that count."""
+    fit = is_fit(measured, series)
+    limit = FLUCTUATING if fit else NOT_FIT
+    judged = counted if fit else series
+    shares = {"IQR/median": spread_of(judged), "waiting for a processor": lost_of(judged)}
+    found = [f"{name} {share * 100:.0f} %" for name, share in shares.items() if share > limit]
+    if not fit:
+        if (times := apart(series)) > APART:
+            found.append(f"launches {times:.2g} times apart")
+        return [f"environment not fit ({', '.join(found or ['in too many launches'])})"]
+    flags = [f"fluctuating ({', '.join(found)})"] if found else []
+    if left_out := len(series.launches) - len(counted.launches):
+        flags.append(f"not counted: {_of(left_out, len(series.launches))}, the machine was not quiet")
+    return flags
 
 
 def _disturbed(series: Series) -> list[str]:
-    calls = series.ns.shape[1]
-    rows = zip(series.switches, series.steal_s, series.waited_ns, series.ns, strict=True)
-    rounds = [
-        (switches, steal_s, waited_ns)
-        for switches, steal_s, waited_ns, ns in rows
-        if switches > _DISTURBED_CALLS * calls
-        or steal_s + waited_ns / 1e9 > _DISTURBED_TIME * float(ns.sum()) / 1e9
-    ]
-    if not rounds:
+    """What other work cost over all rounds; a single round says little of calls by the thousand."""
+    if lost_of(series) <= _NOISY:
         return []
-    switches, steal_s, waited_ns = (sum(column) for column in zip(*rounds, strict=True))
+    switches, steal_s = sum(series.switches), sum(series.steal_s)
+    waited_s = sum(series.waited_ns) / 1e9
     causes = [f"{switches} involuntary context switches"] if switches else []
     causes += [f"{steal_s:.2f} s stolen by the hypervisor"] if steal_s else []
-    causes += [f"{waited_ns / 1e9:.2f} s waiting for a processor"] if waited_ns >= 5e6 else []
-    return [f"noisy: {len(rounds)} of {len(series.ns)} rounds ({', '.join(causes)})"]
+    causes += [f"{waited_s:.2f} s waiting for a processor"] if waited_s >= 0.005 else []
+    return [f"noisy: {lost_of(series) * 100:.0f} % of the time lost ({', '.join(causes)})"]
 
 
 def _starts(series: Series) -> list[str]:

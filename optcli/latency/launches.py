@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from optcli.results import Estimate
-from optcli.statistics import percentile, percentile_over_rounds, t_interval
+from optcli.statistics import moderated_interval, percentile, percentile_over_rounds, t_interval
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-# Resampling fewer launches than this gives intervals that are too narrow.
-_FEWEST_FOR_BOOTSTRAP = 20
-_RESAMPLES = 2000
-# By how much the log ratio of one pair of launches differs from that of another (standard deviation):
-# 0.7 to 1 % with pairs of eight rounds side by side, part of which is noise of the rounds.
-_BETWEEN_PAIRS = 0.0075
+# So many launches tell themselves how they differ.
+_ENOUGH = 5
+# Fewer do not: three may agree by chance, or share a minute in which the machine was slow. Launches of
+# one artifact, and pairs of launches, then count as differing by this much as well (standard deviation
+# of the logarithm), which weighs as much as three launches. On a quiet machine it is 1 to 3 %; with
+# two threads on two shared cores it was 10 % and more.
+_USUAL = 0.06
+_WEIGHT = 2.0
 
 
 def percentile_over_launches(
@@ -30,13 +32,17 @@ def percentile_over_launches(
     """The q-quantile of all samples with an interval over launches and rounds.
 
     `launches` holds the rounds of each launch. The logarithms of the launches' own quantiles give an
-    interval around the common one; beyond the median it is widened to the one over all rounds, since a
-    tail is made by rare events that some launches do not see. One launch: the interval over rounds.
+    interval around the common one. Beyond the median it is widened to the one over all rounds, since a
+    tail is made by rare events that some launches do not see. The median's holds that of the best of
+    few launches: what disturbs only slows. One launch: the interval over rounds, widened by what
+    launches usually differ by.
     """
     rounds = [each for launch in launches for each in launch]
     found = percentile_over_rounds(rounds, q, confidence)
-    if found is None or len(launches) < 2:
-        return found
+    if found is None:
+        return None
+    if len(launches) < 2:
+        return of_one_launch(found, confidence)
     import numpy as np
 
     logs = [math.log(percentile(np.concatenate(launch), q)) for launch in map(list, launches)]
@@ -44,32 +50,37 @@ def percentile_over_launches(
     lower, upper = found.value * math.exp(low - centre), found.value * math.exp(high - centre)
     if q != 0.5 and found.low is not None and found.high is not None:
         lower, upper = min(lower, found.low), max(upper, found.high)
+    elif len(launches) < _ENOUGH:
+        lower = min(lower, math.exp(min(logs)))
     return Estimate(value=found.value, low=lower, high=upper)
 
 
-def ratio_over_launches(log_ratios: Sequence[float], confidence: float = 0.95) -> Estimate | None:
+def ratio_over_launches(
+    log_ratios: Sequence[float], confidence: float = 0.95, *, best: float | None = None
+) -> Estimate | None:
     """How many times as fast, from one log ratio for each launch pair; None where there is none.
 
-    The mean with a t-interval, from 20 launches on with a bootstrap.
+    The mean with the interval of `mean_interval`. `best` is the ratio of each side's best launch; the
+    interval of few pairs holds it.
     """
     if not log_ratios:
         return None
     if len(log_ratios) == 1:
         return Estimate(value=math.exp(log_ratios[0]))
-    value, low, high = mean_interval(log_ratios, confidence)
-    return Estimate(value=math.exp(value), low=math.exp(low), high=math.exp(high))
+    value, low, high = (math.exp(each) for each in mean_interval(log_ratios, confidence))
+    if best is not None and len(log_ratios) < _ENOUGH:
+        low, high = min(low, best), max(high, best)
+    return Estimate(value=value, low=low, high=high)
 
 
 def of_one_launch(found: Estimate | None, confidence: float = 0.95) -> Estimate | None:
-    """A ratio over rounds of a single launch, its interval widened by what launches usually differ by.
+    """A figure over rounds of a single launch, its interval widened by what launches usually differ by.
 
     One launch cannot show that itself, and its rounds may agree to a tenth of a percent.
     """
     if found is None or found.low is None or found.high is None:
         return found
-    from scipy.stats import norm
-
-    usual = float(norm.ppf((1 + confidence) / 2)) * _BETWEEN_PAIRS
+    _, _, usual = moderated_interval([0.0], _USUAL, _WEIGHT, confidence)
     below = math.hypot(math.log(found.value / found.low), usual)
     above = math.hypot(math.log(found.high / found.value), usual)
     return Estimate(
@@ -78,13 +89,10 @@ def of_one_launch(found: Estimate | None, confidence: float = 0.95) -> Estimate 
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Mean, lower and upper bound: Student's t; from 20 values on the percentile bootstrap, seeded."""
-    if len(values) < _FEWEST_FOR_BOOTSTRAP:
-        return t_interval(values, confidence)
-    import numpy as np
+    """Mean, lower and upper bound of what launches gave: Student's t.
 
-    x = np.asarray(values, dtype=float)
-    drawn = np.random.default_rng(0).integers(0, x.size, (_RESAMPLES, x.size))
-    means = np.mean(x[drawn], axis=1)
-    tail = (1 - confidence) / 2
-    return float(np.mean(x)), percentile(means, tail), percentile(means, 1 - tail)
+    Of fewer than five launches the variance is moderated by the usual one.
+    """
+    if len(values) < _ENOUGH:
+        return moderated_interval(values, _USUAL, _WEIGHT, confidence)
+    return t_interval(values, confidence)

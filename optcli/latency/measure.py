@@ -3,11 +3,13 @@
 Machines drift while they are measured. What is compared is therefore measured side by side: in
 every short round each artifact has its turn, in random order, so that a disturbance that lasts
 longer than a round meets all alike. A process is not like the next one of the same artifact, either
-(where its memory lies, how its threads are placed): several launches say how much that is.
+(where its memory lies, how its threads are placed): several launches say how much that is. What was
+disturbed is measured again by fresh launches.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +18,15 @@ from optcli.latency import memory
 from optcli.latency.plan import Candidate, groups
 from optcli.latency.samples import Measured
 from optcli.latency.session import STEP, Session
+from optcli.latency.summary import undecided
 from optcli.observer import Observer
 from optcli.settings import LatencySettings, TensorSpec
 
 _MEMORY_SHARE = 0.7
+# Before each further launch of what was disturbed: other work may be done by then. Of `max_seconds`.
+_PAUSES = (0.2, 0.4, 0.8)
+# All further launches together take so many times the time cap of the timed calls, or one more launch.
+_AGAIN = 6
 
 
 def measure(
@@ -42,19 +49,47 @@ def measure(
     random. Each process writes its log to `logs/<name>.log`. `timeout_s` bounds opening and warming
     up; a turn that takes 20 times its plan, and two minutes, is given up. `budget_bytes` is what all
     processes of a group may hold; default: 70 % of what is free. No candidate's fault is raised.
+
+    Comparisons that the machine was not fit for are measured again: up to three further launches, as
+    long as these have not taken the time of the planned ones. In gate mode nothing is: its own rule
+    decides how many pairs it takes.
     """
     budget = budget_bytes if budget_bytes is not None else int(memory.available_bytes() * _MEMORY_SHARE)
     together = groups(candidates, baseline, budget)
     session = Session(baseline, inputs, feeds, settings, logs, seed, observer, wants_p99, timeout_s)
-    start = datetime.now(UTC)
+    start, clock = datetime.now(UTC), time.monotonic()
     observer.started(STEP)
     share = 1 / (len(together) * settings.launches)
     for index, group in enumerate(together):
         for launch in range(settings.launches):
             at = (index * settings.launches + launch) * share
             session.launch(launch, index, group, at, share)
+    if settings.mode != "gate":
+        _measure_again(session, together, (time.monotonic() - clock) / settings.launches)
     observer.finished(STEP, (datetime.now(UTC) - start).total_seconds())
     return session.measured(together)
+
+
+def _measure_again(session: Session, together: Sequence[Sequence[Candidate]], planned_s: float) -> None:
+    """Further launches of the comparisons without a ratio, after a pause that grows."""
+    began = time.monotonic()
+    for attempt, pause in enumerate(_PAUSES):
+        pause_s = pause * session.settings.max_seconds
+        found = undecided(session.so_far(together))
+        if not found or time.monotonic() - began > planned_s:
+            return
+        names = list(dict.fromkeys(name for one in found.values() for name in one.names))
+        session.observer.progress(
+            STEP,
+            1.0,
+            f"the machine was not quiet: {', '.join(names)} again in {pause_s:g} s "
+            f"(attempt {attempt + 1} of {len(_PAUSES)})",
+        )
+        time.sleep(pause_s)
+        for group, one in found.items():
+            again = [each for each in together[group] if each.name in one.names]
+            number = session.settings.launches + attempt
+            session.launch(number, group, again, 1.0, 0.0, one.batch_sizes)
 
 
 class LaunchPairs:

@@ -61,7 +61,7 @@ def plan(call_ns: float, settings: LatencySettings, wants_p99: bool) -> Plan:
     calls = max(settings.calls, min(math.ceil(_SHORTEST_ROUND_NS / call_ns), _MOST_CALLS))
     if settings.mode != "quick":
         calls = max(calls, min(math.ceil(_ROUND_NS / call_ns), _USUAL_CALLS))
-    for samples in _targets(settings, wants_p99, affordable):
+    for samples in _targets(settings, total, wants_p99, affordable):
         enough = math.ceil(samples / total)
         if enough * total <= affordable:
             calls = max(calls, enough)
@@ -70,15 +70,15 @@ def plan(call_ns: float, settings: LatencySettings, wants_p99: bool) -> Plan:
     return Plan(min(rounds, least_rounds), max(1, min(calls, affordable // total)))
 
 
-def _targets(settings: LatencySettings, wants_p99: bool, affordable: int) -> Sequence[int]:
-    """Numbers of samples to try for, the best first."""
+def _targets(settings: LatencySettings, rounds: int, wants_p99: bool, affordable: int) -> Sequence[int]:
+    """Numbers of samples to try for in all rounds, the best first."""
     if settings.mode == "table":
         return _TARGETS
     if settings.mode == "quick":
         # As many as the cap allows where p99 is asked for, else only where p99 is cheap.
-        enough = math.ceil(needed(0.99) / settings.rounds) * settings.rounds
+        enough = math.ceil(needed(0.99) / rounds) * rounds
         if wants_p99:
-            return (min(enough, affordable // settings.rounds * settings.rounds),)
+            return (min(enough, affordable // rounds * rounds),)
         return (enough,) if enough <= affordable / 4 else ()
     return ()
 

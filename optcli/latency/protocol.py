@@ -19,6 +19,7 @@ def protocol(measured: Measured) -> dict[str, Any]:
         "region": "host",
         "device_region": any(series.device_ns is not None for series in measured.series),
         "launches": max((len(series.launches) for series in measured.series), default=0),
+        "launches_planned": settings["launches"],
         "rounds": settings["rounds"],
         "calls_per_round": [min(calls), max(calls)] if calls else None,
         "warmup_calls": settings["warmup"],

@@ -9,7 +9,7 @@ lists `launch` and `round` of the series with that number.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -73,6 +73,28 @@ class Series:
         if self.device_ns is None:
             return None
         return replace(self, ns=self.device_ns, device_ns=None, region="device")
+
+    def only(self, launches: Collection[int]) -> Series:
+        """The rounds of these launches alone."""
+        rows = [row for row, launch in enumerate(self.launch) if launch in launches]
+
+        def kept(column: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(column[row] for row in rows)
+
+        return replace(
+            self,
+            ns=self.ns[rows],
+            device_ns=None if self.device_ns is None else self.device_ns[rows],
+            launch=kept(self.launch),
+            round=kept(self.round),
+            cpu_ns=kept(self.cpu_ns),
+            switches=kept(self.switches),
+            steal_s=kept(self.steal_s),
+            waited_ns=kept(self.waited_ns),
+            idle_cpu_ns=kept(self.idle_cpu_ns),
+            first_feed=kept(self.first_feed),
+            starts=tuple(start for start in self.starts if start.launch in launches),
+        )
 
     @property
     def rounds(self) -> list[np.ndarray]:

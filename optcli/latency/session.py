@@ -68,24 +68,36 @@ class Session:
         self._clock = time.monotonic()
 
     def launch(
-        self, number: int, group: int, candidates: Sequence[Candidate], at: float, share: float
+        self,
+        number: int,
+        group: int,
+        candidates: Sequence[Candidate],
+        at: float,
+        share: float,
+        sizes: Sequence[int] | None = None,
     ) -> None:
         """Open all, measure all at every batch size, end all; who fails is out of later launches.
 
-        `at` and `share` are fractions of the whole, for the progress.
+        `at` and `share` are fractions of the whole, for the progress. `sizes` are all unless given.
         """
         self._launch = number
         try:
             with self._counted("opening"):
                 self._open([each for each in candidates if each.name not in self.failures], at)
-            for index, size in enumerate(self.sizes):
-                step = share / len(self.sizes)
+            chosen = self.sizes if sizes is None else sizes
+            for index, size in enumerate(chosen):
+                step = share / len(chosen)
                 self._measure(group, size, at + index * step, step)
         finally:
             with self._counted("opening"):
                 self._end()
 
     def measured(self, groups: Sequence[Sequence[Candidate]]) -> Measured:
+        """All that was found, and the machine before and after."""
+        after = gpu_clocks.conditions()
+        return replace(self.so_far(groups), conditions={"before": self._before, "after": after})
+
+    def so_far(self, groups: Sequence[Sequence[Candidate]]) -> Measured:
         """All that was found so far."""
         return Measured(
             baseline=self.baseline,
@@ -100,12 +112,14 @@ class Session:
             failures=dict(self.failures),
             skipped=self.skipped,
             orders={key: list(found) for key, found in self.orders.items()},
-            conditions={"before": self._before, "after": gpu_clocks.conditions()},
             seconds={"wall": time.monotonic() - self._clock, **self.spent_s},
         )
 
     def _open(self, candidates: Sequence[Candidate], at: float) -> None:
-        """Start all processes, then open one after the other: opening is measured, too."""
+        """Start all processes, then open one after the other: opening is measured, too.
+
+        In quick mode only the first launch says what opening takes; in later ones all open at once.
+        """
         for candidate in candidates:
             self.observer.progress(STEP, at, f"{self._said}starting {candidate.name}")
             with self._failing(candidate.name):
@@ -113,13 +127,18 @@ class Session:
         for name in list(self._children):
             with self._failing(name):
                 self._ask(name, {"do": "ready"}, self.timeout_s)
+        together = self.settings.mode == "quick" and self._launch > 0
+        for name in list(self._children) if together else ():
+            with self._failing(name):
+                self._children[name].send({"do": "open"})
         for candidate in candidates:
             if candidate.name in self._children:
                 self.observer.progress(STEP, at, f"{self._said}opening {candidate.name}")
                 with self._failing(candidate.name):
-                    self._keep_opened(
-                        candidate, self._ask(candidate.name, {"do": "open"}, self.timeout_s)
-                    )
+                    child = self._children[candidate.name]
+                    if not together:
+                        child.send({"do": "open"})
+                    self._keep_opened(candidate, child.receive(self.timeout_s), timed=not together)
 
     def _spawn(self, candidate: Candidate) -> None:
         options = self._options(candidate)
@@ -152,9 +171,11 @@ class Session:
             options.setdefault("threads", self.settings.threads)
         return options
 
-    def _keep_opened(self, candidate: Candidate, found: dict[str, Any]) -> None:
+    def _keep_opened(self, candidate: Candidate, found: dict[str, Any], *, timed: bool) -> None:
         known = self.opened.get(candidate.name)
         import_ms, load_ms = (found["import_ms"],), (found["load_ms"],)
+        if known is not None and not timed:
+            return
         if known is not None:
             self.opened[candidate.name] = replace(
                 known, import_ms=known.import_ms + import_ms, load_ms=known.load_ms + load_ms

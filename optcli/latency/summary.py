@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
-from optcli.latency.doubts import device_flags_of, flags_of, is_fit, notes_of, spread_of, waited_of
+from optcli.latency.doubts import device_flags_of, flags_of, notes_of
+from optcli.latency.fitness import (
+    agree,
+    best_ratio,
+    counted_together,
+    counting,
+    is_fit,
+    spread_of,
+)
 from optcli.latency.launches import of_one_launch, percentile_over_launches, ratio_over_launches
 from optcli.latency.samples import Measured, Series
 from optcli.results import Estimate, Latency
 from optcli.statistics import log_ratios, percentile, ratio_interval
 
+Region = Literal["host", "device"]
+
 
 def to_results(measured: Measured) -> dict[str, tuple[Latency, ...]]:
     """What each artifact's row says, one entry per batch size; those with no samples are left out.
 
-    Whole calls first (region `host`), then, where they were timed, the same calls on the device.
+    Whole calls first (region `host`), then, where they were timed, the same calls on the device. Of
+    the launches that count (see `optcli.latency.fitness`).
     """
     found = {
         name: (
             *(_latency(measured, series) for series in measured.of(name)),
             *(
-                _on_device(measured, each)
+                _on_device(measured, series)
                 for series in measured.of(name)
-                if (each := series.on_device())
+                if series.device_ns is not None
             ),
         )
         for name in measured.names
@@ -33,14 +45,53 @@ def to_results(measured: Measured) -> dict[str, tuple[Latency, ...]]:
 
 
 def speedup(measured: Measured, name: str, over: str, batch_size: int) -> Estimate | None:
-    """How many times as fast one artifact is as another; None unless both took turns in one group."""
+    """How many times as fast one artifact is as another, in whole calls.
+
+    None unless both took turns in one group, and where the machine was not fit for either.
+    """
     for series in measured.series:
         if (series.name, series.batch_size) != (name, batch_size):
             continue
         other = measured.beside(series, over)
         if other is not None:
-            return _ratio(other, series)
+            return _ratio(measured, other, series)
     return None
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """What of a group has to be measured again: both sides of the comparisons, at these batch sizes."""
+
+    names: tuple[str, ...]
+    batch_sizes: tuple[int, ...]
+
+
+def undecided(measured: Measured) -> dict[int, Undecided]:
+    """By group, the comparisons with the baseline for which the machine was not fit.
+
+    An artifact without a baseline beside it is judged alone. What failed is left out: measuring it
+    again gives the same failure.
+    """
+    names: dict[int, list[str]] = {}
+    sizes: dict[int, list[int]] = {}
+    for series in measured.series:
+        if series.name in measured.failures:
+            continue
+        base = measured.beside(series, measured.baseline)
+        alone = base is None or base is series or base.name in measured.failures
+        if base is None or alone:
+            decided = is_fit(measured, series)
+        else:
+            decided = _ratio(measured, base, series) is not None
+        if decided:
+            continue
+        names.setdefault(series.group, []).extend([] if alone else [measured.baseline])
+        names[series.group].append(series.name)
+        sizes.setdefault(series.group, []).append(series.batch_size)
+    return {
+        group: Undecided(tuple(dict.fromkeys(found)), tuple(sorted(set(sizes[group]))))
+        for group, found in names.items()
+    }
 
 
 def pair_log_ratios(
@@ -66,38 +117,61 @@ def _launch_log_ratios(series: Series, other: Series, q: float = 0.5) -> list[fl
     ]
 
 
-def _ratio(base: Series, other: Series) -> Estimate | None:
-    paired = base.paired(other)
-    if len(paired) > 1:
-        return ratio_over_launches(_launch_log_ratios(base, other))
-    rounds = [each for launch in paired.values() for each in launch]
-    return of_one_launch(ratio_interval([mine for mine, _ in rounds], [theirs for _, theirs in rounds]))
+def _ratio(measured: Measured, base: Series, other: Series, region: Region = "host") -> Estimate | None:
+    """How many times as fast `other` is; None where the launches do not carry a ratio.
+
+    Whole calls say which launches count, in either region.
+    """
+    launches = counted_together(measured, base, other)
+    if not launches:
+        return None
+    one, two = (_in_region(each.only(launches), region) for each in (base, other))
+    if one is None or two is None:
+        return None
+    if len(launches) == 1:
+        rounds = [each for launch in one.paired(two).values() for each in launch]
+        found = ratio_interval([mine for mine, _ in rounds], [theirs for _, theirs in rounds])
+        return of_one_launch(found)
+    best = best_ratio(one, two)
+    found = ratio_over_launches(_launch_log_ratios(one, two), best=best)
+    if measured.settings["mode"] == "gate":
+        return found
+    return found if found and agree(found.value, best) else None
+
+
+def _in_region(series: Series, region: Region) -> Series | None:
+    return series if region == "host" else series.on_device()
 
 
 def _latency(measured: Measured, series: Series) -> Latency:
-    opened = measured.opened[series.name]
+    opened, counted = measured.opened[series.name], counting(measured, series)
+    ratio, doubts = _over_baseline(measured, series, "host")
     return Latency(
-        **_times(measured, series),
-        speedup=_over_baseline(measured, series),
-        cpu_ms=sum(series.cpu_ns) / series.ns.size / 1e6,
+        **_times(measured, counted),
+        speedup=ratio,
+        cpu_ms=sum(counted.cpu_ns) / counted.ns.size / 1e6,
         import_ms=median(opened.import_ms),
         load_ms=median(opened.load_ms),
-        first_ms=median(start.first_ms for start in series.starts),
-        warm_calls=int(median(start.warm_calls for start in series.starts)),
-        peak_memory_bytes=_median(start.peak_memory_bytes for start in series.starts),
-        peak_gpu_memory_bytes=_median(start.peak_gpu_memory_bytes for start in series.starts),
-        waited=round(waited_of(series), 4),
-        fit=is_fit(series),
-        flags=flags_of(measured, series),
+        first_ms=median(start.first_ms for start in counted.starts),
+        warm_calls=int(median(start.warm_calls for start in counted.starts)),
+        peak_memory_bytes=_median(start.peak_memory_bytes for start in counted.starts),
+        peak_gpu_memory_bytes=_median(start.peak_gpu_memory_bytes for start in counted.starts),
+        waited=round(sum(counted.waited_ns) / float(counted.ns.sum()), 4),
+        fit=is_fit(measured, series),
+        flags=(*flags_of(measured, series), *doubts),
     )
 
 
 def _on_device(measured: Measured, series: Series) -> Latency:
     """What belongs to the process (memory, loading, processor time) stands with the whole calls."""
+    counted = counting(measured, series).on_device()
+    assert counted is not None
+    ratio, doubts = _over_baseline(measured, series, "device")
     return Latency(
-        **_times(measured, series),
-        speedup=_over_baseline(measured, series),
-        flags=device_flags_of(measured, series),
+        **_times(measured, counted),
+        speedup=ratio,
+        fit=is_fit(measured, series),
+        flags=(*device_flags_of(measured, counted), *doubts),
     )
 
 
@@ -134,13 +208,24 @@ def _percentile(series: Series, q: float) -> Estimate | None:
     return Estimate(value=found.value / 1e6, low=low, high=high)
 
 
-def _over_baseline(measured: Measured, series: Series) -> Estimate | None:
-    if series.name == measured.baseline:
-        return Estimate(value=1.0, low=1.0, high=1.0)
-    base = measured.beside(series, measured.baseline)
-    if base is not None and series.region == "device":
-        base = base.on_device()
-    return None if base is None else _ratio(base, series)
+def _over_baseline(
+    measured: Measured, series: Series, region: Region
+) -> tuple[Estimate | None, list[str]]:
+    """The speed-up; where there is none, a flag that says why."""
+    name = measured.baseline
+    if series.name == name:
+        return Estimate(value=1.0, low=1.0, high=1.0), []
+    base = measured.beside(series, name)
+    if region == "device" and (base is None or base.device_ns is None):
+        return None, [f"no speed-up on the device: nothing of the baseline {name} ran there"]
+    if base is None:
+        return None, [f"no speed-up: the baseline {name} could not be measured beside it"]
+    ratio = _ratio(measured, base, series, region)
+    if ratio is not None:
+        return ratio, []
+    unfit = [each.name for each in (base, series) if not is_fit(measured, each)]
+    why = f"the machine was not fit for {' and '.join(unfit)}" if unfit else "launches disagree"
+    return None, [f"no speed-up: {why} in {len(base.paired(series))} launches"]
 
 
 def _with_notes(measured: Measured, name: str, rows: Sequence[Latency]) -> tuple[Latency, ...]:

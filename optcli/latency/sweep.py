@@ -16,9 +16,8 @@ from typing import Any
 
 from optcli import runners, workers
 from optcli.errors import OptcliError
-from optcli.latency import memory
+from optcli.latency import fitness, memory
 from optcli.latency.budget import budget
-from optcli.latency.doubts import FLUCTUATING, NOT_FIT
 from optcli.latency.fit import fit
 from optcli.latency.plan import Candidate
 from optcli.latency.sweep_plan import (
@@ -106,10 +105,11 @@ class _Run:
             launches.append(self._launch(number, calls))
             spent_s += sum(sum(times) for times in launches[-1].values()) / 1e9
         points = tuple(self._point(size, [launch[size] for launch in launches]) for size in calls)
-        medians = [[percentile(launch[size], 0.5) / 1e6 for size in calls] for launch in launches]
+        sound = [point.batch_size for point in points if point.fit]
+        medians = [[percentile(launch[size], 0.5) / 1e6 for size in sound] for launch in launches]
         return Sweep(
             points=points,
-            fit=fit(list(calls), medians),
+            fit=fit(sound, medians),
             budget=None if self.p99_ms is None else budget(points, self.p99_ms, stopped),
             stopped_because=stopped,
             launches=len(launches),
@@ -212,8 +212,9 @@ class _Run:
         times = [ns for launch in launches for ns in launch]
         assert p50 is not None
         flags = [] if p99 else [f"p99 n/a (n={len(times)}, needs {needed(0.99)})"]
-        if (share := spread(times)) > FLUCTUATING:
-            word = "environment not fit" if share > NOT_FIT else "fluctuating"
+        share = spread(times)
+        if share > fitness.FLUCTUATING:
+            word = "environment not fit" if share > fitness.NOT_FIT else "fluctuating"
             flags.append(f"{word} (IQR/median {100 * share:.0f} %)")
         return SweepPoint(
             batch_size=size,
@@ -222,6 +223,8 @@ class _Run:
             throughput_per_s=size * len(times) / sum(times) * 1e9,
             samples=len(times),
             peak_memory_bytes=self.held_bytes[size] or None,
+            spread=round(share, 4),
+            fit=share <= fitness.NOT_FIT,
             flags=tuple(flags),
         )
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from optcli.results import Estimate, Latency, Outcome, Verdict
 from optcli.settings import LatencySettings, SloSettings
+from optcli.statistics import needed
 
 SPEEDUP = "speed-up"
+_AGAIN = "measure again when the machine is quiet"
 
 
 def verdicts(
@@ -17,38 +19,52 @@ def verdicts(
     baseline: str,
     *,
     is_baseline: bool = False,
-    parent: tuple[str, Estimate] | None = None,
+    beside: Sequence[Latency] = (),
 ) -> tuple[Verdict, ...]:
     """All verdicts on one variant's latency, from the bounds of its intervals.
 
     The speed-up is judged at the first batch size. It is advice ("does not pay") and blocks only
-    where `min_speedup` is set; so is the speed-up over a `parent` (its name, the paired estimate):
-    INT8 that is slower than its own FP32. The service level blocks, but for the baseline. Whole calls
-    are judged, not the device's part of them.
+    where `min_speedup` is set; the speed-up over the row's own parent is advice too: INT8 that is
+    slower than its own FP32. The service level blocks, but for the baseline. Whole calls are judged,
+    not the device's part of them. `beside` are the baseline's rows. Where a row is not fit, or for a
+    speed-up the baseline's is not, the answer is inconclusive.
     """
     latencies = [each for each in latencies if each.region == "host"]
     if not latencies:
         return ()
-    found = [] if is_baseline else [_pays(latencies[0], settings.min_speedup, baseline)]
-    if parent is not None and parent[0] != baseline:
-        found.append(_over(parent[1], 1.0, parent[0], f"{SPEEDUP} over {parent[0]}", blocking=False))
+    first = latencies[0]
+    base = next((each for each in beside if _same_place(each, first)), None)
+    found = [] if is_baseline else [_pays(first, base, settings.min_speedup, baseline)]
+    parent = first.over_parent
+    if parent is not None and parent.variant != baseline and first.fit:
+        found.append(_over(parent.speedup, 1.0, parent.variant, blocking=False, parent=True))
     return (*found, *_service_level(latencies, slo, blocking=not is_baseline))
 
 
-def _pays(latency: Latency, least: float | None, baseline: str) -> Verdict:
+def _same_place(one: Latency, other: Latency) -> bool:
+    return (one.batch_size, one.region) == (other.batch_size, other.region)
+
+
+def _pays(latency: Latency, base: Latency | None, least: float | None, baseline: str) -> Verdict:
     blocking = least is not None
-    if latency.speedup is None:
-        return Verdict(
-            name=SPEEDUP,
-            outcome="inconclusive",
-            blocking=blocking,
-            limit=least or 1.0,
-            reason=f"it could not be measured beside {baseline}",
-        )
-    return _over(latency.speedup, least or 1.0, baseline, SPEEDUP, blocking=blocking)
+    unfit = not latency.fit or (base is not None and not base.fit)
+    if latency.speedup is not None and not unfit:
+        return _over(latency.speedup, least or 1.0, baseline, blocking=blocking)
+    why = f"it could not be measured beside {baseline}"
+    if base is not None:
+        why = f"it cannot be told now: launches do not agree how much it is; {_AGAIN}"
+    if unfit:
+        who = "of this variant" if not latency.fit else f"of {baseline}"
+        who = "of both" if base is not None and not base.fit and not latency.fit else who
+        why = f"it cannot be told now: other work disturbed the times {who}; {_AGAIN}"
+    return Verdict(
+        name=SPEEDUP, outcome="inconclusive", blocking=blocking, limit=least or 1.0, reason=why
+    )
 
 
-def _over(found: Estimate, least: float, other: str, name: str, *, blocking: bool) -> Verdict:
+def _over(
+    found: Estimate, least: float, other: str, *, blocking: bool, parent: bool = False
+) -> Verdict:
     """Accept where the whole interval lies above `least`, reject where it lies below."""
     low, high = found.low, found.high
     outcome: Outcome = "inconclusive"
@@ -66,7 +82,8 @@ def _over(found: Estimate, least: float, other: str, name: str, *, blocking: boo
         bar = f"{least:g} times" if blocking else f"faster than {other}"
         reason = f"{figures}: the interval does not tell whether it is {bar}"
     return Verdict(
-        name=name,
+        name=f"{SPEEDUP} over {other}" if parent else SPEEDUP,
+        over=other if parent else None,
         outcome=outcome,
         blocking=blocking,
         limit=least,
@@ -91,13 +108,22 @@ def _service_level(
 
 
 def _within(row: Latency, name: str, limit_ms: float, blocking: bool) -> Verdict:
-    """Accept where the upper bound keeps the limit, reject where the lower one already breaks it."""
+    """Accept where the upper bound keeps the limit, reject where the lower one already breaks it.
+
+    Inconclusive where the row is not fit: neither bound then says what a quiet machine would do.
+    """
     found: Estimate | None = getattr(row, name)
     label, at = name.removesuffix("_ms"), f"at batch size {row.batch_size}"
     outcome: Outcome = "inconclusive"
     interval = None
     if found is None:
-        reason = next((flag for flag in row.flags if flag.startswith(f"{label} n/a")), f"no {label}")
+        wanted = needed(int(label.removeprefix("p")) / 100)
+        reason = f"{label} {at} is not known: it needs {wanted} calls, {row.samples} were timed"
+    elif not row.fit:
+        reason = (
+            f"{label} {found.value:.3g} ms {at} cannot be held against {limit_ms:g} ms now: other work"
+            f" disturbed it; {_AGAIN}"
+        )
     else:
         low, high = found.low, found.high
         span = ""

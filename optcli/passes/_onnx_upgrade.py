@@ -100,14 +100,18 @@ def _difference(before: ModelProto, after: ModelProto, job: Job) -> float:
 
 
 def noise(job: Job) -> dict[str, np.ndarray]:
-    """Random numbers for every input at its usual batch size; zeros for whole numbers."""
+    """Random numbers within the range of every input, at its usual batch size; whole ones are 0."""
     import numpy as np
 
     generator = np.random.default_rng(job.seed)
     feed: dict[str, np.ndarray] = {}
     for spec in job.inputs:
         shape = spec.concrete(spec.batch_range().opt)
-        values = generator.standard_normal(shape) if "float" in spec.dtype else np.zeros(shape)
+        values = np.zeros(shape)
+        if "float" in spec.dtype and spec.range is not None:
+            values = generator.uniform(*spec.range, shape)
+        elif "float" in spec.dtype:
+            values = generator.standard_normal(shape)
         feed[spec.name] = values.astype(spec.dtype)
     return feed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -14,7 +14,7 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
-from optcli.passes import Job, Made, Pass, Role, _attention, _quantized_operators
+from optcli.passes import Job, Made, Pass, Role, _activations, _attention, _quantized_operators
 from optcli.passes._calibration import Feeds
 from optcli.passes._engine_constraints import require_constraints
 from optcli.passes._integer_chains import close_integer_chains
@@ -71,7 +71,7 @@ class QuantizeNncf(Pass):
     preset: Literal["performance", "mixed"] | None = Field(
         None,
         description="`performance`: symmetric; `mixed`: asymmetric activations, for swish, GELU and "
-        "the like; default: `mixed` for transformers but in TensorRT, else `performance`",
+        "the like; default: `mixed` for these and transformers (not in TensorRT), else `performance`",
     )
     model_type: Literal["auto", "none", "transformer"] = Field(
         "auto",
@@ -173,7 +173,7 @@ class QuantizeNncf(Pass):
             if openvino_format.is_quantized(model):
                 raise already_quantized()
             feeds = Feeds(job, openvino_inputs(model), self.samples)
-            told = self._told(_attention.in_openvino(model))
+            told = self._told(_attention.in_openvino(model), _activations.in_openvino(model), job)
             return Ready(model, feeds, told, told._arguments(feeds, {}))
         openvino_format.forbid_telemetry()
         model = onnx_format.outline(source.path)
@@ -190,7 +190,7 @@ class QuantizeNncf(Pass):
         else:
             model = _modern(onnx_format.open(source.path), job)
         feeds = Feeds(job, model_inputs(model), self.samples)
-        told = self._told(_attention.in_onnx(model))
+        told = self._told(_attention.in_onnx(model), _activations.in_onnx(model), job)
         arguments = told._arguments(feeds, backend)
         # Before depthwise convolutions NNCF would scale each channel by itself, which OpenVINO
         # runs, and of which ONNX Runtime makes a QLinearConv that it then refuses to run.
@@ -203,11 +203,24 @@ class QuantizeNncf(Pass):
         onnx = hasattr(model, "graph")
         return _quantized_operators.in_onnx(model) if onnx else _quantized_operators.in_openvino(model)
 
-    def _told(self, attends: bool) -> QuantizeNncf:
-        """The same with the type of this model instead of `auto`."""
-        if self.model_type != "auto":
-            return self
-        return self.model_copy(update={"model_type": "transformer" if attends else "none"})
+    def _told(self, attends: bool, activations: Sequence[str], job: Job) -> QuantizeNncf:
+        """The same with the type of this model instead of `auto`, and the preset that is meant for it.
+
+        `activations` names those that are not symmetric about zero: `performance` makes them symmetric.
+        """
+        attends = attends if self.model_type == "auto" else self.model_type == "transformer"
+        mixed = (attends or bool(activations)) and self.target != "tensorrt"
+        preset = self.preset or ("mixed" if mixed else "performance")
+        reasons = [*activations, *(["attention"] if attends else [])]
+        if mixed and self.preset == "performance":
+            job.warn(
+                f"`preset: performance` makes the activations symmetric, and the model has"
+                f" {', '.join(reasons)}: `preset: mixed` keeps more accuracy"
+            )
+        because = f", for {', '.join(reasons)}" if mixed and self.preset is None else ""
+        job.progress(None, f"preset {preset}{because}")
+        kind = "transformer" if attends else "none"
+        return self.model_copy(update={"model_type": kind, "preset": preset})
 
     def _arguments(self, feeds: Feeds, backend: dict[str, Any]) -> dict[str, Any]:
         import nncf
@@ -226,7 +239,7 @@ class QuantizeNncf(Pass):
                 convolution=-1, matmul=-1
             )
         return {
-            "preset": nncf.QuantizationPreset(self._preset()),
+            "preset": nncf.QuantizationPreset(self.preset),
             "target_device": nncf.TargetDevice["ANY" if for_tensorrt else self.target.upper()],
             # NNCF counts what the data set yields: batches.
             "subset_size": len(feeds),
@@ -255,10 +268,6 @@ class QuantizeNncf(Pass):
             return "NNCF cannot cut every network into parts: set `fast_bias_correction: true`"
         return "check the names under ignored_*" if self._ignored() else "look into the log"
 
-    def _preset(self) -> str:
-        mixed = self.model_type == "transformer" and self.target != "tensorrt"
-        return self.preset or ("mixed" if mixed else "performance")
-
     def _ignored(self) -> IgnoredScope | None:
         import nncf
 
@@ -277,7 +286,7 @@ class QuantizeNncf(Pass):
                 hint="take fewer nodes out with ignored_*, or drop the pass",
             )
         facts = {
-            "preset": self._preset(),
+            "preset": self.preset,
             "model_type": self.model_type,
             "target": self.target,
             "calibration_samples": feeds.samples,

@@ -9,13 +9,16 @@ from pathlib import Path
 from optcli import environment, report, results
 from optcli.errors import InputError, OptcliError, RunnerError
 from optcli.observer import Observer, Silent
-from optcli.pipeline import adding, latency, sweep, verdicts, view
+from optcli.pipeline import adding, latency, standing, sweep, verdicts, view
 from optcli.pipeline.accuracy import Circumstances, judge
+from optcli.pipeline.ending import ending
 from optcli.pipeline.execute import Done, Settings
 from optcli.pipeline.making import made_by, make, planned
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.preview import preview
+from optcli.pipeline.terms import terms_of
+from optcli.recipe import Recipe
 from optcli.results import RecipeSummary, Report
 from optcli.store import Store
 from optcli.workers import confinement
@@ -105,31 +108,47 @@ def _report(
     began: str,
 ) -> Report:
     recipe = to_do.recipe
+    stands = to_do.baseline in measured.rows and to_do.baseline not in failures
+    measured = standing.beside(to_do, measured, baseline_stands=stands)
     variants = {
         variant.name: verdicts.variant_report(
             variant, to_do, done, measured, judged, failures, store, logs
         ).model_copy(update={"sweep": swept.get(variant.name)})
         for variant in to_do.variants
     }
+    variants = standing.beside_fp32(to_do, measured, variants)
     errors = {key: one.error for key, one in done.items() if one.error is not None} | failures
     packages = {p for v in to_do.variants for step in v.steps for p in step.needs.packages}
     packages |= {p for v in to_do.variants for p in v.runner.needs.packages}
-    recommended, sentence = report.recommend(variants, to_do.baseline)
+    advice = report.recommend(
+        variants, to_do.baseline, measured.ratio, first_only=_has_service_level(recipe)
+    )
+    end = ending(to_do, variants, errors, advice)
     return Report(
         recipe=RecipeSummary(name=recipe.name, path=str(recipe.path), digest=recipe.digest),
         environment={
             **environment.describe(sorted(packages)),
+            "machine": environment.machine(),
             "confinement": str(confinement.available()),
         },
         baseline=to_do.baseline,
-        recommended=recommended,
-        recommendation=sentence,
+        recommended=advice.recommended,
+        recommendation=advice.sentence,
+        recommendations=advice.by_batch,
         started=began,
         finished=_now(),
-        exit_code=int(verdicts.exit_code(to_do, variants, errors)),
+        exit_code=int(end.code),
+        exit_reason=end.reason,
         protocol=measured.protocol,
+        judged_by=terms_of(recipe, store.digests).model_dump(mode="json"),
         variants=variants,
     )
+
+
+def _has_service_level(recipe: Recipe) -> bool:
+    """Whether the recipe promises a latency: that is at the smallest batch size."""
+    slo = recipe.slo
+    return slo is not None and any((slo.p50_ms, slo.p95_ms, slo.p99_ms))
 
 
 def _now() -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import accuracy, environment, user_code
+from optcli import accuracy, data, environment, user_code
 from optcli.accuracy import Evaluation
 from optcli.artifact import Artifact
 from optcli.digest import of_value
@@ -25,7 +25,16 @@ from optcli.store import Store, key_of
 
 _EVALUATION = "evaluation"
 _COMPARISON = "comparison"
-_DECIDES = ("policy", "max_drop", "min_ratio", "preset", "margin", "target_isa", "confidence")
+_DECIDES = (
+    "policy",
+    "max_drop",
+    "min_ratio",
+    "preset",
+    "margin",
+    "target_isa",
+    "confidence",
+    "interface",
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ def compare_all(
     """Every subject beside the baseline, and what went wrong, by name.
 
     The baseline's outputs are computed once and kept by content. Where it cannot be evaluated there
-    is nothing to compare with: the others then have neither.
+    is nothing to compare with: the others then have neither, and `unjudged` is their verdict.
     """
     judging = _Judging(around, next((each for each in subjects if each.name == baseline), None))
     found: dict[str, Accuracy] = {}
@@ -98,6 +107,9 @@ def compare_all(
             failures[subject.name] = error
             if subject.name == baseline:
                 break
+    if found:
+        on = {"evaluated_on": _evaluated_on(around)}
+        found = {name: each.model_copy(update=on) for name, each in found.items()}
     settings = around.recipe.accuracy
     judged = [each for name, each in found.items() if name != baseline]
     few = [text for each in judged if settings and (text := accuracy.too_few(each, settings))]
@@ -207,6 +219,21 @@ class _Judging:
                 "code": own_code(subject.runner_name, _code(), around.store.digests),
             }
         return self._ingredients[subject.name]
+
+
+def _evaluated_on(around: Circumstances) -> str:
+    """A digest of the samples and of what makes a figure of outputs: by what accuracies are comparable.
+
+    Of content and settings alone: another version of optcli or of a library has the same one.
+    """
+    recipe = around.recipe
+    made = data.ingredients(recipe.data["evaluation"], recipe.folder, around.store.digests)
+    samples = {part: made[part] for part in ("settings", "content")}
+    settings, decoding = recipe.accuracy, recipe.postprocess
+    metric = settings.model_dump(mode="json", exclude={*_DECIDES, "batch_size"}) if settings else None
+    users = [user_code.digest(each, recipe.folder, around.store.digests) for each in _own(recipe)]
+    after = decoding.model_dump(mode="json") if decoding else None
+    return of_value([samples, metric, after, users])
 
 
 def _own(recipe: Recipe) -> list[str]:

@@ -143,7 +143,12 @@ def _report(
             runner={"name": candidate.runner, "requested": {"threads": settings.threads}, **effective},
             latency=mine,
             verdicts=latency.verdicts(
-                mine, settings, None, baseline, is_baseline=each.name == baseline
+                mine,
+                settings,
+                None,
+                baseline,
+                is_baseline=each.name == baseline,
+                beside=rows.get(baseline, ()),
             ),
         )
     failed = any(variant.status == "failed" for variant in variants.values())

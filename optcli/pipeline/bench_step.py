@@ -14,9 +14,11 @@ from optcli.draft import shapes
 from optcli.errors import InputError
 from optcli.formats import aoti as aoti_format
 from optcli.formats import openvino as openvino_format
+from optcli.formats import ort as ort_format
 from optcli.inspection import exported as exported_inspection
 from optcli.inspection import onnx as onnx_inspection
 from optcli.inspection import openvino as openvino_inspection
+from optcli.inspection import ort as ort_inspection
 from optcli.settings import TensorSpec, batch_range
 from optcli.workers import Channel
 
@@ -35,6 +37,8 @@ def lay_out(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
         inputs, outputs, precision = given, _package(path, out, given), "unknown"
     elif format == Format.OPENVINO:
         inputs, outputs, precision = _openvino(path, out, given)
+    elif format == Format.ORT:
+        inputs, outputs, precision = _ort(path, out, given)
     else:
         inputs = given or _inputs(format, path, notes)
         source = sources.named(f"{format}:{path}", path.parent)
@@ -98,6 +102,16 @@ def _openvino(
     found = openvino_inspection.look(out, given)
     inputs = given or tuple(shapes.from_file(each, {}) for each in found["inputs"])
     return inputs, [str(each["name"]) for each in found["outputs"]], str(found["precision"])
+
+
+def _ort(
+    path: Path, out: Path, given: tuple[TensorSpec, ...]
+) -> tuple[tuple[TensorSpec, ...], Sequence[str], str]:
+    os.symlink(path, out / ort_format.FILE)
+    found = ort_inspection.look(out, given)
+    inputs = given or tuple(shapes.from_file(each, {}) for each in found["inputs"])
+    # The format tells types of operators, not what its weights are stored as.
+    return inputs, [str(each["name"]) for each in found["outputs"]], found["precision"] or "unknown"
 
 
 def _package(path: Path, out: Path, inputs: tuple[TensorSpec, ...]) -> list[str]:

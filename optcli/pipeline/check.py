@@ -1,7 +1,9 @@
 """Is a conversion right? Runs an artifact and its parent on the same inputs, at once, in the worker.
 
 An export bug must never travel: every pass that declares a `tolerance` is held to it at batch sizes
-1, 2, opt and max, on real samples where the recipe has data and on random ones.
+1, 2, opt and max, on real samples where the recipe has data and on random ones. These lie where the
+model's inputs do: within the declared range, else within that of the data; without either they are
+standard normal, which for a model of 0..255 is no input at all.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 # Of a quantized parent: where it rounds to one integer its child may round to the next, at every layer.
 INTEGER_TOLERANCE = 0.2
+
+# What networks for images take, where they do not take normalized values.
+_USUAL_RANGES = ((0.0, 1.0), (0.0, 255.0))
 
 # Of a parent in half precision: ten units of its last place.
 _HALF_TOLERANCES = {"fp16": 5e-3, "bf16": 4e-2}
@@ -53,10 +58,35 @@ def against_parent(
                     f"the result is not what its parent computes: at batch size {size} on {kind} "
                     f"inputs the outputs differ by {error:.2g} of the largest output, "
                     f"allowed are {tolerance:.0e}",
-                    hint="it is wrong for this model: try another exporter, opset or format",
+                    hint=_hint(wanted, found, inputs, probe, tolerance),
                 )
             worst, compared = max(worst, error), compared + size
     return {"largest_relative_error": worst, "samples": compared, "tolerance": tolerance}
+
+
+def _hint(
+    parent: Runner, child: Runner, inputs: Sequence[TensorSpec], probe: Path | None, tolerance: float
+) -> str:
+    """What to do about a difference; where no range of the inputs is known, usual ones are tried."""
+    wrong = "it is wrong for this model: try another exporter, opset or format"
+    guessed = [spec for spec in inputs if spec.range is None and spec.dtype.startswith("float")]
+    if probe is not None or not guessed:
+        return wrong
+    name = guessed[0].name
+    for low, high in _USUAL_RANGES:
+        told = [s.model_copy(update={"range": (low, high)}) if s in guessed else s for s in inputs]
+        kind, size, feed = next(feeds(told, None))
+        error = _relative_error(parent.run(feed), _run(child, feed, kind, size))
+        if error <= tolerance:
+            return (
+                f"on values between {low:g} and {high:g} they differ by {error:.2g} only: if the model"
+                f" takes those, declare it with `range: [{low:g}, {high:g}]` at input {name!r}, or give"
+                f" the recipe data; else {wrong}"
+            )
+    return (
+        f"if the model takes other values, declare them with `range: [LOW, HIGH]` at input {name!r},"
+        f" or give the recipe data; else {wrong}"
+    )
 
 
 def usable(
@@ -101,16 +131,30 @@ def feeds(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[tuple[st
         for size, start in starts:
             rows = np.arange(start, start + size) % count
             yield "real", size, {spec.name: real[spec.name][rows] for spec in inputs}
+    low, high = _range(inputs[0], real) or (None, None)
+    kind = "random" if low is None else f"random ({low:g} to {high:g})"
     for size in sizes:
-        yield "random", size, {spec.name: _random(spec, size, real, generator) for spec in inputs}
+        yield kind, size, {spec.name: _random(spec, size, real, generator) for spec in inputs}
+
+
+def _range(spec: TensorSpec, real: Feed) -> tuple[float, float] | None:
+    """Between which values an input of floats lies: as declared, or as the data show; None: unknown."""
+    if spec.range is not None or spec.name not in real or not spec.dtype.startswith("float"):
+        return spec.range
+    return float(real[spec.name].min()), float(real[spec.name].max())
 
 
 def _random(spec: TensorSpec, size: int, real: Feed, generator: np.random.Generator) -> np.ndarray:
     import numpy as np
 
-    shape = spec.concrete(size)
+    shape, span = spec.concrete(size), _range(spec, real)
     if spec.dtype.startswith("float"):
-        return generator.standard_normal(shape).astype(spec.dtype)
+        if span is None:
+            return generator.standard_normal(shape).astype(spec.dtype)
+        return generator.uniform(*span, shape).astype(spec.dtype)
+    if span is not None:
+        low, high = round(span[0]), round(span[1])
+        return generator.integers(low, high, shape, endpoint=True).astype(spec.dtype)
     # Indices and masks: stay within what the data shows, since others may be out of range.
     known = real[spec.name] if spec.name in real else np.array([0, 1], dtype=spec.dtype)
     return generator.choice(known.reshape(-1), shape).astype(spec.dtype)

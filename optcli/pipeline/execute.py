@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
+import shutil
 import sys
 import threading
 import time
@@ -16,15 +17,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from optcli.artifact import Artifact
-from optcli.errors import OptcliError
+from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
 from optcli.pipeline.entries import artifact_of
+from optcli.pipeline.inputs import Inputs
 from optcli.pipeline.plan import Plan, Step
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
 from optcli.sources import find as find_source
-from optcli.store import Entry, Store
+from optcli.store import Entry, Store, disk
 from optcli.workers import Child, ForkServer, spawn
+
+# How long what is being written may take to an end once the build is interrupted.
+_LAST_WORDS_S = 10.0
 
 _diagnosis = logging.getLogger(__name__)
 
@@ -137,10 +142,28 @@ class Execution:
             self._interrupted = True
             for child in list(self._running):
                 child.kill()
+            # A thread may wait for a disk that does not answer; nobody should wait for the thread.
+            pool.shutdown(wait=False, cancel_futures=True)
+            wait(futures, timeout=_LAST_WORDS_S)
             raise
-        finally:
-            pool.shutdown(cancel_futures=True)
+        pool.shutdown()
+        self._look_again()
         return self._done
+
+    def _look_again(self) -> None:
+        """Take back what is no longer as it was made: a step wrote where it had no business to."""
+        for key, done in self._done.items():
+            if done.entry is None or self._store.sound(done.entry.kind, key) is not None:
+                continue
+            self._store.discard(done.entry.kind, key)
+            label = self._label(self._plan.steps()[key])
+            error = StepError(
+                "its files in the store were changed while the build ran, and are removed",
+                place=label,
+                hint="build again; a pass of this recipe writes into the store, look at your own first",
+            )
+            self._observer.failed(label, error.message)
+            self._done[key] = Done("failed", error=error)
 
     def _do(self, step: Step) -> Done:
         label = self._label(step)
@@ -237,7 +260,11 @@ class Execution:
         log.unlink(missing_ok=True)
         # Not in the recorded call: whoever repeats a step begins at its beginning.
         scratch, caches = self._store.scratch_folder("artifact", key), self._store.cache_folder()
-        payload = dict(call["payload"], out=str(work), scratch=str(scratch), cache=str(caches))
+        inputs = self._inputs_of(call, work)
+        handed = {name: artifact.to_record() for name, artifact in inputs.artifacts.items()}
+        payload = dict(
+            call["payload"], out=str(work), scratch=str(scratch), cache=str(caches), **handed
+        )
         with suppress(OSError):
             log.parent.mkdir(parents=True, exist_ok=True)
             log.with_name("call.json").write_text(json.dumps(call, indent=1))
@@ -251,11 +278,45 @@ class Execution:
             child = self._fork_server().start(call["function"], payload, log=log, confined=confined)
         self._running.add(child)
         try:
-            with child:
+            with inputs.named_as_kept(), child:
                 record = child.result(self._settings.timeout_s, lambda event: self._heard(label, event))
+            inputs.check()
+            self._see_that_the_store_kept(inputs)
         finally:
             self._running.discard(child)
         return dict(record)
+
+    def _see_that_the_store_kept(self, inputs: Inputs) -> None:
+        """Put back what a step has changed of its inputs in the store, and blame the step."""
+        for artifact in inputs.artifacts.values():
+            if self._store.sound("artifact", artifact.key) is None:
+                entry = self._done[artifact.key].entry
+                assert entry is not None
+                with self._store.lock("artifact", artifact.key):
+                    self._store.discard("artifact", artifact.key)
+                    with self._store.work("artifact", artifact.key) as work:
+                        shutil.copytree(artifact.path, work, dirs_exist_ok=True)
+                        self._store.put("artifact", artifact.key, work, entry.record, entry.ingredients)
+                raise StepError(
+                    f"it changed files of its input in the store ({artifact.key[:12]}); put back",
+                    hint="write into `job.out` only",
+                )
+
+    def _inputs_of(self, call: dict[str, Any], work: Path) -> Inputs:
+        """Copies of the artifacts that a call names, beside the folder that it writes into."""
+        named = {
+            name: Artifact.from_record(record)
+            for name in ("parent", "origin")
+            if (record := call["payload"].get(name)) is not None
+        }
+        for artifact in named.values():
+            if self._store.sound("artifact", artifact.key) is None:
+                raise StepError(
+                    f"its input {artifact.key[:12]} in the store was changed while the build ran",
+                    hint="build again; a pass of this recipe writes into the store",
+                )
+        with disk.failures(self._store.root):
+            return Inputs(named, work.parent.parent / "inputs")
 
     def _heard(self, label: str, event: Mapping[str, Any]) -> None:
         if "progress" in event:

@@ -27,7 +27,7 @@ _CODE = (
         f"latency/{name}.py"
         for name in (
             *("feeds", "measure", "session", "takes", "plan", "process", "warming", "noise", "samples"),
-            *("summary", "launches", "doubts", "protocol", "quantiles"),
+            *("summary", "fitness", "launches", "doubts", "protocol", "quantiles"),
         )
     ),
     "pipeline/latency.py",
@@ -39,7 +39,7 @@ Pair = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured, by variant: rows, settings read back, speed-up over the parent, failures.
+    """What was measured, by variant: rows, settings read back, failures.
 
     `ratios` holds every two variants that took turns with each other and were both fit, each two once;
     ask `ratio` for one. `quantiles` are for charts: a cached build draws them without reading the raw
@@ -48,7 +48,6 @@ class Found:
 
     rows: dict[str, tuple[Latency, ...]] = field(default_factory=dict)
     effective: dict[str, dict[str, Any]] = field(default_factory=dict)
-    over_parent: dict[str, tuple[str, Estimate]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     protocol: dict[str, Any] = field(default_factory=dict)
     quantiles: dict[str, dict[int, list[float]]] = field(default_factory=dict)
@@ -79,7 +78,8 @@ def measure(
     """Measure the variants that were built and can run here, or take it from the store.
 
     A comparison is reused as a whole or not at all: keyed by the artifacts, their runners, the
-    settings and the environment. The raw samples are left at `samples`.
+    settings, the environment and the machine. One that the machine was not fit for is not kept: the
+    next build measures again. The raw samples are left at `samples`.
     """
     variants = [v for v in plan.variants if v.name in artifacts and not v.unmeasurable]
     if not variants:
@@ -101,7 +101,7 @@ def measure(
     with quiet.alone(STEP, observer):
         measured = latency.measure(
             [_candidate(v, artifacts[v.name], plan.threads) for v in variants],
-            plan.baseline if plan.baseline in ids else variants[0].name,
+            plan.baseline,
             plan.recipe.inputs,
             feeds,
             plan.recipe.latency.model_copy(update={"threads": plan.threads}),
@@ -110,14 +110,23 @@ def measure(
             observer,
             wants_p99=plan.recipe.slo is not None and plan.recipe.slo.p99_ms is not None,
         )
-    record = _to_record(measured, plan, ids)
+    record = _to_record(measured, ids)
     samples.unlink(missing_ok=True)
     latency.save(measured, samples)
-    if not measured.failures:
+    found = _of_record(record, ids)
+    if _is_decided(found):
         with store.work(_KIND, key) as work:
             shutil.copyfile(samples, work / "samples.npz")
             store.put(_KIND, key, work, record, ingredients)
-    return _of_record(record, ids)
+    elif not found.failures:
+        observer.warned(STEP, "the machine was not quiet: the next build measures again")
+    return found
+
+
+def _is_decided(found: Found) -> bool:
+    """Whether everything was measured, on a machine that was fit for it."""
+    rows = [row for rows in found.rows.values() for row in rows]
+    return not found.failures and all(row.fit for row in rows)
 
 
 def _ids(
@@ -143,18 +152,6 @@ def runner_options(variant: PlannedVariant, threads: int) -> dict[str, Any]:
     return {**options, "threads": options.get("threads") or threads}
 
 
-def parent_of(variant: PlannedVariant, plan: Plan) -> str | None:
-    """The variant that this one goes on from: the one with the longest beginning of its steps."""
-    keys = [step.key for step in variant.steps]
-    best: PlannedVariant | None = None
-    for other in plan.variants:
-        length = len(other.steps)
-        begins_alike = [step.key for step in other.steps] == keys[:length]
-        if length < len(keys) and begins_alike and (best is None or length > len(best.steps)):
-            best = other
-    return best.name if best else None
-
-
 def _candidate(variant: PlannedVariant, artifact: Artifact, threads: int) -> Candidate:
     return Candidate(variant.name, artifact, variant.runner_name, runner_options(variant, threads))
 
@@ -168,36 +165,22 @@ def _ingredients(
         "step": STEP,
         "artifacts": sorted(set(ids.values())),
         "baseline": ids.get(plan.baseline),
-        "parents": sorted(
-            [ids[v.name], ids[parent]]
-            for v in variants
-            if (parent := parent_of(v, plan)) is not None and parent in ids
-        ),
         "settings": plan.recipe.latency.model_dump(mode="json", exclude={"min_speedup", "sweep"}),
         "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
         "seed": plan.recipe.seed,
         "wants_p99": slo is not None and slo.p99_ms is not None,
         "real_inputs": plan.data_key if feeds else None,
         "environment": environment.describe(packages),
+        "machine": environment.machine(),
     }
 
 
-def _to_record(measured: Measured, plan: Plan, ids: dict[str, str]) -> dict[str, Any]:
+def _to_record(measured: Measured, ids: dict[str, str]) -> dict[str, Any]:
     """Plain data by identity: what a later build reads without a heavy import."""
-    over_parent: dict[str, Any] = {}
-    for variant in plan.variants:
-        parent = parent_of(variant, plan)
-        if variant.name not in ids or parent not in ids:
-            continue
-        rows = measured.of(variant.name)
-        estimate = rows and latency.speedup(measured, variant.name, parent, rows[0].batch_size)
-        if estimate:
-            over_parent[ids[variant.name]] = [ids[parent], estimate.model_dump()]
     rows_of = latency.to_results(measured)
     return {
         "rows": {ids[name]: [row.model_dump() for row in rows] for name, rows in rows_of.items()},
         "effective": {ids[name]: opened.effective for name, opened in measured.opened.items()},
-        "over_parent": over_parent,
         "ratios": [
             [ids[name], ids[over], size, estimate.model_dump()]
             for (name, over, size), estimate in _ratios(measured).items()
@@ -236,11 +219,6 @@ def _of_record(record: dict[str, Any], ids: dict[str, str]) -> Found:
             for name, rows in by_name("rows").items()
         },
         effective=by_name("effective"),
-        over_parent={
-            name: (names[parent], Estimate.model_validate(estimate))
-            for name, (parent, estimate) in by_name("over_parent").items()
-            if parent in names
-        },
         failures=by_name("failures"),
         protocol=record["protocol"],
         quantiles={

@@ -15,6 +15,7 @@ from optcli.artifact import Artifact
 from optcli.digest import of_value
 from optcli.errors import OptcliError, UsageError, did_you_mean
 from optcli.observer import Observer, Silent
+from optcli.paths import shown
 from optcli.pipeline.entries import artifact_of
 from optcli.recipe import Recipe, load
 from optcli.results import Report, VariantReport
@@ -23,6 +24,11 @@ from optcli.store import Entry, Store, key_of
 
 _KIND = "layers"
 _FULL = ("fp32", "fp64")
+_TAKES = (
+    f"compared with its float network layer by layer, on {layers.SAMPLES} samples: some seconds for "
+    "small networks, about a minute for large ones"
+)
+_SKIP = "; --no-layers leaves it out"
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ def with_layers(
     place: Path,
     wanted: str | None,
     *,
+    rejected: bool = True,
     store: Path | None = None,
     observer: Observer | None = None,
     overrides: Sequence[str] = (),
@@ -47,11 +54,12 @@ def with_layers(
 ) -> Report:
     """The report of a build with the layers of rejected variants alone, or of the one that is `wanted`.
 
-    `place` is where the report was read; `wanted: ""` asks for all variants but the baseline. What was
-    not asked for by name never fails: it says why it is not there. Raises `UsageError` for a variant
+    `place` is where the report was read; `wanted: ""` asks for all variants but the baseline, and
+    `rejected: False` for none that is not wanted. What was not asked for by name never fails: it says
+    why it is not there. Raises `UsageError` for a variant
     that is not there, and all that comparing raises.
     """
-    names = chosen(report, wanted, str(place))
+    names = chosen(report, wanted, str(place), rejected=rejected)
     report = _adding(report, dict.fromkeys(report.variants))  # what was found before is not asked for
     if not names:
         return report
@@ -66,8 +74,8 @@ def with_layers(
     return seeking.into(report, names, wanted, lambda name: _couple(report, name, kept))
 
 
-def chosen(report: Report, wanted: str | None, place: str) -> list[str]:
-    """The variants to look into: rejected ones, the one that is wanted, or with "" all."""
+def chosen(report: Report, wanted: str | None, place: str, *, rejected: bool = True) -> list[str]:
+    """The variants to look into: the one that is wanted, with "" all, else those `rejected`."""
     judged = {name: v for name, v in report.variants.items() if v.artifact and name != report.baseline}
     if wanted:
         if wanted not in judged:
@@ -77,7 +85,9 @@ def chosen(report: Report, wanted: str | None, place: str) -> list[str]:
                 hint=did_you_mean(wanted, list(judged)),
             )
         return [wanted]
-    return [name for name, variant in judged.items() if wanted is not None or is_rejected(variant)]
+    if wanted is not None:
+        return list(judged)
+    return [name for name, variant in judged.items() if rejected and is_rejected(variant)]
 
 
 def is_rejected(variant: VariantReport) -> bool:
@@ -105,7 +115,8 @@ class Seeking:
         found = {}
         for name in names:
             try:
-                found[name] = self._look(couple(name), f"{name} › layers")
+                skip = _SKIP if wanted is None else ""
+                found[name] = self._look(couple(name), f"{name} › layers", _TAKES + skip)
             except OptcliError as error:
                 self.observer.failed(f"{name} › layers", error.message)
                 if name == wanted:
@@ -114,8 +125,11 @@ class Seeking:
         self.store.digests.save()
         return _adding(report, found)
 
-    def _look(self, couple: Couple, step: str) -> Layers:
-        """Compare on the first evaluation samples; kept by what decides the result."""
+    def _look(self, couple: Couple, step: str, takes: str) -> Layers:
+        """Compare on the first evaluation samples; kept by what decides the result.
+
+        What it `takes` is said before it begins.
+        """
         store, recipe = self.store, self.recipe
         unlike = incomparable(couple.floats, couple.child)
         if unlike is not None:
@@ -128,6 +142,7 @@ class Seeking:
         if known is not None:
             self.observer.cached(step)
             return Layers.model_validate(known.record)
+        self.observer.warned(step, takes)
         self.observer.started(step)
         began = time.monotonic()
         found = layers.compare(
@@ -174,7 +189,7 @@ def _recipe(report: Report, place: Path, overrides: Sequence[str]) -> Recipe:
     path = Path(report.recipe.path)
     if not path.is_file():
         raise UsageError(
-            f"the recipe of this report is gone: {path}",
+            f"the recipe of this report is gone: {shown(path)}",
             place=str(place),
             hint="build again; layers are compared on the data that the recipe names",
         )

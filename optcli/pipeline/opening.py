@@ -9,6 +9,7 @@ from pathlib import Path
 from optcli import digest
 from optcli.artifact import CODE, Artifact, Format
 from optcli.errors import InputError, TrustError, UsageError
+from optcli.formats import model_files
 from optcli.inspection import Target, resolve
 from optcli.inspection.looking import size_bytes
 from optcli.pipeline import bench_step, view
@@ -18,8 +19,8 @@ from optcli.workers import confinement, run
 
 _TIMEOUT_S = 600.0
 # These files say which sizes vary, not how far.
-_UNBOUNDED = (Format.ONNX, Format.OPENVINO, Format.TORCHSCRIPT)
-_WANTED = "an .onnx, .pt2, OpenVINO .xml or TorchScript .pt file, or an artifact's folder"
+_UNBOUNDED = (Format.ONNX, Format.ORT, Format.OPENVINO, Format.TORCHSCRIPT)
+_WANTED = f"{model_files.WANTED}, or an artifact's folder"
 # Loading or running these can do anything that the person can.
 _EXECUTABLE = {
     Format.TORCH: "a network in Python",

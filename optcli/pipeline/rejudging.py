@@ -7,6 +7,7 @@ from pathlib import Path
 
 from optcli import accuracy
 from optcli.errors import UsageError
+from optcli.paths import shown
 from optcli.recipe import load
 from optcli.results import Report
 from optcli.results.outcomes import ACCURACY_VERDICTS
@@ -21,9 +22,11 @@ def rejudged(report: Report, place: Path, overrides: Sequence[str]) -> Report:
     if not any(each.strip().startswith("accuracy") for each in overrides):
         return report
     path = Path(report.recipe.path)
-    hint = f"optcli build {path} with the same --set"
+    hint = f"optcli build {shown(path)} with the same --set"
     if not path.is_file():
-        raise UsageError(f"the recipe of this report is gone: {path}", place=str(place), hint=hint)
+        raise UsageError(
+            f"the recipe of this report is gone: {shown(path)}", place=str(place), hint=hint
+        )
     settings = load(path, overrides).accuracy
     judged = {name: v.accuracy for name, v in report.variants.items() if v.accuracy is not None}
     for found in judged.values():

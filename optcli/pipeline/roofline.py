@@ -86,15 +86,25 @@ def _operations(
 
 
 def share(work: Operations, row: Latency, precision: str, machine: Roofline) -> Share | None:
-    """How near one row came to the limit; None where the machine was not measured for it."""
+    """How near one row came to the limit, with p50's interval; None where the limit is not known."""
     operations = work.per_image * row.batch_size
     moved_bytes = work.moved_bytes(row.batch_size)
     limit = roofline.limit(machine, precision, row.threads, operations, moved_bytes)
     if limit is None:
         return None
     achieved = operations / row.p50_ms.value * 1e3
-    over = achieved > limit.per_s
-    said = f"{achieved / limit.per_s:.2f} of the peak cannot be: operations are miscounted, or the peak"
+
+    def of_limit(ms: float | None) -> float | None:
+        return operations / ms * 1e3 / limit.per_s if ms and row.fit else None
+
+    flags = []
+    if achieved > limit.per_s:
+        flags.append(
+            f"{achieved / limit.per_s:.2f} of the peak cannot be: operations are miscounted, or the"
+            " peak was measured too low (optcli roofline --remeasure)"
+        )
+    if not row.fit:
+        flags.append("other work disturbed the times: on a quiet machine it comes nearer to the limit")
     return Share(
         batch_size=row.batch_size,
         precision=limit.precision,
@@ -102,7 +112,10 @@ def share(work: Operations, row: Latency, precision: str, machine: Roofline) -> 
         achieved_per_s=achieved,
         limit_per_s=limit.per_s,
         share=achieved / limit.per_s,
-        flags=(f"{said} was measured too low (optcli roofline --remeasure)",) if over else (),
+        # The slowest p50 of the interval gives the lowest share.
+        low=of_limit(row.p50_ms.high),
+        high=of_limit(row.p50_ms.low),
+        flags=tuple(flags),
     )
 
 

@@ -16,15 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optcli import data, formats, passes, sources, user_code
+from optcli import data, formats, passes, regular_files, sources, user_code
 from optcli.artifact import Artifact
 from optcli.data import DataSettings
-from optcli.errors import InputError, StepError
+from optcli.errors import InputError, StepError, StoreError
 from optcli.observer import Silent
 from optcli.passes import Job, Made, Pass, Traits
 from optcli.pipeline import check
 from optcli.sample import SampleSet
 from optcli.settings import TensorSpec
+from optcli.store.disk import plain_files
 from optcli.workers import Channel
 
 PROBE_SAMPLES = 16
@@ -51,6 +52,7 @@ def make_source(payload: dict[str, Any], channel: Channel | None) -> dict[str, A
     out = Path(payload["out"])
     source = sources.find(payload["kind"]).model_validate(payload["source"])
     written = source.write(out, inputs)
+    _plain(out)
     formats.check(source.format, out)
     facts = {"outputs": list(written.outputs), **(written.facts or {})}
     artifact = Artifact("", source.format, out, written.precision, 0, "", facts)
@@ -156,6 +158,7 @@ def configured_pass(traits: Traits, folder: Path) -> Pass:
 
 def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> Made:
     made = _told(attempt.run(source, job))
+    _plain(job.out)
     made_format = attempt.produces(source.format)
     try:
         formats.check(made_format, job.out)
@@ -168,6 +171,22 @@ def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> M
     child = replace(source, format=made_format, path=job.out, facts={**source.facts, **made.facts})
     checked = check.against_parent(child, source, job.inputs, probe, attempt.tolerance, job.threads)
     return Made(made.precision, {**made.facts, "checked_against_parent": checked})
+
+
+def _plain(out: Path) -> None:
+    """See that a step wrote regular files only: whoever opens a pipe waits for ever."""
+    try:
+        plain_files(out)
+    except StoreError as error:
+        path = Path(error.place)
+        raise StepError(
+            f"it wrote {path.name}, which is {_what(path)}; wanted regular files only",
+            hint="write a copy of the file instead of a link, and no pipes, sockets or devices",
+        ) from error
+
+
+def _what(path: Path) -> str:
+    return "a link" if path.is_symlink() else regular_files.kind(path.lstat().st_mode) or "a file"
 
 
 def _told(made: Any) -> Made:

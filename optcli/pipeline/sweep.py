@@ -33,7 +33,7 @@ def measure(
 ) -> dict[str, Sweep]:
     """The sweeps of all variants that were built and can run here; none where the recipe asks for none.
 
-    One that fails has no points and says why; it is not kept.
+    One that fails has no points and says why. It is not kept, nor is one with a point that is not fit.
     """
     if plan.recipe.latency.sweeping is None:
         return {}
@@ -58,8 +58,9 @@ def measure(
             observer.failed(step, error.message)
             found[variant.name] = Sweep(stopped_because=f"it failed: {error.message}")
             continue
-        with store.work(_KIND, key) as work:
-            store.put(_KIND, key, work, found[variant.name].model_dump(mode="json"), ingredients)
+        if all(point.fit for point in found[variant.name].points):
+            with store.work(_KIND, key) as work:
+                store.put(_KIND, key, work, found[variant.name].model_dump(mode="json"), ingredients)
     return found
 
 

@@ -1,4 +1,4 @@
-"""From what was built and measured to one report: statuses, verdicts, recommendation, exit code."""
+"""From what was built and measured to the report of one variant: its status and its verdicts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact
-from optcli.errors import ExitCode, OptcliError
+from optcli.errors import OptcliError
 from optcli.pipeline.execute import Done, log_of, repeat_command
 from optcli.pipeline.latency import Found, runner_options
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
@@ -70,7 +70,9 @@ def variant_report(
         runner={"name": variant.runner_name, "requested": options, **effective},
         latency=measured.rows.get(variant.name, ()),
         accuracy=judged.get(variant.name),
-        verdicts=() if problem else verdicts(variant, plan, measured, judged),
+        verdicts=()
+        if problem or variant.unmeasurable
+        else verdicts(variant, plan, measured, judged, failures),
     )
 
 
@@ -110,15 +112,25 @@ def summary(name: str, artifact: Artifact) -> ArtifactSummary:
         path=name,
         precision=artifact.precision,
         size_bytes=artifact.size_bytes,
+        digest=artifact.digest,
     )
 
 
 def verdicts(
-    variant: PlannedVariant, plan: Plan, measured: Found, judged: Mapping[str, Accuracy]
+    variant: PlannedVariant,
+    plan: Plan,
+    measured: Found,
+    judged: Mapping[str, Accuracy],
+    failures: Mapping[str, OptcliError],
 ) -> tuple[Verdict, ...]:
-    """Every verdict on a variant: accuracy, outputs, speed-up, service level."""
+    """Every verdict on a variant: accuracy, outputs, speed-up, service level.
+
+    A variant that was to be compared with the baseline, and could not be, has a verdict that blocks.
+    """
     is_baseline = variant.name == plan.baseline
     found: list[Verdict] = []
+    if variant.name not in judged and "evaluation" in plan.recipe.data:
+        found.append(accuracy.unjudged(_no_baseline(plan, failures), plan.recipe.accuracy))
     if variant.name in judged:
         found.extend(
             accuracy.verdicts(judged[variant.name], plan.recipe.accuracy, is_baseline=is_baseline)
@@ -130,25 +142,22 @@ def verdicts(
             plan.recipe.slo,
             plan.baseline,
             is_baseline=is_baseline,
-            parent=measured.over_parent.get(variant.name),
+            beside=measured.rows.get(plan.baseline, ()),
         )
     )
     return tuple(found)
 
 
-def exit_code(
-    plan: Plan, variants: Mapping[str, VariantReport], errors: Mapping[str, OptcliError]
-) -> ExitCode:
-    """The one code of the build; `errors` holds what failed, by variant or step."""
-    codes = [error.exit_code for error in errors.values()]
-    codes += [ExitCode.MISSING for variant in plan.variants if variant.missing and variant.required]
-    for variant in variants.values():
-        for verdict in variant.verdicts:
-            if verdict.blocking and verdict.outcome == "reject":
-                codes.append(ExitCode.REJECTED)
-            if verdict.blocking and verdict.outcome == "inconclusive":
-                codes.append(ExitCode.INCONCLUSIVE)
-    return ExitCode.first_of(codes)
+def _no_baseline(plan: Plan, failures: Mapping[str, OptcliError]) -> str:
+    """Why nothing could be compared with the baseline."""
+    name = plan.baseline
+    error = failures.get(name)
+    if error is not None:
+        return f"the baseline {name} could not be evaluated: {error.message}"
+    planned = next((each for each in plan.variants if each.name == name), None)
+    missing = planned and (planned.missing or planned.unmeasurable)
+    why = f": {missing[0].what}" if missing else ": its steps failed"
+    return f"the baseline {name} could not be evaluated{why}"
 
 
 def _step_summary(name: str, key: str, done: Done, store: Store) -> StepSummary:

@@ -18,7 +18,14 @@ from optcli.pipeline.layers import Couple, Seeking
 from optcli.pipeline.layers import chosen as to_look_into
 from optcli.pipeline.opening import Opened, find, open_each
 from optcli.recipe import Recipe, load
-from optcli.results import Accuracy, ArtifactSummary, RecipeSummary, Report, VariantReport
+from optcli.results import (
+    Accuracy,
+    ArtifactSummary,
+    RecipeSummary,
+    Report,
+    VariantReport,
+    Verdict,
+)
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
 from optcli.workers import confinement
@@ -35,6 +42,7 @@ def verify(
     jobs: int = 1,
     timeout_s: float = 3600.0,
     layers: str | None = None,
+    rejected: bool = True,
     store: Path | None = None,
     observer: Observer | None = None,
 ) -> Report:
@@ -43,8 +51,8 @@ def verify(
     The recipe gives inputs, `data.evaluation`, `accuracy` and `postprocess`; its model and variants are
     not looked at. `wanted` names runners: each file is judged in all of them that run it, by default in
     its format's own. A file that fails costs its row. Those that are rejected are compared with the
-    baseline layer by layer; `layers` names one, "" all. Raises `RecipeError`, `UsageError`,
-    `InputError` and `TrustError`.
+    baseline layer by layer, unless `rejected` is false; `layers` names one, "" all. Raises
+    `RecipeError`, `UsageError`, `InputError` and `TrustError`.
     """
     began = _now()
     observer = observer or Silent()
@@ -81,7 +89,7 @@ def verify(
         )
         found, failures = compare_all([subject for subject, _ in subjects.values()], baseline, around)
         judged = _report(subjects, baseline, read, found, failures, began)
-        names = to_look_into(judged, layers, "--layers")
+        names = to_look_into(judged, layers, "--layers", rejected=rejected)
         seeking = Seeking(read, kept, observer, remeasure, timeout_s)
         floats = subjects[baseline][0].artifact
         judged = seeking.into(
@@ -158,16 +166,18 @@ def _report(
     codes = [error.exit_code for error in failures.values()]
     for name, (subject, opened) in subjects.items():
         judged, problem = found.get(name), failures.get(name)
-        verdicts = (
-            accuracy.verdicts(judged, recipe.accuracy, is_baseline=name == baseline) if judged else ()
-        )
+        nothing = None if judged else f"the baseline {baseline} could not be evaluated"
+        verdicts: tuple[Verdict, ...] = ()
+        if judged:
+            verdicts = accuracy.verdicts(judged, recipe.accuracy, is_baseline=name == baseline)
+        elif nothing and not problem:
+            verdicts = (accuracy.unjudged(nothing, recipe.accuracy),)
         for verdict in verdicts:
             if verdict.blocking and verdict.outcome == "reject":
                 codes.append(ExitCode.REJECTED)
             if verdict.blocking and verdict.outcome == "inconclusive":
                 codes.append(ExitCode.INCONCLUSIVE)
         precision = (judged.precision if judged else None) or subject.artifact.precision
-        nothing = None if judged else f"the baseline {baseline} could not be evaluated"
         variants[name] = VariantReport(
             status="failed" if problem else "built" if judged else "skipped",
             reason=str(problem) if problem else nothing,

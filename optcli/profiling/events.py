@@ -45,11 +45,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class Times:
-    """Operators, the slowest first, and the milliseconds of one call in and outside of them."""
+    """Operators, the slowest first, and the milliseconds of one call in and outside of them.
+
+    What neither of the two explains of a call without a profiler is `unexplained_ms`: the three come to
+    the call. It is below zero where the profiler makes operators slower than they are.
+    """
 
     operators: tuple[OperatorTime, ...] = ()
     operators_ms: float = 0.0
     outside_ms: float = 0.0
+    unexplained_ms: float = 0.0
     notes: tuple[str, ...] = ()
 
 
@@ -58,8 +63,9 @@ def times(reading: Reading, plain_ms: Sequence[float], profiled_ms: Sequence[flo
 
     What lies outside of operators is the smaller of two estimates: wall time less operators in the
     profiled calls, which the profiler's own work makes too large; and a quick call without a profiler
-    (the lower quartile) less operators, so that waiting for a busy machine's cores is not the
-    framework's.
+    less the operators of a quick call with it (lower quartiles), so that waiting for a busy machine's
+    cores is not the framework's. Each operator has its own typical time: where every call is held up in
+    another one, as on a busy machine, none of them shows it, and it is left unexplained.
     """
     totals = [sum(event.time_us for event in call) / 1e3 for call in reading.calls]
     if not totals or not any(totals):
@@ -68,17 +74,21 @@ def times(reading: Reading, plain_ms: Sequence[float], profiled_ms: Sequence[flo
         within = [wall - inside for wall, inside in zip(profiled_ms, totals, strict=True)]
     else:
         within = [reading.typical(profiled_ms) - totals[0]]
-    inside_ms = reading.typical(totals)
-    quick_ms = sorted(plain_ms)[len(plain_ms) // 4]
-    outside_ms = max(0.0, min(reading.typical(within), quick_ms - inside_ms))
+    outside_ms = max(0.0, min(reading.typical(within), _quick(plain_ms) - _quick(totals)))
     found = _operators(reading)
     summed_ms = sum(each.time_ms for each in found)
-    whole_ms = summed_ms + outside_ms
+    wall_ms = median(plain_ms)
+    whole_ms = max(wall_ms, summed_ms + outside_ms)
     operators = tuple(
         each.model_copy(update={"share": each.time_ms / whole_ms})
         for each in sorted(found, key=lambda each: -each.time_ms)
     )
-    return Times(operators, summed_ms, outside_ms)
+    return Times(operators, summed_ms, outside_ms, wall_ms - summed_ms - outside_ms)
+
+
+def _quick(values: Sequence[float]) -> float:
+    """The lower quartile: a call that little held up."""
+    return sorted(values)[len(values) // 4]
 
 
 def _operators(reading: Reading) -> list[OperatorTime]:

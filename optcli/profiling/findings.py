@@ -3,6 +3,7 @@
 Thresholds say from which share of the time on something is worth a sentence; they are choices:
 
     overhead    15 %   of compute lies outside of operators: the framework, its calls, kernel launches
+    unexplained 15 %   of compute is in no operator's usual time and not between operators
     quantize     5 %   in QuantizeLinear and DequantizeLinear that no integer operator has absorbed
     reformat     5 %   in changing layout or type: Reorder, Transpose, Cast, Convert, copies
     copies      15 %   of a call is spent copying inputs in and outputs out
@@ -20,6 +21,7 @@ from optcli.profiling.events import OPAQUE
 from optcli.profiling.record import Finding, OperatorTime, Profile
 
 OVERHEAD = 0.15
+UNEXPLAINED = 0.15
 QUANTIZE = 0.05
 REFORMAT = 0.05
 COPIES = 0.15
@@ -44,6 +46,7 @@ def findings(profile: Profile) -> tuple[Finding, ...]:
     looks: Sequence[Callable[[Profile], Finding | None]] = (
         decode_bound,
         overhead,
+        unexplained,
         unfused,
         reformat,
         copies,
@@ -83,7 +86,7 @@ def overhead(profile: Profile) -> Finding | None:
         return None
     if profile.flags and profile.statistic == "mean":
         return None
-    share = profile.outside_ms / (profile.operators_ms + profile.outside_ms)
+    share = profile.outside_ms / profile.whole_ms
     if share < OVERHEAD:
         return None
     count = sum(each.calls for each in profile.operators)
@@ -94,9 +97,25 @@ def overhead(profile: Profile) -> Finding | None:
         kind="overhead",
         share=share,
         message=f"framework overhead: {_percent(share)} of compute, {_ms(profile.outside_ms)} of"
-        f" {_ms(profile.operators_ms + profile.outside_ms)}, lies outside of the {count:.0f} operators"
+        f" {_ms(profile.whole_ms)}, lies outside of the {count:.0f} operators"
         f" ({each_us:.1f} µs for each of them){_unsure(profile)}",
         action=_COMPILE.get(name, larger) if not profile.runner.get("compile") else larger,
+    )
+
+
+def unexplained(profile: Profile) -> Finding | None:
+    """Time of a usual call that neither a usual operator nor the framework accounts for."""
+    if profile.unexplained_ms is None or profile.unexplained_ms < UNEXPLAINED * profile.whole_ms:
+        return None
+    share = profile.unexplained_ms / profile.whole_ms
+    return Finding(
+        kind="unexplained",
+        share=share,
+        message=f"unexplained: {_percent(share)} of compute, {_ms(profile.unexplained_ms)} of"
+        f" {_ms(profile.whole_ms)}, is in no operator's usual time and not between operators: calls are"
+        f" held up, each in another place, as by other work on the machine{_unsure(profile)}",
+        action="profile again when the machine is quiet; shares and milliseconds of operators hold for"
+        " calls that nothing holds up",
     )
 
 

@@ -191,6 +191,7 @@ def _found(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
         found |= {
             "operators_ms": come_to.operators_ms,
             "outside_ms": come_to.outside_ms,
+            "unexplained_ms": come_to.unexplained_ms,
             "operators": [each.model_dump() for each in come_to.operators],
         }
     return found

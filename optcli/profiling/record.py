@@ -15,7 +15,7 @@ class OperatorTime(Result):
     """One operator of the network as the runtime ran it.
 
     `time_ms` is for one call of the network, all its `calls` of this operator together; `share` is of
-    all operators and of what lies outside them. `precision` is what it computes in, None where the
+    a call's compute: `Profile.whole_ms`. `precision` is what it computes in, None where the
     profiler does not tell.
     """
 
@@ -43,7 +43,9 @@ class StageTime(Result):
 class Finding(Result):
     """One thing that matters, with its figures, and one action. `share` is of the time it speaks of."""
 
-    kind: Literal["overhead", "quantize", "reformat", "decode", "copies", "hot", "opaque"]
+    kind: Literal[
+        "overhead", "quantize", "reformat", "decode", "copies", "hot", "opaque", "unexplained"
+    ]
     share: float
     message: str
     action: str
@@ -55,8 +57,10 @@ class Profile(Result):
     `wall_ms` is the compute step without a profiler, `profiled_ms` with it, `profiler_adds` the
     difference as a share of the first (None where noise hides it); both were timed in turns.
     `operators_ms` is the sum over `operators`, `outside_ms` what lies between them: the framework and
-    its calls. Walls are medians, operators the `statistic` over `calls` profiled calls: OpenVINO gives
-    means only. `trace` is a file for chrome://tracing or Perfetto. `flags` say what to doubt.
+    its calls; `unexplained_ms` is what is left of `wall_ms`, below zero where the profiler makes
+    operators slower. Walls are medians, operators the `statistic` over `calls` profiled calls:
+    OpenVINO gives means only. `trace` is a file for chrome://tracing or Perfetto. `flags` say what to
+    doubt.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -74,6 +78,7 @@ class Profile(Result):
     profiler_adds: float | None = None
     operators_ms: float | None = None
     outside_ms: float | None = None
+    unexplained_ms: float | None = None
     operators: tuple[OperatorTime, ...] = ()
     stages: tuple[StageTime, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -81,6 +86,11 @@ class Profile(Result):
     measured_at: str
     notes: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+
+    @property
+    def whole_ms(self) -> float:
+        """What shares are of: compute without a profiler, or operators and outside, if that is more."""
+        return max(self.wall_ms, (self.operators_ms or 0.0) + (self.outside_ms or 0.0))
 
     def stage_ms(self, *names: str) -> float | None:
         """The sum of some stages; None where one of them was not measured."""

@@ -51,7 +51,7 @@ def _types(profile: Profile) -> Iterator[str]:
         row[1] += each.time_ms
         row[2] += each.share
     ordered = sorted(rows.items(), key=lambda item: -item[1][1])
-    width = max(20, *(len(kind) for (kind, _), _ in ordered[:_TYPES]))
+    width = max(21, *(len(kind) for (kind, _), _ in ordered[:_TYPES]))
     yield ""
     yield f"  {'compute by type':<{width}}  {'precision':<9}  {'calls':>5}  {'ms':>9}   share"
     for (kind, precision), (calls, time_ms, share) in ordered[:_TYPES]:
@@ -61,9 +61,18 @@ def _types(profile: Profile) -> Iterator[str]:
         calls, time_ms, share = (sum(row[place] for _, row in rest) for place in range(3))
         label = f"{len(rest)} others"
         yield f"  {label:<{width}}  {'':<9}  {calls:>5.0f}  {time_ms:>9.3f}  {_share(share)}"
-    share = profile.outside_ms / (profile.operators_ms + profile.outside_ms)
-    label = "outside of operators"
-    yield f"  {label:<{width}}  {'':<9}  {'':>5}  {profile.outside_ms:>9.3f}  {_share(share)}"
+    for label, rest_ms in _rest(profile):
+        of = "" if rest_ms < 0 else _share(rest_ms / profile.whole_ms)
+        yield f"  {label:<{width}}  {'':<9}  {'':>5}  {rest_ms:>9.3f}  {of}".rstrip()
+
+
+def _rest(profile: Profile) -> Iterator[tuple[str, float]]:
+    """What is not in operators, and the sum: compute as it is timed without a profiler."""
+    yield "outside of operators", profile.outside_ms or 0.0
+    if profile.unexplained_ms is not None:
+        slower = profile.unexplained_ms < 0
+        yield "added by the profiler" if slower else "unexplained", profile.unexplained_ms
+        yield "compute", profile.wall_ms
 
 
 def _operators(profile: Profile, top: int) -> Iterator[str]:

@@ -21,11 +21,13 @@ class Extending:
     """Reads a recipe and what it extends. Paths come out relative to the recipe's own folder.
 
     `complete` is false once a file could not be read: what is missing then is not the recipe's fault.
+    `read_from` are the files that were read.
     """
 
     def __init__(self, environment: Mapping[str, str], problems: Problems) -> None:
         self._environment, self._problems = environment, problems
         self._files = 0
+        self.read_from: list[Path] = []
         self.complete = True
 
     def read(
@@ -35,6 +37,7 @@ class Extending:
         before = len(self._problems)
         own = read(path, shown, self._problems, asked)
         self._files += 1
+        self.read_from.append(path)
         if own is None or not isinstance(own.value, dict):
             if own is not None or len(self._problems) == before:
                 self._no_mapping(own, shown)

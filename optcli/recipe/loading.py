@@ -43,6 +43,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         if overrides:
             node = _environment(node, problems)
         recipe = _checked(node, path, problems)
+        if recipe is not None:
+            recipe = recipe.model_copy(update={"read_from": tuple(extending.read_from)})
     if recipe is None or len(problems):
         raise RecipeError(problems.in_order())
     return recipe

@@ -1,8 +1,8 @@
 """Truth values and quoted numbers where a number is wanted: pydantic takes true for 1 and "2" for 2.
 
-Its strict mode sees that as well, but not inside a model that looks at its data before they are checked,
-and to it a literal 1 is equal to true. So the data are checked once more with each such value replaced
-by something that only the field it was meant for complains about in the right words.
+Its strict mode sees that as well, but not inside a model that looks at its data before they are
+checked, and to it a literal 1 is equal to true. So the data are checked once more with each such value
+replaced by something that only the field it was meant for complains about in the right words.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Recipe(Header):
 
     `variants` holds those that the matrix writes as well, and has at least one. Paths in all
     settings are as written, relative to `folder`. `digest` is over all that was checked, wherever
-    the file lies.
+    the file lies. `read_from` are the recipe files that it was read from, its own first.
     """
 
     model: ModelSettings
@@ -119,18 +119,18 @@ class Recipe(Header):
     path: Path
     folder: Path
     digest: str = ""
+    read_from: tuple[Path, ...] = ()
 
 
 # What a recipe file may say at the top, in the order of the documentation.
-KEYS = tuple(name for name in Recipe.model_fields if name not in ("path", "folder", "digest"))
+_NOT_WRITTEN = ("path", "folder", "digest", "read_from")
+KEYS = tuple(name for name in Recipe.model_fields if name not in _NOT_WRITTEN)
 REQUIRED = ("version", "name", "model", "inputs", "variants")
 
 
 def digest_of(recipe: Recipe) -> str:
     """Digest over the checked content, not over where the file lies or how it was written."""
-    content = recipe.model_dump(
-        mode="json", exclude={"path", "folder", "digest", "extends", "matrix", "plugins"}
-    )
+    content = recipe.model_dump(mode="json", exclude={*_NOT_WRITTEN, "extends", "matrix", "plugins"})
     for variant in content["variants"].values():
         variant.pop("extends")
         if variant["runner"]:

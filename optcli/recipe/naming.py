@@ -6,10 +6,11 @@ import re
 from collections.abc import Collection
 
 # What the folder of a recipe's results holds beside its variants, in small letters.
-TAKEN = frozenset(
-    ("report.json", "report.md", "report.html", "samples.npz", "artifact.json")
-    + ("logs", "gate", "profiles")
-)
+TAKEN = frozenset(("report.json", "report.md", "report.html", "samples.npz", "artifact.json")) | {
+    "logs",
+    "gate",
+    "profiles",
+}
 # What the folder of all results holds beside those of recipes.
 TAKEN_BY_RECIPES = frozenset(("baselines",))
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.report import layers_text, wording
+from optcli.report import classes, layers_text, wording
 from optcli.results import Accuracy, Report, VariantReport
 from optcli.results.outcomes import ACCURACY_VERDICTS
 
 
-def accuracy_text(report: Report) -> str:
-    """One paragraph a variant: metric, change with interval, further figures, both policies, advice."""
+def accuracy_text(report: Report, *, per_class: bool = False) -> str:
+    """One paragraph a variant: metric, change with interval, further figures, both policies, advice.
+
+    `per_class` adds the metric of every class, where it has one.
+    """
     blocks = [
-        "\n".join(_lines(name, variant, report.baseline))
+        "\n".join(_lines(name, variant, report.baseline, per_class))
         for name, variant in report.variants.items()
         if variant.accuracy is not None
     ]
@@ -24,14 +27,17 @@ def accuracy_text(report: Report) -> str:
     return "\n\n".join([*blocks, *missing]) + "\n"
 
 
-def _lines(name: str, variant: VariantReport, baseline: str) -> Iterator[str]:
+def _lines(name: str, variant: VariantReport, baseline: str, per_class: bool) -> Iterator[str]:
     accuracy = variant.accuracy
     assert accuracy is not None
     runner = variant.runner or {}
     isa = f", {accuracy.isa}" if accuracy.isa else ""
     yield f"{name}  ({runner.get('name', '')}, {runner.get('precision', '')}{isa})"
     if accuracy.metric is not None:
-        yield f"  {accuracy.metric} {wording.percent(accuracy.value)} on {accuracy.samples} samples"
+        different = accuracy.samples if accuracy.distinct is None else accuracy.distinct
+        repeated = f", {different} of them different" if different < accuracy.samples else ""
+        value = wording.percent(accuracy.value)
+        yield f"  {accuracy.metric} {value} on {accuracy.samples} samples{repeated}"
     if name != baseline:
         yield from _against(accuracy, baseline)
     else:
@@ -43,8 +49,21 @@ def _lines(name: str, variant: VariantReport, baseline: str) -> Iterator[str]:
             continue
         named = verdict.name in ("accuracy", "outputs")
         yield f"  {verdict.outcome}: {'' if named else f'{verdict.name}: '}{verdict.reason}"
+    if per_class:
+        yield from _classes(accuracy)
     if variant.layers is not None:
         yield from (f"  {line}" for line in layers_text.lines(variant.layers))
+
+
+def _classes(accuracy: Accuracy) -> Iterator[str]:
+    """A table of the classes, columns aligned."""
+    found = [classes.HEADS, *classes.rows(accuracy)]
+    if len(found) == 1:
+        yield f"  {accuracy.metric or 'outputs'}: no metric by class"
+        return
+    widths = [max(len(row[column]) for row in found) for column in range(len(classes.HEADS))]
+    for row in found:
+        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
 
 
 def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:
@@ -58,11 +77,11 @@ def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:
         points = _points(found.value - found.baseline)
         yield f"  {figure} {wording.percent(found.value)} ({points})"
     # One sample of a class says nothing of the class.
-    classes = [each for each in accuracy.classes if each.samples > 1]
-    if classes:
+    several = [each for each in accuracy.classes if each.samples > 1]
+    if several:
         changed = [
             f"{each.label} ({each.regressed} lost, {each.improved} gained of {each.samples})"
-            for each in classes
+            for each in several
         ]
         yield f"  classes that changed most: {', '.join(changed)}"
     if accuracy.output_error is not None:

@@ -63,20 +63,27 @@ def _latency(row: Latency | None) -> Cells:
     for name in ("mean_ms", "throughput_per_s"):
         found[name] = getattr(row, name, None)
     found |= _estimate("speedup", row.speedup if row else None)
+    for name in ("over_fp32", "over_parent"):
+        against = getattr(row, name, None)
+        found |= {f"{name}_variant": against.variant if against else None}
+        found |= _estimate(f"speedup_{name}", against.speedup if against else None)
     rest = ("cpu_ms", "import_ms", "load_ms", "first_ms", "peak_memory_bytes", "measured_at")
     found |= {name: getattr(row, name, None) for name in rest}
-    return {**found, "flags": "; ".join(row.flags) if row else None}
+    return {**found, "fit": row.fit if row else None, "flags": "; ".join(row.flags) if row else None}
 
 
 def _limits(variant: VariantReport, row: Latency | None) -> Cells:
     """Of one call: operations, bytes at least, and the share of the machine's peak."""
-    names = ("operations", "moved_bytes", "share_of_peak", "bound_by")
+    names = (
+        *("operations", "moved_bytes", "share_of_peak", "bound_by"),
+        *("share_of_peak_low", "share_of_peak_high"),
+    )
     work = variant.operations
     if work is None or row is None or row.region == "device":
         return dict.fromkeys(names)
     share = next((each for each in work.shares if each.batch_size == row.batch_size), None)
     size = row.batch_size
-    found = (share.share, share.bound) if share else (None, None)
+    found = (share.share, share.bound, share.low, share.high) if share else (None,) * 4
     return dict(zip(names, (work.per_image * size, work.moved_bytes(size), *found), strict=True))
 
 

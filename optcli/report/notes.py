@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from optcli.paths import shown
 from optcli.report import engines, later, wording
+from optcli.report.rows import fastest_fp32
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
 
@@ -15,7 +17,7 @@ class Notes:
     """Lines by kind; `missing` names failed and skipped variants with their reasons.
 
     `engines` say what they compute in, `later` is what was found since the build: where the error
-    starts, repairs.
+    starts, repairs. `ending` says which exit code the build had, and why.
     """
 
     reasons: list[str] = field(default_factory=list)
@@ -24,6 +26,7 @@ class Notes:
     engines: list[str] = field(default_factory=list)
     later: list[str] = field(default_factory=list)
     recommendation: str = ""
+    ending: str = ""
     footer: list[str] = field(default_factory=list)
 
 
@@ -36,11 +39,19 @@ def notes(report: Report) -> Notes:
         engines=list(engines.lines(report)),
         later=list(later.lines(report)),
         recommendation=report.recommendation,
+        ending=ending(report),
         footer=_footer(report),
     )
 
 
+def ending(report: Report) -> str:
+    """`exit 0: onnx-int8 is accepted and recommended`; empty where the report says no reason."""
+    return f"exit {report.exit_code}: {report.exit_reason}" if report.exit_reason else ""
+
+
 def _reasons(report: Report) -> Iterator[str]:
+    """What was not accepted and why; several variants of one reason share a line."""
+    found: dict[str, list[str]] = {}
     for name, variant in report.variants.items():
         for each in variant.verdicts:
             # The policy that does not decide is worth a note only where it rejects.
@@ -49,13 +60,14 @@ def _reasons(report: Report) -> Iterator[str]:
                 continue
             word = {"reject": "rejected", "inconclusive": "inconclusive"}[each.outcome]
             label = f"{each.name} {word}" if each.blocking else each.name
-            yield f"{name}: {label}: {each.reason}"
+            found.setdefault(f"{label}: {each.reason}", []).append(name)
+    yield from (f"{wording.listed(names)}: {said}" for said, names in found.items())
 
 
 def _missing(report: Report) -> Iterator[str]:
     for name, variant in report.variants.items():
         if variant.status in ("failed", "skipped"):
-            log = f" (log: {variant.log})" if variant.log else ""
+            log = f" (log: {shown(variant.log)})" if variant.log else ""
             repeat = next((step.repeat for step in variant.steps if step.status == "failed"), None)
             again = f"\n  repeat it: {repeat}" if repeat else ""
             again += "".join(f"\n  checked: {text}" for text in variant.checked)
@@ -102,12 +114,13 @@ def _doubts(report: Report) -> Iterator[str]:
 _LIMITS = (
     "GOP: 10^9 operations of a call's convolutions and matrix products, two for a multiply-accumulate."
     " Of peak: how near that came, at the median, to what this machine can do at most with as many"
-    " threads, in the precision (compute) or for the bytes that must move (memory)."
+    " threads, in the precision (compute) or for the bytes that must move (memory); the brackets are"
+    " p50's, the peak is taken as it was measured."
 )
 
 
 def _miscounts(report: Report) -> Iterator[str]:
-    """Shares of the peak that cannot be."""
+    """Shares of the peak that cannot be, and those of disturbed times."""
     for name, variant in report.variants.items():
         for share in variant.operations.shares if variant.operations else ():
             yield from (f"{name} (batch {share.batch_size}): {flag}" for flag in share.flags)
@@ -149,9 +162,24 @@ def _meaning(report: Report) -> str:
     device = " Device: computing alone, by the GPU's own events." if _on_device(report) else ""
     return (
         f"A call is input copy, compute and output copy.{device}"
-        f" Brackets hold 95 % intervals over {over}; the speed-up is over {report.baseline},"
-        f" paired {one} by {one}."
+        f" Brackets hold 95 % intervals over {over}, ± is the wider half of one;"
+        f" the speed-up is over {report.baseline}, paired {one} by {one}.{_fp32(report)}"
     )
+
+
+def _fp32(report: Report) -> str:
+    """What the column beside the speed-up compares with."""
+    found = fastest_fp32(report)
+    if not found:
+        return ""
+    names = dict.fromkeys(found.values())
+    which = ", ".join(
+        f"{name} at batch size {wording.listed([str(s) for s, one in found.items() if one == name])}"
+        if len(names) > 1
+        else name
+        for name in names
+    )
+    return f" vs fp32: over the fastest that computes the unchanged network in fp32, {which}."
 
 
 def _on_device(report: Report) -> bool:

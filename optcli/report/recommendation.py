@@ -1,22 +1,45 @@
-"""Which artifact to serve, and why, in one sentence."""
+"""Which artifact to serve at each batch size, and why, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from optcli.report import wording
-from optcli.results import Accuracy, Estimate, Latency, VariantReport, Verdict
+from optcli.report.changes import intervals
+from optcli.results import (
+    Accuracy,
+    Estimate,
+    Latency,
+    Recommendation,
+    Result,
+    VariantReport,
+    Verdict,
+)
 
 _SAME_SIZE = 0.05
+AGAIN = "measure again when the machine is quiet"
+# How many times as fast the first variant is as the second at a batch size; None: took no turns.
+Ratio = Callable[[str, str, int], Estimate | None]
+
+
+class Advice(Result):
+    """What to serve: by batch size, at the first of them, and all of it in words."""
+
+    recommended: str | None
+    sentence: str
+    by_batch: dict[int, Recommendation]
 
 
 @dataclass(frozen=True)
 class _Choice:
+    """A variant that was measured at a batch size; no speed-up where one side was not fit."""
+
     name: str
     variant: VariantReport
     latency: Latency
-    speedup: Estimate
+    speedup: Estimate | None
 
     @property
     def size_bytes(self) -> int:
@@ -27,62 +50,181 @@ class _Choice:
         accuracy = self.variant.accuracy
         return accuracy.drop.value if accuracy and accuracy.drop else 0.0
 
+    @property
+    def times(self) -> float:
+        return self.speedup.value if self.speedup is not None else 0.0
 
-def recommend(variants: Mapping[str, VariantReport], baseline: str) -> tuple[str | None, str]:
-    """The variant to serve and a sentence that says why; None where nothing beats the baseline.
+    @property
+    def is_faster(self) -> bool:
+        """For certain."""
+        return self.speedup is not None and (self.speedup.low or 0) > 1
 
-    Of the variants that all blocking verdicts accept and whose speed-up interval at the first batch
-    size lies above 1, the fastest. Those whose intervals reach into the fastest one's, of the speed-up
-    and of p50 (which the baseline's noise does not widen), are as fast as can be told: of them the
-    smallest file, of about equal sizes (5 %) the most accurate.
+
+def recommend(
+    variants: Mapping[str, VariantReport],
+    baseline: str,
+    ratio: Ratio,
+    *,
+    first_only: bool = False,
+) -> Advice:
+    """The variant to serve at each batch size, and sentences that say why.
+
+    Of the variants that all blocking verdicts accept and whose speed-up interval lies above 1, those
+    that no other is surely faster than, by `ratio`: of them the smallest file, of about equal sizes
+    (5 %) the most accurate. None where nothing beats the baseline, where it was not measured, or where
+    the machine was not quiet enough to tell. With `first_only` the smallest batch size alone is asked
+    about: that of a service level.
     """
-    measured = _measured(variants, baseline)
-    allowed = [choice for choice in measured if _accepted(choice.variant)]
-    faster = [choice for choice in allowed if (choice.speedup.low or 0) > 1]
-    if baseline in variants and variants[baseline].status == "failed":
-        return None, f"Nothing can be recommended: the baseline {baseline} failed."
-    if not faster:
-        return None, _nothing(measured, allowed, variants, baseline)
-    fastest = max(faster, key=lambda choice: choice.speedup.value)
-    equals = [choice for choice in faster if choice is fastest or _equal(choice, fastest)]
-    smallest = min(choice.size_bytes for choice in equals)
-    small = [choice for choice in equals if choice.size_bytes <= smallest * (1 + _SAME_SIZE)]
-    best = min(small, key=lambda choice: (choice.drop, -choice.speedup.value))
-    others = [choice.name for choice in equals if choice is not best]
-    return best.name, _praise(best, others, fastest, variants, baseline)
+    sizes = sorted({row.batch_size for variant in variants.values() for row in variant.on_host})
+    sizes = sizes[:1] if first_only else sizes
+    reason = _no_baseline(variants, baseline)
+    if reason is not None or not sizes:
+        said = reason or _nothing_measured(variants, baseline)
+        return Advice(recommended=None, sentence=said, by_batch={})
+    found = {size: _at(variants, baseline, size, partial(_ratio, ratio, size=size)) for size in sizes}
+    return Advice(
+        recommended=found[sizes[0]].variant,
+        sentence=" ".join([found[sizes[0]].sentence, *_further(found, variants, baseline)]),
+        by_batch=found,
+    )
 
 
-def _equal(choice: _Choice, fastest: _Choice) -> bool:
-    """Whether nobody can tell which of the two is faster."""
-    if (choice.speedup.high or 0) < (fastest.speedup.low or 0):
-        return False
-    mine, best = choice.latency.p50_ms, fastest.latency.p50_ms
-    return (mine.low or mine.value) <= (best.high or best.value)
-
-
-def _measured(variants: Mapping[str, VariantReport], baseline: str) -> list[_Choice]:
-    """Variants with a speed-up at the first batch size; the baseline is not among them."""
-    sizes = [row.batch_size for variant in variants.values() for row in variant.on_host]
-    found = []
-    for name, variant in variants.items():
-        row = next((each for each in variant.on_host if each.batch_size == min(sizes)), None)
-        usable = variant.status in ("built", "cached") and name != baseline
-        if usable and row is not None and row.speedup is not None:
-            found.append(_Choice(name, variant, row, row.speedup))
-    return found
-
-
-def _accepted(variant: VariantReport) -> bool:
-    return not _objections(variant)
-
-
-def _objections(variant: VariantReport) -> list[Verdict]:
+def objections(variant: VariantReport) -> list[Verdict]:
     """What keeps a variant from being recommended; advice on speed does not."""
     return [
         each
         for each in variant.verdicts
         if each.outcome != "accept" and (each.blocking or each.name == "outputs")
     ]
+
+
+def _ratio(ratio: Ratio, one: _Choice, other: _Choice, *, size: int) -> Estimate | None:
+    """How many times as fast one is as the other: in turns, else by the baseline of each group."""
+    found = ratio(one.name, other.name, size)
+    if found is None and one.speedup is not None and other.speedup is not None:
+        return intervals.ratio(other.speedup, one.speedup)
+    return found
+
+
+def _no_baseline(variants: Mapping[str, VariantReport], baseline: str) -> str | None:
+    """Why there is nothing to compare with; None where there is."""
+    base = variants.get(baseline)
+    if base is None or base.status in ("skipped", "failed"):
+        what = (
+            "is not there" if base is None else "failed" if base.status == "failed" else "was skipped"
+        )
+        return f"Nothing can be recommended: the baseline {baseline} {what}."
+    if len(variants) == 1:
+        return f"There is only the baseline {baseline}: nothing to choose from."
+    if not base.on_host:
+        return f"Nothing can be recommended: the baseline {baseline} has no latency."
+    if against := objections(base):
+        said = f"{against[0].name}: {against[0].reason}"
+        return f"Nothing can be recommended: the baseline {baseline} is not accepted itself ({said})."
+    return None
+
+
+def _nothing_measured(variants: Mapping[str, VariantReport], baseline: str) -> str:
+    return f"Nothing can be recommended: no variant was measured beside {baseline}."
+
+
+def _at(
+    variants: Mapping[str, VariantReport],
+    baseline: str,
+    size: int,
+    ratio: Callable[[_Choice, _Choice], Estimate | None],
+) -> Recommendation:
+    """What to serve at one batch size."""
+    base = _row(variants[baseline], size)
+    measured = _measured(variants, baseline, size, base)
+    if base is None or not measured:
+        return Recommendation(variant=None, sentence=_nothing_measured(variants, baseline))
+    allowed = [choice for choice in measured if not objections(choice.variant)]
+    faster = [choice for choice in allowed if choice.is_faster]
+    told = [choice for choice in allowed if choice.speedup is not None]
+    if allowed and not told:
+        said = _withheld(allowed, base, baseline)
+        return Recommendation(variant=None, sentence=said, withheld=True)
+    if not faster:
+        said = _nothing(measured, allowed, baseline) + _not_told(allowed, None)
+        return Recommendation(variant=None, sentence=said)
+    equals = [one for one in faster if not any(_is_surely(ratio(other, one)) for other in faster)]
+    equals = equals or [max(faster, key=lambda choice: choice.times)]
+    fastest = max(equals, key=lambda choice: choice.times)
+    smallest = min(choice.size_bytes for choice in equals)
+    small = [choice for choice in equals if choice.size_bytes <= smallest * (1 + _SAME_SIZE)]
+    best = min(small, key=lambda choice: (choice.drop, -choice.times))
+    others = [choice.name for choice in equals if choice is not best]
+    said = _praise(best, others, fastest, variants, baseline) + _not_told(allowed, best)
+    return Recommendation(variant=best.name, sentence=said)
+
+
+def _is_surely(ratio: Estimate | None) -> bool:
+    """Whether the first of two is faster for certain."""
+    return ratio is not None and (ratio.low or 0) > 1
+
+
+def _row(variant: VariantReport, size: int) -> Latency | None:
+    return next((row for row in variant.on_host if row.batch_size == size), None)
+
+
+def _measured(
+    variants: Mapping[str, VariantReport], baseline: str, size: int, base: Latency | None
+) -> list[_Choice]:
+    """Variants with latency at a batch size; the baseline is not among them."""
+    found = []
+    for name, variant in variants.items():
+        row = _row(variant, size)
+        if variant.status in ("built", "cached") and name != baseline and row is not None:
+            is_fit = row.fit and base is not None and base.fit
+            found.append(_Choice(name, variant, row, row.speedup if is_fit else None))
+    return found
+
+
+def _further(
+    found: Mapping[int, Recommendation], variants: Mapping[str, VariantReport], baseline: str
+) -> list[str]:
+    """One sentence for each batch size after the first: the same, another, or nothing."""
+    first, *rest = found
+    sentences = []
+    for size in rest:
+        name = found[size].variant
+        row = _row(variants[name], size) if name is not None else None
+        if name is None or row is None or row.speedup is None:
+            either = " either" if found[first].variant is None else ""
+            why = f"nothing is recommended{either}"
+            why = f"it cannot be told now{either}" if found[size].withheld else why
+            sentences.append(f"At batch size {size} {why}.")
+            continue
+        figures = f"{_as_fast(row.speedup)} as {baseline}"
+        if name == found[first].variant:
+            sentences.append(f"At batch size {size} too: {figures}.")
+        else:
+            instead = " instead" if found[first].variant is not None else ""
+            sentences.append(f"At batch size {size} serve {name}{instead}: {figures}.")
+    return sentences
+
+
+def _withheld(allowed: Sequence[_Choice], base: Latency, baseline: str) -> str:
+    best = min(allowed, key=lambda choice: choice.latency.p50_ms.value)
+    if best.latency.p50_ms.value >= base.p50_ms.value:
+        return f"Whether anything beats {baseline} cannot be told now: {AGAIN}."
+    return f"{best.name} is the fastest here; by how much cannot be told now: {AGAIN}."
+
+
+def _not_told(allowed: Sequence[_Choice], best: _Choice | None) -> str:
+    """Those that nobody could compare although they may be faster."""
+    names = [
+        choice.name
+        for choice in allowed
+        if choice.speedup is None
+        and not choice.latency.fit
+        and (best is None or choice.latency.p50_ms.value < best.latency.p50_ms.value)
+    ]
+    if not names:
+        return ""
+    verb = "was" if len(names) == 1 else "were"
+    return f" {wording.listed(names)} {verb} disturbed and may be faster: {AGAIN}."
 
 
 def _praise(
@@ -93,10 +235,15 @@ def _praise(
     baseline: str,
 ) -> str:
     row = best.latency
+    assert best.speedup is not None
     sentence = (
         f"Serve {best.name}: {_as_fast(best.speedup)} as {baseline} at batch size {row.batch_size}"
         f" (p50 {wording.number(row.p50_ms.value)} ms)"
     )
+    float_one = row.over_fp32
+    if float_one is not None and float_one.variant not in (best.name, baseline):
+        times = wording.number(float_one.speedup.value)
+        sentence += f", {times} times as fast as {float_one.variant}, the fastest in fp32"
     base = variants[baseline].artifact if baseline in variants else None
     if base is not None and base.size_bytes and best.size_bytes:
         sentence += f", {100 * best.size_bytes / base.size_bytes:.0f} % of its size"
@@ -105,8 +252,6 @@ def _praise(
         verb = "is" if len(others) == 1 else "are"
         reason = "" if best is fastest else " and larger or less accurate"
         sentence += f" {wording.listed(others)} {verb} as fast within the intervals{reason}."
-    if any(flag.startswith("environment not fit") for flag in row.flags):
-        sentence += " The machine was too unsteady to rely on this: measure again when it is quiet."
     return sentence
 
 
@@ -123,29 +268,27 @@ def _right(accuracy: Accuracy | None, baseline: str) -> str:
     return f", {metric} {wording.percent(accuracy.value)} ({moved})"
 
 
-def _nothing(
-    measured: list[_Choice],
-    allowed: list[_Choice],
-    variants: Mapping[str, VariantReport],
-    baseline: str,
-) -> str:
-    """Why there is nothing to recommend: nothing measured, nothing allowed, or nothing faster."""
-    if not measured:
-        others = [name for name in variants if name != baseline]
-        if not others:
-            return f"There is only the baseline {baseline}: nothing to choose from."
-        return f"Nothing can be recommended: no variant was measured beside {baseline}."
-    if allowed:
-        best = max(allowed, key=lambda choice: choice.speedup.value)
+def _nothing(measured: Sequence[_Choice], allowed: Sequence[_Choice], baseline: str) -> str:
+    """Why there is nothing to recommend: nothing allowed, or nothing faster."""
+    told = [choice for choice in allowed if choice.speedup is not None]
+    if told:
+        best = max(told, key=lambda choice: choice.times)
+        assert best.speedup is not None
         sentence = f"Nothing beats {baseline} for certain: the fastest that is accepted, {best.name},"
         sentence += f" is {_as_fast(best.speedup)}."
     else:
         sentence = f"Nothing can be recommended instead of {baseline}."
-    refused = [each for each in measured if each not in allowed and (each.speedup.low or 0) > 1]
-    if refused:
-        best = max(refused, key=lambda choice: choice.speedup.value)
-        against = _objections(best.variant)[0]
+    refused = [choice for choice in measured if choice not in allowed]
+    faster = [choice for choice in refused if choice.is_faster]
+    if faster:
+        best = max(faster, key=lambda choice: choice.times)
+        assert best.speedup is not None
+        against = objections(best.variant)[0]
         sentence += f" {best.name} is {_as_fast(best.speedup)}, but {against.name}: {against.reason}."
+    elif not allowed and refused:
+        best = min(refused, key=lambda choice: choice.latency.p50_ms.value)
+        against = objections(best.variant)[0]
+        sentence += f" {best.name}: {against.name}: {against.reason}."
     return sentence
 
 

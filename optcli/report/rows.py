@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optcli.report import wording
 from optcli.results import Latency, Report, VariantReport
 
+# Instead of an interval, where the machine was not quiet enough for one to mean anything.
+DISTURBED = "disturbed"
+
 
 @dataclass(frozen=True)
 class Row:
-    """One variant at one batch size; every field is ready to be shown."""
+    """One variant at one batch size; every field is ready to be shown.
+
+    `short` has figures with their intervals in few columns: `p50`, `p95`, `p99`, `speed-up`, `fp32`.
+    """
 
     variant: str
     runtime: str
@@ -19,17 +26,23 @@ class Row:
     p50: str
     p50_interval: str
     p95: str
+    p95_interval: str
     p99: str
+    p99_interval: str
     rate: str
     speedup: str
     speedup_interval: str
+    fp32: str
+    fp32_interval: str
     accuracy: str
     change: str
     verdict: str
     outcome: str
+    short: Mapping[str, str]
     device: str = ""
     operations: str = ""
     share: str = ""
+    share_interval: str = ""
 
 
 def batch_sizes(report: Report) -> tuple[int | None, ...]:
@@ -45,6 +58,17 @@ def accuracy_label(report: Report) -> str | None:
     if metrics:
         return metrics[0].replace("top", "top-")
     return "SQNR" if any(accuracy.output_error for accuracy in judged) else None
+
+
+def fastest_fp32(report: Report) -> dict[int, str]:
+    """By batch size: the fastest variant in fp32, where it is another one than the baseline."""
+    found = {
+        row.batch_size: row.over_fp32.variant
+        for variant in report.variants.values()
+        for row in variant.on_host
+        if row.over_fp32 is not None
+    }
+    return found if any(name != report.baseline for name in found.values()) else {}
 
 
 def rows(report: Report, batch_size: int | None) -> list[Row]:
@@ -68,6 +92,8 @@ def _row(
     assert variant.artifact is not None
     runner = variant.runner or {}
     accuracy = variant.accuracy
+    fp32 = latency.over_fp32 if latency else None
+    unfit = latency is not None and not latency.fit
     if labelled:
         right = wording.percent(accuracy.value if accuracy else None)
     else:
@@ -82,19 +108,42 @@ def _row(
         precision=str(runner.get("precision") or variant.artifact.precision),
         size=wording.megabytes(variant.artifact.size_bytes),
         p50=wording.milliseconds(latency.p50_ms if latency else None),
-        p50_interval=wording.interval(latency.p50_ms if latency else None),
+        p50_interval=DISTURBED if unfit else wording.interval(latency.p50_ms if latency else None),
         p95=wording.milliseconds(latency.p95_ms if latency else None),
+        p95_interval=wording.interval(latency.p95_ms if latency and latency.fit else None),
         p99=wording.milliseconds(latency.p99_ms if latency else None),
+        p99_interval=wording.interval(latency.p99_ms if latency and latency.fit else None),
         rate=wording.number(latency.throughput_per_s) if latency else wording.NONE,
         speedup=wording.times(latency.speedup if latency else None),
         speedup_interval="" if is_baseline else wording.interval(latency.speedup if latency else None),
+        fp32=wording.times(fp32.speedup if fp32 else None),
+        fp32_interval=wording.interval(fp32.speedup) if fp32 and fp32.variant != name else "",
         accuracy=right,
         change="" if is_baseline else wording.change(accuracy),
         verdict=short,
         outcome=outcome,
+        short=_short(latency, name, is_baseline),
         device=_on_device(variant, latency),
         **_near_the_limit(variant, latency),
     )
+
+
+def _short(latency: Latency | None, name: str, is_baseline: bool) -> dict[str, str]:
+    if latency is None:
+        return dict.fromkeys(("p50", "p95", "p99", "speed-up", "fp32"), wording.NONE)
+    fp32 = latency.over_fp32
+    figures = (("p50", latency.p50_ms), ("p95", latency.p95_ms), ("p99", latency.p99_ms))
+    found = {
+        label: wording.milliseconds(each) + (wording.half_width(each) if latency.fit else "")
+        for label, each in figures
+    }
+    if not latency.fit:
+        found["p50"] += f" {DISTURBED}"
+    found["speed-up"] = wording.times(latency.speedup)
+    found["speed-up"] += "" if is_baseline else wording.half_width(latency.speedup)
+    found["fp32"] = wording.times(fp32.speedup if fp32 else None)
+    found["fp32"] += wording.half_width(fp32.speedup) if fp32 and fp32.variant != name else ""
+    return found
 
 
 def _on_device(variant: VariantReport, latency: Latency | None) -> str:
@@ -112,8 +161,12 @@ def _near_the_limit(variant: VariantReport, latency: Latency | None) -> dict[str
     operations = wording.number(work.per_image * latency.batch_size / 1e9)
     if share is None:
         return {"operations": operations, "share": wording.NONE}
-    return {"operations": operations, "share": f"{_percent(share.share)} ({share.bound})"}
+    span = ""
+    if share.low is not None and share.high is not None:
+        span = f"[{_percent(share.low)}, {_percent(share.high)}]"
+    shown = f"{_percent(share.share)} % ({share.bound})"
+    return {"operations": operations, "share": shown, "share_interval": span}
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
+    return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:.1f}"

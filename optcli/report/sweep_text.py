@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from optcli.report import wording
-from optcli.results import Report, Sweep, SweepFit
+from optcli.results import Report, Sweep, SweepFit, SweepPoint
+
+# Of the interquartile range over the median, as everywhere.
+_FLUCTUATING = 0.10
 
 
 def sweep_lines(report: Report) -> list[str]:
@@ -32,15 +35,35 @@ def sweep_markdown(report: Report) -> list[str]:
 
 
 def sentences(sweep: Sweep) -> list[str]:
-    """What a sweep says in words: the line, the budget, why it went no further, and doubts."""
+    """What a sweep says in words: the line, the budget and what it covers, why it stopped, doubts."""
     found = [] if sweep.fit is None else [_line(sweep.fit)]
     if sweep.budget is not None:
         found.append(f"budget: {sweep.budget.sentence}")
+        found.append(_covered(sweep))
     found.append(f"stopped: {sweep.stopped_because}")
-    for word in ("fluctuating", "environment not fit"):
-        at = [f"{point.batch_size}" for point in sweep.points if _flagged(point.flags, word)]
-        found += [f"{word} at batch {wording.listed(at)}"] if at else []
+    restless = [str(each.batch_size) for each in sweep.points if each.fit and _fluctuates(each)]
+    unfit = [str(each.batch_size) for each in sweep.points if not each.fit]
+    if restless:
+        found.append(f"fluctuating at batch {wording.listed(restless)}")
+    if unfit:
+        found.append(
+            f"other work disturbed batch {wording.listed(unfit)}: it decides nothing, and the line is"
+            " drawn without it"
+        )
     return found
+
+
+def _fluctuates(point: SweepPoint) -> bool:
+    return point.spread is not None and point.spread > _FLUCTUATING
+
+
+def _covered(sweep: Sweep) -> str:
+    """What the upper bound of p99 stands for, and what it does not."""
+    return (
+        f"the bound is the upper end of p99's 95 % interval over {sweep.launches} launches, of calls"
+        " one after the other in one process alone on this machine; waiting in a queue, other work"
+        " beside it and other machines are not in it"
+    )
 
 
 _HEADINGS = ("batch", "p50 ms", "[95 %]", "p99 ms", "[95 %]", "images/s", "calls")
@@ -55,10 +78,6 @@ def _block(name: str, sweep: Sweep) -> Iterator[str]:
             yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
     for sentence in sentences(sweep):
         yield f"  {sentence}"
-
-
-def _flagged(flags: Sequence[str], word: str) -> bool:
-    return any(flag.startswith(word) for flag in flags)
 
 
 def _cells(sweep: Sweep) -> list[tuple[str, ...]]:

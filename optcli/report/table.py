@@ -1,12 +1,13 @@
-"""The report as a table for the terminal, in the widest of three layouts that fits."""
+"""The report as a table for the terminal, in the widest of four layouts that fits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optcli.report.notes import notes
-from optcli.report.rows import Row, accuracy_label, batch_sizes, rows
+from optcli.report.rows import Row, accuracy_label, batch_sizes, fastest_fp32, rows
 from optcli.report.sweep_text import sweep_lines
 from optcli.results import Report
 
@@ -78,6 +79,8 @@ class _Report:
             yield Text(found.recommendation, style="bold")
             yield Text()
         yield from (Text(line, style="dim") for line in found.footer)
+        if found.ending:
+            yield from (Text(), Text(found.ending, style="bold"))
 
 
 def _sections(report: Report, console: Console, options: ConsoleOptions) -> list[tuple[str, Table]]:
@@ -88,12 +91,16 @@ def _sections(report: Report, console: Console, options: ConsoleOptions) -> list
     found = {size: rows(report, size) for size in sizes}
     label = accuracy_label(report)
     unbounded = options.update(max_width=_UNBOUNDED)
+    fp32 = bool(fastest_fp32(report))
     made: list[tuple[str, Table]] = []
-    for layout in (_one_line, _two_lines, _three_lines):
+    layouts: Sequence[Layout] = (_one_line, _two_lines, _three_lines, _narrow)
+    for layout in layouts:
         made = [
             (
                 f"{report.recipe.name}, batch size {size}" if size else report.recipe.name,
-                _table(_with_more(layout(label, size == sizes[0]), found[size]), found[size]),
+                _table(
+                    _with_more(layout(_Shown(label, size == sizes[0], fp32)), found[size]), found[size]
+                ),
             )
             for size in sizes
             if found[size]
@@ -135,53 +142,117 @@ def _cell(heading: str, lines: Sequence[str], row: Row) -> Text:
     return cell
 
 
-def _one_line(accuracy: str | None, with_verdict: bool) -> list[Column]:
+@dataclass(frozen=True)
+class _Shown:
+    """What a table has besides the latency; the accuracy's column is called `accuracy`."""
+
+    accuracy: str | None
+    with_verdict: bool
+    with_fp32: bool
+
+
+Layout = Callable[[_Shown], list[Column]]
+
+
+def _one_line(shown: _Shown) -> list[Column]:
     columns: list[Column] = [
         ("variant", lambda row: [row.variant]),
         ("runtime", lambda row: [row.runtime]),
         ("precision", lambda row: [row.precision]),
         ("size", lambda row: [row.size]),
-        ("p50 ms", lambda row: [_joined(row.p50, row.p50_interval)]),
-        ("p95 ms", lambda row: [row.p95]),
-        ("p99 ms", lambda row: [row.p99]),
+        ("p50 ms", lambda row: [_p50(row)]),
+        ("p95 ms", lambda row: [row.short["p95"]]),
+        ("p99 ms", lambda row: [row.short["p99"]]),
         ("images/s", lambda row: [row.rate]),
-        ("speed-up", lambda row: [_joined(row.speedup, row.speedup_interval)]),
+        ("speed-up", lambda row: [_speedup(row)]),
     ]
-    if with_verdict and accuracy:
-        columns.append((accuracy, lambda row: [row.accuracy]))
-        if accuracy != "SQNR":
+    if shown.with_fp32:
+        columns.append((_FP32, lambda row: [_fp32(row)]))
+    if shown.with_verdict and shown.accuracy:
+        columns.append((shown.accuracy, lambda row: [row.accuracy]))
+        if shown.accuracy != "SQNR":
             columns.append(("change", lambda row: [row.change]))
-    return columns + _verdict(with_verdict)
+    return columns + _verdict(shown)
 
 
-def _two_lines(accuracy: str | None, with_verdict: bool) -> list[Column]:
+def _two_lines(shown: _Shown) -> list[Column]:
     columns: list[Column] = [
         ("variant\nruntime", lambda row: [row.variant, row.runtime]),
         ("precision\nsize", lambda row: [row.precision, row.size]),
-        ("p50 ms\np95, p99", lambda row: [_joined(row.p50, row.p50_interval), f"{row.p95}, {row.p99}"]),
-        ("speed-up\nimages/s", lambda row: [_joined(row.speedup, row.speedup_interval), row.rate]),
     ]
-    return columns + _accuracy(accuracy, with_verdict) + _verdict(with_verdict)
+    if shown.with_fp32:
+        columns += [
+            ("p50 ms\nimages/s", lambda row: [_p50(row), row.rate]),
+            ("p95 ms\np99 ms", lambda row: [_p95(row), _p99(row)]),
+            (f"speed-up\n{_FP32}", lambda row: [_speedup(row), _fp32(row)]),
+        ]
+    else:
+        columns += [
+            ("p50 ms", lambda row: [_p50(row)]),
+            ("p95 ms\np99 ms", lambda row: [_p95(row), _p99(row)]),
+            ("speed-up\nimages/s", lambda row: [_speedup(row), row.rate]),
+        ]
+    return columns + _accuracy(shown) + _verdict(shown)
 
 
-def _three_lines(accuracy: str | None, with_verdict: bool) -> list[Column]:
+def _three_lines(shown: _Shown) -> list[Column]:
     columns: list[Column] = [
-        (
-            "variant\nruntime\nprecision, size",
-            lambda row: [row.variant, row.runtime, f"{row.precision}, {row.size}"],
-        ),
-        ("p50 ms\n[95 %]\np95, p99", lambda row: [row.p50, row.p50_interval, f"{row.p95}, {row.p99}"]),
-        ("speed-up\n[95 %]\nimages/s", lambda row: [row.speedup, row.speedup_interval, row.rate]),
+        (_NAMES, lambda row: [row.variant, row.runtime, f"{row.precision}, {row.size}"]),
+        ("p50 ms\np95\np99", lambda row: [_p50(row), _p95(row), _p99(row)]),
     ]
-    return columns + _accuracy(accuracy, with_verdict) + _verdict(with_verdict)
+    if shown.with_fp32:
+        heading = f"speed-up\n{_FP32}\nimages/s"
+        columns.append((heading, lambda row: [_speedup(row), _fp32(row), row.rate]))
+    else:
+        columns.append(("speed-up\nimages/s", lambda row: [_speedup(row), row.rate]))
+    return columns + _accuracy(shown) + _verdict(shown)
+
+
+def _narrow(shown: _Shown) -> list[Column]:
+    """Intervals in short: the wider half of each, in percent of the value."""
+    columns: list[Column] = [
+        (_NAMES, lambda row: [row.variant, row.runtime, f"{row.precision}, {row.size}"]),
+        ("p50 ms ±95 %\np95\np99", lambda row: [row.short[name] for name in ("p50", "p95", "p99")]),
+    ]
+    if shown.with_fp32:
+        heading = f"speed-up\n{_FP32}\nimages/s"
+        columns.append((heading, lambda row: [row.short["speed-up"], row.short["fp32"], row.rate]))
+    else:
+        columns.append(("speed-up\nimages/s", lambda row: [row.short["speed-up"], row.rate]))
+    return columns + _accuracy(shown) + _verdict(shown)
+
+
+_NAMES = "variant\nruntime\nprecision, size"
+_FP32 = "vs fp32"
+
+
+def _p50(row: Row) -> str:
+    return _joined(row.p50, row.p50_interval)
+
+
+def _p95(row: Row) -> str:
+    return _joined(row.p95, row.p95_interval)
+
+
+def _p99(row: Row) -> str:
+    return _joined(row.p99, row.p99_interval)
+
+
+def _speedup(row: Row) -> str:
+    return _joined(row.speedup, row.speedup_interval)
+
+
+def _fp32(row: Row) -> str:
+    return _joined(row.fp32, row.fp32_interval)
 
 
 def _with_more(columns: list[Column], found: Sequence[Row]) -> list[Column]:
-    """What only some reports have, behind the speed-up.
+    """What only some reports have, behind the speed-ups.
 
     The time on a GPU; operations and the share of the machine's peak.
     """
-    after = next(i for i, (heading, _) in enumerate(columns) if heading.startswith("speed-up")) + 1
+    speeds = ("speed-up", _FP32)
+    after = max(i for i, (heading, _) in enumerate(columns) if heading.startswith(speeds)) + 1
     added: list[Column] = []
     one_line = all("\n" not in heading for heading, _ in columns)
     if any(row.device for row in found):
@@ -189,23 +260,28 @@ def _with_more(columns: list[Column], found: Sequence[Row]) -> list[Column]:
     if any(row.operations for row in found):
         limits: list[Column] = [
             ("GOP", lambda row: [row.operations]),
-            ("of peak", lambda row: [row.share]),
+            ("of peak", lambda row: [_joined(row.share, row.share_interval)]),
         ]
-        added += limits if one_line else [("GOP\nof peak", lambda row: [row.operations, row.share])]
+        both: Column = (
+            "GOP\nof peak",
+            lambda row: [row.operations, row.share, *filter(None, [row.share_interval])],
+        )
+        added += limits if one_line else [both]
     return [*columns[:after], *added, *columns[after:]]
 
 
-def _accuracy(label: str | None, wanted: bool) -> list[Column]:
-    if not wanted or label is None:
+def _accuracy(shown: _Shown) -> list[Column]:
+    label = shown.accuracy
+    if not shown.with_verdict or label is None:
         return []
     if label == "SQNR":
         return [(label, lambda row: [row.accuracy])]
     return [(f"{label}\nchange", lambda row: [row.accuracy, row.change])]
 
 
-def _verdict(wanted: bool) -> list[Column]:
+def _verdict(shown: _Shown) -> list[Column]:
     """Accuracy and verdict are the same at every batch size: they stand in the first table only."""
-    return [("verdict", lambda row: [row.verdict])] if wanted else []
+    return [("verdict", lambda row: [row.verdict])] if shown.with_verdict else []
 
 
 def _joined(value: str, interval: str) -> str:

@@ -37,12 +37,25 @@ def text(trends: Sequence[Trend]) -> str:
             str(len(each.entries)),
             _figure(each.entries[-1].value, each.unit),
             spark([entry.value for entry in each.entries]),
-            "; ".join(_step(each, step) for step in each.steps) or "no",
+            _changed(each),
         )
     stream = io.StringIO()
     Console(file=stream, width=10_000, color_system=None, highlight=False).print(made)
     lines = [line.rstrip() for line in stream.getvalue().splitlines()]
     return "\n".join([*lines, "", _HUMBLE]) + "\n"
+
+
+def _changed(trend: Trend) -> str:
+    """Where it changed and stayed so; what cannot be told yet is no "no"."""
+    if not trend.enough:
+        runs = f"{len(trend.entries)} of {trend.fewest} runs"
+        change = "" if trend.change is None else f": {100 * trend.change:+.1f} % since the first"
+        return f"cannot tell yet, {runs}{change}"
+    found = "; ".join(_step(trend, step) for step in trend.steps)
+    if trend.latest is None:
+        return found or "no"
+    last = f"cannot tell yet: the last run {100 * trend.latest:+.1f} %"
+    return f"{found}; {last}" if found else last
 
 
 _HUMBLE = "Measured at different times: this informs, and decides nothing. Machines are kept apart."
@@ -68,11 +81,9 @@ def page(trends: Sequence[Trend]) -> str:
 
 
 def _section(trend: Trend) -> Markup:
-    steps = "; ".join(_step(trend, step) for step in trend.steps)
     count = len(trend.entries)
-    lead = f"{count} run{'s' if count > 1 else ''} on machine {trend.machine[:8]}, " + (
-        f"changed {steps}" if steps else "no change that stayed"
-    )
+    changed = _changed(trend)
+    lead = f"{count} run{'s' if count > 1 else ''} on machine {trend.machine[:8]}; changed: {changed}"
     return section(
         f"{trend.recipe}: {trend.name}",
         lead,

@@ -38,6 +38,14 @@ def interval(estimate: Estimate | None) -> str:
     return f"[{number(estimate.low)}, {number(estimate.high)}]"
 
 
+def half_width(estimate: Estimate | None) -> str:
+    """` ±11 %`: the wider half of the interval as a share of the value; nothing where there is none."""
+    if estimate is None or estimate.low is None or estimate.high is None or not estimate.value:
+        return ""
+    reach = max(estimate.high - estimate.value, estimate.value - estimate.low) / abs(estimate.value)
+    return f" ±{100 * reach:.0f} %" if reach >= 0.01 else f" ±{100 * reach:.1f} %"
+
+
 def times(estimate: Estimate | None) -> str:
     """How many times as fast: `2.31x`."""
     return NONE if estimate is None else f"{number(estimate.value)}x"
@@ -97,11 +105,19 @@ def verdict(variant: VariantReport, is_baseline: bool) -> tuple[str, str]:
     ]
     for each in sorted(advice, key=lambda each: (each.name != "outputs", each.outcome != "reject")):
         return _advice(each), "inconclusive"
-    return ("baseline" if is_baseline else "accept"), "accept"
+    return ("baseline" if is_baseline else f"accept{_over_parent(variant)}"), "accept"
+
+
+def _over_parent(variant: VariantReport) -> str:
+    """`, 2.43x over onnx`: what was gained over the variant that it goes on from."""
+    found = next((each for each in variant.verdicts if each.over is not None), None)
+    if found is None or found.actual is None:
+        return ""
+    return f", {number(found.actual)}x over {found.over}"
 
 
 def _advice(advice: Verdict) -> str:
-    over = advice.name.partition(" over ")[2]
+    over = advice.over
     if advice.name == "outputs":
         return "outputs far off"
     if not advice.name.startswith("speed-up"):

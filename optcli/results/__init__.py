@@ -9,19 +9,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from optcli.errors import first_line
 from optcli.results.layers import Layers
-from optcli.results.outcomes import Accuracy, Estimate, Outcome, OutputError, Result, Verdict
+from optcli.results.outcomes import (
+    Accuracy,
+    Against,
+    Estimate,
+    Outcome,
+    OutputError,
+    Result,
+    Verdict,
+)
+from optcli.results.reading import record_of
 from optcli.results.repair import Repair
 
 __all__ = [
     "SCHEMA",
     "Accuracy",
+    "Against",
     "Estimate",
     "Latency",
     "Outcome",
     "OutputError",
+    "Recommendation",
     "Report",
     "Result",
     "VariantReport",
@@ -49,7 +61,9 @@ class Latency(Result):
     median, without what different inputs explain; `waited` the share of the time in which a thread of
     it was ready to run and had no processor. `measured_at` is ISO 8601 with its offset. `fit` says
     whether the machine was quiet enough for this row to decide anything: a row that is not fit has no
-    speed-up, and neither has any row that would be compared with it.
+    speed-up, and neither has any row that would be compared with it. `over_parent` is the speed-up over
+    the variant that this one goes on from, `over_fp32` that over the fastest one that computes the
+    unchanged network in fp32; None where nothing was measured beside it, or one side was not fit.
     """
 
     batch_size: int
@@ -63,6 +77,8 @@ class Latency(Result):
     mean_ms: float
     throughput_per_s: float
     speedup: Estimate | None = None
+    over_parent: Against | None = None
+    over_fp32: Against | None = None
     cpu_ms: float | None = None
     import_ms: float | None = None
     load_ms: float | None = None
@@ -82,7 +98,8 @@ class Latency(Result):
 class SweepPoint(Result):
     """Latency at one batch size of a sweep; `samples` counts the timed calls of all launches.
 
-    `p99_ms` is None where there are too few of them, with a flag that says so.
+    `p99_ms` is None where there are too few of them, with a flag that says so. `spread` is the
+    interquartile range over the median; a point that is not `fit` decides nothing.
     """
 
     batch_size: int
@@ -91,6 +108,7 @@ class SweepPoint(Result):
     throughput_per_s: float
     samples: int
     peak_memory_bytes: int | None = None
+    spread: float | None = None
     fit: bool = True
     flags: tuple[str, ...] = ()
 
@@ -139,6 +157,7 @@ class Share(Result):
     `achieved_per_s` and `limit_per_s` are operations a second, at the median. The limit is the peak of
     `precision` with as many threads, or what memory allows, whichever `bound` names. `share` is their
     ratio; over 1 it is no success but a miscount, or a peak measured too low, and `flags` say so.
+    `low` and `high` are the share at the ends of p50's interval; the limit is taken as it was measured.
     """
 
     batch_size: int
@@ -147,6 +166,8 @@ class Share(Result):
     achieved_per_s: float
     limit_per_s: float
     share: float
+    low: float | None = None
+    high: float | None = None
     flags: tuple[str, ...] = ()
 
 
@@ -170,13 +191,17 @@ class Operations(Result):
 
 
 class ArtifactSummary(Result):
-    """Where an artifact lies and how large it is. `path` is relative to the report's folder."""
+    """Where an artifact lies and how large it is. `path` is relative to the report's folder.
+
+    `digest` is over the content of its files: two keys can have made the same files.
+    """
 
     key: str
     format: str
     path: str
     precision: str
     size_bytes: int
+    digest: str | None = None
 
 
 class StepSummary(Result):
@@ -238,10 +263,25 @@ class RecipeSummary(Result):
     digest: str
 
 
+class Recommendation(Result):
+    """What to serve at one batch size, in words; `variant` is None where nothing can be recommended.
+
+    `withheld` says that the machine was not quiet enough to tell.
+    """
+
+    variant: str | None
+    sentence: str
+    withheld: bool = False
+
+
 class Report(Result):
     """One build of one recipe. See `VariantReport` for the parts.
 
-    `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`, `accuracy`.
+    `recommendations` are by batch size: all that were measured, with a service level its own alone.
+    `recommended` is that of the first, `recommendation` says all of them in words. `exit_reason` is why
+    the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`,
+    `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate compares with;
+    None in older reports.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -250,11 +290,14 @@ class Report(Result):
     baseline: str
     recommended: str | None
     recommendation: str
+    recommendations: dict[int, Recommendation] = Field(default_factory=dict)
     started: str
     finished: str
     exit_code: int
+    exit_reason: str = ""
     protocol: dict[str, Any] = Field(default_factory=dict)
     took_s: dict[str, float] = Field(default_factory=dict)
+    judged_by: dict[str, Any] | None = None
     variants: dict[str, VariantReport]
 
     def to_json(self) -> str:
@@ -267,7 +310,7 @@ class Report(Result):
         from optcli.errors import UsageError
 
         try:
-            report = Report.model_validate_json(path.read_bytes())
+            report = Report.model_validate(record_of(path))
         except FileNotFoundError as error:
             raise UsageError(
                 "there is no report here yet",
@@ -275,8 +318,9 @@ class Report(Result):
                 hint="run `optcli build RECIPE` first",
             ) from error
         except (OSError, ValueError) as error:
+            said = getattr(error, "strerror", None) or _first_wrong(error)
             raise UsageError(
-                f"this is not a readable report: {str(error).splitlines()[0]}",
+                f"this is not a readable report: {said}",
                 place=str(path),
                 hint="run `optcli build RECIPE` to write it again",
             ) from error
@@ -287,3 +331,12 @@ class Report(Result):
                 hint="use the optcli that wrote it, or build again",
             )
         return report
+
+
+def _first_wrong(error: Exception) -> str:
+    """What is wrong first, and where: what pydantic says spans lines and quotes whole values."""
+    if not isinstance(error, ValidationError):
+        return first_line(error)[:300]
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place[:200]}: {first['msg'][:200]}"

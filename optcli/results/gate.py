@@ -15,6 +15,51 @@ SCHEMA = 1
 
 Metric = Literal["p50", "p95", "p99", "size", "memory", "accuracy", "outputs", "slo"]
 Unit = Literal["ms", "bytes", "fraction"]
+# Parts of what a candidate is judged by; whoever runs the gate may declare a change of each.
+ChangeKind = Literal[
+    "evaluation",
+    "preparation",
+    "postprocess",
+    "metric",
+    "code",
+    "bar",
+    "rule",
+    "threads",
+    "runner",
+    "variants",
+    "inputs",
+    "libraries",
+    "untracked-model",
+    "untracked-data",
+    "terms",
+]
+# Why a file is the same on both sides of a comparison with a commit, whatever it held then.
+Unversioned = Literal["untracked", "outside", "lfs", "submodule"]
+# Why a variant is judged: named on the command line, marked in the recipe, or what a build recommends.
+Choice = Literal["named", "marked", "marked-before", "recommended", "recommended-before"]
+
+
+class Change(Result):
+    """One change of what the candidate is judged by, between the baseline and now.
+
+    `place` is where it stands, such as `accuracy.max_drop`; None is what is not there. A change that
+    makes the judgement `tighter` needs nobody's consent; `accepted` is what whoever runs the gate
+    declared. Of files that a commit does not hold, `unversioned` says why and `files` which.
+    """
+
+    kind: ChangeKind
+    place: str
+    before: Any = None
+    after: Any = None
+    tighter: bool = False
+    accepted: bool = False
+    unversioned: Unversioned | None = None
+    files: tuple[str, ...] = ()
+
+    @property
+    def open(self) -> bool:
+        """Whether it keeps the gate from passing."""
+        return not (self.tighter or self.accepted)
 
 
 class Comparison(Result):
@@ -23,8 +68,8 @@ class Comparison(Result):
     `change` is the growth as a fraction (0.05: 5 % slower or larger) with its 95 % interval, for an
     accuracy the loss in fractions; `limit` is what it is judged by, and growth by up to `slack`, in
     the figure's unit, never blocks. A comparison that does not block
-    is for information. `pairs` counts launch pairs, `pair_changes` is the growth in each of them as it
-    was measured: what the rule decided from.
+    is for information; one that was not `compared` has no figures, and says why. `pairs` counts launch
+    pairs, `pair_changes` is the growth in each of them as it was measured: what the rule decided from.
     """
 
     metric: Metric
@@ -38,6 +83,7 @@ class Comparison(Result):
     slack: float = 0.0
     outcome: Outcome
     blocking: bool = True
+    compared: bool = True
     improved: bool = False
     pairs: int = 0
     pair_changes: tuple[float, ...] = ()
@@ -53,14 +99,17 @@ class OperatorGrowth(Result):
 
 
 class GatedVariant(Result):
-    """One variant: its comparisons, what differs between the two artifacts, and doubts.
+    """One variant: why it is judged, its comparisons, what differs between the two artifacts, doubts.
 
     `causes` says in words what may explain a difference, the most telling first; empty where nothing
     differs or nothing failed. `samples` are files beside the report with every call of both sides, the
-    first measurement and the one that confirmed it; none where nothing was timed.
+    first measurement and the one that confirmed it; none where nothing was timed. One that `is_new`
+    has no counterpart in the baseline.
     """
 
     runner: str
+    is_new: bool = False
+    chosen: tuple[Choice, ...] = ()
     samples: tuple[str, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     causes: tuple[str, ...] = ()
@@ -76,6 +125,7 @@ class GatedVariant(Result):
 class GateReport(Result):
     """One run of the gate. `baseline` says where it came from, `sentence` is the answer in words.
 
+    `changes` are those of what the candidate is judged by; `accepted` the kinds that were declared.
     Raw samples lie beside it: each variant's `samples`.
     """
 
@@ -85,6 +135,8 @@ class GateReport(Result):
     outcome: Outcome
     sentence: str
     exit_code: int
+    changes: tuple[Change, ...] = ()
+    accepted: tuple[ChangeKind, ...] = ()
     variants: dict[str, GatedVariant]
     environment: dict[str, Any]
     baseline_environment: dict[str, Any]
@@ -124,7 +176,12 @@ class Entry(Result):
 
 @dataclass(frozen=True)
 class Trend:
-    """A figure over time on one machine; `steps` are indices at which it changed and stayed so."""
+    """A figure over time on one machine; `steps` are indices at which it changed and stayed so.
+
+    `fewest` is how many runs a step takes to be seen, before and after it together. `latest` is by how
+    much the last run lies off its level where fewer runs than a step needs have left it: nobody can
+    tell yet whether that stays.
+    """
 
     recipe: str
     variant: str
@@ -134,6 +191,19 @@ class Trend:
     machine: str
     entries: tuple[Entry, ...]
     steps: tuple[int, ...]
+    fewest: int = 0
+    latest: float | None = None
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are runs enough to see a step at all."""
+        return len(self.entries) >= self.fewest
+
+    @property
+    def change(self) -> float | None:
+        """The last run over the first, as a fraction; None of one run, or where the first is none."""
+        first, last = self.entries[0].value, self.entries[-1].value
+        return last / first - 1 if len(self.entries) > 1 and first > 0 else None
 
     @property
     def name(self) -> str:

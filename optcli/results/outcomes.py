@@ -19,6 +19,8 @@ ACCURACY_VERDICTS = (
     "determinism",
     "saturation",
     "labels",
+    "samples",
+    "preparation",
 )
 
 
@@ -36,9 +38,17 @@ class Estimate(Result):
     high: float | None = None
 
 
+class Against(Result):
+    """How many times as fast something is as another variant, by turns taken side by side."""
+
+    variant: str
+    speedup: Estimate
+
+
 class Verdict(Result):
     """One answer, with its reason: an accuracy bar, a service level, advice such as "does not pay".
 
+    `over` names the variant that a speed was compared with, where that is not the baseline.
     `samples_needed` is how many samples would decide where these cannot; `runner` and `isa` say where
     an accuracy was found: the same file can be right in one runtime or CPU and wrong in another.
     """
@@ -49,10 +59,38 @@ class Verdict(Result):
     limit: float | None = None
     actual: float | None = None
     interval: tuple[float, float] | None = None
+    over: str | None = None
     samples_needed: int | None = None
     runner: str | None = None
     isa: str | None = None
     reason: str
+
+
+class InterfaceChange(Result):
+    """One difference between the outputs of a variant and of its baseline.
+
+    `output` is the baseline's name, of an `added` one the variant's. `before` and `after` are numbers
+    of outputs, names, shapes of one sample or element types, as `what` says. `comparable` says whether
+    the values can still be compared one by one.
+    """
+
+    what: Literal["added", "removed", "renamed", "order", "shape", "dtype"]
+    output: str
+    before: str
+    after: str
+    comparable: bool
+
+
+class OutputDistance(Result):
+    """How far one output lies from the baseline's: signal to noise in decibel, largest difference.
+
+    `sqnr_db` is None where the values are equal (`max_abs` is 0 then) or the baseline's are all zero.
+    Of whole numbers it is that of the share of values that are the same.
+    """
+
+    output: str
+    sqnr_db: float | None
+    max_abs: float
 
 
 class OutputError(Result):
@@ -60,8 +98,10 @@ class OutputError(Result):
 
     Over all values of all outputs together: signal to noise in decibel (None where they are equal),
     cosine, largest and mean difference; each None where values are not finite or nothing can be
-    compared. `samples` counts those compared. `constant` says that outputs do not depend on the
-    input although the baseline's do, or that none does.
+    compared, which `compared` says. `samples` counts those compared, `far_samples` those of them that
+    lie far from the baseline's by themselves, `worst` is the output that lies farthest. `constant`
+    says that outputs do not depend on the sample although the baseline's do (or that none does),
+    `changes` what is another interface than the baseline's.
     """
 
     sqnr_db: float | None = None
@@ -72,7 +112,11 @@ class OutputError(Result):
     constant: bool
     baseline_finite: bool = True
     baseline_constant: bool = False
+    compared: bool = True
     samples: int | None = None
+    far_samples: int | None = None
+    worst: OutputDistance | None = None
+    changes: tuple[InterfaceChange, ...] = ()
 
 
 class Figure(Result):
@@ -93,6 +137,18 @@ class ClassChange(Result):
     improved: int
 
 
+class ClassFigure(Result):
+    """The metric of one class, of a variant and of the baseline; `samples` as the metric counts them.
+
+    Images of the class for a share of right samples, images that show it for mAP and mIoU.
+    """
+
+    label: int
+    samples: int
+    value: float
+    baseline: float | None
+
+
 class Stability(Result):
     """Whether outputs depend on what they must not, on a few samples.
 
@@ -110,12 +166,18 @@ class Accuracy(Result):
 
     `value`, `baseline` and `drop` are fractions; they and `metric` are None without labels. A positive
     `drop` is a loss, whichever way the metric counts (`better`). `bounds` are the drop's one-sided
-    bounds at `confidence`. For metrics that say right or wrong of each sample, `regressed` counts those
-    the baseline had right and this variant has wrong, `improved` the reverse, `mcnemar_p` is the exact
-    p value of no difference, `classes` are those that changed most; for others all of these are None
-    and the intervals are bootstrapped over samples. `agreement` is the share of samples whose largest
-    score is the baseline's. `isa` names the CPU's instructions for 8-bit sums, `full_range_weights`
-    says whether INT8 weights need those that do not saturate.
+    bounds at `confidence`. For metrics that say right or wrong of each sample, `regressed` counts
+    those the baseline had right and this variant has wrong, `improved` the reverse, `mcnemar_p` is the
+    exact p value of no difference, `classes` are those that changed most; for others all of these are
+    None and the intervals are bootstrapped over samples. `agreement` is the share of samples whose
+    largest score is the baseline's. `distinct` counts the samples that differ by content: intervals
+    rest on these alone. `largest_change` is what the metric loses at most for each share of samples
+    that come out otherwise; None where that is not known, so that there are no bounds.
+    `baseline_doubts` say why the baseline is nothing to compare with. `per_class` has the metric of
+    every class. `isa` names the CPU's instructions for 8-bit sums, `full_range_weights` says whether
+    INT8 weights need those that do not saturate. `evaluated_on` is a digest of the evaluation samples,
+    of what makes values of outputs and of the metric: two accuracies can be subtracted where it is the
+    same.
     """
 
     metric: str | None
@@ -132,10 +194,16 @@ class Accuracy(Result):
     agreement: float | None = None
     figures: dict[str, Figure] = Field(default_factory=dict)
     classes: tuple[ClassChange, ...] = ()
+    per_class: tuple[ClassFigure, ...] = ()
+    distinct: int | None = None
+    largest_change: float | None = None
     stability: Stability | None = None
     doubts: tuple[str, ...] = ()
+    baseline_doubts: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     full_range_weights: bool | None = None
     output_error: OutputError | None = None
     runner: str | None = None
     precision: str | None = None
     isa: str | None = None
+    evaluated_on: str | None = None

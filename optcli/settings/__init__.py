@@ -10,9 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 DType = Literal["float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
 Dimension = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
 
 class Settings(BaseModel):
-    """Base of everything a recipe can say: frozen; an unknown key is an error, and so are inf and NaN."""
+    """Base of everything a recipe can say: frozen; unknown keys, inf and NaN are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -47,13 +49,19 @@ class TensorSpec(Settings):
 
     A dimension is a size or a symbol such as `batch`; a symbol's range stands under its own name
     (`batch: {min: 1, opt: 8, max: 64}`). A first dimension that is a symbol is the batch. ONNX
-    dynamic axes, torch.export dimensions and TensorRT profiles are all read from here.
+    dynamic axes, torch.export dimensions and TensorRT profiles are all read from here. `range` says
+    between which bounds the values lie, for the random inputs that conversions are checked on.
     """
 
     name: str = Field(min_length=1)
     dtype: DType = "float32"
     shape: tuple[Dimension, ...] = Field(min_length=1)
     ranges: dict[str, SymbolRange] = Field(default_factory=dict)
+    range: tuple[Finite, Finite] | None = Field(
+        None,
+        description="smallest and largest value, such as [0, 255]: conversions are checked on random"
+        " values between them; default: what the recipe's data show, without data a standard normal",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -68,6 +76,12 @@ class TensorSpec(Settings):
         defaults = {name: SymbolRange() for name in symbols}
         shape = tuple(value["shape"])
         return {**rest, "shape": shape, "ranges": {**defaults, **dict(given), **ranges}}
+
+    @model_validator(mode="after")
+    def _range_ascends(self) -> Self:
+        if self.range is not None and self.range[0] >= self.range[1]:
+            raise ValueError(f"wanted range: [low, high] with low < high, found {list(self.range)}")
+        return self
 
     @property
     def batch_symbol(self) -> str | None:
@@ -95,7 +109,7 @@ class TensorSpec(Settings):
         return tuple(sizes[size] if isinstance(size, str) else size for size in self.shape)
 
 
-_FIELDS = ("name", "dtype", "shape", "ranges")
+_FIELDS = ("name", "dtype", "shape", "ranges", "range")
 
 
 def batch_range(inputs: Sequence[TensorSpec]) -> SymbolRange:
@@ -117,16 +131,17 @@ class SweepSettings(Settings):
 
 # What a mode sets where the recipe does not; `quick` has the defaults that the fields declare.
 _MODES: dict[str, dict[str, Any]] = {
-    "table": {"launches": 5, "calls": 5, "max_seconds": 30.0},
-    "gate": {"launches": 8, "calls": 5, "max_seconds": 20.0},
+    "table": {"launches": 5, "rounds": 8, "calls": 5, "max_seconds": 30.0},
+    "gate": {"launches": 8, "rounds": 8, "calls": 5, "max_seconds": 20.0},
 }
 
 
 class LatencySettings(Settings):
     """How latency is measured; the mode sets the defaults of all other settings.
 
-    `quick` opens each artifact once; `table`, for numbers to be cited, five times, each after warming
-    up until it is steady; `gate` warms up both sides of a comparison by the same number of calls.
+    `quick` opens each artifact three times; `table`, for numbers to be cited, five times, each after
+    warming up until it is steady; `gate` warms up both sides of a comparison by the same number of
+    calls. Where the machine was not quiet, `quick` and `table` add up to three launches.
     """
 
     mode: Literal["quick", "table", "gate"] = Field(
@@ -135,11 +150,13 @@ class LatencySettings(Settings):
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field((1,), min_length=1)
     threads: int | None = Field(None, ge=1, description="intra-op threads; default: the usable cores")
     launches: int = Field(
-        1, ge=1, le=100, description="fresh processes per artifact; quick 1, table 5, gate 8"
+        3, ge=1, le=100, description="fresh processes per artifact; quick 3, table 5, gate 8"
     )
-    rounds: int = Field(8, ge=2, description="interleaved rounds per launch and batch size")
+    rounds: int = Field(
+        4, ge=2, description="interleaved rounds per launch and batch size; table and gate 8"
+    )
     calls: int = Field(
-        16,
+        10,
         ge=2,
         description="timed calls per round at least, more where they are cheap, before the time cap; "
         "table and gate 5",
@@ -238,6 +255,12 @@ class GateSettings(Settings):
         0.10, ge=0, description="of the peak memory of its process; null: none"
     )
     confirm: bool = Field(False, description="repeat a failure independently; fail only if both do")
+
+    @model_validator(mode="after")
+    def _judges_latency(self) -> Self:
+        if self.p50 is None and self.p95 is None:
+            raise ValueError("found p50: null beside p95: null, wanted a bar for one of them")
+        return self
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:

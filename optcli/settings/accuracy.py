@@ -44,6 +44,11 @@ class AccuracySettings(Settings):
         description="of non-inferiority: a loss that is none; default: the bar",
     )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="of non-inferiority, one-sided")
+    interface: Literal["same", "any"] = Field(
+        "same",
+        description="`same`: outputs must keep the baseline's number, names, order, shapes and kinds of"
+        " numbers; `any`: a change of them is told and blocks nothing",
+    )
     output: str | None = Field(None, description="which output the metric reads; default: the first")
     batch_size: int = Field(32, ge=1)
     target_isa: Literal["vnni", "avx2"] | None = Field(

@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from optcli import regular_files
+from optcli.errors import excerpt
+from optcli.paths import shown
 from optcli.sources import Source
+
+
+def absent(file: Path, suffixes: Sequence[str]) -> tuple[str, str] | None:
+    """Why there is no such file, and a hint with the names that lie beside; None where it is there."""
+    if regular_files.is_folder(file):
+        return f"{shown(file)} is a folder, wanted a file", "name the file in it"
+    if regular_files.is_file(file):
+        return None
+    near = [name for name in regular_files.names_in(file.parent) if name.endswith(tuple(suffixes))]
+    listed = excerpt(", ".join(near[:5]), 200)
+    hint = f"there are: {listed}" if near else "paths are relative to the recipe's folder"
+    return regular_files.problem(file, shown(file)), hint
 
 
 def problems(
@@ -13,16 +28,11 @@ def problems(
 ) -> list[tuple[str, str, str]]:
     """What is wrong with the file, as `Source.problems` tells it; `what` is such as `an ONNX file`."""
     found = []
-    if file.is_dir():
-        found.append(("source", f"{file} is a folder, wanted a file", "name the file in it"))
-    elif not file.is_file():
-        near = sorted(path.name for path in file.parent.glob("*") if path.suffix in suffixes)
-        hint = (
-            f"there are: {', '.join(near[:5])}" if near else "paths are relative to the recipe's folder"
-        )
-        found.append(("source", f"there is no file {file}", hint))
+    missing = absent(file, suffixes)
+    if missing is not None:
+        found.append(("source", *missing))
     elif file.stat().st_size == 0:
-        found.append(("source", f"{file} is empty", "copy or export the file again"))
+        found.append(("source", f"{shown(file)} is empty", "copy or export the file again"))
     if source.weights is not None:
         found.append(("weights", f"{what} brings its own weights", "remove `weights`"))
     if source.arguments:

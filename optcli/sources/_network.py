@@ -11,7 +11,7 @@ from optcli.formats import torch as torch_format
 from optcli.formats import torch_modules, torch_weights
 from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
 from optcli.settings import TensorSpec
-from optcli.sources import SourceFacts
+from optcli.sources import SourceFacts, _file
 
 if TYPE_CHECKING:
     import torch
@@ -111,14 +111,5 @@ def weights_path(folder: Path, weights: str) -> Path:
 def weights_problem(folder: Path, weights: str) -> tuple[str, str, str] | None:
     """What is wrong with a weights file as far as a look at the folder can tell."""
     path = weights_path(folder, weights)
-    if path.is_dir():
-        return "weights", f"{path} is a folder, wanted a file", "name the file inside it"
-    if not path.is_file():
-        near = sorted(
-            file.name for file in path.parent.glob("*") if file.suffix in torch_weights.SUFFIXES
-        )
-        hint = (
-            f"there are: {', '.join(near[:5])}" if near else "paths are relative to the recipe's folder"
-        )
-        return "weights", f"there is no file {path}", hint
-    return None
+    missing = _file.absent(path, torch_weights.SUFFIXES)
+    return None if missing is None else ("weights", *missing)

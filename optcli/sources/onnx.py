@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from optcli import regular_files
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError
+from optcli.formats import model_files
 from optcli.formats import onnx as onnx_format
 from optcli.settings import TensorSpec
-from optcli.sources import Source, SourceFacts, _declared
+from optcli.sources import Source, SourceFacts, _declared, _file
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -37,29 +39,14 @@ class OnnxSource(Source):
         return (self.folder / self.target).absolute()
 
     def problems(self) -> list[tuple[str, str, str]]:
-        found = []
-        if self.file.is_dir():
-            found.append(
-                ("source", f"{self.file} is a folder, wanted a file", "name the .onnx file in it")
-            )
-        elif not self.file.is_file():
-            near = ", ".join(sorted(path.name for path in self.file.parent.glob("*.onnx"))[:5])
-            hint = f"there are: {near}" if near else "paths are relative to the recipe's folder"
-            found.append(("source", f"there is no file {self.file}", hint))
-        elif self.file.stat().st_size == 0:
-            found.append(("source", f"{self.file} is empty", "copy or export the file again"))
-        if self.weights is not None:
-            found.append(("weights", "an ONNX file brings its own weights", "remove `weights`"))
-        if self.arguments:
-            found.append(("arguments", "an ONNX file takes no arguments", "remove `arguments`"))
-        return found
+        return _file.problems(self, self.file, "an ONNX file", model_files.suffixes(self.format))
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         data = {}
         for name in sorted(locations(self.file)):
             path = self.file.parent / name
             inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
-            data[name] = digests.of(path) if inside and path.is_file() else None
+            data[name] = digests.of(path) if inside and regular_files.is_file(path) else None
         return {"kind": "onnx", "file": digests.of(self.file), "data": data}
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
@@ -106,9 +93,12 @@ def locations(path: Path) -> set[str]:
     compares with what onnx itself reads. Raises OSError.
     """
     found: set[str] = set()
-    if path.stat().st_size == 0:
+    if regular_files.check(path).st_size == 0:
         return found
-    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with (
+        regular_files.opened(path) as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
         for match in _LOCATION.finditer(data):
             size = match.group(1)
             length = size[0] if len(size) == 1 else (size[0] & 0x7F) | size[1] << 7

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from optcli import environment
+from optcli import environment, regular_files
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
@@ -81,7 +81,7 @@ class TimmSource(Source):
 
     def _is_file(self, weights: str) -> bool:
         looks = "/" in weights or "\\" in weights or weights.endswith(torch_weights.SUFFIXES)
-        return looks or (self.folder / weights).is_file()
+        return looks or regular_files.is_file(self.folder / weights)
 
 
 def _pretrained(name: str, arguments: dict[str, Any]) -> torch.nn.Module:

@@ -11,6 +11,7 @@ from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError
+from optcli.formats import model_files
 from optcli.formats import torchscript as torchscript_format
 from optcli.settings import TensorSpec
 from optcli.sources import Source, SourceFacts, _file, _network
@@ -29,7 +30,7 @@ class TorchscriptSource(Source):
         return (self.folder / self.target).absolute()
 
     def problems(self) -> list[tuple[str, str, str]]:
-        return _file.problems(self, self.file, "a TorchScript file", (".pt", ".pth", ".ts"))
+        return _file.problems(self, self.file, "a TorchScript file", model_files.suffixes(self.format))
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         return {"kind": "torchscript", "file": digests.of(self.file)}

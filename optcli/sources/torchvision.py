@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli import environment
+from optcli import environment, regular_files
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
@@ -83,7 +83,7 @@ class TorchvisionSource(Source):
     def _is_file(self, weights: str) -> bool:
         """Whether `weights` means a file and not an entry of torchvision's list."""
         looks = "/" in weights or "\\" in weights or weights.endswith(torch_weights.SUFFIXES)
-        return looks or (self.folder / weights).is_file()
+        return looks or regular_files.is_file(self.folder / weights)
 
     def _check_name(self) -> None:
         from torchvision import models

@@ -54,8 +54,8 @@ def write(
 ) -> None:
     """Seal the files in `folder / FILES` with an `entry.json`, all of it safely on the disk."""
     files = folder / FILES
+    paths = disk.plain_files(files)  # first: to settle a pipe is to wait for ever
     disk.settle(files)
-    paths = disk.plain_files(files)
     sizes = {name: path.stat().st_size for name, path in paths.items()}
     digests = {name: digest.of_file(path) for name, path in paths.items()}
     body = {

@@ -1,64 +1,164 @@
-"""How a worker process lives and dies: with its parent, with all its own children, before the build.
+"""How a worker process lives and dies: with its parent, with all its descendants, before the build.
 
-A worker leads its own process group. It asks the kernel to be killed when its parent dies, and a tiny
-guard process kills whatever is left of the group once the worker is gone, however it went: a compiler
-that a killed pass had started does not stay behind. Linux only; elsewhere a killed build can leave a
-worker that ends by itself when its channel closes.
+A worker has a keeper: the process that was started, which forks the worker and does nothing but wait.
+The keeper is a subreaper: whatever the worker starts and leaves behind, in a session of its own or
+forked twice, becomes the keeper's child. Once the worker is gone, however it went, or the parent is,
+or the parent asks for it by SIGTERM, the keeper kills all that is left and ends as the worker did.
+Linux only; elsewhere a worker leads a process group, and a killed build can leave a worker that ends
+by itself when its channel closes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _LINUX = sys.platform.startswith("linux")
+_HEARD = {signal.SIGTERM, signal.SIGCHLD}
+_UNHEARD = {signal.SIGINT, signal.SIGHUP}
+_MOST_S = 10.0
 
 
 def bind_to_parent(parent: int) -> None:
-    """Make this process lead a group that dies with process `parent`, which must have started it."""
+    """Make this process the keeper of a new one, in which the call returns.
+
+    Both die with process `parent`, which must have started this one. Call before any thread is started.
+    """
     with suppress(PermissionError):  # already a session leader
         os.setpgid(0, 0)
     if not _LINUX:
         return
-    _die_with_parent(signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD | _UNHEARD)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    keeper = os.getpid()
     if os.getppid() != parent:  # it died before the request was made
         os._exit(1)
+    worker = os.fork()
+    if worker:
+        _keep(worker)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD | _UNHEARD)
+    os.setpgid(0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:
+        os._exit(1)
     _offer_to_the_memory_killer()
-    _start_guard(os.getpid())
 
 
-def kill_group(pid: int) -> None:
-    """Kill a worker and everything it started."""
-    for kill in (os.killpg, os.kill):
+def stop(pid: int, ended: Callable[[float], int | None]) -> None:
+    """End a worker and everything it started; `pid` is the process that was started for it.
+
+    `ended` waits so many seconds for its end, as `Child` does.
+    """
+    if _LINUX:
         with suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGTERM)
+        if ended(_MOST_S + 2) is not None:
+            return
+    for each in (*_descendants(pid), pid):
+        _kill(each)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    ended(5.0)
 
 
-def _die_with_parent(number: signal.Signals) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+def _keep(worker: int) -> NoReturn:
+    """What the keeper does until the worker has ended or the parent wants it to."""
+    os.closerange(0, 4096)  # above all the worker's channel: its end must be seen
+    status: int | None = None
+    while status is None:
+        if signal.sigwait(_HEARD) == signal.SIGTERM:
+            _kill(worker)
+            with suppress(ChildProcessError):
+                status = os.waitpid(worker, 0)[1]
+            break
+        status = _reaped(worker)
+    _end_all()
+    _end_as(status)
+
+
+def _reaped(worker: int) -> int | None:
+    """Bury every child that has ended; the status of the worker if it is among them."""
+    status = None
+    with suppress(ChildProcessError):
+        while True:
+            pid, found = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid == worker:
+                status = found
+    return status
+
+
+def _end_all() -> None:
+    """Kill every descendant. What a killed one leaves behind becomes a child, and is next."""
+    deadline = time.monotonic() + _MOST_S
+    while time.monotonic() < deadline:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return
+        for pid in _descendants(os.getpid()):
+            _kill(pid)
+        time.sleep(0.002)
+
+
+def _end_as(status: int | None) -> NoReturn:
+    """End as the worker ended, so that whoever waits for the keeper learns it."""
+    if status is None:
+        os._exit(1)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one dump is enough
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _descendants(pid: int) -> list[int]:
+    """Every process below one, as the system lists them now."""
+    children: dict[int, list[int]] = {}
+    for folder in os.listdir("/proc") if _LINUX else ():
+        if not folder.isdigit():
+            continue
+        try:
+            stat = Path("/proc", folder, "stat").read_bytes()
+            # The name stands in brackets and may hold any; state and parent follow.
+            children.setdefault(int(stat[stat.rindex(b")") + 2 :].split()[1]), []).append(int(folder))
+        except (OSError, ValueError, IndexError):
+            continue  # it has just ended
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, int(value), 0, 0, 0)
 
 
 def _offer_to_the_memory_killer() -> None:
     """When memory runs out, the kernel should take the worker and not the build."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("800")
-
-
-def _start_guard(worker: int) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    if os.fork() == 0:
-        os.setpgid(0, 0)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
-        os.closerange(0, 4096)
-        _die_with_parent(signal.SIGTERM)
-        if os.getppid() == worker:
-            signal.sigwait({signal.SIGTERM})
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(worker, signal.SIGKILL)
-        os._exit(0)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,7 @@ from typing import Any, Self
 
 from optcli.errors import StepError, from_record
 from optcli.workers import channel
-from optcli.workers.lifetime import kill_group
+from optcli.workers.lifetime import stop
 
 _DEATHS = {
     signal.SIGSEGV: "crashed with a segmentation fault",
@@ -99,8 +100,7 @@ class Child:
 
     def kill(self) -> None:
         """Kill the worker and everything it started, and wait until it is gone."""
-        kill_group(self.pid)
-        self._ended(5.0)
+        stop(self.pid, self._ended)
 
     def __enter__(self) -> Self:
         return self
@@ -176,13 +176,7 @@ def spawn(
             start_new_session=True,
         )
     theirs.close()
-
-    def ended(timeout_s: float) -> int | None:
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(timeout_s) if timeout_s else process.poll()
-        return None
-
-    return _called(Child(ours, process.pid, ended, log), function, payload, confined)
+    return _called(Child(ours, process.pid, partial(_ended, process), log), function, payload, confined)
 
 
 def _called(
@@ -276,8 +270,7 @@ class ForkServer:
         try:
             self._process.wait(2.0)
         except subprocess.TimeoutExpired:
-            kill_group(self._process.pid)
-            self._process.wait()
+            stop(self._process.pid, partial(_ended, self._process))
 
     def _listen(self) -> None:
         with suppress(OSError, ValueError), self._control.makefile("rb") as lines:
@@ -297,6 +290,13 @@ class ForkServer:
         with self._news:
             self._news.wait_for(lambda: pid in self._codes or self._gone, timeout_s)
             return self._codes.get(pid, -int(signal.SIGKILL) if self._gone else None)
+
+
+def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    """The exit status of a process; None where it has not ended after so many seconds."""
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(timeout_s) if timeout_s else process.poll()
+    return None
 
 
 def _open_log(log: Path | None) -> Any:

@@ -5,7 +5,7 @@ import pytest
 from plain_network import BAR, Samples
 
 from optcli import accuracy
-from optcli.accuracy import pairs
+from optcli.accuracy import bounds, distances
 from optcli.errors import InputError
 from optcli.settings.accuracy import AccuracySettings
 from optcli.statistics import drop_interval
@@ -33,7 +33,9 @@ def test_discordant_samples_are_counted_both_ways(evaluate):
     found = accuracy.compare(evaluate(swapped, samples=samples), evaluate(samples=samples))
     assert (found.regressed, found.improved, found.samples) == (9, 1, 10)
     assert found.drop.value == pytest.approx(0.8)
-    assert (found.drop.low, found.drop.high) == drop_interval(9, 1, 10)
+    assert (found.drop.low, found.drop.high) == bounds.counted(9, 1, 10, 0.025)
+    low, high = drop_interval(9, 1, 10)
+    assert found.drop.low <= low < high <= found.drop.high
     assert (found.value, found.baseline) == (0.1, 0.9)
 
 
@@ -41,7 +43,7 @@ def test_output_error_over_all_outputs(evaluate, monkeypatch):
     base = evaluate(lambda x: {"y": x, "z": x * 10})
     mine = evaluate(lambda x: {"a": x + 0.5, "b": x * 10})
     for chunk in (16 * 2**20, 48):  # the same, whatever the pieces
-        monkeypatch.setattr(pairs, "_CHUNK_BYTES", chunk)
+        monkeypatch.setattr(distances, "_CHUNK_BYTES", chunk)
         error = accuracy.compare(mine, base).output_error
         x = Samples().x.astype(np.float64)
         theirs, ours = np.concatenate([x, x * 10]), np.concatenate([x + 0.5, x * 10])
@@ -81,7 +83,8 @@ def test_the_bar_decides_on_this_set(evaluate):
         assert verdict.actual == pytest.approx(0.2)
     assert verdict.reason == (
         "top1 80.00 %, 20.00 points below the baseline's 100.00 % (2 lost, 0 gained of 10),"
-        " within the 30.00 points allowed"
+        " within the 30.00 points allowed; on samples not seen up to 50.69 points may be lost"
+        " (95 % confidence)"
     )
 
 

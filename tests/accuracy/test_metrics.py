@@ -5,6 +5,7 @@ import pytest
 from plain_network import Samples
 
 from optcli import accuracy
+from optcli.accuracy import labels as guesses
 from optcli.accuracy import metrics, resampling
 from optcli.accuracy.metrics import Seen
 from optcli.errors import InputError, UsageError
@@ -119,9 +120,9 @@ def test_two_evaluations_of_one_set_draw_the_same_resamples(monkeypatch):
     values, labels = scores(40)
     metric = made("calibration_error")
     records = metric.records(seen(values, labels))
-    whole = resampling.resampled(metric, records, 40)
+    whole = resampling.resampled(metric, records, np.arange(40))
     assert whole.shape == (5000,)
-    assert np.array_equal(whole, resampling.resampled(metric, records, 40))
+    assert np.array_equal(whole, resampling.resampled(metric, records, np.arange(40)))
     spread = whole.std()
     assert 0.2 / np.sqrt(40) < spread < 1 / np.sqrt(40)
 
@@ -148,6 +149,7 @@ def error(outputs, target, meta):
 
 
 error.better = "lower"
+error.range = (0, 10)
 
 
 class Spread:
@@ -238,3 +240,157 @@ def test_postprocess_of_ones_own_is_what_metrics_read(evaluate, users):
     assert evaluate(postprocess=decode).value == 0
     found = evaluate(settings=AccuracySettings(metric=users("second")), postprocess=decode)
     assert found.value == pytest.approx(-Samples().x[:, 1].astype(float).mean(), rel=1e-6)
+
+
+def independent_miou(outputs, targets, ignored):
+    """Pixel by pixel with sets, and no arithmetic of ours."""
+    classes = outputs.shape[1]
+    predicted = np.concatenate([each.argmax(axis=0).ravel() for each in outputs])
+    truth = np.concatenate([each.ravel() for each in targets])
+    predicted, truth = predicted[truth != ignored], truth[truth != ignored]
+    found = {}
+    for label in range(classes):
+        mine, theirs = predicted == label, truth == label
+        if label != ignored and (mine | theirs).any():
+            found[label] = (mine & theirs).sum() / (mine | theirs).sum()
+    return found
+
+
+@pytest.mark.parametrize("predicts_ignored", [True, False])
+@pytest.mark.parametrize("ignored", [0, 3, 4, 255])
+def test_the_ignored_class_is_no_class_of_the_mean(ignored, predicts_ignored):
+    """As CamVid has it: void is class 11 of 12, and networks predict it here and there."""
+    outputs, targets = maps(count=8, seed=ignored)
+    for target in targets:
+        target[:, :2] = ignored
+    if not predicts_ignored and ignored < 5:
+        outputs[:, ignored] = -100
+    metric = made("miou", ignore_index=ignored)
+    records = metric.records(seen(outputs, targets)) if ignored == 255 else None
+    if records is None:  # 255 in these targets is no class of theirs
+        targets = [np.where(target == 255, 1, target) for target in targets]
+        records = metric.records(seen(outputs, targets))
+    wanted = independent_miou(outputs, targets, ignored)
+    assert metric.value(records) == pytest.approx(np.mean([*wanted.values()]))
+    ones = np.ones((1, len(targets)))
+    assert metric.resampled(records, ones)[0] == pytest.approx(metric.value(records))
+    by_class = metric.by_class(records)
+    assert dict(zip(by_class.label.tolist(), by_class.value, strict=True)) == pytest.approx(wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ignored", [0, 4])
+def test_the_ignored_class_is_left_out_as_torchmetrics_does(ignored):
+    import torch
+    from torchmetrics.functional.classification import multiclass_jaccard_index
+
+    outputs, targets = maps(count=8, seed=1)
+    targets = [np.where(target == 255, ignored, target) for target in targets]
+    metric = made("miou", ignore_index=ignored)
+    records = metric.records(seen(outputs, targets))
+    truth = torch.tensor(np.stack(targets))
+    options = {"num_classes": 5, "ignore_index": ignored}
+    wanted = multiclass_jaccard_index(torch.tensor(outputs).argmax(1), truth, **options)
+    assert metric.value(records) == pytest.approx(float(wanted), abs=1e-6)
+    each = multiclass_jaccard_index(
+        torch.tensor(outputs).argmax(1), truth, average="none", **options
+    ).numpy()
+    by_class = metric.by_class(records)
+    assert np.allclose(by_class.value, each[by_class.label], atol=1e-6)
+    assert ignored not in by_class.label
+
+
+def test_miou_without_a_pixel_to_count_is_an_error():
+    outputs, targets = maps()
+    metric = made("miou")
+    records = metric.records(seen(outputs, [np.full_like(target, 255) for target in targets]))
+    with pytest.raises(InputError, match="no pixel to count in 6 targets: all are 255"):
+        metric.value(records)
+
+
+def test_segmentation_that_looks_at_nothing_is_guessing():
+    _, targets = maps(count=40)
+    metric = made("miou")
+    constant = np.zeros((40, 5, 9, 7), np.float32)
+    constant[:, 1] = 1
+    largest = np.bincount(np.concatenate([t[t != 255] for t in targets])).argmax()
+    constant[:, largest] = 2
+    records = metric.records(seen(constant, targets))
+    value = metric.value(records)
+    assert value <= metric.chance(records)
+    resampled = resampling.resampled(metric, records, np.arange(40))
+    assert (
+        "hardly more than guessing"
+        in guesses.doubts("miou", metric, records, np.arange(40), resampled)[0]
+    )
+    good, truths = maps(count=40)
+    records = metric.records(seen(good, truths))
+    resampled = resampling.resampled(metric, records, np.arange(40))
+    assert guesses.doubts("miou", metric, records, np.arange(40), resampled) == []
+
+
+def test_a_metric_that_is_no_number_is_an_error_that_names_the_sample(evaluate, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "def odd(outputs, target, meta):\n"
+        "    return float('nan') if outputs['y'][0] > 0.5 else 0.5\n"
+        "def whole(outputs, target, meta):\n"
+        "    return [1.0]\n"
+        "class Total:\n"
+        "    def __call__(self, outputs, target, meta):\n"
+        "        return [1.0]\n"
+        "    def total(self, rows):\n"
+        "        return float('inf')\n"
+    )
+    first = int(np.flatnonzero(Samples().x[:, 0] > 0.5)[0])
+    count = int((Samples().x[:, 0] > 0.5).sum())
+    with pytest.raises(InputError) as caught:
+        evaluate(settings=AccuracySettings(metric="python:own.py:odd"))
+    assert f"the metric is nan over 10 samples, {count} of them no numbers" in str(caught.value)
+    assert f"the first sample-{first}" in str(caught.value)
+    assert caught.value.place == "accuracy.metric python:own.py:odd"
+    with pytest.raises(InputError, match="the metric is inf over 10 samples"):
+        evaluate(settings=AccuracySettings(metric="python:own.py:Total"))
+
+
+def test_a_metric_is_no_number_where_the_outputs_are_none_and_these_are_rejected(evaluate, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "def mean(outputs, target, meta):\n    return float(outputs['y'].mean())\n"
+    )
+    settings = AccuracySettings(metric="python:own.py:mean")
+    broken = evaluate(lambda x: {"y": x * np.nan}, settings=settings)
+    found = accuracy.compare(broken, evaluate(settings=settings))
+    assert (found.metric, found.drop) == (None, None)
+    verdicts = {each.name: each for each in accuracy.verdicts(found, settings)}
+    assert verdicts["outputs"].outcome == "reject"
+    assert not any(each.outcome == "accept" for each in verdicts.values())
+
+
+def test_a_metric_that_is_zero_is_nothing_to_compare_with(evaluate, tmp_path):
+    (tmp_path / "own.py").write_text("def none(outputs, target, meta):\n    return 0.0\n")
+    settings = AccuracySettings(metric="python:own.py:none")
+    made = evaluate(settings=settings)
+    found = {v.name: v for v in accuracy.verdicts(accuracy.compare(made, made), settings)}
+    assert (found["accuracy"].outcome, found["accuracy"].blocking) == ("inconclusive", True)
+    assert "python:own.py:none is 0" in found["accuracy"].reason
+    (tmp_path / "own.py").write_text(
+        "def none(outputs, target, meta):\n    return 0.0\nnone.better = 'lower'\n"
+    )
+    assert evaluate(settings=settings).doubts == (), "no error at all is the best there is"
+
+
+def test_each_class_is_in_the_comparison(evaluate):
+    samples = Samples(60)
+    worse = lambda x: {"y": np.where(x.argmax(1, keepdims=True) == 2, -x, x)}  # noqa: E731
+    found = accuracy.compare(evaluate(worse, samples=samples), evaluate(samples=samples))
+    label = np.array(samples.labels)
+    assert [each.label for each in found.per_class] == [0, 1, 2]
+    assert [each.samples for each in found.per_class] == np.bincount(label).tolist()
+    assert [each.value for each in found.per_class] == [1, 1, 0]
+    assert [each.baseline for each in found.per_class] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["range = (1, 1)", "range = 3", "range = (0, float('inf'))"])
+def test_a_range_that_is_none_is_said(evaluate, tmp_path, name):
+    (tmp_path / "own.py").write_text(f"def loss(outputs, target, meta):\n    return 1.0\nloss.{name}\n")
+    with pytest.raises(InputError, match=r"wanted \(low, high\)"):
+        evaluate(settings=AccuracySettings(metric="python:own.py:loss"))

@@ -30,8 +30,8 @@ class Variance:
 
 def interval(metric, count, shares=(0.05, 0.95)):
     value = float(metric.resampled({}, np.ones((1, count)))[0])
-    drawn = resampling.resampled(metric, {}, count)
-    without = resampling.left_out(metric, {}, count)
+    drawn = resampling.resampled(metric, {}, np.arange(count))
+    without = resampling.left_out(metric, {}, np.arange(count))
     return resampling.bca(value, drawn, without, shares), np.quantile(drawn, shares)
 
 
@@ -82,12 +82,12 @@ def test_a_value_beyond_all_resamples_still_has_an_interval():
 
 def test_each_sample_is_left_out_once(monkeypatch):
     x = np.arange(7.0)
-    found = resampling.left_out(Ratio(x, np.ones(7)), {}, 7)
+    found = resampling.left_out(Ratio(x, np.ones(7)), {}, np.arange(7))
     assert found == pytest.approx((x.sum() - x) / 6)
     monkeypatch.setattr(resampling, "_CELLS", 14)
-    assert np.array_equal(resampling.left_out(Ratio(x, np.ones(7)), {}, 7), found)
+    assert np.array_equal(resampling.left_out(Ratio(x, np.ones(7)), {}, np.arange(7)), found)
     monkeypatch.setattr(resampling, "GROUPS", 3)
     parts = [x[0] + x[3] + x[6], x[1] + x[4], x[2] + x[5]]
     sizes = np.array([3, 2, 2])
-    grouped = resampling.left_out(Ratio(x, np.ones(7)), {}, 7)
+    grouped = resampling.left_out(Ratio(x, np.ones(7)), {}, np.arange(7))
     assert grouped == pytest.approx((x.sum() - parts) / (7 - sizes))

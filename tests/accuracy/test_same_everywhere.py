@@ -7,7 +7,7 @@ import pytest
 from plain_network import BAR, Network, Samples
 
 from optcli import accuracy, environment
-from optcli.accuracy import evaluation, labels, saturation
+from optcli.accuracy import evaluation, labels, metrics, saturation
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError
 from optcli.observer import Silent
@@ -160,6 +160,7 @@ def confused(classes, per_class, right, rename=None, seed=0):
         "label": label,
         "predicted": predicted,
         "rank": (predicted != label).astype(int),
+        "confidence": np.full(len(label), 0.5),
         "classes": np.full(len(label), classes),
     }
 
@@ -168,42 +169,59 @@ def test_another_order_of_the_classes_is_known_by_its_signature():
     order = np.random.default_rng(1).permutation(10)
     while (order == np.arange(10)).any():
         order = np.roll(order, 1)
-    found = labels.suspicions(confused(10, 20, 0.8, order))
-    assert "if the classes are put into another order" in found["class_order"]
-    shifted = labels.suspicions(confused(1000, 1, 0.6, (np.arange(1000) + 1) % 1000))
-    assert "predictions are the label +1 for 60" in shifted["class_order"].replace("59", "60").replace(
-        "61", "60"
-    )
-    swapped = labels.suspicions(confused(2, 50, 0.9, np.array([1, 0])))
-    assert "class_order" in swapped
+    found = labels.other_order(confused(10, 20, 0.8, order))
+    assert "if the classes are put into another order" in found
+    shifted = labels.other_order(confused(1000, 1, 0.6, (np.arange(1000) + 1) % 1000))
+    assert "predictions are the label +1 for 60" in shifted.replace("59", "60").replace("61", "60")
+    assert labels.other_order(confused(2, 50, 0.9, np.array([1, 0]))) is not None
 
 
 def test_names_that_were_sorted_as_text_leave_some_classes_in_their_place():
     """0, 1, 10, 11, 2, ...: two classes of twelve are right, more than guessing gives."""
     order = np.array(sorted(range(12), key=str))
-    found = labels.suspicions(confused(12, 30, 0.95, order))
-    assert "but for 9" in found["class_order"], found
+    assert "but for 9" in labels.other_order(confused(12, 30, 0.95, order))
     half_right = np.array([0, 1, 2, 3, 4, 5, 7, 6, 9, 8, 11, 10])
-    assert labels.suspicions(confused(12, 30, 0.95, half_right)) == {}, "it may be a poor network"
+    assert labels.other_order(confused(12, 30, 0.95, half_right)) is None, "it may be a poor network"
+
+
+def doubts(records, name="top1"):
+    metric = metrics.make(AccuracySettings(metric=name), None)
+    return labels.doubts(name, metric, records, np.arange(len(records["label"])), None)
 
 
 def test_guessing_is_a_doubt_and_good_or_middling_networks_are_none():
-    for classes, each in ((10, 20), (1000, 1), (2, 100)):
-        guessing = labels.suspicions(confused(classes, each, 0.0))
-        assert "class_order" not in guessing
-        assert "hardly more than guessing" in guessing["doubts"][0]
-        assert labels.suspicions(confused(classes, each, 0.9)) == {}
-    assert labels.suspicions(confused(10, 30, 0.3)) == {}
-    assert labels.suspicions(confused(3, 2, 0.0)) == {}  # too few to say anything
+    for classes, each in ((10, 20), (500, 4), (2, 100)):
+        guessing = confused(classes, each, 0.0)
+        assert labels.other_order(guessing) is None
+        assert "hardly more than guessing" in doubts(guessing)[0]
+        assert doubts(confused(classes, each, 0.9)) == []
+        assert "top1" in doubts(guessing, "calibration_error")[0]
+    assert doubts(confused(10, 30, 0.3)) == []
+    # Of six samples only what is no better at all is a doubt.
+    assert doubts(confused(3, 2, 1.0)) == []
+    assert labels.other_order(confused(3, 2, 0.0)) is None
+    none_right = {**confused(3, 2, 1.0), "rank": np.full(6, 2)}
+    assert doubts(none_right) == ["top1 is 0: look at the weights, at prepare and at the labels"]
+
+
+def test_labels_that_are_all_the_same_tell_nothing():
+    records = {**confused(10, 50, 1.0), "label": np.zeros(500, int), "rank": np.zeros(500, int)}
+    assert "hardly more than guessing gives with 10 classes (100.0 %)" in doubts(records)[0]
+
+
+def test_five_answers_of_few_classes_are_guesses():
+    records = confused(6, 50, 0.9)
+    assert doubts(records, "top1") == []
+    assert doubts({**records, "rank": np.minimum(records["rank"], 4)}, "top5") == []
+    assert doubts(confused(5, 50, 0.9) | {"rank": np.zeros(250, int)}, "top5")
 
 
 def test_a_collapsed_network_is_no_other_order():
     records = confused(10, 20, 0.0)
     records["predicted"] = np.zeros(200, int)
     records["rank"] = (records["label"] != 0).astype(int)
-    found = labels.suspicions(records)
-    assert "class_order" not in found
-    assert found["doubts"]
+    assert labels.other_order(records) is None
+    assert doubts(records)
 
 
 def onnx_with_weights(folder, values):

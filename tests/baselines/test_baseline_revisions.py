@@ -45,7 +45,8 @@ def project(tmp_path):
 
 def test_the_recipe_is_as_it_was_and_data_as_it_is(project, store, monkeypatch):
     monkeypatch.setenv("GIT_DIR", "/nowhere")  # as in a hook
-    with checked_out(project / "recipes" / "r.yaml", "HEAD~1", store) as (recipe, commit):
+    with checked_out(project / "recipes" / "r.yaml", "HEAD~1", store) as there:
+        recipe, commit = there.recipe, there.commit
         assert recipe.read_text() == "name: old\n"
         assert (recipe.parent / "../data/a.npz").read_bytes() == b"1"
         assert (recipe.parent / "../../datasets/b.npz").read_bytes() == b"2"
@@ -54,14 +55,14 @@ def test_the_recipe_is_as_it_was_and_data_as_it_is(project, store, monkeypatch):
         assert commit == git(project, "rev-parse", "HEAD~1")
         first = recipe
     assert not first.exists()
-    with checked_out(project / "recipes" / "r.yaml", "HEAD~1", store) as (recipe, _):
-        assert recipe == first  # so that digests of files are remembered
+    with checked_out(project / "recipes" / "r.yaml", "HEAD~1", store) as there:
+        assert there.recipe == first  # so that digests of files are remembered
 
 
 def test_nothing_is_left_and_nothing_beyond_is_touched(project, store):
     def fails():
-        with checked_out(project / "recipes" / "r.yaml", "HEAD", store) as (recipe, _):
-            recipe.write_text("changed")
+        with checked_out(project / "recipes" / "r.yaml", "HEAD", store) as there:
+            there.recipe.write_text("changed")
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -73,12 +74,13 @@ def test_nothing_is_left_and_nothing_beyond_is_touched(project, store):
 
 
 def test_what_a_killed_run_left_is_cleared(project, store):
-    with checked_out(project / "recipes" / "r.yaml", "HEAD", store) as (recipe, commit):
+    with checked_out(project / "recipes" / "r.yaml", "HEAD", store) as there:
+        recipe, commit = there.recipe, there.commit
         folder = store.root / "revisions" / commit
         left = recipe.parents[1].relative_to(folder)
     git(project, "worktree", "add", "--detach", str(folder / left), commit)
-    with checked_out(project / "recipes" / "r.yaml", "HEAD", store) as (recipe, _):
-        assert recipe.read_text() == "name: new\n"
+    with checked_out(project / "recipes" / "r.yaml", "HEAD", store) as there:
+        assert there.recipe.read_text() == "name: new\n"
 
 
 def test_what_cannot_be_checked_out_says_why(project, store, tmp_path, monkeypatch):
@@ -95,3 +97,37 @@ def test_what_cannot_be_checked_out_says_why(project, store, tmp_path, monkeypat
     fails(UsageError, "not lie in a git repository", tmp_path / "r.yaml")
     monkeypatch.setenv("PATH", str(tmp_path))
     fails(MissingError, "git is not installed", recipe)
+
+
+def requirements(project, store):
+    with checked_out(project / "recipes" / "r.yaml", "HEAD", store) as there:
+        return there.changed_requirements()
+
+
+def test_requirements_and_locks_that_differ_are_named(project, store):
+    (project / "pyproject.toml").write_text('[project]\ndependencies = ["numpy"]\n')
+    (project / "requirements.txt").write_text("torch==2.1  # why\n")
+    git(project, "add", ".")
+    git(project, "commit", "-qm", "libraries")
+    assert requirements(project, store) == []
+    # What other tools are told, and a comment, say nothing of libraries.
+    (project / "pyproject.toml").write_text('[project]\ndependencies = ["numpy"]\n[tool.ruff]\n')
+    (project / "requirements.txt").write_text("# more\ntorch==2.1\n")
+    assert requirements(project, store) == []
+    (project / "pyproject.toml").write_text('[project]\ndependencies = ["numpy<2"]\n')
+    (project / "requirements.txt").write_text("torch==2.2\n")
+    (project / "recipes" / "uv.lock").write_text("new and not in git\n")
+    assert requirements(project, store) == ["pyproject.toml", "recipes/uv.lock", "requirements.txt"]
+    (project / "requirements.txt").unlink()
+    assert "requirements.txt" in requirements(project, store)
+
+
+def test_submodules_are_known(project, store, tmp_path):
+    git(tmp_path, "init", "-q", str(tmp_path / "other"))
+    (tmp_path / "other" / "x").touch()
+    git(tmp_path / "other", "add", ".")
+    git(tmp_path / "other", "commit", "-qm", "one")
+    allowed = ["-c", "protocol.file.allow=always"]
+    git(project, *allowed, "submodule", "add", "-q", str(tmp_path / "other"), "models")
+    with checked_out(project / "recipes" / "r.yaml", "HEAD", store) as there:
+        assert there.submodules() == ["models"]

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from optcli import recipe as recipes
-from optcli.engines import driver
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "benchmarks" / "gpu_check.py"
@@ -35,7 +34,7 @@ def run(*arguments, **variables):
     )
 
 
-@pytest.mark.skipif(driver.present(), reason="there is a GPU")
+@pytest.mark.needs("no gpu")
 def test_without_a_gpu_it_says_so_in_one_sentence(tmp_path):
     done = run("--out", tmp_path)
     assert done.returncode == 3

@@ -174,7 +174,7 @@ TABLE = [
     Broken("empty", model(lambda _: b""), ("recipe.yaml:3:17", "model.onnx is empty", "export")),
     Broken(
         "folder", lambda p: ((p.folder / "model.onnx").unlink(), (p.folder / "model.onnx").mkdir()),
-        ("recipe.yaml:3:17", "is a folder, wanted a file", "name the .onnx"),
+        ("recipe.yaml:3:17", "is a folder, wanted a file", "name the file in it"),
     ),
     Broken("gone", lambda p: (p.folder / "model.onnx").unlink(), ("recipe.yaml:3:17", "there is no file")),
     Broken("NaN weights", graph(nan_weight), ("model.onnx: the weights hold NaN: weight, 2 of 96",)),
@@ -289,8 +289,8 @@ def weights(kind: str) -> Callable[[Project], object]:
 
 WEIGHTED = {"head": BY_PYTHON.replace('Net"', 'Net", weights: w.pth')}
 NETWORKS = [
-    Broken("raises", network("raise RuntimeError('no')"), ("project/net.py:3: importing", "RuntimeError: no")),
-    Broken("exits", network("sys.exit(0)"), ("project/net.py:3", "ends the program when it is imported")),
+    Broken("raises", network("raise RuntimeError('no')"), ("net.py:3: importing", "RuntimeError: no")),
+    Broken("exits", network("sys.exit(0)"), ("net.py:3", "ends the program when it is imported")),
     Broken("dies", network("os._exit(0)"), ("exit status 0", "log.txt"), code=4),
     Broken("dict", network(text="def Net():\n    return {'a': 1}\n"), ("a dict", "wanted an nn.Module")),
     Broken("prints", network("print('y' * 9_000_000); Net = None\nraise OSError(2, 'no', 'gone.txt')"),

@@ -74,7 +74,11 @@ def test_a_variant_is_compared_with_what_it_was_quantized_from(built, optcli):
     assert "MatMul" in first
     assert "-6.0 dB" in first
 
+    assert "note    dead › layers: compared with its float network" in text.err
+    assert "about a minute" in text.err
+
     again = optcli("verify-accuracy", "--layers", "recipe.yaml")
+    assert "about a minute" not in again.err, "what is in the store takes no time"
     assert again.err.count("cached") == 2
     assert again.out.count("where the error starts") == 2
     kept = json.loads((built.artifacts / "tiny" / "report.json").read_text())["variants"]
@@ -96,3 +100,27 @@ def test_a_recipe_that_is_gone_is_said(place, optcli):
     said = optcli("verify-accuracy", "--layers", "copied")
     assert said.code == 2
     assert "the recipe of this report is gone" in said.err
+
+
+@pytest.mark.slow
+def test_what_takes_long_is_said_before_and_can_be_left_out(built, optcli):
+    path = built.artifacts / "tiny" / "report.json"
+    report = json.loads(path.read_text())
+    for verdict in report["variants"]["dead"]["verdicts"]:
+        verdict["outcome"] = "reject"
+    path.write_text(json.dumps(report))
+    line = ("verify-accuracy", "recipe.yaml")
+    without = optcli(*line, "--no-layers")
+    assert without.code == 1
+    assert "layers" not in without.err
+    assert "where the error starts" not in without.out
+    said = optcli(*line)
+    assert said.code == without.code
+    assert "note    dead › layers: compared with its float network" in said.err
+    assert "--no-layers leaves it out" in said.err
+
+
+def test_layers_cannot_be_asked_for_and_left_out(place, optcli):
+    said = optcli("verify-accuracy", "--layers", "--no-layers")
+    assert said.code == 2
+    assert "found --layers and --no-layers" in said.err

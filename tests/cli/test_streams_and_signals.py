@@ -58,7 +58,7 @@ def test_closed_streams_do_no_harm(place, closed):
     assert Store(place.folder / "fresh").verify() == []
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.needs("device file", "full")
 @pytest.mark.parametrize("verb", ["compare", "build recipe.yaml", "--help", "schema"])
 def test_a_full_stdout_is_said(place, verb):
     done = shell(f"optcli {verb} > /dev/full", place.folder)

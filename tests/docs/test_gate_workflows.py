@@ -10,6 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from optcli.cli.gate import command
+from optcli.gate.terms import KINDS, accepted
 
 CI = Path(__file__).resolve().parents[2] / "docs" / "ci"
 SCHEMAS = {
@@ -59,3 +60,43 @@ def test_every_command_is_one_that_optcli_takes(name):
         context = command.make_context("gate", list(arguments))
         assert context.params["reference"].startswith("git:")
         assert context.params["on_inconclusive"] == "pass"
+        assert context.params["accept"]
+
+
+def accepted_by(name, **environment):
+    """What the script of a workflow hands to `--accept`."""
+    scripts = [
+        each for each in strings(YAML(typ="safe").load((CI / name).read_text())) if "accept=" in each
+    ]
+    (script,) = scripts
+    script = re.sub(r"optcli gate[^\n]*", 'printf %s "$accept"', script)
+    done = subprocess.run(
+        ["sh", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**environment, "PATH": "/bin:/usr/bin"},
+    )
+    return accepted([done.stdout])
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("github-actions.yml", {"LABELS": "bug gate-accept-bar gate-accept-threads"}),
+        ("gitlab-ci.yml", {"CI_MERGE_REQUEST_LABELS": "bug,gate-accept-bar,gate-accept-threads"}),
+    ],
+)
+def test_labels_declare_what_may_have_changed(name, labels):
+    assert accepted_by(name, **labels) == {"untracked-data", "bar", "threads"}
+    assert accepted_by(name) == {"untracked-data"}
+
+
+def test_every_kind_that_accept_takes_is_explained():
+    text = (CI.parent / "gate.md").read_text()
+    table = text[text.index("| `--accept` |") : text.index("Code of passes is no such term")]
+    assert set(
+        re.findall(
+            r"`([a-z-]+)`", " ".join(row.split("|")[1] for row in table.splitlines() if "|" in row)
+        )
+    ) >= set(KINDS)

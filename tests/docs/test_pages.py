@@ -33,7 +33,9 @@ def test_a_pass_as_one_file(checkout):
     shown, built = (checkout.run(command) for command in commands)
     assert shown.code == 0, shown.err
     assert "Clip every weight to a limit" in shown.out
-    assert "limit: float = 1.0\n      largest absolute value that is kept" in shown.out
+    assert (
+        "limit: number, above 0 (default 1.0)\n      largest absolute value that is kept" in shown.out
+    )
     assert built.code == 0, built.err
     assert clipped(checkout.report("clipped")) > 0
     about = checkout.folder / "artifacts" / "clipped" / "clipped" / "artifact.json"

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from commands import optcli_process
+from needs import needs
 from tiny_project import write_model
 
 from optcli import environment
@@ -237,9 +238,10 @@ def test_another_interpreter_that_is_not_there_and_one_without_tensorrt(monkeypa
 
 @pytest.mark.slow
 def test_tensorrt_rtx_builds_an_engine_with_and_without_a_gpu():
-    pytest.importorskip("tensorrt_rtx")
+    needs("package", "tensorrt_rtx")
     runtime = next(each for each in RUNTIMES if each.name == "tensorrt_rtx")
     (found,) = runtime_checks(runtime)
+    assert found.state != "broken", found.found
     if not driver.present():
         assert (found.state, found.hint) == ("note", "")
         assert found.found.endswith("builds engines, which need a GPU to run")

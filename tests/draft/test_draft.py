@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from needs import needs
 from tiny_project import write_images, write_model
 
 from optcli import cli, environment
 from optcli.artifact import Format
-from optcli.draft import InputText, draft
+from optcli.draft import InputText, draft, masks
 from optcli.draft.variants import offered
 from optcli.draft.wording import quoted, safe_name
 from optcli.errors import InputError, MissingError, UsageError
@@ -48,6 +49,12 @@ class Two(nn.Module):
         return image * mask
 
 
+class Sized(nn.Sequential):
+    def __init__(self, num_classes=10):
+        head = nn.Linear(4, num_classes)
+        super().__init__(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+
+
 class Odd(nn.Module):
     def __init__(self):
         super().__init__()
@@ -65,6 +72,7 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         from optcli.draft.looking import look
 
         monkeypatch.setattr("optcli.draft.run", lambda _, payload, **__: look(payload, None))
+        monkeypatch.setattr("optcli.draft.masks.run", lambda _, said, **__: masks.look(said, None))
 
 
 @pytest.fixture
@@ -117,7 +125,7 @@ def write_program_and_script(place: Path) -> None:
 )
 def test_every_kind_of_model_gives_a_recipe_that_loads(place, what, inputs):
     if what.startswith("timm:"):
-        pytest.importorskip("timm", reason="timm is not installed")
+        needs("package", "timm")
     if what in ("program.pt2", "script.pt"):
         write_program_and_script(place)
     made = draft(what, place)
@@ -169,6 +177,55 @@ def test_the_preparation_is_that_of_the_weights(place):
     recipe = loaded(place, draft("nets.py:Digits", place, data=Path("photos")).recipe)
     assert recipe.data["evaluation"].prepare.resize == (28, 28)
     assert recipe.data["evaluation"].prepare.channel_order == "grey"
+
+
+def test_a_network_gets_as_many_classes_as_the_data_have(place):
+    made = draft("nets.py:Sized", place, data=Path("photos"))
+    assert loaded(place, made.recipe).model.arguments == {"num_classes": 2}
+    assert any("num_classes: 2, and its weights are random" in note for note in made.notes)
+    given = draft(
+        "nets.py:Sized", place, data=Path("photos"), overrides=("model.arguments.num_classes=7",)
+    )
+    recipe = loaded(place, given.recipe)
+    assert recipe.model.arguments == {"num_classes": 7}
+    assert recipe.accuracy is None
+    assert any("2 class folders, the model 7 classes" in note for note in given.notes)
+
+
+def test_weights_of_as_many_classes_are_taken(place):
+    import torch
+
+    from optcli import user_code
+
+    network = user_code.load("nets.py:Sized", place)(num_classes=2)
+    torch.save(network.state_dict(), place / "two.pth")
+    made = draft("nets.py:Sized", place, weights="two.pth", data=Path("photos"))
+    recipe = loaded(place, made.recipe)
+    assert (recipe.model.weights, recipe.model.arguments) == ("two.pth", {"num_classes": 2})
+    assert recipe.accuracy is not None
+
+
+def test_a_guess_is_called_one(place):
+    made = draft("model.onnx", place, data=Path("photos"))
+    assert "# A GUESS: " in made.recipe
+    assert any(note.startswith("`prepare:` is a guess") for note in made.notes)
+    known = draft("torchvision:squeezenet1_1", place, data=Path("photos"))
+    assert "GUESS" not in known.recipe
+    said = draft(
+        "model.onnx",
+        place,
+        data=Path("photos"),
+        overrides=("data.calibration.prepare={scale: 1/255}", "data.evaluation.prepare={scale: 1/255}"),
+    )
+    assert not any("guess" in note for note in said.notes)
+    assert loaded(place, said.recipe).data["evaluation"].prepare.mean == (0.0,)
+
+
+def test_large_images_come_in_small_batches(place):
+    given = (InputText.read("image:float32[batch,3,720,720]"),)
+    recipe = loaded(place, draft("nets.py:Sized", place, inputs=given).recipe)
+    assert recipe.inputs[0].ranges["batch"].max == 2
+    assert recipe.latency.batch_sizes == (1, 2)
 
 
 def test_paths_are_relative_to_the_recipe(place):
@@ -257,6 +314,17 @@ def test_names_that_need_quotes(place):
     recipe = loaded(place, draft("my model é.onnx", place).recipe)
     assert recipe.model.source == "onnx:my model é.onnx"
     assert recipe.name == "my-model"
+
+
+def test_the_command_refuses_what_makes_no_recipe(place, capsys):
+    line = ["init", "model.onnx", "--out", "made/x.yaml"]
+    assert cli.run([*line, "--set", "latency.batch_size=[1]"]) == 2
+    said = capsys.readouterr().err
+    assert "--set latency.batch_size=[1]: unknown key 'batch_size' in latency" in said
+    assert "did you mean 'batch_sizes'?" in said
+    assert not list((place / "made").glob("*.yaml")), "nothing is left"
+    assert cli.run([*line, "--set", "latency.batch_sizes=[2]"]) == 0
+    assert load(place / "made" / "x.yaml").latency.batch_sizes == (2,)
 
 
 def test_the_command_writes_a_recipe_that_builds(place, capsys, monkeypatch):

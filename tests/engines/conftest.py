@@ -7,7 +7,7 @@ from optcli.engines.running.execution import Execution
 
 
 @pytest.fixture
-def execution(cuda):
+def execution(cuda, tmp_path):  # some engines write there when they are closed
     """`execution(plan, **options)`: an engine of the fake TensorRT, closed at the end."""
     opened = []
 

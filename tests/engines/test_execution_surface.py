@@ -9,6 +9,7 @@ from pathlib import Path
 
 import fake_tensorrt
 import pytest
+from needs import imported
 
 CLASSES = ("Runtime", "ICudaEngine", "IExecutionContext", "Refitter", "OnnxParserRefitter")
 SURFACES = sorted((Path(__file__).parent / "surface").glob("*.json"))
@@ -29,9 +30,7 @@ def public(kind):
 
 @pytest.fixture(scope="module")
 def rtx():
-    return pytest.importorskip(
-        "tensorrt_rtx", reason="TensorRT-RTX is not installed: pip install 'optcli[trt-rtx]'"
-    )
+    return imported("tensorrt_rtx")
 
 
 @pytest.mark.parametrize("name", CLASSES)

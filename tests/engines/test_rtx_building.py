@@ -5,12 +5,13 @@ import os
 import numpy as np
 import onnx
 import pytest
+from needs import needs
 from onnx import TensorProto, helper, numpy_helper
 from tiny_networks import Heard, artifact, job
 
 from optcli import formats
 from optcli.artifact import Format
-from optcli.engines import EngineError, child, driver, sidecar
+from optcli.engines import EngineError, child, sidecar
 from optcli.engines.building import Job
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
@@ -24,9 +25,7 @@ PROFILE = {"image": {"min": [1, 4, 8, 8], "opt": [2, 4, 8, 8], "max": [4, 4, 8, 
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed():
-    pytest.importorskip(
-        "tensorrt_rtx", reason="TensorRT-RTX is not installed: pip install 'optcli[trt-rtx]'"
-    )
+    needs("package", "tensorrt_rtx")
 
 
 def network(operator="Relu", domain=""):
@@ -120,8 +119,7 @@ def test_what_only_other_versions_have_is_named(tmp_path):
 
 
 def test_what_needs_a_gpu_says_so(source, tmp_path):
-    if driver.present():
-        pytest.skip("there is a GPU here: it is built")
+    needs("no gpu")
     work = job(source, tmp_path / "out", IMAGE)
     with pytest.raises(StepError, match="with these options the builder needs a GPU, and found none"):
         TensorrtRtxEngine(refit="any").run(source, work)

@@ -6,12 +6,12 @@ import pickle
 import zipfile
 
 import pytest
+import torch
 
 from optcli.errors import InputError, TrustError
 from optcli.formats import exported as exported_format
 from optcli.formats import exported_program
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 

@@ -1,12 +1,12 @@
 """The ONNX format: what is sound, what is refused, and what it says of a model."""
 
 import numpy as np
+import onnx
 import pytest
 
 from optcli.errors import InputError, TrustError
 from optcli.formats import onnx as onnx_format
 
-onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.slow
 
 

@@ -6,11 +6,11 @@ from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
 from optcli.settings import TensorSpec
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 T = torch.zeros(1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from optcli.errors import InputError
 from optcli.formats import torch as torch_format
 from optcli.settings import TensorSpec
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 SOURCE = {"kind": "python", "reference": "net.py:Net", "arguments": {"width": 3}}

@@ -7,11 +7,11 @@ import pickle
 from pathlib import Path
 
 import pytest
+import torch
 
 from optcli.errors import InputError, TrustError
 from optcli.formats import torch_weights
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 

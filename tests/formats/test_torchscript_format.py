@@ -3,12 +3,12 @@
 import zipfile
 
 import pytest
+import torch
 
 from optcli.errors import InputError, TrustError
 from optcli.formats import torchscript as torchscript_format
 from optcli.formats.torchscript_archive import scan_code
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 

@@ -98,3 +98,26 @@ def entry(value):
         at="2026-01-01", recipe="r", baseline="main", variant="v", metric="p50", unit="ms",
         value=value, outcome="accept", machine="m",
     )  # fmt: skip
+
+
+def trend_of(*values):
+    (found,) = history.trends(map(entry, values))
+    return found
+
+
+def test_too_few_runs_tell_nothing_and_show_the_change():
+    few = trend_of(1.0, 1.44)
+    assert (few.enough, few.steps, few.latest) == (False, (), None)
+    assert few.change == pytest.approx(0.44)
+    assert trend_of(1.0).change is None
+    assert trend_of(0.0, 1.0).change is None
+
+
+def test_a_last_run_that_leaves_its_level_is_not_called_unchanged():
+    calm = [1.0, 1.01, 0.99, 1.0, 1.01, 1.0]
+    assert trend_of(*calm).latest is None
+    assert trend_of(*calm, 1.44).latest == pytest.approx(0.44, abs=0.01)
+    assert trend_of(*calm, 1.44, 1.44).steps  # found, if one run too early
+    assert trend_of(*calm, 1.44, 1.44, 1.44).steps == (6,)
+    left = sum(history.leaving(noisy([1.0] * 30, 0.03, seed), []) is not None for seed in range(200))
+    assert left <= 10

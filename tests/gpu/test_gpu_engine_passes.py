@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import needs
 from onnx import TensorProto, helper, numpy_helper, save
 from tiny_networks import Heard, artifact, job
 
@@ -26,13 +27,10 @@ IMAGE = (TensorSpec(name="image", shape=("batch", 16, 32, 32), batch={"min": 1, 
 @pytest.fixture(autouse=True)
 def version():
     """Of the TensorRT that can be used here; skips with what is missing."""
-    reason = driver.absence()
-    if reason is not None:
-        pytest.skip(f"needs an NVIDIA GPU: {reason.message}")
-    python = child.interpreter("tensorrt")
-    found = environment.version_in(python, "tensorrt")
-    if found is None:
-        pytest.skip(f"tensorrt is not in {python or 'this interpreter'}")
+    needs("gpu")
+    needs("tensorrt", "tensorrt")
+    found = environment.version_in(child.interpreter("tensorrt"), "tensorrt")
+    assert found is not None
     return tuple(int(part) for part in found.split(".")[:2])
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from needs import needs
 
-from optcli import environment, runners
+from optcli import runners
 from optcli.artifact import Artifact, Format
 from optcli.engines import child, driver, sidecar
 from optcli.engines.building import Job
@@ -29,23 +30,11 @@ RNG = np.random.default_rng(0)
 @pytest.fixture(params=["tensorrt", "tensorrt_rtx"])
 def product(request):
     """A product that can be used here; skips with what is missing."""
-    reason = driver.absence()
-    if reason is not None:
-        pytest.skip(f"needs an NVIDIA GPU: {reason.message}")
-    python = child.interpreter(request.param)
-    if environment.version_in(python, request.param) is None:
-        pytest.skip(f"{request.param} is not in {python or 'this interpreter'}")
-    capability = driver.devices()[0].compute_capability
-    known = _capabilities() if request.param == "tensorrt_rtx" else None
-    if known is not None and f"SM{capability.replace('.', '')}" not in known:
-        pytest.skip(f"TensorRT-RTX is not made for compute capability {capability}: {sorted(known)}")
+    needs("gpu")
+    needs("tensorrt", request.param)
+    if request.param == "tensorrt_rtx":
+        needs("tensorrt-rtx for this gpu")
     return request.param
-
-
-def _capabilities():
-    """What TensorRT-RTX builds for; an H200 (9.0) is not among them."""
-    module = pytest.importorskip("tensorrt_rtx")
-    return set(module.ComputeCapability.__members__)
 
 
 @pytest.fixture
@@ -237,9 +226,8 @@ def test_outputs_whose_size_depends_on_the_data(built, chooser):
         assert empty.shape[-1] == 0
 
 
+@pytest.mark.parametrize("product", ["tensorrt"], indirect=True)  # only it is run in other interpreters
 def test_another_process_computes_the_same(built, classifier, product):
-    if product != "tensorrt":
-        pytest.skip("only TensorRT is run in other interpreters")
     artifact, image = built(classifier, (1, 4, 16)), images(4)
     with opened(artifact, python=child.interpreter(product) or sys.executable) as runner:
         for _ in range(3):

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import agreement
 import pytest
+from needs import missing, needs
 from tiny_networks import INPUTS, apply, torch_artifact
 
 from optcli.errors import OptcliError
-from optcli.formats.onnxruntime_providers import PROVIDERS, library_reason, preload
+from optcli.formats.onnxruntime_providers import PROVIDERS, preload
 from optcli.passes import find as find_pass
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 
 pytestmark = pytest.mark.gpu
 
 SPECS = INPUTS["Conv"]
+PLUG_IN = PROVIDERS["tensorrt_rtx"].plugin
 
 
 @pytest.fixture
 def onnx(gpu, tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    name = PROVIDERS["cuda"].name
-    if name not in onnxruntime.get_available_providers():
-        pytest.skip("this onnxruntime is the one for CPUs: install onnxruntime-gpu")
+    needs("onnxruntime for gpus")
+    needs("provider libraries", "cuda")
     preload()
-    if reason := library_reason(name):
-        pytest.skip(f"the libraries that {name} wants are not here: {reason}")
     network = torch_artifact(tmp_path / "network", "Conv")
     return apply(find_pass("export_onnx")(), network, tmp_path / "onnx", SPECS)
 
@@ -54,12 +52,22 @@ def test_half_precision(onnx, tmp_path):
     assert agree(half, 1e-2, provider="cuda")["precision"].startswith("fp16")
 
 
-@pytest.mark.parametrize("provider", ["tensorrt", "tensorrt_rtx"])
-def test_tensorrt_runs_or_says_why_not(onnx, provider):
-    try:
-        runner = OnnxruntimeRunner(provider=provider).open(onnx, SPECS)
-    except OptcliError as error:
-        pytest.skip(error.message)
-    with runner:
+@pytest.mark.parametrize(
+    ("provider", "wanted"),
+    [
+        ("tensorrt", [("provider libraries", "tensorrt")]),
+        (
+            "tensorrt_rtx",
+            [("package", PLUG_IN), ("tensorrt-rtx for this gpu",)],
+        ),
+    ],
+)
+def test_tensorrt_runs_or_says_why_not(onnx, provider, wanted):
+    if any(missing(*need) for need in wanted):
+        with pytest.raises(OptcliError, match=f"provider {provider}") as failure:
+            OnnxruntimeRunner(provider=provider).open(onnx, SPECS)
+        assert failure.value.hint
+        return
+    with OnnxruntimeRunner(provider=provider).open(onnx, SPECS) as runner:
         assert runner.effective()["provider"] == PROVIDERS[provider].name
     agree(onnx, 1e-2, provider=provider)

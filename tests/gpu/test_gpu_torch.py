@@ -7,6 +7,7 @@ import os
 import agreement
 import numpy as np
 import pytest
+from needs import needs
 from tiny_networks import INPUTS, apply, feed, torch_artifact
 
 from optcli.artifact import Format
@@ -97,7 +98,7 @@ def test_what_was_bound_may_change_and_what_was_fetched_stays(network):
 
 
 def test_memory_through_nvml(gpu):
-    pytest.importorskip("pynvml", reason="needs nvidia-ml-py: pip install 'optcli[gpu]'")
+    needs("package", "pynvml")
     import torch
 
     memory = GpuMemory.here()

@@ -6,13 +6,13 @@ import json
 import pickle
 
 import pytest
+import torch
 from tiny_networks import INPUTS, apply, torch_artifact
 from tiny_project import write_model
 
 from optcli import inspection
 from optcli.errors import InputError, TrustError, UsageError
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 CONV_MACS = 16 * 16 * 16 * 27 + 8 * 8 * 16 * 16 + 8 * 8 * 16 * 144 + 8 * 8 * 32 * 288 + 32 * 5
@@ -183,3 +183,42 @@ def test_nothing_heavy_is_loaded_here():
     import configured
 
     assert configured.loaded_by("optcli.inspection")["optcli.inspection"] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["net.ptl", "net.pth", "net.ts", "net.jit", "net.torchscript", "net.TORCHSCRIPT", "net"]
+)
+def test_torchscript_of_any_suffix(tmp_path, name):
+    script = torch.jit.trace(torch.nn.Linear(4, 3), torch.zeros(1, 4))
+    if name == "net.ptl":
+        script._save_for_lite_interpreter(str(tmp_path / name))
+    else:
+        script.save(tmp_path / name)
+    found = inspection.inspect(str(tmp_path / name), tmp_path)
+    assert (found.format, found.parameters) == ("torchscript", 15)
+
+
+def test_a_model_file_as_a_recipe_names_it(tmp_path):
+    write_model(tmp_path / "net.of.mine")
+    assert inspection.inspect(f"onnx:{tmp_path}/net.of.mine", tmp_path).format == "onnx"
+    with pytest.raises(UsageError, match="no such file"):
+        inspection.inspect(f"onnx:{tmp_path}/gone.onnx", tmp_path)
+    with pytest.raises(UsageError) as caught:
+        inspection.inspect("torchvision:resnet18", tmp_path)
+    assert "optcli init torchvision:resnet18" in caught.value.hint
+
+
+def test_a_bare_file_of_onnx_runtimes_own_format(network, tmp_path):
+    from optcli.passes.export_onnx import ExportOnnx
+    from optcli.passes.optimize_onnx import OptimizeOnnx
+
+    made = apply(ExportOnnx(), network, tmp_path / "1", INPUTS["Conv"])
+    made = apply(OptimizeOnnx(to="ort"), made, tmp_path / "2", INPUTS["Conv"])
+    found = inspection.inspect(str(made.path / "model.ort"), tmp_path)
+    assert (found.format, found.inputs[0].name) == ("ort", "image")
+
+
+def test_an_exported_program_of_another_suffix(tmp_path):
+    program = torch.export.export(torch.nn.Linear(4, 3), (torch.zeros(2, 4),))
+    torch.export.save(program, tmp_path / "net.pt")
+    assert inspection.inspect(str(tmp_path / "net.pt"), tmp_path).format == "exported"

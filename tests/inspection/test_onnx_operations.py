@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import onnx
 import pytest
 
 from optcli.errors import InputError
 from optcli.inspection.onnx import look
 
-onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.slow
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402

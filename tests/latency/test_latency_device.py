@@ -11,7 +11,7 @@ from optcli.observer import Silent
 from optcli.settings import LatencySettings, TensorSpec
 
 INPUTS = (TensorSpec(name="image", shape=("batch", 3), batch={"min": 1, "opt": 8, "max": 64}),)
-SETTINGS = LatencySettings(rounds=4, calls=16, batch_sizes=(1, 4), threads=2)
+SETTINGS = LatencySettings(launches=1, rounds=4, calls=16, batch_sizes=(1, 4), threads=2)
 
 
 @pytest.fixture

@@ -113,12 +113,17 @@ def test_monotone_is_the_nearest_rising_sequence():
     assert monotone([1, 2, 3]) == [1, 2, 3]
 
 
-def point(size, ms, p99=None, samples=400):
+def point(size, ms, p99=None, samples=400, fit=True):
     p99_ms = None if p99 is None else Estimate(value=p99[1], low=p99[0], high=p99[2])
     rate = size / ms * 1e3
     p50_ms = Estimate(value=ms, low=ms, high=ms)
     return SweepPoint(
-        batch_size=size, p50_ms=p50_ms, p99_ms=p99_ms, throughput_per_s=rate, samples=samples
+        batch_size=size,
+        p50_ms=p50_ms,
+        p99_ms=p99_ms,
+        throughput_per_s=rate,
+        samples=samples,
+        fit=fit,
     )
 
 
@@ -137,6 +142,17 @@ def test_the_upper_bound_decides_and_a_doubt_is_told():
     assert "batch 16 is not clearly within it (p99 45 ms [40, 51])" in found.sentence
     found = budget([EIGHT, point(16, 30, samples=20)], 50, "time cap")
     assert "batch 16 is not decided: p99 needs 368 calls, 20 fit into the time cap" in found.sentence
+
+
+def test_disturbed_points_decide_no_budget():
+    disturbed = point(16, 19.7, (20, 22, 24), fit=False)
+    found = budget([EIGHT, disturbed], 50, "time cap")
+    assert found.batch_size == 8
+    assert found.sentence.endswith("; batch 16 is not decided: other work disturbed it")
+    found = budget([disturbed], 50, "time cap")
+    assert (found.batch_size, found.throughput_per_s) == (None, None)
+    fast = point(4, 1, (1, 1, 1), fit=False)
+    assert "gives more" not in budget([fast, EIGHT], 50, "time cap").sentence
 
 
 def test_what_else_the_budget_says():

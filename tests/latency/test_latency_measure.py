@@ -10,7 +10,8 @@ from optcli.observer import Silent
 from optcli.settings import LatencySettings, TensorSpec
 
 INPUTS = (TensorSpec(name="image", shape=("batch", 3), batch={"min": 1, "opt": 8, "max": 64}),)
-SETTINGS = LatencySettings(rounds=8, calls=16, batch_sizes=(1, 4), threads=2)
+SETTINGS = LatencySettings(launches=1, rounds=8, calls=16, batch_sizes=(1, 4), threads=2)
+ONCE = LatencySettings(launches=1, rounds=8, calls=16)
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_results_have_percentiles_and_a_paired_speedup(measure):
 
 
 def test_a_percentile_without_enough_samples_is_none_with_a_flag(measure):
-    settings = LatencySettings(rounds=4, calls=5, max_seconds=1)
+    settings = LatencySettings(launches=1, rounds=4, calls=5, max_seconds=1)
     row = latency.to_results(measure({"eager": {"call_ns": 40e6}}, settings))["eager"][0]
     assert row.samples == 20
     assert (row.p90_ms, row.p95_ms, row.p99_ms) == (None, None, None)
@@ -157,6 +158,7 @@ def test_what_a_runner_warns_of_is_marked_at_every_row(scripted, candidate, tmp_
     rows = latency.to_results(
         latency.measure(candidates, "eager", INPUTS, None, SETTINGS, tmp_path, 0, Silent())
     )
+    assert rows["cast"]
     assert all(set(flags) <= set(row.flags) for row in rows["cast"])
     assert not any(set(flags) & set(row.flags) for row in rows["eager"])
 
@@ -171,19 +173,20 @@ def test_wrong_runner_options_are_that_candidates_failure(measure, candidate, tm
     assert "eager" in latency.to_results(measured)
 
 
-def test_noise_is_marked_and_nothing_dropped(measure):
+def test_noise_is_marked_and_no_call_dropped(measure):
     rows = {}
     for jitter in (0.01, 0.12, 0.3):
         measured = measure({"eager": {"call_ns": 4e6, "jitter": jitter}})
         rows[jitter] = latency.to_results(measured)["eager"][0]
-        assert rows[jitter].samples == measured.of("eager")[0].ns.size == 8 * 46
+        assert rows[jitter].samples == measured.of("eager")[0].only([0]).ns.size * rows[jitter].launches
+        assert rows[jitter].launches == len(measured.of("eager")[0].launches)
     assert rows[0.01].flags == ()
     assert any(flag.startswith("fluctuating (IQR/median") for flag in rows[0.12].flags)
     assert any(flag.startswith("environment not fit (IQR/median") for flag in rows[0.3].flags)
 
 
 def test_a_machine_that_becomes_busy_costs_rounds_not_hours(measure):
-    settings = LatencySettings(max_seconds=1)
+    settings = ONCE.model_copy(update={"max_seconds": 1.0})
     rows = latency.to_results(
         measure({"eager": {"call_ns": 4e6}, "slow": {"call_ns": 4e6, "busy": 8}}, settings)
     )
@@ -194,13 +197,14 @@ def test_a_machine_that_becomes_busy_costs_rounds_not_hours(measure):
 
 def test_interrupted_and_stolen_rounds_are_marked(measure, monkeypatch):
     calm = ScriptedChild.do_round
-    disturbed = iter([{"switches": 9}, {"steal_s": 0.05}, {"switches": 1}] + [{}] * 5)
+    disturbed = iter([{"switches": 9}, {"steal_s": 0.05}, {"waited_ns": 90_000_000}] + [{}] * 5)
     monkeypatch.setattr(
         ScriptedChild, "do_round", lambda self, command: {**calm(self, command), **next(disturbed)}
     )
-    row = latency.to_results(measure({"eager": {"call_ns": 4e6}}, LatencySettings()))["eager"][0]
+    row = latency.to_results(measure({"eager": {"call_ns": 4e6}}, ONCE))["eager"][0]
     assert row.flags == (
-        "noisy: 2 of 8 rounds (9 involuntary context switches, 0.05 s stolen by the hypervisor)",
+        "noisy: 10 % of the time lost (9 involuntary context switches, "
+        "0.05 s stolen by the hypervisor, 0.09 s waiting for a processor)",
     )
 
 

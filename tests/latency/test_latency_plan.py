@@ -3,7 +3,7 @@ import pytest
 from optcli.latency.plan import groups, plan
 from optcli.settings import LatencySettings
 
-SETTINGS = LatencySettings(rounds=8, calls=16, max_seconds=10)
+SETTINGS = LatencySettings(launches=1, rounds=8, calls=16, max_seconds=10)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_as_many_calls_as_the_cap_and_the_percentile_say(call_ms, wants_p99, rou
 
 
 def test_settings_can_ask_for_more_calls():
-    assert plan(5e6, LatencySettings(rounds=8, calls=100), False).calls == 100
+    assert plan(5e6, LatencySettings(launches=1, rounds=8, calls=100), False).calls == 100
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,8 @@ def test_a_gate_has_the_rounds_and_not_the_samples_of_a_table():
 
 def test_the_mode_sets_the_defaults_and_the_recipe_has_the_last_word():
     quick, table, gate = (LatencySettings(mode=mode) for mode in ("quick", "table", "gate"))
-    assert [each.launches for each in (quick, table, gate)] == [1, 5, 8]
+    assert [each.launches for each in (quick, table, gate)] == [3, 5, 8]
+    assert [each.rounds for each in (quick, table, gate)] == [4, 8, 8]
     assert (quick.max_seconds, table.max_seconds) == (10, 30)
     assert LatencySettings(mode="table", launches=3, calls=50).launches == 3
     assert LatencySettings.model_validate(table.model_dump()) == table

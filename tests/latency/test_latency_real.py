@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import quiet
 
 from optcli import latency
 from optcli.artifact import Artifact, Format
-from optcli.latency import Candidate, session
+from optcli.latency import Candidate, fitness, session
 from optcli.observer import Silent
 from optcli.settings import LatencySettings, TensorSpec
 
@@ -36,6 +37,13 @@ def network(folder, hidden):
     return Artifact(folder.name, Format.ONNX, folder, "fp32", size, folder.name, {"outputs": ["y"]})
 
 
+@pytest.fixture(autouse=True)
+def judged_machine(monkeypatch):
+    """Real processes, beside whatever else runs: all of it counts."""
+    for name in quiet.BARS:
+        monkeypatch.setattr(fitness, name, float("inf"))
+
+
 def test_artifacts_in_their_own_processes(tmp_path):
     large, small = network(tmp_path / "large", 16384), network(tmp_path / "small", 64)
     missing = Artifact("gone", Format.ONNX, tmp_path / "gone", "fp32", 1, "gone")
@@ -50,7 +58,7 @@ def test_artifacts_in_their_own_processes(tmp_path):
         "large",
         (TensorSpec(name="x", shape=("batch", 64)),),
         tmp_path / "probe.npz",
-        LatencySettings(threads=1, rounds=6, calls=10, max_seconds=2, batch_sizes=(1, 4)),
+        LatencySettings(threads=1, launches=1, rounds=6, calls=10, max_seconds=2, batch_sizes=(1, 4)),
         tmp_path / "logs",
         0,
         Silent(),

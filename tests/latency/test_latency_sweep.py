@@ -205,6 +205,20 @@ def test_too_few_calls_for_p99_are_said(run):
     assert "not decided" in found.budget.sentence
 
 
+def test_the_line_goes_without_points_that_other_work_disturbed(run, monkeypatch):
+    monkeypatch.setattr("optcli.latency.fitness.NOT_FIT", 0.25)
+    calls = {}
+
+    def disturbed(size):
+        calls[size] = calls.get(size, 0) + 1
+        return line(size) * (3 if size == 8 and calls[size] % 2 else 1)
+
+    found = run(disturbed, max=16)
+    assert [point.batch_size for point in found.points if not point.fit] == [8]
+    assert found.fit.linear
+    assert found.fit.per_image_ms.value == pytest.approx(1, rel=0.02)
+
+
 def test_how_it_is_written_in_a_recipe():
     assert LatencySettings().sweeping is None
     assert LatencySettings(sweep=True).sweeping == SweepSettings()

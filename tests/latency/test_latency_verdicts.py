@@ -1,24 +1,24 @@
 import pytest
 
 from optcli.latency import verdicts
-from optcli.results import Estimate, Latency
+from optcli.results import Against, Estimate, Latency
 from optcli.settings import LatencySettings, SloSettings
 
 NO_BAR = LatencySettings()
 
 
-def row(speedup=None, p99=None, batch_size=1, flags=()):
+def row(speedup=None, p99=None, batch_size=1, samples=368, **more):
     return Latency(
         batch_size=batch_size,
         threads=2,
-        samples=368,
+        samples=samples,
         p50_ms=Estimate(value=2.0, low=1.9, high=2.1),
         p99_ms=p99,
         mean_ms=2.0,
         throughput_per_s=500,
         speedup=speedup,
         measured_at="2026-01-01T00:00:00+00:00",
-        flags=flags,
+        **more,
     )
 
 
@@ -48,19 +48,64 @@ def test_min_speedup_blocks(least, outcome):
 
 
 def test_slower_than_its_parent_is_said():
-    found = verdicts(
-        [row(Estimate(value=2, low=1.8, high=2.2))],
-        NO_BAR,
-        None,
-        "eager",
-        parent=("onnx", Estimate(value=0.8, low=0.7, high=0.9)),
-    )
+    parent = Against(variant="onnx", speedup=Estimate(value=0.8, low=0.7, high=0.9))
+    rows = [row(Estimate(value=2, low=1.8, high=2.2), over_parent=parent)]
+    found = verdicts(rows, NO_BAR, None, "eager")
     assert [(each.name, each.outcome) for each in found] == [
         ("speed-up", "accept"),
         ("speed-up over onnx", "reject"),
     ]
     assert found[1].reason == "does not pay: 0.80 times [0.70, 0.90] as fast as onnx"
     assert not found[1].blocking
+    assert [each.over for each in found] == [None, "onnx"]
+
+
+def test_over_a_parent_that_is_the_baseline_nothing_is_said_twice():
+    parent = Against(variant="eager", speedup=Estimate(value=2, low=1.8, high=2.2))
+    rows = [row(Estimate(value=2, low=1.8, high=2.2), over_parent=parent)]
+    assert [each.name for each in verdicts(rows, NO_BAR, None, "eager")] == ["speed-up"]
+
+
+FOUR = Estimate(value=4, low=3.9, high=4.1)
+
+
+@pytest.mark.parametrize(
+    ("mine", "base", "who"),
+    [
+        (False, True, "the times of this variant;"),
+        (True, False, "the times of eager;"),
+        (False, False, "the times of both;"),
+    ],
+)
+@pytest.mark.parametrize("speedup", [FOUR, None])
+def test_a_disturbed_side_decides_no_speedup(mine, base, who, speedup):
+    settings = LatencySettings(min_speedup=1.5)
+    rows, beside = [row(speedup, fit=mine)], [row(Estimate(value=1, low=1, high=1), fit=base)]
+    (verdict,) = verdicts(rows, settings, None, "eager", beside=beside)
+    assert (verdict.outcome, verdict.blocking, verdict.actual) == ("inconclusive", True, None)
+    assert who in verdict.reason
+
+
+def test_where_launches_do_not_agree_it_is_said():
+    (verdict,) = verdicts([row(None)], NO_BAR, None, "eager", beside=[row(FOUR)])
+    assert verdict.outcome == "inconclusive"
+    assert verdict.reason.startswith("it cannot be told now: launches do not agree")
+
+
+def test_only_the_baseline_s_row_of_the_same_batch_size_counts():
+    beside = [row(FOUR, batch_size=8, fit=False), row(FOUR)]
+    (verdict,) = verdicts([row(FOUR)], NO_BAR, None, "eager", beside=beside)
+    assert verdict.outcome == "accept"
+
+
+@pytest.mark.parametrize("bound", [5, 9, 20])
+def test_a_disturbed_row_decides_no_service_level(bound):
+    p99 = Estimate(value=9, low=8, high=10)
+    (verdict,) = verdicts(
+        [row(p99=p99, fit=False)], NO_BAR, SloSettings(p99_ms=bound), "eager", is_baseline=True
+    )
+    assert verdict.outcome == "inconclusive"
+    assert "measure again when the machine is quiet" in verdict.reason
 
 
 def test_without_an_interval_nothing_is_decided():
@@ -80,9 +125,9 @@ def test_service_level_from_the_interval(low, high, outcome):
     assert "batch size 1" in verdict.reason
 
 
-def test_a_percentile_that_was_not_measured_is_inconclusive_with_its_flag():
-    rows = [row(Estimate(value=2, low=1.8, high=2.2), flags=("p99 n/a (n=128, needs 368)",))]
+def test_a_percentile_that_was_not_measured_is_inconclusive():
+    rows = [row(Estimate(value=2, low=1.8, high=2.2), samples=128)]
     _, verdict = verdicts(rows, NO_BAR, SloSettings(p99_ms=10), "eager")
     assert (verdict.outcome, verdict.blocking) == ("inconclusive", True)
-    assert verdict.reason == "p99 n/a (n=128, needs 368)"
+    assert verdict.reason == "p99 at batch size 1 is not known: it needs 368 calls, 128 were timed"
     assert verdict.actual is None

@@ -1,6 +1,7 @@
 """channels_last: another layout, the same results, kept by whoever opens the artifact."""
 
 import pytest
+import torch
 from tiny_networks import INPUTS, Heard, apply, largest_error, torch_artifact
 
 from optcli.formats import torch as torch_format
@@ -11,7 +12,6 @@ from optcli.runners.aoti import AotiRunner
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.torch import TorchRunner
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 

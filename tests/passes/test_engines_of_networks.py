@@ -25,7 +25,7 @@ from optcli.passes.tensorrt_rtx_engine import TensorrtRtxEngine
 from optcli.settings import TensorSpec
 
 pytestmark = pytest.mark.slow
-pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed (the extra trt-rtx)")
+pytestmark = pytest.mark.needs("package", "tensorrt_rtx")
 
 QUANTIZERS = {
     "nncf": QuantizeNncf(target="tensorrt", samples=8),

@@ -8,6 +8,8 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+import torch
+from needs import needs
 from pydantic import ValidationError
 from tiny_networks import Heard, artifact
 
@@ -24,7 +26,6 @@ from optcli.sample import Sample
 from optcli.settings import TensorSpec
 from optcli.sources.python import PythonSource
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 CODE = """
@@ -139,8 +140,7 @@ def states_equal(one, other) -> bool:
 
 @pytest.mark.gpu
 def test_it_learns_on_a_gpu(tmp_path):
-    if not torch.cuda.is_available():
-        pytest.skip(f"torch {torch.__version__} sees no GPU")
+    needs("gpu in torch")
     options = {"device": "cuda", "distillation_weight": 0.3, "epochs": 6, "reestimate_batchnorm": True}
     model, facts, _ = tuned(written(tmp_path), tmp_path / "b", **options)
     assert facts["validation_accuracy"] > 0.95
@@ -261,7 +261,6 @@ def test_batch_norms_alone_can_be_reestimated(tmp_path):
 
 
 def test_of_a_pruned_network_only_weights_change(tmp_path):
-    pytest.importorskip("torch_pruning")
     from optcli.passes.prune import Prune
 
     source, out = written(tmp_path), tmp_path / "p"

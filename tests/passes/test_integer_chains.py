@@ -1,11 +1,11 @@
 """Behind Concat and the like, integers stay integers, and not a bit of the result changes."""
 
 import numpy as np
+import onnx
 import pytest
 
 from optcli.passes._integer_chains import close_integer_chains, leave_softmax_in_floats
 
-onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.slow
 node = onnx.helper.make_node
 
@@ -77,7 +77,8 @@ def test_where_it_would_change_or_gain_nothing_it_is_left_alone(other):
 
 def test_softmax_of_a_small_range_is_not_zero():
     """ONNX Runtime's integer Softmax gives zeros there."""
-    onnxruntime = pytest.importorskip("onnxruntime")
+    import onnxruntime
+
     values = {"s1": np.float32(4e-4), "z1": np.uint8(128), "s2": np.float32(1e-4), "z2": np.uint8(0)}
     nodes = [
         node("QuantizeLinear", ["x", "s1", "z1"], ["q"]),

@@ -9,6 +9,7 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+import torch
 
 from optcli.artifact import Artifact, Format
 from optcli.errors import StepError
@@ -22,8 +23,6 @@ from optcli.settings import TensorSpec
 from optcli.sources.python import PythonSource
 from optcli.sources.torchvision import TorchvisionSource
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torch_pruning")
 pytestmark = pytest.mark.slow
 
 CODE = """

@@ -6,6 +6,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import torch
 from pydantic import ValidationError
 from tiny_networks import Heard, artifact
 
@@ -17,7 +18,6 @@ from optcli.passes.sparsify import Sparsify
 from optcli.settings import TensorSpec
 from optcli.sources.python import PythonSource
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 CODE = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from needs import needs
 
 from optcli.engines import driver
 from optcli.errors import MissingError
@@ -48,9 +49,7 @@ def test_what_is_compiled_for_a_gpu_is_for_this_one(name, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_without_a_gpu_nothing_is_done_on_the_cpu_instead(name, tmp_path):
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
+    needs("no gpu in torch")
     from tiny_networks import INPUTS, apply, torch_artifact
 
     source = torch_artifact(tmp_path / "a", "Conv")

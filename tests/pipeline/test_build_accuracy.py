@@ -99,3 +99,25 @@ def test_the_bar_decides_nothing_that_is_kept_and_the_metric_does(judged, tmp_pa
     recipe_keys = set(judging._DECIDES)
     assert {"max_drop", "policy", "margin"} <= recipe_keys
     assert not {"metric", "output", "options", "batch_size"} & recipe_keys
+
+
+def test_where_the_baseline_cannot_be_evaluated_nobody_is_accepted(project, monkeypatch):
+    """The worker that judges the baseline dies: the others were built, and nothing is known of them."""
+    project.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n', data=DATA)
+    evaluate = accuracy.evaluate
+
+    def dies_of_the_first(artifact, runner, options, *rest, **more):
+        if more["step"].startswith("plain"):
+            raise RunnerError("the process was killed by signal 9")
+        return evaluate(artifact, runner, options, *rest, **more)
+
+    monkeypatch.setattr(accuracy, "evaluate", dies_of_the_first)
+    report = project.build()
+    assert report.variants["plain"].status == "failed"
+    verdicts = {each.name: each for each in report.variants["copied"].verdicts}
+    assert (verdicts["accuracy"].outcome, verdicts["accuracy"].blocking) == ("inconclusive", True)
+    assert verdicts["accuracy"].reason == (
+        "not compared: the baseline plain could not be evaluated: the process was killed by signal 9"
+    )
+    assert report.recommended is None
+    assert report.exit_code == 4

@@ -1,10 +1,16 @@
 """A variant that cannot be built here is checked as far as can be, where its pass knows how."""
 
+import numpy as np
+import pytest
+
 from optcli import environment
+from optcli.artifact import Artifact, Format
 from optcli.digest import FileDigests
-from optcli.errors import ExitCode
+from optcli.errors import ExitCode, StepError
+from optcli.pipeline import check
 from optcli.pipeline.plan import plan
 from optcli.recipe import load
+from optcli.settings import TensorSpec
 
 CHECKED = """\
   plain: []
@@ -59,3 +65,74 @@ def test_an_engine_without_a_gpu_is_checked_for(project, monkeypatch):
     assert [step.name for step in engine.possible] == ["source onnx", "check for tensorrt_engine"]
     assert [step.only_checks for step in engine.possible] == [False, True]
     assert engine.possible[-1].key not in {step.key for step in engine.steps}
+
+
+def model(folder, offset):
+    """Gives its input plus `offset`: a difference that is large for small values alone."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "offset"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 8])],
+        [numpy_helper.from_array(np.float32(offset), "offset")],
+    )
+    folder.mkdir(parents=True)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(made, folder / "model.onnx")
+    return Artifact("k", Format.ONNX, folder, "fp32", 1, "d", {"outputs": ["y"]})
+
+
+SPEC = {"name": "x", "shape": ("batch", 8), "batch": {"min": 1, "opt": 2, "max": 4}}
+
+
+def compared(tmp_path, offset=0.02, probe=None, **spec):
+    made = [model(tmp_path / name, by) for name, by in (("child", offset), ("parent", 0.0))]
+    return check.against_parent(*made, (TensorSpec(**SPEC, **spec),), probe, 1e-3, 1)
+
+
+def test_a_model_of_0_to_255_is_checked_on_such_values_where_they_are_declared(tmp_path):
+    with pytest.raises(StepError, match="on random inputs the outputs differ") as caught:
+        compared(tmp_path / "a")
+    assert "on values between 0 and 255 they differ by" in caught.value.hint
+    assert "declare it with `range: [0, 255]` at input 'x'" in caught.value.hint
+    found = compared(tmp_path / "b", range=(0, 255))
+    assert 0 < found["largest_relative_error"] < 1e-3
+    with pytest.raises(StepError, match=r"on random \(0 to 255\) inputs") as caught:
+        compared(tmp_path / "c", offset=2.0, range=(0, 255))
+    assert "range" not in caught.value.hint
+
+
+def test_random_inputs_lie_where_the_data_do(tmp_path):
+    photographs = np.random.default_rng(0).uniform(0, 255, (16, 8)).astype(np.float32)
+    np.savez(tmp_path / "probe.npz", x=photographs)
+    assert compared(tmp_path / "a", probe=tmp_path / "probe.npz")["largest_relative_error"] < 1e-3
+    spec = TensorSpec(**SPEC)
+    drawn = [
+        feed["x"] for kind, _, feed in check.feeds((spec,), tmp_path / "probe.npz") if kind != "real"
+    ]
+    assert drawn
+    for values in drawn:
+        assert photographs.min() <= values.min() < 64 < 192 < values.max() <= photographs.max()
+
+
+def test_a_difference_everywhere_asks_for_the_range_without_promising_anything(tmp_path):
+    with pytest.raises(StepError) as caught:
+        compared(tmp_path, offset=90.0)
+    assert "declare them with `range: [LOW, HIGH]` at input 'x'" in caught.value.hint
+
+
+def test_whole_numbers_lie_within_their_range():
+    spec = TensorSpec(name="ids", dtype="int64", shape=(1, 1000), range=(5, 9))
+    ((kind, _, feed),) = check.feeds((spec,), None)
+    assert kind == "random (5 to 9)"
+    assert set(feed["ids"].ravel()) == {5, 6, 7, 8, 9}
+
+
+@pytest.mark.parametrize("range", [(1, 1), (2, 1), (0, float("inf")), (float("nan"), 1), (0, 1, 2)])
+def test_a_range_ascends_and_is_finite(range):
+    with pytest.raises(ValueError, match="range"):
+        TensorSpec(**SPEC, range=range)

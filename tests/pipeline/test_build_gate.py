@@ -6,103 +6,20 @@ import subprocess
 import sys
 
 import pytest
-from tiny_project import DATA, Heard, write_images, write_model
+from gated_project import COPIED, PLAIN, WILD, git, judge, of
+from tiny_project import DATA, write_images, write_model
 
-from optcli import baselines, gate, latency
+from optcli import baselines
 from optcli.cli import run
 from optcli.errors import ExitCode, InputError, MissingError, OptcliError, UsageError
-from optcli.gate import comparisons, history
-from optcli.gate.latency import Timed
+from optcli.gate import history
 from optcli.pipeline import baselines as builds
-from optcli.pipeline import gating
 from optcli.pipeline.gating import explain as explaining
 from optcli.pipeline.gating import variant as gating_variant
 from optcli.results import Report
-from optcli.settings import GateBar, GateSettings
 from optcli.store import Store
 
-PLAIN = "  plain: []\n"
-COPIED = PLAIN + '  copied: {passes: [{"./fakes.py:Copy": {note: %s}}], gate: true}\n'
-BAR = GateBar(limit=0.05)
-RULE = gate.planned(BAR, GateSettings(), 1)
-
-
-def git(folder, *arguments):
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
-
-
-@pytest.fixture
-def repository(project):
-    """The project in git, with one commit of a recipe; data is not committed."""
-    project.recipe(COPIED % "old")
-    (project.folder / ".gitignore").write_text("images/\n")
-    git(project.folder, "init", "-q")
-    git(project.folder, "add", ".")
-    git(project.folder, "commit", "-qm", "one")
-    return project
-
-
-@pytest.fixture
-def pairs(monkeypatch):
-    """Scripted launch pairs: `pairs.growth` holds the log ratios of each measurement in turn."""
-
-    class Script:
-        def __init__(self):
-            self.growth, self.seen = [0.0], []
-
-        def __call__(self, before, now, inputs, feeds, settings, slo, variants, logs, seed, observer):
-            self.seen.append((before, now, settings, seed))
-            value = self.growth[min(len(self.seen), len(self.growth)) - 1]
-            ratios = [value + x / 1e4 for x in range(8)]
-            if value is WILD:
-                ratios = [(-1) ** x * (0.3 + x / 50) for x in range(24)]
-            decision = gate.decide(ratios, RULE)
-            found = comparisons.latency("p50", 1, 1.0, 1.0 + value, decision, RULE, BAR)
-            measured = latency.Measured(
-                baseline=before.name, measured_at="", settings={}, seed=seed, real_inputs=False,
-                groups=((before.name, now.name),), lead_in=2, seconds={"wall": 1.0},
-            )  # fmt: skip
-            return Timed((found,), measured, ())
-
-    script = Script()
-    monkeypatch.setattr(gating_variant, "compare", script)
-    monkeypatch.setattr(gating_variant, "explain", explained(gating_variant.explain))
-    return script
-
-
-WILD = 0.123456
 EXPLAIN = explaining.explain
-
-
-def explained(real):
-    """The real explanation, without profiling."""
-    import optcli.pipeline.gating.explain as module
-
-    def explain(*arguments):
-        module_times = module._operators
-        module._operators = lambda *_: []
-        try:
-            return real(*arguments)
-        finally:
-            module._operators = module_times
-
-    return explain
-
-
-def judge(project, reference="git:HEAD", **options):
-    return gating.gate(
-        project.folder / "recipe.yaml",
-        reference,
-        gating.Options(**options),
-        store=project.store,
-        artifacts=project.artifacts,
-        observer=Heard(),
-    )
-
-
-def of(report, metric, variant="copied"):
-    return next(each for each in report.variants[variant].comparisons if each.metric == metric)
 
 
 def test_the_same_passes_and_leaves_its_report(repository, pairs, tmp_path):
@@ -196,8 +113,13 @@ def test_a_renamed_variant_does_not_slip_through(repository, pairs):
     repository.recipe(PLAIN + '  renamed: {passes: ["./fakes.py:Copy"], gate: true}\n')
     report = judge(repository)
     assert report.exit_code == ExitCode.INCONCLUSIVE
-    assert "renamed is not in git:HEAD" in report.sentence
-    assert judge(repository, on_inconclusive="pass").exit_code == ExitCode.DONE
+    assert "variants.copied is gone" in report.sentence
+    declared = judge(repository, accept=["variants"])
+    assert declared.exit_code == ExitCode.INCONCLUSIVE  # there is still nothing to compare with
+    assert "renamed is not in git:HEAD" in declared.sentence
+    report = judge(repository, on_inconclusive="pass")  # that is for noise alone
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+    assert [each.place for each in report.changes if each.open] == ["variants.copied"]
 
 
 def test_what_could_not_be_built_at_the_commit_is_not_new(repository, pairs):
@@ -224,7 +146,9 @@ def test_without_a_mark_the_recommended_variant_is_judged(repository, pairs):
     git(repository.folder, "commit", "-qam", "unmarked")
     report = judge(repository)
     built = Report.load(repository.artifacts / "tiny" / "report.json")
-    assert list(report.variants) == [built.recommended or built.baseline]
+    assert (built.recommended or built.baseline) in report.variants
+    for variant in report.variants.values():
+        assert set(variant.chosen) <= {"recommended", "recommended-before"}
 
 
 def saved(project, name="main", **changes):
@@ -324,7 +248,8 @@ def test_what_is_bound_to_another_cpu_is_never_compared(repository, pairs):
 def test_recorded_figures_are_compared_only_where_asked_and_marked(repository, pairs):
     saved(repository)
     report = judge(repository, "main", against_recorded=True)
-    assert "than recorded" in of(report, "p50").reason
+    # On a machine that is busy just now it cannot be told; either way it is not measured in pairs.
+    assert "recorded" in of(report, "p50").reason
     assert "recorded" in report.variants["copied"].flags[0]
     assert pairs.seen == []
 

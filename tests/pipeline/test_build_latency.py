@@ -24,13 +24,7 @@ def found(monkeypatch):
     return kept
 
 
-@pytest.fixture
-def fit(monkeypatch):
-    """Whatever the machine does beside the tests, it counts as quiet."""
-    monkeypatch.setattr("optcli.latency.doubts.NOT_FIT", float("inf"))
-
-
-def test_every_two_variants_have_a_ratio_also_from_the_store(project, found, fit):
+def test_every_two_variants_have_a_ratio_also_from_the_store(project, found):
     project.recipe(VARIANTS)
     project.build()
     project.build()

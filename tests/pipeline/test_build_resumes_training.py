@@ -20,7 +20,7 @@ name: training
 model: {source: "python:net.py:Net"}
 inputs:
   - {name: image, dtype: float32, shape: [batch, 3, 4, 4], batch: {min: 1, opt: 2, max: 4}}
-latency: {rounds: 2, calls: 2, warmup: 1, max_seconds: 0.05, threads: 1}
+latency: {launches: 1, rounds: 2, calls: 2, warmup: 1, max_seconds: 0.05, threads: 1}
 data:
   training: {source: "imagefolder:images", split: {seed: 0, to: 0.5}, prepare: {scale: 0.004}}
   validation: {source: "imagefolder:images", split: {seed: 0, from: 0.5}, prepare: {scale: 0.004}}

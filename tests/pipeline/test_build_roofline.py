@@ -71,6 +71,28 @@ def test_the_share_is_of_what_the_type_and_the_batch_allow() -> None:
     assert (bound.bound, bound.share) == ("memory", pytest.approx(0.5, rel=1e-3))
 
 
+def test_the_share_has_the_interval_of_the_latency() -> None:
+    row = latency(2).model_copy(update={"p50_ms": Estimate(value=2, low=1.6, high=2.5)})
+    found = build_roofline.share(WORK, row, "fp32", machine())
+    assert found is not None
+    assert (found.low, found.share, found.high) == (
+        pytest.approx(0.4),
+        pytest.approx(0.5),
+        pytest.approx(0.625),
+    )
+    bare = row.model_copy(update={"p50_ms": Estimate(value=2)})
+    found = build_roofline.share(WORK, bare, "fp32", machine())
+    assert found is not None
+    assert (found.low, found.high) == (None, None)
+
+
+def test_the_share_of_disturbed_times_has_no_interval_and_says_so() -> None:
+    found = build_roofline.share(WORK, latency(2).model_copy(update={"fit": False}), "fp32", machine())
+    assert found is not None
+    assert (found.low, found.high) == (None, None)
+    assert "other work disturbed" in found.flags[0]
+
+
 def test_more_than_all_is_a_miscount_and_is_said() -> None:
     found = build_roofline.share(WORK, latency(0.5), "fp32", machine())
     assert found is not None

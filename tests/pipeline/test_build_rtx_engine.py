@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from needs import needs
 from tiny_project import DATA
 
 from optcli import environment
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_it_is_built_and_not_run(project, monkeypatch):
-    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'optcli[trt-rtx]'")
+    needs("package", "tensorrt_rtx")
     monkeypatch.setattr(environment, "has_gpu", lambda: False)
     project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n", data=DATA)
     report = project.build()
@@ -44,7 +45,7 @@ def test_it_is_built_and_not_run(project, monkeypatch):
 
 def test_the_engine_itself_says_what_is_missing(project, monkeypatch):
     """The runner on a real plan: the driver is missed before TensorRT-RTX's Runtime is touched."""
-    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'optcli[trt-rtx]'")
+    needs("package", "tensorrt_rtx")
     monkeypatch.setattr(environment, "has_gpu", lambda: False)
     monkeypatch.setattr(driver, "LIBRARY", "libno-such-driver.so.1")
     project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n")
@@ -62,7 +63,7 @@ def test_the_engine_itself_says_what_is_missing(project, monkeypatch):
 
 def test_model_files_are_refused_where_they_cannot_run(project, monkeypatch):
     """`optcli bench` on the engine: trusted or not, from the own store or from elsewhere."""
-    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'optcli[trt-rtx]'")
+    needs("package", "tensorrt_rtx")
     monkeypatch.setattr(environment, "has_gpu", lambda: False)
     project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n")
     project.build()

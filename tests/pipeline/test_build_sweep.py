@@ -46,6 +46,21 @@ def test_a_sweep_is_measured_shown_and_kept(project: Project) -> None:
     assert built(project)[0].variants["plain"].sweep.budget.p99_ms == 2000
 
 
+def test_a_disturbed_sweep_decides_nothing_and_is_not_kept(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optcli.latency.fitness.NOT_FIT", -1.0)
+    project.recipe("  plain: []\n", head=f"{SWEPT}slo: {{p99_ms: 1000}}\n")
+    found, _ = built(project)
+    swept = found.variants["plain"].sweep
+    assert swept is not None
+    assert not any(point.fit for point in swept.points)
+    assert swept.fit is None
+    assert swept.budget is not None
+    assert swept.budget.batch_size is None
+    assert "plain › sweep" in built(project)[1]
+
+
 def test_there_is_none_unless_the_recipe_asks(project: Project) -> None:
     project.recipe("  plain: []\n")
     found, steps = built(project)

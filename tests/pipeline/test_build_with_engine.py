@@ -63,7 +63,7 @@ name: twice
 model: {source: "onnx:model.onnx"}
 inputs:
   - {name: image, dtype: float32, shape: [batch, 3, 4, 4], batch: {min: 1, opt: 2, max: 4}}
-latency: {rounds: 2, calls: 2, warmup: 1, max_seconds: 0.2, threads: 1, batch_sizes: [1, 4]}
+latency: {launches: 1, rounds: 2, calls: 2, warmup: 1, max_seconds: 1, threads: 1, batch_sizes: [1, 4]}
 data:
   evaluation: {source: "imagefolder:images", prepare: {scale: 0.004}}
 variants:

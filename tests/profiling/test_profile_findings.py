@@ -182,6 +182,31 @@ def test_the_text_shows_types_the_slowest_and_the_findings():
     assert "t.json" in text
 
 
+def test_operators_outside_and_unexplained_come_to_compute():
+    found = profile(CONV).model_copy(
+        update={"operators_ms": 3.15, "outside_ms": 0.25, "unexplained_ms": 6.6}
+    )
+    text = lines(found, 3)
+
+    def figures(label):
+        return next(line for line in text if line.startswith(f"  {label} ")).split()[-3:]
+
+    assert figures("outside of operators") == ["0.250", "2.5", "%"]
+    assert figures("unexplained") == ["6.600", "66.0", "%"]
+    assert ["compute", "10.000", "100.0", "%"] in [line.split() for line in text]
+    said = findings(found)
+    assert said[0].kind == "unexplained"
+    assert "66 % of compute, 6.6 ms of 10 ms, is in no operator's usual time" in said[0].message
+
+
+def test_what_the_profiler_adds_is_no_unexplained_time():
+    found = profile(CONV).model_copy(update={"operators_ms": 12.0, "outside_ms": 0.0})
+    found = found.model_copy(update={"unexplained_ms": -2.0})
+    assert "unexplained" not in kinds(findings(found))
+    line = next(line for line in lines(found, 3) if line.startswith("  added by the profiler"))
+    assert line.split()[-1] == "-2.000"
+
+
 def test_the_record_says_its_schema_and_comes_back():
     text = profile(CONV).model_dump_json(by_alias=True)
     assert '"schema":1' in text

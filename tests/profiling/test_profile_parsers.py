@@ -152,12 +152,33 @@ class TestTimes:
     def test_operators_that_the_profiler_inflates_leave_nothing_outside(self):
         found = times(self.reading([("a", "Conv", 1500.0)]), [1.0] * 8, [1.9])
         assert found.outside_ms == 0.0
+        assert found.unexplained_ms == pytest.approx(-0.5)
+        assert found.operators[0].share == pytest.approx(1.0)
 
     def test_waiting_for_a_busy_machine_is_not_outside(self):
         found = times(
             self.reading([("a", "Conv", 900.0)], statistic="mean"), [1.0, 1.0, 9.0, 9.0], [9.0]
         )
         assert found.outside_ms == pytest.approx(0.1)
+
+    def test_what_holds_up_another_operator_in_each_call_is_unexplained(self):
+        """As on a busy machine: calls of 6.75 ms whose operators usually take 3.15 ms together."""
+        names = [f"conv{number}" for number in range(9)]
+        calls = [
+            [(name, "Conv", 350.0 + (3600.0 if name == held else 0.0)) for name in names]
+            for held in names
+        ]
+        found = times(self.reading(*calls), [6.75] * 9, [6.75] * 9)
+        assert found.operators_ms == pytest.approx(3.15)
+        assert found.outside_ms == pytest.approx(0.0)
+        assert found.unexplained_ms == pytest.approx(3.6)
+        assert sum(each.share for each in found.operators) == pytest.approx(3.15 / 6.75)
+
+    def test_what_lies_outside_is_told_of_quick_calls_on_both_sides(self):
+        usual, held_up = [("a", "Conv", 700.0)], [("a", "Conv", 4000.0)]
+        calls = [usual, usual, held_up, held_up, held_up]
+        found = times(self.reading(*calls), [1.0, 1.0, 5.0, 5.0, 5.0], [1.2, 1.2, 4.5, 4.5, 4.5])
+        assert found.outside_ms == pytest.approx(0.3)
 
     def test_a_profiler_that_noted_nothing(self):
         found = times(self.reading([]), [1.0], [1.0])

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (tables of values)
 """Recipes mutated at random, with a seed: what people mistype, and what somebody hostile would write."""
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from needs import imported
 
 from optcli.errors import RecipeError
 from optcli.recipe import MODELINE, SCHEMA_FILE, load, schema
@@ -35,7 +36,7 @@ def test_the_readme_lists_the_ready_recipes() -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_editors_find_the_schema_of_a_ready_recipe(path: Path) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema = imported("jsonschema")
     from ruamel.yaml import YAML
 
     text = path.read_text()

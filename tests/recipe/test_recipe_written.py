@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from needs import imported
 
 from optcli.errors import RecipeError
 from optcli.recipe import Recipe, load, schema
@@ -299,7 +300,7 @@ def test_the_schema_knows_every_pass_and_runner_with_its_options(fakes: None) ->
 
 
 def test_the_schema_accepts_the_good_recipe_and_refuses_unknown_keys(fakes: None, folder: Path) -> None:
-    validator = pytest.importorskip("jsonschema").Draft202012Validator(schema())
+    validator = imported("jsonschema").Draft202012Validator(schema())
     from optcli.recipe.nodes import Problems
     from optcli.recipe.reading import read
 

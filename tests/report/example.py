@@ -2,6 +2,7 @@
 
 from optcli.results import (
     Accuracy,
+    Against,
     ArtifactSummary,
     Estimate,
     Latency,
@@ -23,7 +24,7 @@ def latency(p50, speedup, batch_size=1, at=NOW, flags=(), spread=0.02):
     return Latency(
         batch_size=batch_size,
         threads=2,
-        samples=368,
+        samples=368 if p99 else 128,
         p50_ms=around(p50),
         p90_ms=around(p50 * 1.1),
         p95_ms=around(p50 * 1.2),
@@ -53,7 +54,10 @@ def accuracy(lost=0, gained=0, samples=360, right=356):
 
 
 def verdict(name, outcome="accept", blocking=True, reason="because", actual=1.0):
-    return Verdict(name=name, outcome=outcome, blocking=blocking, reason=reason, actual=actual)
+    over = name.partition(" over ")[2] or None
+    return Verdict(
+        name=name, outcome=outcome, blocking=blocking, reason=reason, actual=actual, over=over
+    )
 
 
 def variant(
@@ -75,17 +79,26 @@ def variant(
     )
 
 
-def both(p50, speedup, **options):
-    return [latency(p50, speedup, **options), latency(p50 * 4, speedup, 8)]
+def both(p50, speedup, fp32=None, **options):
+    """Rows at batch sizes 1 and 8; `fp32` names the fastest in fp32 and the speed-up over it."""
+    rows = [latency(p50, speedup, **options), latency(p50 * 4, speedup, 8)]
+    if fp32 is not None:
+        name, times = fp32
+        around = Estimate(value=times, low=times * 0.98, high=times * 1.02)
+        against = Against(variant=name, speedup=around)
+        rows = [row.model_copy(update={"over_fp32": against}) for row in rows]
+    return rows
 
 
 def report(variants=None, **options):
     variants = variants or {
-        "eager": variant(2_470_000, both(2.41, 1), accuracy(), [verdict("outputs")], runtime="torch"),
-        "onnx": variant(2_480_000, both(0.902, 2.67), accuracy(), [verdict("accuracy")]),
+        "eager": variant(
+            2_470_000, both(2.41, 1, ("onnx", 0.374)), accuracy(), [verdict("outputs")], runtime="torch"
+        ),
+        "onnx": variant(2_480_000, both(0.902, 2.67, ("onnx", 1.0)), accuracy(), [verdict("accuracy")]),
         "onnx-int8": variant(
             712_000,
-            both(0.4123, 5.85, flags=("fluctuating (IQR/median 14 %)",)),
+            both(0.4123, 5.85, ("onnx", 2.19), flags=("fluctuating (IQR/median 14 %)",)),
             accuracy(2, 1),
             [
                 verdict("accuracy"),
@@ -101,7 +114,7 @@ def report(variants=None, **options):
         ),
         "pruned-onnx": variant(
             1_240_000,
-            both(0.61, 3.95, flags=("p99 n/a (n=128, needs 368)",)),
+            both(0.61, 3.95, ("onnx", 1.48), flags=("p99 n/a (n=128, needs 368)",)),
             accuracy(14, 2),
             [
                 verdict(
@@ -125,7 +138,8 @@ def report(variants=None, **options):
             "recommendation": "Serve onnx-int8: 5.85 times as fast as eager.",
             "started": NOW,
             "finished": NOW,
-            "exit_code": 1,
+            "exit_code": 4,
+            "exit_reason": "aoti failed",
             "protocol": {
                 "mode": "quick",
                 "launches": 1,

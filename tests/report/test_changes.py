@@ -120,8 +120,8 @@ def test_what_is_the_same_says_how_far_the_runs_lie_apart():
     after = built({"same": made("k", both(2.4, 1)), "new": made("n2", both(1.15, 2))})
     found = compare(before, after)
     assert found.drift == {1: pytest.approx(1.2), 8: pytest.approx(1.2)}
-    assert outcomes(found) == {"same": ["slower"] * 2, "new": ["no clear change"] * 2}
-    assert any("(same) moved by up to 20 % at batch size 1" in note for note in found.notes)
+    assert outcomes(found) == {"same": ["same artifact"] * 2, "new": ["no clear change"] * 2}
+    assert any("(same) moved by up to 20 % at p50, batch size 1" in note for note in found.notes)
     worse = built({"same": made("k", both(2.4, 1)), "new": made("n2", both(1.5, 2))})
     assert outcomes(compare(before, worse))["new"] == ["slower"] * 2
 
@@ -132,8 +132,56 @@ def test_a_new_library_is_no_drift():
     found = compare(before, after)
     assert found.comparable
     assert found.changed == ("torch 2.9.0 → 2.10.0",)
-    assert not found.variants[0].same
+    assert found.variants[0].same
     assert found.drift == {}
+    assert outcomes(found) == {"same": ["same artifact"] * 2}
+    (note,) = found.notes
+    assert note.startswith("same: the same files in other versions of libraries.")
+
+
+def with_p95(rows, factor):
+    def moved(row):
+        p95 = Estimate(**{key: value * factor for key, value in row.p95_ms.model_dump().items()})
+        return row.model_copy(update={"p95_ms": p95})
+
+    return [moved(row) for row in rows]
+
+
+def test_each_percentile_has_a_drift_of_its_own():
+    before = built({"same": made("k", both(2, 1)), "new": made("n1", both(1, 2))})
+    after = built(
+        {"same": made("k", with_p95(both(2, 1), 1.5)), "new": made("n2", with_p95(both(1.15, 2), 1.2))}
+    )
+    found = compare(before, after)
+    assert found.drifts["p95"] == {1: pytest.approx(1.5), 8: pytest.approx(1.5)}
+    assert found.drifts["p50"] == found.drift == {1: 1.0, 8: 1.0}
+    new = found.variants[1].latency[0]
+    assert (new.p50.outcome, new.p95.outcome) == ("slower", "no clear change")
+
+
+def test_the_same_files_made_by_another_version_are_the_same_artifact():
+    def of(key, digest, p50):
+        found = made(key, both(p50, 1))
+        artifact = found.artifact.model_copy(update={"digest": digest})
+        return found.model_copy(update={"artifact": artifact})
+
+    found = compare(built({"a": of("1", "d", 2)}), built({"a": of("2", "d", 1.6)}))
+    assert outcomes(found) == {"a": ["same artifact"] * 2}
+    found = compare(built({"a": of("1", "d", 2)}), built({"a": of("2", "e", 1.6)}))
+    assert outcomes(found) == {"a": ["faster"] * 2}
+    found = compare(built({"a": of("1", None, 2)}), built({"a": of("2", None, 1.6)}))
+    assert outcomes(found) == {"a": ["faster"] * 2}
+
+
+def test_disturbed_times_are_not_compared():
+    calm, disturbed = latency(2, 1), latency(1, 1).model_copy(update={"fit": False})
+    found = compare(built({"a": made("1", [calm])}), built({"a": made("2", [disturbed])}))
+    change = found.variants[0].latency[0].p50
+    assert (change.outcome, change.ratio, change.after.value) == ("not known", None, 1)
+    assert (
+        "No change of latency is told of a: on one side other work disturbed the times." in found.notes
+    )
+    assert found.drifts == {"p50": {}, "p95": {}, "p99": {}}
 
 
 def test_names_first_then_artifacts():
@@ -210,6 +258,37 @@ def test_a_metric_that_is_no_share_has_no_interval():
     )
     change = found.variants[0].accuracy
     assert (change.difference.low, change.outcome) == (None, "not known")
+
+
+def on(samples_of, **figures):
+    return accuracy(**figures).model_copy(update={"evaluated_on": samples_of})
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (on("other", lost=9), "judged on other samples"),
+        (on("same", lost=9, samples=500, right=490), "judged on 360 samples and on 500"),
+        (on("same", lost=9).model_copy(update={"metric": "top5"}), "the metric was top1 and is top5"),
+    ],
+)
+def test_accuracies_on_other_samples_are_not_subtracted(other, reason):
+    before = built({"a": made("1", both(2, 1), on("same"))})
+    found = compare(before, built({"a": made("2", both(2, 1), other)}))
+    change = found.variants[0].accuracy
+    assert (change.outcome, change.difference, change.reason) == ("not comparable", None, reason)
+    assert f"a: the accuracies are not comparable: {reason}." in found.notes
+    shown = changes.text([found])
+    assert "(not comparable)" in shown
+    assert changes.Comparison.model_validate_json(found.model_dump_json(by_alias=True)) == found
+    assert "not comparable" in csv_of_changes([found])
+    assert "not comparable" in html.changes_page([found])
+
+
+def test_reports_that_do_not_say_on_which_samples_are_compared_by_their_number():
+    before = built({"a": made("1", both(2, 1), accuracy())})
+    found = compare(before, built({"a": made("2", both(2, 1), on("known", lost=9))}))
+    assert found.variants[0].accuracy.difference.value == pytest.approx(-9 / 360)
 
 
 def test_a_failed_variant_has_a_row():

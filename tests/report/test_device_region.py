@@ -63,8 +63,9 @@ def test_json_and_csv_name_the_region():
 
 
 def test_whole_calls_are_what_is_recommended():
-    name, sentence = recommend(example().variants, "eager")
-    assert name == "engine"
+    advice = recommend(example().variants, "eager", lambda *_: None)
+    sentence = advice.sentence
+    assert advice.recommended == "engine"
     assert "2.00 times" in sentence
     assert "8.00" not in sentence
 
@@ -74,7 +75,7 @@ def test_a_comparison_has_both_regions_apart():
     rows = {(row.batch_size, row.region): row for row in found.variants[1].latency}
     assert rows[1, "host"].p50.ratio.value == 1.0
     assert rows[1, "device"].p50.ratio.value == 2.0
-    assert rows[1, "device"].p50.outcome == "slower"
+    assert rows[1, "device"].p50.outcome == "same artifact"
 
 
 def test_doubts_say_which_region_they_are_of():

@@ -75,7 +75,7 @@ def test_every_variant_has_a_row_and_what_is_missing_its_reason():
     cells = parsed.said("td")
     assert "most likely because memory ran out" in cells
     assert "no NVIDIA GPU was found" in cells
-    assert next(each["title"] for each in parsed.all("abbr")) == "p99 n/a (n=128, needs 368)"
+    assert next(each["title"] for each in parsed.all("abbr")) == "n=128, needs 368"
 
 
 def test_the_recommendation_comes_first_with_its_figures():
@@ -261,3 +261,19 @@ def test_all_calls_alike_are_still_a_curve():
     assert max(height for _, height in heights) > 0
     page = html.page(report(), {"eager": {1: [2.0] * 201}})
     assert 'class="area"' in page
+
+
+def test_tables_of_any_width_stay_in_their_own_box():
+    """A wide table scrolls in its box: the page does not grow with it, and nothing is cut off."""
+    page = html.page(report(), QUANTILES)
+    parsed = Parsed(page)
+    boxes = [each for each in parsed.all("div") if each.get("class") == "scroll"]
+    assert len(boxes) == len(parsed.all("table"))
+    assert all(each.get("tabindex") == "0" for each in boxes), "by the keyboard too"
+    style = page.partition("<style>")[2].partition("</style>")[0]
+    rule = style.partition("\n.scroll {")[2].partition("}")[0]
+    assert "overflow-x: auto" in rule
+    assert "var(--shade)" in rule, "a shade says that there is more"
+    assert "position: sticky" in style.partition(".scroll th:first-child {")[2].partition("}")[0]
+    width = int(style.partition("body > footer { max-width: ")[2].partition("px")[0])
+    assert width >= 1400

@@ -33,7 +33,8 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_is_broken(width):
     shown = text(report(long, baseline="mobilenet-v3-large-baseline"), width)
     lines = shown.splitlines()
     assert max(len(line) for line in lines) <= width
-    for figure in ("[1210, 1259]", "1481, 1852" if width < 160 else "1481", "95.56 %", "2.00 GB"):
+    p50, p99 = ("1234 ±2 %", "1852 ±2 %") if width <= 100 else ("[1210, 1259]", "[1815, 1889]")
+    for figure in (p50, p99, "95.56 %", "2.00 GB"):
         assert any(figure in line for line in lines), figure
 
 
@@ -175,3 +176,50 @@ def test_a_failed_step_names_the_command_that_repeats_it():
     )
     shown = text(report({"eager": variant(1000, [latency(1, 1)]), "broken": broken}))
     assert "repeat it: python -m optcli.pipeline.step call.json OUT" in shown
+
+
+def disturbed():
+    rows = [row.model_copy(update={"fit": False, "speedup": None}) for row in both(1.5, 2)]
+    found = report().variants
+    reason = "it cannot be told now: other work disturbed the times of this variant"
+    judged = [verdict("speed-up", "inconclusive", blocking=False, reason=reason, actual=None)]
+    return report(
+        {**found, "one": variant(1000, rows, None, judged), "two": variant(1000, rows, None, judged)}
+    )
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160, None])
+def test_disturbed_times_have_no_interval(width):
+    lines = text(disturbed(), width).splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("one "))
+    shown = lines[start : start + (1 if width is None else 3)]
+    assert any("1.50 disturbed" in line for line in shown)
+    assert not any("[" in line or "±" in line for line in shown[: 1 if width is None else 2])
+    assert "disturbed" in markdown(disturbed())
+
+
+def test_variants_of_one_reason_share_a_line():
+    said = [line for line in text(disturbed()).splitlines() if "it cannot be told now" in line]
+    assert said == [
+        "  one and two: speed-up: it cannot be told now: other work disturbed the times of this variant"
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_every_figure_is_whole_with_all_columns(width):
+    gained = verdict("speed-up over onnx", reason="2.19 times as fast as onnx", actual=2.19)
+    found = report()
+    int8 = found.variants["onnx-int8"].model_copy(update={"verdicts": (verdict("accuracy"), gained)})
+    lines = text(report({**found.variants, "onnx-int8": int8}), width).splitlines()
+    assert max(map(len, lines)) <= width
+    for figure in ("vs fp32", "5.85x", "2.19x", "0.618", "accept, 2.19x over onnx"):
+        assert any(figure in line for line in lines), figure
+    spans = ("±2 %",) if width == 80 else ("[5.73, 5.97]", "[2.15, 2.23]", "[0.606, 0.631]")
+    for span in spans:
+        assert any(span in line for line in lines), span
+
+
+def test_the_last_line_says_the_exit_code_and_why():
+    assert text(report()).splitlines()[-1] == "exit 4: aoti failed"
+    assert text(report(exit_reason="")).splitlines()[-1].startswith("Accuracy: ")
+    assert markdown(report()).rstrip().endswith("exit 4: aoti failed")

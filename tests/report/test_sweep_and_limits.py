@@ -17,14 +17,15 @@ def estimate(value, spread=0.02):
     return Estimate(value=value, low=value * (1 - spread), high=value * (1 + spread))
 
 
-def point(size, flags=(), p99=True):
+def point(size, p99=True, spread=0.02, **more):
     return SweepPoint(
         batch_size=size,
         p50_ms=estimate(4.0 + size),
         p99_ms=estimate(6.0 + size) if p99 else None,
         throughput_per_s=1000 * size / (4 + size),
         samples=400,
-        flags=flags,
+        spread=spread,
+        **more,
     )
 
 
@@ -34,7 +35,7 @@ def fit(residual=0.01, linear=True):
 
 
 SWEPT = Sweep(
-    points=(point(1, ("fluctuating (IQR/median 12 %)",)), point(2), point(4, p99=False)),
+    points=(point(1, spread=0.12), point(2), point(4, p99=False)),
     fit=fit(),
     budget=Budget(
         p99_ms=50, batch_size=2, throughput_per_s=333, sentence="within 50 ms at p99: batch 2"
@@ -72,9 +73,24 @@ def test_a_sweep_is_a_block_below_the_table():
     assert lines[5:] == [
         "  t(B) = 4.00 [3.92, 4.08] ms + B * 1.00 [0.980, 1.02] ms, largest residual 1.00 %",
         "  budget: within 50 ms at p99: batch 2",
+        "  the bound is the upper end of p99's 95 % interval over 5 launches, of calls one after the"
+        " other in one process alone on this machine; waiting in a queue, other work beside it and"
+        " other machines are not in it",
         "  stopped: throughput stopped growing",
         "  fluctuating at batch 1",
     ]
+
+
+def test_disturbed_points_are_named_by_their_fitness_and_not_by_a_flag():
+    points = (
+        point(1, flags=("environment not fit (IQR/median 40 %)",)),
+        point(2, spread=0.4, fit=False),
+    )
+    said = sentences(SWEPT.model_copy(update={"points": points}))
+    assert said[-1] == (
+        "other work disturbed batch 2: it decides nothing, and the line is drawn without it"
+    )
+    assert not any("fluctuating" in each for each in said)
 
 
 def test_no_line_where_there_is_none_or_it_says_nothing():
@@ -104,6 +120,8 @@ WORK = Operations(
             achieved_per_s=1e11,
             limit_per_s=2e11,
             share=0.5,
+            low=0.4,
+            high=0.625,
         ),
         Share(
             batch_size=8,
@@ -123,6 +141,7 @@ def test_operations_and_shares_are_columns_of_every_layout(width):
     text = reports.text(changed("onnx", operations=WORK), width)
     assert "GOP" in text
     assert "50 % (compute)" in text
+    assert "[40, 62]" in text
     assert "150 % (memory)" in text
     assert "1.50 of the peak cannot be" in " ".join(text.split())
     assert "two for a multiply-accumulate" in " ".join(text.split())
@@ -131,8 +150,8 @@ def test_operations_and_shares_are_columns_of_every_layout(width):
 
 def test_operations_and_shares_in_markdown():
     page = reports.markdown(changed("onnx", operations=WORK))
-    assert "| speed-up | GOP | of peak |" in page
-    assert "| 1.50 | 50 % (compute) |" in page
+    assert "| speed-up | vs fp32 | GOP | of peak |" in page
+    assert "| 1.50 | 50 % (compute) [40, 62] |" in page
     assert "| 12.0 | 150 % (memory) |" in page
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     assert len({line.count("|") for line in rows[:5]}) == 1
@@ -147,3 +166,5 @@ def test_operations_and_shares_in_csv():
     assert (row["operations"], row["moved_bytes"]) == ("12000000000", "6800000")
     assert (row["share_of_peak"], row["bound_by"]) == ("1.5", "memory")
     assert cells(report())["share_of_peak"] == ""
+    first = next(csv.DictReader(io.StringIO(reports.csv_text(changed("eager", operations=WORK)))))
+    assert (first["share_of_peak_low"], first["share_of_peak_high"]) == ("0.4", "0.625")

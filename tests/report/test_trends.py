@@ -66,3 +66,15 @@ def test_the_page_is_whole_and_has_a_point_for_every_run():
     assert sum(tag == "circle" for tag, _ in parser.seen) == 2 * 7
     assert "<b>" not in page
     assert "http" not in page.replace("http-equiv", "")
+
+
+def test_two_runs_are_too_few_to_say_no():
+    (entries,) = {trend([1.0, 1.44]).entries}
+    few = Trend("r", "onnx", "p50", None, "ms", "m" * 12, entries, (), fewest=6)
+    for shown in (trends.text([few]), trends.page([few])):
+        assert "cannot tell yet, 2 of 6 runs: +44.0 % since the first" in shown
+    calm = [1.0] * 7
+    assert trends.text([trend(calm)]).splitlines()[2].endswith(" no")
+    entries = trend([*calm, 1.44]).entries
+    leaving = Trend("r", "onnx", "p50", None, "ms", "m" * 12, entries, (), fewest=6, latest=0.44)
+    assert "cannot tell yet: the last run +44.0 %" in trends.text([leaving])

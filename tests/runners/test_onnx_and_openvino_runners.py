@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from needs import needs
 from tiny_networks import INPUTS, apply, artifact, feed, torch_artifact
 
 from optcli.artifact import Format
@@ -93,11 +94,7 @@ def test_onnx_runtime_reads_its_settings_back(onnx):
 
 
 def test_a_provider_that_is_not_there_is_an_error_not_a_fall_back(onnx):
-    import onnxruntime
-    import torch
-
-    if torch.cuda.is_available() and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-        pytest.skip("this machine has the provider")
+    needs("no gpu")
     with pytest.raises((MissingError, RunnerError), match="provider cuda") as failure:
         OnnxruntimeRunner(provider="cuda").open(onnx, IMAGE)
     assert failure.value.hint

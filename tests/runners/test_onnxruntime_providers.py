@@ -9,10 +9,12 @@ from __future__ import annotations
 import ctypes
 from types import SimpleNamespace
 
+import numpy as np
+import onnxruntime
 import pytest
+from needs import needs
 
 from optcli import environment
-from optcli.engines import driver
 from optcli.errors import MissingError, RunnerError
 from optcli.formats import onnxruntime_providers
 from optcli.formats.onnxruntime_providers import PROVIDERS
@@ -22,11 +24,9 @@ from optcli.runners._onnxruntime_sessions import assigned, on_the_cpu, opened, r
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.settings import TensorSpec
 
-onnxruntime = pytest.importorskip("onnxruntime")
-np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.slow
 
-WITHOUT_GPU = pytest.mark.skipif(driver.present(), reason="there is a GPU: nothing falls back")
+WITHOUT_GPU = pytest.mark.needs("no gpu")  # where there is one, nothing falls back
 
 
 @pytest.fixture
@@ -50,8 +50,7 @@ def settings():
 
 @WITHOUT_GPU
 def test_onnx_runtime_falls_back_silently_and_we_do_not(model):
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        pytest.skip("this onnxruntime is the one for CPUs: nothing to fall back from")
+    needs("onnxruntime for gpus")
     silent = onnxruntime.InferenceSession(model, settings(), providers=["CUDAExecutionProvider"])
     assert silent.get_providers() == ["CPUExecutionProvider"], "what this guards against"
     with pytest.raises(RunnerError, match="the provider cuda cannot be used") as failure:
@@ -90,7 +89,7 @@ def test_a_plug_in_that_finds_nothing_to_run_on_and_one_that_does_not_load(model
 @pytest.mark.parametrize("name", ["openvino", "tensorrt_rtx"])
 def test_a_plug_in_that_is_installed_runs_or_says_why_not(model, name):
     package = PROVIDERS[name].plugin
-    pytest.importorskip(package)
+    needs("package", package)
     try:
         usable = bool(onnxruntime_providers.plugin_devices(PROVIDERS[name]))
     except Exception:

@@ -5,7 +5,9 @@ The fake stream holds copies back until somebody waits for it, as a GPU may.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
@@ -13,9 +15,6 @@ from optcli.errors import MissingError, RunnerError
 from optcli.formats import torch_devices
 from optcli.runners import _torch_cuda, _torch_places, find
 from optcli.runners._torch_cuda import CudaCalls
-
-torch = pytest.importorskip("torch")
-np = pytest.importorskip("numpy")
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,9 @@ import os
 import tempfile
 from textwrap import dedent
 
+import numpy as np
 import pytest
+import torch
 
 from optcli import environment
 from optcli.artifact import Artifact, Format
@@ -16,8 +18,6 @@ from optcli.formats import torch as torch_format
 from optcli.runners.torch import TorchRunner
 from optcli.settings import TensorSpec
 
-torch = pytest.importorskip("torch")
-np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.slow
 
 CODE = """

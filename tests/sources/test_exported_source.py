@@ -5,6 +5,7 @@ import zipfile
 
 import numpy as np
 import pytest
+import torch
 from ruamel.yaml import YAML
 from tiny_networks import artifact, feed
 
@@ -15,7 +16,6 @@ from optcli.runners.torch import TorchRunner
 from optcli.settings import TensorSpec
 from optcli.sources.exported import ExportedSource
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 WIDTHS = {"min": 4, "opt": 10, "max": 40}

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 from optcli.digest import FileDigests
@@ -13,8 +15,6 @@ from optcli.errors import InputError, TrustError
 from optcli.settings import TensorSpec
 from optcli.sources.onnx import OnnxSource, locations
 
-onnx = pytest.importorskip("onnx")
-np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.slow
 
 INPUTS = [TensorSpec(name="image", shape=["batch", 4])]

@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import torch
 
 from optcli.digest import FileDigests
 from optcli.errors import InputError, MissingError, OptcliError, TrustError
@@ -17,7 +18,6 @@ from optcli.settings import TensorSpec
 from optcli.sources.python import PythonSource
 from optcli.sources.torchvision import TorchvisionSource
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 CODE = """

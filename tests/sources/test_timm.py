@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from needs import imported
 
 from optcli import environment
 from optcli.digest import FileDigests
@@ -15,8 +17,7 @@ from optcli.formats import torch as torch_format
 from optcli.settings import TensorSpec
 from optcli.sources.timm import TimmSource
 
-torch = pytest.importorskip("torch")
-timm = pytest.importorskip("timm", reason="timm is not installed: pip install 'optcli[timm]'")
+timm = imported("timm")
 pytestmark = pytest.mark.slow
 
 IMAGE = [TensorSpec(name="image", shape=["batch", 3, 96, 96])]

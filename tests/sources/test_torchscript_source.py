@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from optcli.artifact import Artifact, Format
 from optcli.digest import FileDigests
@@ -11,7 +12,6 @@ from optcli.runners.torchscript import TorchscriptRunner
 from optcli.settings import TensorSpec
 from optcli.sources.torchscript import TorchscriptSource
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 INPUTS = (TensorSpec(name="image", shape=("batch", 3, 8, 8)),)
 

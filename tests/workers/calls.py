@@ -67,6 +67,25 @@ def start_a_grandchild(payload, channel: Channel):
         time.sleep(600)
 
 
+def start_a_child_that_escapes(payload, channel: Channel):
+    """A process in a session of its own, whose parent is gone: no group and no parent leads to it."""
+    ours, theirs = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.write(theirs, str(os.getpid()).encode())
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+    channel.send({"pids": [os.getpid(), int(os.read(ours, 20))]})
+    way = payload.get("way")
+    if way == "hang":
+        time.sleep(600)
+    elif way == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def stumble_and_fill_the_log(payload, channel: Channel):
     import resource
 

@@ -98,17 +98,32 @@ def test_grandchildren_go_with_their_worker(start):
     with start("start_a_grandchild") as child:
         pids = child.receive(20)["pids"]
         child.result(20)
+    assert pids
     assert all(gone(pid) for pid in pids)
 
 
+@pytest.mark.parametrize("way", ["returns", "killed", "hang", "left"])
+def test_a_child_in_a_session_of_its_own_goes_too(start, way):
+    with start("start_a_child_that_escapes", {"way": "hang" if way == "left" else way}) as child:
+        pids = child.receive(20)["pids"]
+        assert len(pids) == 2
+        if way == "returns":
+            child.result(20)
+        elif way != "left":
+            with pytest.raises(StepError):
+                child.result(1.0)
+    assert all(gone(pid) for pid in [*pids, child.pid])
+
+
+@pytest.mark.parametrize("call", ["start_a_grandchild", "start_a_child_that_escapes"])
 @pytest.mark.parametrize("way", ["spawned", "forked"])
-def test_nothing_outlives_a_killed_parent(way):
+def test_nothing_outlives_a_killed_parent(way, call):
     """kill -9 of the parent takes the worker, its grandchild, the fork server and the guards along."""
     code = f"""
 import sys, time
 from optcli import workers
 way = workers.spawn if {way!r} == "spawned" else workers.ForkServer([]).start
-child = way("calls:start_a_grandchild", {{"wait": True}})
+child = way("calls:{call}", {{"wait": True, "way": "hang"}})
 print(*child.receive(20)["pids"], flush=True)
 time.sleep(600)
 """

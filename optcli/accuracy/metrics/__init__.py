@@ -75,6 +75,15 @@ class Seen:
         return found
 
 
+@dataclass(frozen=True)
+class ByClass:
+    """Classes with how many samples count for each, and the metric of each; arrays `[classes]`."""
+
+    label: np.ndarray
+    samples: np.ndarray
+    value: np.ndarray
+
+
 class Metric(Settings, ABC):
     """One metric; its fields are what `accuracy: {options: ...}` may say."""
 
@@ -105,6 +114,27 @@ class Metric(Settings, ABC):
     def figures(self, records: Records) -> dict[str, float]:
         """Further figures from the same records."""
         return {}
+
+    def chance(self, records: Records) -> float | None:
+        """The value that whoever does not look at the inputs reaches; None: nobody can tell."""
+        return None
+
+    def largest_change(self, records: Records) -> float | None:
+        """What the metric loses at most for each share of samples that come out wrong; None: unknown.
+
+        A mean over samples whose scores lie between 0 and 1 loses at most the share itself: 1.
+        """
+        return 1.0
+
+    def by_class(self, records: Records) -> ByClass | None:
+        """The metric of every class; None where it has none by class."""
+        return None
+
+    def not_numbers(self, records: Records) -> np.ndarray:
+        """The positions of samples whose own value is no number."""
+        import numpy as np
+
+        return np.zeros(0, int)
 
     def check(self, target: Any, place: str, seen: Seen) -> None:
         """Raise `InputError` for a label that cannot be right; `seen` is the first batch."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from optcli.accuracy.metrics import Metric, Seen
+from optcli.accuracy.metrics import ByClass, Metric, Seen
 from optcli.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ class Classification(Metric):
     `rank` is how many scores stand before the label's, equal ones in their order; `confidence` is the
     largest softmax probability, or the largest score where a row is probabilities already.
     """
+
+    guesses: ClassVar[int] = 1
+    """How many classes count as one answer."""
 
     def records(self, seen: Seen) -> Records:
         import numpy as np
@@ -58,11 +61,31 @@ class Classification(Metric):
         shares: np.ndarray = counts @ right.astype(float) / counts.sum(axis=1)
         return shares
 
+    def chance(self, records: Records) -> float | None:
+        return guessed(records, self.guesses)
+
+    def by_class(self, records: Records) -> ByClass | None:
+        import numpy as np
+
+        right = self.right(records)
+        if right is None:
+            return None
+        label, position, samples = np.unique(records["label"], return_inverse=True, return_counts=True)
+        return ByClass(label, samples, np.bincount(position, weights=right) / samples)
+
     def figures(self, records: Records) -> dict[str, float]:
         found = {"top1": float((records["rank"] < 1).mean())}
         if records["classes"][0] > 5:
             found["top5"] = float((records["rank"] < 5).mean())
         return {**found, "calibration_error": calibration_error(records)}
+
+
+def guessed(records: Records, guesses: int) -> float:
+    """The share that is right for whoever always names the `guesses` most frequent labels."""
+    import numpy as np
+
+    counts = np.sort(np.bincount(records["label"]))[::-1]
+    return float(max(guesses / int(records["classes"][0]), counts[:guesses].sum() / counts.sum()))
 
 
 def calibration_error(records: Records, counts: np.ndarray | None = None) -> Any:

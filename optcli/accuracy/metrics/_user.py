@@ -23,10 +23,12 @@ _WANTED = "metric(outputs, target, meta) gives a number, a truth value or a row 
 class UserMetric(Metric):
     """Calls the user's function for every sample: `metric(outputs, target, meta)`.
 
-    `outputs` are the sample's arrays by name, or what postprocess made of them. It gives a truth
-    value or a number, and the metric is their mean; or, where the callable has a method `total`, a
-    row of numbers, of which `total(rows)` makes the value. An attribute `better = "lower"` turns the
-    direction. A class is made once, with the options; a function gets them as keyword arguments.
+    `outputs` are the sample's arrays by name, or what postprocess made of them. It gives a truth value
+    or a number, and the metric is their mean; or, where the callable has a method `total`, a row of
+    numbers, of which `total(rows)` makes the value. An attribute `better = "lower"` turns the
+    direction; `range = (low, high)` says between which bounds the metric lies, where that is not 0 and
+    1: what samples not seen could cost depends on it. A class is made once, with the options; a
+    function gets them as keyword arguments.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -35,6 +37,7 @@ class UserMetric(Metric):
     folder: Path
     function: Any = None
     direction: Literal["higher", "lower"] = "higher"
+    span: float | None = None
 
     @staticmethod
     def of(reference: str, folder: Path, options: dict[str, Any]) -> UserMetric:
@@ -51,7 +54,13 @@ class UserMetric(Metric):
         if not callable(bound):
             raise InputError(f"{reference} cannot be called", place="accuracy.metric", hint=_WANTED)
         found = "lower" if getattr(made, "better", "higher") == "lower" else "higher"
-        return UserMetric(reference=reference, folder=folder, function=bound, direction=found)
+        return UserMetric(
+            reference=reference,
+            folder=folder,
+            function=bound,
+            direction=found,
+            span=_span(getattr(made, "range", None), reference),
+        )
 
     def better(self) -> Literal["higher", "lower"]:
         return self.direction
@@ -85,6 +94,27 @@ class UserMetric(Metric):
             return shares
         numbers = np.arange(len(score))
         return np.array([self._total(score[np.repeat(numbers, row)]) for row in counts])
+
+    def largest_change(self, records: Records) -> float | None:
+        """The declared range, or 1 where all values lie between 0 and 1; twice that of a `total`.
+
+        A ratio of sums, as IoU and F1 are, can lose twice the share of samples that come out wrong.
+        """
+        import numpy as np
+
+        summed = hasattr(self.function, "total")
+        values = np.array([self.value(records)]) if summed else records["score"].astype(float)
+        span = self.span
+        if span is None and values.min() >= 0 and values.max() <= 1:
+            span = 1.0
+        return None if span is None else span * (2 if summed else 1)
+
+    def not_numbers(self, records: Records) -> np.ndarray:
+        import numpy as np
+
+        score = records["score"].reshape(len(records["score"]), -1)
+        found: np.ndarray = np.flatnonzero(~np.isfinite(score.astype(float)).all(axis=1))
+        return found
 
     def right(self, records: Records) -> np.ndarray | None:
         score = records["score"]
@@ -124,3 +154,20 @@ class UserMetric(Metric):
             place=user_code.place_of(error, files) or self.reference,
             hint="mend it; it is called as metric(outputs, target, meta)",
         )
+
+
+def _span(declared: Any, reference: str) -> float | None:
+    """How far the declared bounds lie apart; None where none are declared. Raises `InputError`."""
+    if declared is None:
+        return None
+    try:
+        low, high = (float(bound) for bound in declared)
+    except (TypeError, ValueError):
+        low = high = 0.0
+    if not 0 < high - low < float("inf"):
+        raise InputError(
+            f"the metric's range is {declared!r}, wanted (low, high)",
+            place=reference,
+            hint="range = (0, 1), the smallest and the largest value that it can have",
+        )
+    return high - low

@@ -18,6 +18,12 @@ class CalibrationError(Classification):
     def better(self) -> Literal["higher", "lower"]:
         return "lower"
 
+    def chance(self, records: Records) -> float | None:
+        return None  # of errors; whether the classes are guessed top1 tells
+
+    def largest_change(self, records: Records) -> float | None:
+        return 2.0  # a sample leaves one bin and enters another, a gap of at most 1 each
+
     def value(self, records: Records) -> float:
         return float(calibration_error(records))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from optcli.accuracy.metrics import Metric, Seen
+from optcli.accuracy.metrics import ByClass, Metric, Seen
 from optcli.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 class Miou(Metric):
     """Intersection over union of each class over all pixels of the set, averaged.
 
-    Classes that neither targets nor predictions have are left out, as in torchmetrics'
-    `MulticlassJaccardIndex(average="macro")`. Reads scores `[batch, classes, height, width]` or class
-    numbers `[batch, height, width]`; targets are class numbers `[height, width]`.
+    Classes that neither targets nor predictions have are left out, and so is the class `ignore_index`,
+    also where the model predicts it; both as in torchmetrics'
+    `MulticlassJaccardIndex(average="macro")`. Pixels where the model predicts it in place of another
+    class are missed there. Reads scores `[batch, classes, height, width]` or class numbers `[batch,
+    height, width]`; targets are class numbers `[height, width]`.
     """
 
-    ignore_index: int | None = Field(255, description="target pixels of this value do not count")
+    ignore_index: int | None = Field(
+        255, description="target pixels of this value do not count, and no class of it"
+    )
     classes: int | None = Field(
         None, ge=2, description="how many there are; needed where the model gives class numbers"
     )
@@ -49,12 +53,84 @@ class Miou(Metric):
     def value(self, records: Records) -> float:
         import numpy as np
 
-        return float(_mean_over_classes(records["areas"].sum(axis=0)[None].astype(np.float64))[0])
+        found = float(self._mean_over_classes(records["areas"].sum(axis=0)[None].astype(np.float64))[0])
+        if not np.isfinite(found):
+            ignored = (
+                "" if self.ignore_index is None else f": all are {self.ignore_index}, the ignored value"
+            )
+            raise InputError(
+                f"miou has no pixel to count in {len(records['areas'])} targets{ignored}",
+                place="accuracy.options",
+                hint="accuracy: {options: {ignore_index: N}} names the value that does not count",
+            )
+        return found
 
     def resampled(self, records: Records, counts: np.ndarray) -> np.ndarray:
         areas = records["areas"]
         sums = counts @ areas.reshape(len(areas), -1).astype(float)
-        return _mean_over_classes(sums.reshape(len(counts), *areas.shape[1:]))
+        return self._mean_over_classes(sums.reshape(len(counts), *areas.shape[1:]))
+
+    def chance(self, records: Records) -> float | None:
+        """The better of two who look at no image.
+
+        One says the largest class everywhere: the largest share of pixels over the number of classes.
+        The other draws classes by their shares p: p / (2 - p) for each class.
+        """
+        import numpy as np
+
+        theirs = self._counted(records["areas"].sum(axis=0)[2].astype(np.float64))
+        shares = theirs[theirs > 0] / max(1.0, theirs.sum())
+        if not len(shares):
+            return None
+        return float(max(shares.max() / len(shares), np.mean(shares / (2 - shares))))
+
+    def largest_change(self, records: Records) -> float | None:
+        """Where a share w of a class's right pixels is lost to others: IoU · (1 + IoU) · w at most.
+
+        The union grows by what is lost. Taken is that the images which come out wrong show the classes
+        as often as those seen do: a class that hardly an image shows could be lost altogether.
+        """
+        import numpy as np
+
+        found = self._ious(records["areas"].sum(axis=0)[None].astype(np.float64))[0]
+        return float(np.nanmean(found * (1 + found)))
+
+    def by_class(self, records: Records) -> ByClass | None:
+        import numpy as np
+
+        areas = records["areas"]
+        found = self._ious(areas.sum(axis=0)[None].astype(np.float64))[0]
+        there = np.flatnonzero(~np.isnan(found))
+        return ByClass(there, (areas[:, 2] > 0).sum(axis=0)[there], found[there])
+
+    def _ious(self, sums: np.ndarray) -> np.ndarray:
+        """`[n, 3, classes]` areas to `[n, classes]` intersections over unions; NaN without pixels."""
+        import numpy as np
+
+        shared, mine, theirs = sums[:, 0], sums[:, 1], sums[:, 2]
+        union = self._counted(mine + theirs - shared)
+        out = np.full(union.shape, np.nan)
+        found: np.ndarray = np.divide(shared, union, out=out, where=union > 0)
+        return found
+
+    def _counted(self, areas: np.ndarray) -> np.ndarray:
+        """`[..., classes]` areas, with none of the class that does not count."""
+        import numpy as np
+
+        ignored = self.ignore_index
+        if ignored is None or not 0 <= ignored < areas.shape[-1]:
+            return areas
+        return np.where(np.arange(areas.shape[-1]) == ignored, 0, areas)
+
+    def _mean_over_classes(self, sums: np.ndarray) -> np.ndarray:
+        """`[n, 3, classes]` areas to `[n]` means over the classes that are there; NaN where none is."""
+        import numpy as np
+
+        found = self._ious(sums)
+        there = ~np.isnan(found)
+        with np.errstate(invalid="ignore"):
+            means: np.ndarray = np.where(there, found, 0.0).sum(axis=1) / there.sum(axis=1)
+        return means
 
     def figures(self, records: Records) -> dict[str, float]:
         shared, _, theirs = records["areas"].sum(axis=0)
@@ -119,18 +195,6 @@ class Miou(Metric):
         inside = (mine >= 0) & (mine < count)
         kinds = (mine[mine == theirs], mine[inside], theirs)
         return np.stack([np.bincount(kind, minlength=count) for kind in kinds])
-
-
-def _mean_over_classes(sums: np.ndarray) -> np.ndarray:
-    """`[n, 3, classes]` areas to `[n]` means over the classes that are there."""
-    import numpy as np
-
-    shared, mine, theirs = sums[:, 0], sums[:, 1], sums[:, 2]
-    union = mine + theirs - shared
-    there = union > 0
-    shares = np.divide(shared, union, out=np.zeros_like(union), where=there)
-    found: np.ndarray = shares.sum(axis=1) / np.maximum(1, there.sum(axis=1))
-    return found
 
 
 def _resized(scores: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

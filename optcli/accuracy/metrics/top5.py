@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from optcli.accuracy.metrics._classes import Classification
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 class Top5(Classification):
     """The label's score is among the five largest of `[batch, classes]`; of equal ones the first."""
+
+    guesses: ClassVar[int] = 5
 
     def right(self, records: Records) -> np.ndarray:
         found: np.ndarray = records["rank"] < 5

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from optcli import environment
-from optcli.errors import UsageError, did_you_mean
-from optcli.gate import history
+from optcli.digest import FileDigests
+from optcli.gate import history, terms
 from optcli.gate.latency import threads_of
 from optcli.observer import Observer, Silent
 from optcli.pipeline import view
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.gating.answer import answer
-from optcli.pipeline.gating.baseline import completed, of_commit, saved
+from optcli.pipeline.gating.choosing import chosen, suggested_by
 from optcli.pipeline.gating.options import Options
-from optcli.pipeline.gating.side import candidates, sides
+from optcli.pipeline.gating.origins import Origin, opened
+from optcli.pipeline.gating.side import Side, candidates, runner_changes, sides
 from optcli.pipeline.gating.variant import Gating, judge
 from optcli.pipeline.making import make, planned
 from optcli.pipeline.phases import Phases
-from optcli.recipe import load
+from optcli.pipeline.terms import terms_of
+from optcli.recipe import Recipe, load
 from optcli.results import RecipeSummary
-from optcli.results.gate import GateReport
-from optcli.settings import GateSettings
+from optcli.results.gate import Change, GateReport
+from optcli.settings import GateSettings, SloSettings
 from optcli.store import Store
 
 __all__ = ["Options", "gate"]
@@ -51,59 +54,51 @@ def gate(
     settings = Settings(options.jobs, True, options.timeout_s)
     loaded = load(recipe, options.overrides)
     folder = root / loaded.name / "gate"
-    before = saved(reference, recipe, root, kept, trust=options.trust)
-    names = _judged(recipe, options, root, kept, observer)
-    made = make(planned(recipe, kept, options.overrides, names), kept, observer, settings, Phases())
-    mine = candidates(made, names)
-    packages = sorted({package for side in mine.values() for package in side.packages})
-    if before is not None:
-        before = completed(before, names, packages, options.baseline_python)
-    else:
-        before = of_commit(reference, recipe, names, kept, observer, settings, options, folder / "logs")
-    demanded = _demanded(loaded.gate, options)
-    gating = Gating(made, before, demanded, options, kept, folder, observer)
-    with view.alone(root / loaded.name, observer):
-        both = sides(mine, before)
-        found = {name: judge(gating, side, len(both)) for name, side in both.items()}
-        outcome, sentence, code = answer(found, before.origin, options.on_inconclusive)
-        report = GateReport(
-            recipe=RecipeSummary(name=loaded.name, path=str(recipe), digest=loaded.digest),
-            baseline=before.origin,
-            outcome=outcome,
-            sentence=sentence,
-            exit_code=int(code),
-            variants=found,
-            environment=environment.describe(packages),
-            baseline_environment=before.environment,
-            protocol=_protocol(demanded, gating),
-            started=began,
-            finished=_now(),
+
+    def suggested() -> tuple[str, ...]:
+        return _suggested(recipe, options, root, kept, observer)
+
+    with opened(reference, recipe, root, kept, observer, settings, options, folder) as origin:
+        names, missing = chosen(loaded, options.only, origin.terms, suggested, origin.suggested)
+        made = make(
+            planned(recipe, kept, options.overrides, list(names)), kept, observer, settings, Phases()
         )
-        view.write(folder / "report.json", report.to_json() + "\n")
+        mine = candidates(made, list(names))
+        packages = sorted({package for side in mine.values() for package in side.packages})
+        before = origin.made(list(names), packages)
+        both = sides(mine, before)
+        changes = _changes(origin, made.plan.recipe, both, missing, kept.digests, options)
+        demanded, slo = _demanded(loaded, origin, options)
+        gating = Gating(made, before, origin, demanded, slo, changes, options, kept, folder, observer)
+        with view.alone(root / loaded.name, observer):
+            found = {name: judge(gating, side, len(both), names[name]) for name, side in both.items()}
+            outcome, sentence, code = answer(found, changes, before.origin, options.on_inconclusive)
+            report = GateReport(
+                recipe=RecipeSummary(name=loaded.name, path=str(recipe), digest=loaded.digest),
+                baseline=before.origin,
+                outcome=outcome,
+                sentence=sentence,
+                exit_code=int(code),
+                changes=tuple(changes),
+                accepted=tuple(sorted(options.accept)),
+                variants=found,
+                environment=environment.describe(packages),
+                baseline_environment=before.environment,
+                protocol=_protocol(demanded, gating),
+                started=began,
+                finished=_now(),
+            )
+            view.write(folder / "report.json", report.to_json() + "\n")
     if options.history is not None:
         history.append(options.history, report, history.current_commit(recipe.absolute().parent))
     kept.digests.save()
     return report
 
 
-def _judged(
+def _suggested(
     recipe: Path, options: Options, root: Path, store: Store, observer: Observer
 ) -> tuple[str, ...]:
-    """The variants to judge: those named, those marked, or the one that a build recommends.
-
-    Where nothing is surely better than the recipe's baseline, that is what is served.
-    """
-    loaded = load(recipe, options.overrides)
-    for name in options.only:
-        if name not in loaded.variants:
-            raise UsageError(
-                f"the recipe has no variant {name!r}",
-                place="--variant",
-                hint=did_you_mean(name, list(loaded.variants)),
-            )
-    marked = tuple(name for name, variant in loaded.variants.items() if variant.gate)
-    if options.only or marked:
-        return options.only or marked
+    """What the candidate's build recommends, measured here."""
     from optcli.pipeline import build
 
     report = build(
@@ -115,13 +110,40 @@ def _judged(
         timeout_s=options.timeout_s,
         observer=observer,
     )
-    return (report.recommended or report.baseline,)
+    return suggested_by(report)
 
 
-def _demanded(settings: GateSettings, options: Options) -> GateSettings:
-    if options.confirm is None:
-        return settings
-    return settings.model_copy(update={"confirm": options.confirm})
+def _changes(
+    origin: Origin,
+    now: Recipe,
+    both: Mapping[str, Side],
+    missing: Sequence[Change],
+    digests: FileDigests,
+    options: Options,
+) -> list[Change]:
+    """All that differs in what the two are judged by, with what was declared marked as such."""
+    found = [*missing, *origin.changes(now)]
+    if origin.terms is None:
+        if origin.recipe is None:
+            found.append(Change(kind="terms", place="baseline"))
+    else:
+        found += terms.changes(origin.terms, terms_of(now, digests), list(both))
+    found += [each for side in both.values() for each in runner_changes(side)]
+    return [
+        each.model_copy(update={"accepted": not each.tighter and each.kind in options.accept})
+        for each in found
+    ]
+
+
+def _demanded(now: Recipe, origin: Origin, options: Options) -> tuple[GateSettings, SloSettings | None]:
+    """What both sides' recipes demand, but for what was declared."""
+    settings, slo, then = now.gate, now.slo, origin.terms
+    if then is not None:
+        settings = terms.stricter_gate(then.gate, settings, options.accept)
+        slo = terms.stricter_slo(then.slo, slo, options.accept)
+    if options.confirm is not None:
+        settings = settings.model_copy(update={"confirm": options.confirm})
+    return settings, slo
 
 
 def _protocol(settings: GateSettings, gating: Gating) -> dict[str, Any]:

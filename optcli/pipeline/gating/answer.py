@@ -2,67 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from optcli.errors import ExitCode
+from optcli.report.gate.changes import kinds_of, told
 from optcli.results import Outcome
-from optcli.results.gate import Comparison, GatedVariant, worst
+from optcli.results.gate import Change, Comparison, GatedVariant, worst
 
 _CODES = {
     "accept": ExitCode.DONE,
     "reject": ExitCode.REJECTED,
     "inconclusive": ExitCode.INCONCLUSIVE,
 }
+# What noise leaves open, and nothing else may be waved through.
+_TIMED = ("p50", "p95", "slo")
+_MOST_TOLD = 3
 
 
 def answer(
-    variants: Mapping[str, GatedVariant], baseline: str, on_inconclusive: str | None
+    variants: Mapping[str, GatedVariant],
+    changes: Sequence[Change],
+    baseline: str,
+    on_inconclusive: str | None,
 ) -> tuple[Outcome, str, ExitCode]:
     """What to do with the merge. `on_inconclusive` makes a doubt a `pass` or a `fail`.
 
-    Where every variant is new nothing was judged, so that a renamed one cannot slip through.
+    Only noise is waved through by `pass`: latency that was measured and not decided. What was not
+    compared, and terms that changed without being declared, stay inconclusive. So does a gate whose
+    every variant is new.
     """
     outcome = worst(variant.outcome for variant in variants.values())
-    if outcome == "accept" and not _judged(variants):
+    undeclared = [each for each in changes if each.open]
+    nothing = not _judged(variants)
+    if outcome == "accept" and (nothing or undeclared):
         outcome = "inconclusive"
     code = _CODES[outcome]
-    if outcome == "inconclusive" and on_inconclusive is not None:
-        code = ExitCode.DONE if on_inconclusive == "pass" else ExitCode.REJECTED
-    return outcome, _sentence(variants, baseline, outcome, code), code
+    if outcome == "inconclusive" and on_inconclusive == "fail":
+        code = ExitCode.REJECTED
+    if outcome == "inconclusive" and on_inconclusive == "pass":
+        noise = not undeclared and not nothing and all(_is_noise(each) for _, each in _doubts(variants))
+        code = ExitCode.DONE if noise else code
+    return outcome, _sentence(variants, undeclared, baseline, outcome, code), code
 
 
-def _sentence(
-    variants: Mapping[str, GatedVariant], baseline: str, outcome: Outcome, code: ExitCode
-) -> str:
-    found = [
+def _doubts(variants: Mapping[str, GatedVariant]) -> list[tuple[str, Comparison]]:
+    return _found(variants, "inconclusive")
+
+
+def _is_noise(found: Comparison) -> bool:
+    return found.compared and found.metric in _TIMED
+
+
+def _found(variants: Mapping[str, GatedVariant], outcome: Outcome) -> list[tuple[str, Comparison]]:
+    return [
         (name, each)
         for name, variant in variants.items()
         for each in variant.comparisons
         if each.blocking and each.outcome == outcome
     ]
+
+
+def _sentence(
+    variants: Mapping[str, GatedVariant],
+    undeclared: Sequence[Change],
+    baseline: str,
+    outcome: Outcome,
+    code: ExitCode,
+) -> str:
+    found = _found(variants, outcome)
     if outcome == "reject":
         return f"Do not merge: {_listed(found)}{_because(variants)}."
     if outcome == "inconclusive":
-        what = _listed(found) or f"{', '.join(variants)} is not in {baseline}, nothing was compared"
-        taken = {ExitCode.DONE: " Taken as a pass.", ExitCode.REJECTED: " Taken as a failure."}
-        return f"Cannot tell: {what}.{taken.get(code, '')}"
+        return _cannot_tell(variants, undeclared, baseline, code, found)
     new = [name for name, variant in variants.items() if not _judged({name: variant})]
     besides = f"; {', '.join(new)} is new and was not compared" if new else ""
+    if not any(_is_accuracy(each) for each in variants.values()):
+        besides += "; accuracy was not judged"
+    nothing = f"nothing became worse than {baseline} beyond its limit{besides}"
     better = [(name, each) for name, each in found if each.improved]
-    if better:
-        return (
-            f"Merge: {_listed(better)}; nothing became worse than {baseline} beyond its limit{besides}."
+    return f"Merge: {_listed(better)}; {nothing}." if better else f"Merge: {nothing}."
+
+
+def _cannot_tell(
+    variants: Mapping[str, GatedVariant],
+    undeclared: Sequence[Change],
+    baseline: str,
+    code: ExitCode,
+    found: list[tuple[str, Comparison]],
+) -> str:
+    parts = []
+    if undeclared:
+        said = "; ".join(map(told, undeclared[:_MOST_TOLD]))
+        more = len(undeclared) - _MOST_TOLD
+        said += f", and {more} more" if more > 0 else ""
+        declare = f"--accept {','.join(kinds_of(undeclared))}"
+        parts.append(
+            f"what it is judged by changed: {said} (whoever runs the gate may declare it: {declare})"
         )
-    return f"Merge: nothing became worse than {baseline} beyond its limit{besides}."
+    if found:
+        parts.append(_listed(found))
+    if not parts:
+        parts.append(f"{', '.join(variants)} is not in {baseline}, nothing was compared")
+    taken = {ExitCode.DONE: " Taken as a pass.", ExitCode.REJECTED: " Taken as a failure."}
+    return f"Cannot tell: {'; '.join(parts)}.{taken.get(code, '')}"
+
+
+def _is_accuracy(variant: GatedVariant) -> bool:
+    return any(each.metric == "accuracy" and each.blocking for each in variant.comparisons)
 
 
 def _judged(variants: Mapping[str, GatedVariant]) -> bool:
-    return any(each.blocking for variant in variants.values() for each in variant.comparisons)
+    """Whether anything was compared with what was there before."""
+    old = [variant for variant in variants.values() if not variant.is_new]
+    return any(each.blocking for variant in old for each in variant.comparisons)
 
 
 def _listed(found: list[tuple[str, Comparison]]) -> str:
-    parts = [f"{name} {each.name}: {each.reason}" for name, each in found[:3]]
-    more = f", and {len(found) - 3} more" if len(found) > 3 else ""
+    parts = [f"{name} {each.name}: {each.reason}" for name, each in found[:_MOST_TOLD]]
+    more = f", and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
     return "; ".join(parts) + more
 
 

@@ -1,84 +1,16 @@
-"""Where the baseline comes from: a commit, a saved build, a file or a URL; and if it can run here."""
+"""Whether a baseline can run here: its interpreter, its libraries, the CPU that it was made for."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from optcli import baselines, environment
+from optcli import environment
 from optcli.baselines import Baseline
 from optcli.errors import InputError, MissingError
-from optcli.observer import Observer
-from optcli.pipeline.execute import Settings
-from optcli.pipeline.gating import elsewhere
 from optcli.pipeline.gating.side import Side
-from optcli.store import Store
-
-if TYPE_CHECKING:
-    from optcli.pipeline.gating import Options
-
-_GIT = "git:"
-
-
-def saved(
-    reference: str, recipe: Path, artifacts: Path, store: Store, *, trust: bool
-) -> Baseline | None:
-    """The saved baseline that a reference stands for; None for a commit, which is there.
-
-    Asked before anything is built: a wrong name is found at once.
-    """
-    if reference.startswith(_GIT):
-        baselines.commit_of(recipe, reference.removeprefix(_GIT))
-        return None
-    with baselines.fetch(reference, artifacts) as pack:
-        return baselines.load(pack, reference, store, trust=trust)
-
-
-def completed(
-    before: Baseline, names: Sequence[str], packages: Sequence[str], python: Path | None
-) -> Baseline:
-    """A saved baseline that says which of these variants it lacks, and the Python to run it."""
-    held = ", ".join(before.variants) or "nothing"
-    absent = {
-        name: f"the saved baseline does not hold it, only {held}"
-        for name in names
-        if name not in before.variants
-    }
-    if python is None:
-        return replace(before, absent=absent)
-    there = interpreter_of(python)
-    around = {**before.environment, "versions": versions_in(there, packages)}
-    return replace(before, absent=absent, environment=around, interpreter=there)
-
-
-def of_commit(
-    reference: str,
-    recipe: Path,
-    names: Sequence[str],
-    store: Store,
-    observer: Observer,
-    settings: Settings,
-    options: Options,
-    logs: Path,
-) -> Baseline:
-    """The recipe as it was at a commit, built through the same store: what is alike costs nothing."""
-    revision = reference.removeprefix(_GIT)
-    with baselines.checked_out(recipe, revision, store) as (old, commit):
-        origin = reference if revision.startswith(commit[:7]) else f"{reference} ({commit[:10]})"
-        asked = elsewhere.Asked(str(old), tuple(options.overrides), tuple(names), str(store.root))
-        if options.baseline_python is None:
-            found = elsewhere.build(asked, settings, observer)
-        else:
-            python, log = interpreter_of(options.baseline_python), logs / "baseline.build.log"
-            found = elsewhere.build_with(python, asked, settings, observer, log)
-    absent = {
-        name: f"it could not be built as it was at {origin}: {why}"
-        for name, why in found.absent.items()
-    }
-    return replace(found, origin=origin, absent=absent)
 
 
 def interpreter_of(place: Path) -> str:

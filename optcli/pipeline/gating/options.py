@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from optcli.results.gate import ChangeKind
+
 
 @dataclass(frozen=True)
 class Options:
@@ -13,6 +15,7 @@ class Options:
 
     `only` names variants to judge instead of those marked `gate: true`. `baseline_python` is the
     interpreter (or its virtual environment) for the baseline. `history` is a file to append to.
+    `accept` are the changes of what the candidate is judged by that whoever runs the gate declares.
     """
 
     only: tuple[str, ...] = ()
@@ -25,3 +28,4 @@ class Options:
     on_inconclusive: Literal["fail", "pass"] | None = None
     confirm: bool | None = None
     history: Path | None = None
+    accept: frozenset[ChangeKind] = frozenset()

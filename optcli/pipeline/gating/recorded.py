@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from optcli import latency
+from optcli import environment, latency
+from optcli.errors import RunnerError
 from optcli.gate import comparisons
-from optcli.gate.latency import STEP, threads_of
+from optcli.gate.latency import STEP, service_level, threads_of
 from optcli.latency import Candidate
 from optcli.pipeline import quiet
 from optcli.pipeline.gating.side import Side
+from optcli.results import Latency
 from optcli.results.gate import Comparison
-from optcli.settings import LatencySettings
+from optcli.settings import GateSettings, LatencySettings
 
 if TYPE_CHECKING:
     from optcli.pipeline.gating.variant import Gating
 
+# Of what an environment says of a machine; another kernel or library is the runtime's matter.
+_MACHINE = ("cpu", "cores", "gpu", "gpu_models")
+# Of `environment.machine()`: what a restart does not change. Processors of one name may differ in it.
+_HARDWARE = ("processor", "instructions", "online", "cpu_quota", "memory_gib", "hypervisor")
 _MARK = "against figures recorded elsewhere or earlier, not measured side by side"
 
 
@@ -26,6 +33,17 @@ def compare(gating: Gating, side: Side) -> tuple[list[Comparison], list[str]]:
     if then is None or not then.latency:
         why = "the baseline has no recorded latency of this variant"
         return [comparisons.cannot_tell("p50", why)], []
+    elsewhere = _other_machine(gating.before.environment, _here(side))
+    if elsewhere is not None:
+        return [comparisons.cannot_tell("p50", elsewhere)], []
+    rows = alone(gating, side)
+    known = {row.batch_size: row for row in then.on_host}
+    found = _compared(gating.settings, known, {row.batch_size: row for row in rows})
+    return [*found, *service_level(rows, gating.slo)], [_MARK]
+
+
+def alone(gating: Gating, side: Side) -> list[Latency]:
+    """The candidate measured by itself, now. Raises `RunnerError` where it cannot be."""
     settings = LatencySettings(
         mode="table", batch_sizes=gating.settings.batch_sizes, threads=threads_of(gating.settings)
     )
@@ -48,17 +66,62 @@ def compare(gating: Gating, side: Side) -> tuple[list[Comparison], list[str]]:
             gating.observer,
         )
     for reason in measured.failures.values():
-        return [comparisons.cannot_tell("p50", reason)], []
-    recorded = {row.batch_size: row for row in then.on_host}
+        raise RunnerError(reason, place=f"{side.name} › gate")
+    return [row for row in latency.to_results(measured)[side.name] if row.region == "host"]
+
+
+def _compared(
+    settings: GateSettings, known: Mapping[int, Latency], rows: Mapping[int, Latency]
+) -> list[Comparison]:
+    """Every figure that has a bar; what is not recorded, or not fit, tells nothing."""
     found = []
-    bar = gating.settings.p50
-    for row in latency.to_results(measured)[side.name]:
-        old = recorded.get(row.batch_size) if row.region == "host" else None
-        if old is None or bar is None:
-            continue
-        if old.threads != row.threads:
-            why = f"recorded with {old.threads} threads, measured with {row.threads}"
-            found.append(comparisons.cannot_tell("p50", why))
-            continue
-        found.append(comparisons.recorded(row.batch_size, old.p50_ms, row.p50_ms, bar.limit))
-    return found, [_MARK]
+    for size, row in rows.items():
+        old = known.get(size)
+        if settings.p50 is not None:
+            why = _why_not(old, row)
+            if why is not None or old is None:
+                found.append(comparisons.cannot_tell("p50", why or "", size))
+            else:
+                limit = settings.p50.limit
+                found.append(comparisons.recorded(size, old.p50_ms, row.p50_ms, limit))
+        if settings.p95 is not None:
+            why = "only medians are compared with recorded figures"
+            blocks = settings.p95.undecided == "blocks"
+            found.append(
+                comparisons.cannot_tell("p95", why, size)
+                if blocks
+                else comparisons.not_given("p95", size, why)
+            )
+    return found or [comparisons.cannot_tell("p50", "nothing was measured")]
+
+
+def _why_not(old: Latency | None, row: Latency) -> str | None:
+    """Why a recorded row says nothing of one measured now; None where it does."""
+    if old is None:
+        return "nothing was recorded at this batch size"
+    if old.threads != row.threads:
+        return f"recorded with {old.threads} threads, measured with {row.threads}"
+    if not (old.fit and row.fit):
+        return f"the machine was not fit to tell when it was {'measured' if old.fit else 'recorded'}"
+    return None
+
+
+def _here(side: Side) -> dict[str, Any]:
+    return {**environment.describe(side.packages), "machine": environment.machine()}
+
+
+def _other_machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """What tells that the figures were recorded on another machine; None: nothing does."""
+    for name in _MACHINE:
+        if then.get(name) != now.get(name):
+            was, here = (_told(each.get(name)) for each in (then, now))
+            return f"recorded on another machine: {name} {was}, here {here}"
+    known, found = then.get("machine", {}), now.get("machine", {})
+    for name in _HARDWARE:
+        if name in known and known[name] != found.get(name):
+            return f"recorded on another machine: its {name} differs"
+    return None
+
+
+def _told(value: Any) -> Any:
+    return value.get("model", "unknown") if isinstance(value, Mapping) else value

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from optcli.baselines import Baseline, Kept
 from optcli.errors import MissingError, OptcliError, UsageError
 from optcli.pipeline.latency import runner_options
 from optcli.pipeline.making import Made, made_by
+from optcli.results.gate import Change
+from optcli.runners import find as find_runner
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,30 @@ def sides(mine: Mapping[str, Side], before: Baseline) -> dict[str, Side]:
         name: Side(name, side.now, side.packages, before.variants.get(name), before.absent.get(name))
         for name, side in mine.items()
     }
+
+
+def runner_changes(side: Side) -> list[Change]:
+    """What runs the two: another runner, or other settings; its threads are the gate's matter."""
+    if side.before is None:
+        return []
+    then, now, place = side.before, side.now, f"variants.{side.name}.runner"
+    if then.runner != now.runner:
+        return [Change(kind="runner", place=place, before=then.runner, after=now.runner)]
+    was, here = _settings(then), _settings(now)
+    return [
+        Change(kind="runner", place=f"{place}.{name}", before=was.get(name), after=here.get(name))
+        for name in dict.fromkeys((*was, *here))
+        if was.get(name) != here.get(name)
+    ]
+
+
+def _settings(kept: Kept) -> dict[str, Any]:
+    """The runner's settings with today's defaults, so that a new one is no change."""
+    try:
+        found = find_runner(kept.runner).model_validate(kept.options).model_dump(mode="json")
+    except (OptcliError, ValueError):
+        found = dict(kept.options)
+    return {name: value for name, value in found.items() if name != "threads"}
 
 
 def kept_of(made: Made, names: Sequence[str]) -> dict[str, Kept]:

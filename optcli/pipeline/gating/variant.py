@@ -6,34 +6,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from optcli import accuracy, environment, latency
+from optcli import environment, latency
 from optcli.baselines import Baseline, Kept
 from optcli.gate import comparisons
-from optcli.gate.latency import STEP, Timed, compare, threads_of
+from optcli.gate.latency import STEP, Timed, compare, service_level, threads_of
 from optcli.latency import Candidate
+from optcli.latency.feeds import choose_batch_sizes
 from optcli.observer import Observer
 from optcli.pipeline import quiet
-from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
-from optcli.pipeline.gating import recorded
+from optcli.pipeline.gating import accuracy, recorded
+from optcli.pipeline.gating.accuracy import Incomparable
 from optcli.pipeline.gating.baseline import cannot_run, other_versions
 from optcli.pipeline.gating.explain import explain
 from optcli.pipeline.gating.options import Options
+from optcli.pipeline.gating.origins import Origin
 from optcli.pipeline.gating.side import Side
 from optcli.pipeline.making import Made
-from optcli.results import Verdict
-from optcli.results.gate import Comparison, GatedVariant
-from optcli.runners import find as find_runner
-from optcli.settings import GateSettings
+from optcli.results.gate import Change, ChangeKind, Choice, Comparison, GatedVariant
+from optcli.settings import GateSettings, SloSettings, TensorSpec
 from optcli.store import Store
 
 
 @dataclass
 class Gating:
-    """One run of the gate: both sides, what is demanded, and what was spent."""
+    """One run of the gate: both sides, what is demanded, and what was spent.
+
+    `settings` and `slo` are what both sides demand; `changes` how the terms of the two differ.
+    """
 
     made: Made
     before: Baseline
+    origin: Origin
     settings: GateSettings
+    slo: SloSettings | None
+    changes: Sequence[Change]
     options: Options
     store: Store
     folder: Path
@@ -41,27 +47,46 @@ class Gating:
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
+    def declared(self) -> frozenset[ChangeKind]:
+        """The kinds of change that whoever runs the gate accepts."""
+        return self.options.accept
+
+    @property
     def logs(self) -> Path:
         """Where the measuring processes write."""
         return self.folder / "logs"
 
 
-def judge(gating: Gating, side: Side, variants: int) -> GatedVariant:
+def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -> GatedVariant:
     """Everything about one of so many variants. Raises what goes wrong while it is measured."""
     runner = side.now.runner
     if side.absent is not None:
-        return GatedVariant(runner=runner, comparisons=(comparisons.cannot_tell("p50", side.absent),))
+        absent = comparisons.cannot_tell("p50", side.absent)
+        return GatedVariant(runner=runner, chosen=tuple(chosen), comparisons=(absent,))
     if side.before is None:
         new = comparisons.not_given("p50", None, "new: the baseline has no variant of this name")
-        return GatedVariant(runner=runner, comparisons=(new,))
-    found, flags, samples = _latency(gating, side, variants)
+        right, flags = accuracy.compare(gating, side, None)
+        return GatedVariant(
+            runner=runner,
+            is_new=True,
+            chosen=tuple(chosen),
+            comparisons=(new, *right),
+            flags=tuple(flags),
+        )
+    why = _incomparable(gating, side)
+    found, flags, samples = _latency(gating, side, variants, why)
     limit = gating.settings.max_size_growth
     if limit is not None:
         sizes = side.before.artifact.size_bytes, side.now.artifact.size_bytes
         found.append(comparisons.plain("size", "size", "bytes", *sizes, limit))
-    found += _accuracy(gating, side)
+    # Another runtime gives other figures of speed; what is right can be told all the same.
+    right, doubts = accuracy.compare(gating, side, None if why is None or why.evaluates else why)
     judged = GatedVariant(
-        runner=runner, samples=tuple(samples), comparisons=tuple(found), flags=tuple(flags)
+        runner=runner,
+        chosen=tuple(chosen),
+        samples=tuple(samples),
+        comparisons=(*found, *right),
+        flags=(*flags, *doubts),
     )
     if judged.outcome == "accept":
         return judged
@@ -77,15 +102,17 @@ def judge(gating: Gating, side: Side, variants: int) -> GatedVariant:
 
 
 def _latency(
-    gating: Gating, side: Side, variants: int
+    gating: Gating, side: Side, variants: int, why: Incomparable | None
 ) -> tuple[list[Comparison], list[str], list[str]]:
     """What is said of latency, doubts about it, and the files of raw samples."""
     assert side.before is not None
     if gating.options.against_recorded:
         return (*recorded.compare(gating, side), [])
-    why = _incomparable(gating, side)
     if why is not None:
-        return [comparisons.cannot_tell("p50", why)], [], []
+        promise = []
+        if why.declared and gating.slo is not None:
+            promise = service_level(recorded.alone(gating, side), gating.slo)
+        return [why.said("p50"), *promise], [], []
     name = f"{side.name} (baseline)"
     with quiet.alone(STEP, gating.observer):
         timed = _timed(gating, side, name, variants, gating.made.plan.recipe.seed)
@@ -107,24 +134,40 @@ def _save(gating: Gating, timed: Timed, name: str) -> str:
     return name
 
 
-def _incomparable(gating: Gating, side: Side) -> str | None:
+def _incomparable(gating: Gating, side: Side) -> Incomparable | None:
     """Why the two cannot be measured beside each other; None where they can."""
     before, now = gating.before, environment.describe(side.packages)
-    if [spec.model_dump() for spec in before.inputs] != [
-        spec.model_dump() for spec in gating.made.plan.recipe.inputs
-    ]:
-        return "the model's inputs are not those of the baseline"
+    inputs = gating.made.plan.recipe.inputs
+    if list(before.inputs) != list(inputs):
+        declared = "inputs" in gating.declared
+        if not (declared and _same_calls(before.inputs, inputs, gating.settings.batch_sizes)):
+            return Incomparable("the model's inputs are not those of the baseline", declared)
     cannot = cannot_run(side, before, now)
     if cannot is not None:
-        return cannot
+        return Incomparable(cannot)
     if before.interpreter is None:
         changed = other_versions(side, before, now)
         if changed:
-            return (
+            return Incomparable(
                 f"the runtime changed ({', '.join(changed)}): give the baseline its own interpreter "
-                "with --baseline-python VENV"
+                "with --baseline-python VENV",
+                evaluates=True,
             )
     return None
+
+
+def _same_calls(
+    before: Sequence[TensorSpec], now: Sequence[TensorSpec], batch_sizes: Sequence[int]
+) -> bool:
+    """Whether a call of the gate feeds both sides alike, though they take other ranges."""
+    sizes = choose_batch_sizes(now, batch_sizes)[0]
+    if sizes != choose_batch_sizes(before, batch_sizes)[0]:
+        return False
+    calls = [
+        [(each.name, each.dtype, [each.concrete(size) for size in sizes]) for each in specs]
+        for specs in (before, now)
+    ]
+    return calls[0] == calls[1]
 
 
 def _timed(gating: Gating, side: Side, name: str, variants: int, seed: int) -> Timed:
@@ -136,7 +179,7 @@ def _timed(gating: Gating, side: Side, name: str, variants: int, seed: int) -> T
         gating.made.plan.recipe.inputs,
         gating.made.feeds,
         gating.settings,
-        gating.made.plan.recipe.slo,
+        gating.slo,
         variants,
         gating.logs,
         seed,
@@ -158,50 +201,3 @@ def _confirmed(first: Timed, again: Timed) -> tuple[Comparison, ...]:
         else each
         for each in first.comparisons
     )
-
-
-def _accuracy(gating: Gating, side: Side) -> list[Comparison]:
-    """Accuracy by its own verdicts, on the candidate's evaluation samples."""
-    plan = gating.made.plan
-    if "evaluation" not in plan.recipe.data:
-        return []
-    assert side.before is not None
-    base = f"{side.name} (baseline)"
-    around = Circumstances(
-        plan.recipe,
-        plan.role_keys["evaluation"],
-        gating.store,
-        gating.logs,
-        gating.observer,
-        False,
-        gating.options.timeout_s,
-        gating.options.jobs,
-    )
-    then = _subject(base, side.before)
-    if gating.before.interpreter is not None:
-        versions = gating.before.environment["versions"]
-        then = replace(then, interpreter=gating.before.interpreter, versions=versions)
-    subjects = [then, _subject(side.name, side.now)]
-    judged, failures = compare_all(subjects, base, around)
-    for error in failures.values():
-        raise error
-    result = judged[side.name]
-    return [
-        comparisons.judged(
-            "outputs" if verdict.name == "outputs" else "accuracy",
-            "fraction",
-            verdict,
-            result.baseline if verdict.name != "outputs" else None,
-            result.value if verdict.name != "outputs" else None,
-        )
-        for verdict in _shown(accuracy.verdicts(result, plan.recipe.accuracy))
-    ]
-
-
-def _shown(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    return [each for each in verdicts if each.blocking or each.outcome != "accept"]
-
-
-def _subject(name: str, kept: Kept) -> Subject:
-    runner = find_runner(kept.runner).model_validate(kept.options)
-    return Subject(name, kept.artifact, kept.runner, runner, kept.options)

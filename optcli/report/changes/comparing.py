@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from optcli.report import wording
 from optcli.report.changes import intervals, machines
@@ -18,8 +18,9 @@ from optcli.report.changes.model import (
     SpeedChange,
     VariantChange,
 )
-from optcli.results import Accuracy, Estimate, Report
+from optcli.results import Accuracy, Estimate, Latency, Report
 
+_PERCENTILES = ("p50", "p95", "p99")
 # Metrics that say right or wrong of each sample: their values are proportions.
 _PROPORTIONS = ("top",)
 
@@ -29,11 +30,14 @@ def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison
 
     Variants are matched by name, what is left over by being the same artifact in the same runner.
     Percentiles are compared as two separate runs (`intervals.ratio`): faster where the whole interval
-    of the ratio lies below 1, slower where it lies above. What is the same in both runs can differ
-    only by the machine: where it moved for certain, changes of others that are no larger are not clear.
+    of the ratio lies below 1, slower where it lies above. What is the same in both runs is neither: it
+    differs by the machine, and where it moved for certain, changes of others in the same percentile
+    that are no larger are not clear. Times that were not fit, and accuracies on other samples, are not
+    compared.
     """
     old, new = before[1], after[1]
     pairs = match(old, new)
+    versions = machines.versions(old, new)
     variants = [_variant(name, other, old, new) for name, other in pairs]
     reasons = machines.differences(old, new)
     for each in variants:
@@ -42,7 +46,7 @@ def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison
         )
         if threads is not None and not any(one.startswith("threads ") for one in each.settings):
             reasons.append(threads)
-    drift = _drift(variants)
+    drifts = {name: _drift(variants, name) for name in _PERCENTILES} if not versions else {}
     known_before, known_after = {other for _, other in pairs}, {name for name, _ in pairs}
     return Comparison(
         before=_source(*before),
@@ -50,9 +54,10 @@ def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison
         comparable=not reasons,
         reasons=tuple(reasons),
         changed=tuple(machines.changed(old, new)),
-        notes=tuple(_notes(old, new, variants, drift)),
-        drift=drift,
-        variants=tuple(_judged(each, drift) for each in variants),
+        notes=tuple(_notes(old, new, variants, drifts)),
+        drift=drifts.get("p50", {}),
+        drifts=drifts,
+        variants=tuple(_judged(each, drifts) for each in variants),
         only_before=tuple(name for name in old.variants if name not in known_before),
         only_after=tuple(name for name in new.variants if name not in known_after),
     )
@@ -76,9 +81,7 @@ def _variant(name: str, other: str, old: Report, new: Report) -> VariantChange:
         BatchChange(
             batch_size=row.batch_size,
             region=row.region,
-            p50=_speed(old_row.p50_ms, row.p50_ms),
-            p95=_speed(old_row.p95_ms, row.p95_ms),
-            p99=_speed(old_row.p99_ms, row.p99_ms),
+            **{name: _speed(old_row, row, f"{name}_ms") for name in _PERCENTILES},
         )
         for row in after.latency
         if (old_row := rows.get((row.batch_size, row.region))) is not None
@@ -86,7 +89,7 @@ def _variant(name: str, other: str, old: Report, new: Report) -> VariantChange:
     return VariantChange(
         name=name,
         name_before=other,
-        same=same(before, after) and not machines.versions(old, new),
+        same=same(before, after),
         settings=tuple(machines.settings(before, after)),
         status_before=before.status,
         status=after.status,
@@ -97,8 +100,12 @@ def _variant(name: str, other: str, old: Report, new: Report) -> VariantChange:
     )
 
 
-def _speed(before: Estimate | None, after: Estimate | None) -> SpeedChange:
+def _speed(old: Latency, new: Latency, name: str) -> SpeedChange:
+    before: Estimate | None = getattr(old, name)
+    after: Estimate | None = getattr(new, name)
     if before is None or after is None or before.value <= 0 or after.value <= 0:
+        return SpeedChange(before=before, after=after)
+    if not (old.fit and new.fit):
         return SpeedChange(before=before, after=after)
     ratio = intervals.ratio(before, after)
     return SpeedChange(before=before, after=after, ratio=ratio, outcome=_outcome(ratio, 1.0))
@@ -115,8 +122,16 @@ def _outcome(ratio: Estimate, drift: float) -> Speed:
 def _accuracy(before: Accuracy | None, after: Accuracy | None) -> AccuracyChange | None:
     if before is None or after is None or before.value is None or after.value is None:
         return None
-    if before.metric is None or before.metric != after.metric:
+    if before.metric is None or after.metric is None:
         return None
+    if reason := _apart(before, after):
+        return AccuracyChange(
+            metric=after.metric,
+            before=before.value,
+            after=after.value,
+            reason=reason,
+            outcome="not comparable",
+        )
     difference = Estimate(value=after.value - before.value)
     if before.metric.startswith(_PROPORTIONS) and before.samples and after.samples:
         difference = intervals.share_difference(
@@ -131,6 +146,17 @@ def _accuracy(before: Accuracy | None, after: Accuracy | None) -> AccuracyChange
     )
 
 
+def _apart(before: Accuracy, after: Accuracy) -> str:
+    """Why two accuracies cannot be subtracted; empty where they can."""
+    if before.metric != after.metric:
+        return f"the metric was {before.metric} and is {after.metric}"
+    if before.samples != after.samples:
+        return f"judged on {before.samples} samples and on {after.samples}"
+    marks = (before.evaluated_on, after.evaluated_on)
+    # Reports of older versions do not say on which samples: then as many must do.
+    return "judged on other samples" if None not in marks and marks[0] != marks[1] else ""
+
+
 def _rightness(difference: Estimate, *, lower_is_better: bool) -> Rightness:
     if abs(difference.value) < 1e-12:
         return "unchanged"
@@ -141,12 +167,12 @@ def _rightness(difference: Estimate, *, lower_is_better: bool) -> Rightness:
     return "better" if (difference.value > 0) != lower_is_better else "worse"
 
 
-def _drift(variants: Sequence[VariantChange]) -> dict[int, float]:
+def _drift(variants: Sequence[VariantChange], percentile: str) -> dict[int, float]:
     """By batch size: the most that something which is the same moved for certain; at least 1."""
     found: dict[int, float] = {}
     for variant in variants:
         for row in variant.latency if variant.same else ():
-            ratio = row.p50.ratio
+            ratio = getattr(row, percentile).ratio
             if ratio is not None and row.region == "host":
                 certain = _outcome(ratio, 1.0) in ("faster", "slower")
                 moved = math.exp(abs(math.log(ratio.value))) if certain else 1.0
@@ -154,19 +180,19 @@ def _drift(variants: Sequence[VariantChange]) -> dict[int, float]:
     return found
 
 
-def _judged(variant: VariantChange, drift: dict[int, float]) -> VariantChange:
+def _judged(variant: VariantChange, drifts: Mapping[str, Mapping[int, float]]) -> VariantChange:
     """Outcomes again, now that it is known how far the runs lie apart by themselves."""
-    if variant.same:
-        return variant
 
-    def judged(change: SpeedChange, size: int) -> SpeedChange:
+    def judged(change: SpeedChange, name: str, size: int) -> SpeedChange:
         if change.ratio is None:
             return change
-        return change.model_copy(update={"outcome": _outcome(change.ratio, drift.get(size, 1.0))})
+        drift = drifts.get(name, {}).get(size, 1.0)
+        outcome = "same artifact" if variant.same else _outcome(change.ratio, drift)
+        return change.model_copy(update={"outcome": outcome})
 
     rows = (
         row.model_copy(
-            update={name: judged(getattr(row, name), row.batch_size) for name in ("p50", "p95", "p99")}
+            update={name: judged(getattr(row, name), name, row.batch_size) for name in _PERCENTILES}
         )
         for row in variant.latency
     )
@@ -174,20 +200,40 @@ def _judged(variant: VariantChange, drift: dict[int, float]) -> VariantChange:
 
 
 def _notes(
-    old: Report, new: Report, variants: Sequence[VariantChange], drift: dict[int, float]
+    old: Report,
+    new: Report,
+    variants: Sequence[VariantChange],
+    drifts: Mapping[str, Mapping[int, float]],
 ) -> Iterator[str]:
     for each in variants:
         if each.name != each.name_before:
             yield f"{each.name} is what {each.name_before} was: the same artifact in the same runner."
     still = wording.listed([each.name for each in variants if each.same])
     moved = [
-        f"{100 * (most - 1):.0f} % at batch size {size}" for size, most in drift.items() if most > 1
+        f"{100 * (most - 1):.0f} % at {name}, batch size {size}"
+        for name, drift in drifts.items()
+        for size, most in drift.items()
+        if most > 1
     ]
     if moved:
         yield (
             f"What is the same in both ({still}) moved by up to {wording.listed(moved)}: the machine"
             " did that, and smaller changes of others are not clear."
         )
+    elif still and machines.versions(old, new):
+        yield (
+            f"{still}: the same files in other versions of libraries. Whether a library or the machine"
+            " moved their times, two separate runs do not tell; `optcli gate` measures side by side."
+        )
+    disturbed = [each.name for each in variants if _is_disturbed(each)]
+    if disturbed:
+        yield (
+            f"No change of latency is told of {wording.listed(disturbed)}: on one side other work"
+            " disturbed the times."
+        )
+    for each in variants:
+        if each.accuracy is not None and each.accuracy.reason:
+            yield f"{each.name}: the accuracies are not comparable: {each.accuracy.reason}."
     if any(int(each.protocol.get("launches") or 1) == 1 for each in (old, new)):
         yield (
             "One launch says nothing of how launches differ: intervals of quick runs are too narrow"
@@ -195,3 +241,9 @@ def _notes(
         )
     if old.recipe.name != new.recipe.name:
         yield f"The reports are of two recipes, {old.recipe.name} and {new.recipe.name}."
+
+
+def _is_disturbed(variant: VariantChange) -> bool:
+    """Whether there are times on both sides and no ratio of them."""
+    medians = [row.p50 for row in variant.latency]
+    return any(each.before and each.after and each.ratio is None for each in medians)

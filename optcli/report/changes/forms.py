@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _UNBOUNDED = 10_000
-_STYLES = {"faster": "green", "slower": "red", "no": "dim", "not": "yellow"}
+_STYLES = {"faster": "green", "slower": "red", "no": "dim", "same": "dim", "not": "yellow"}
 
 
 def table(comparisons: Sequence[Comparison]) -> RenderableType:

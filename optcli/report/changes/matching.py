@@ -21,7 +21,14 @@ def match(old: Report, new: Report) -> list[tuple[str, str]]:
 
 
 def same(one: VariantReport, other: VariantReport) -> bool:
-    """Whether two variants are the same artifact in the same runner with the same settings."""
-    if one.artifact is None or other.artifact is None or one.artifact.key != other.artifact.key:
+    """Whether two variants are the same artifact in the same runner with the same settings.
+
+    By what made it or by what is in its files: another version of a pass may have made the same ones.
+    """
+    if one.artifact is None or other.artifact is None:
+        return False
+    digests = {one.artifact.digest, other.artifact.digest}
+    same_files = None not in digests and len(digests) == 1
+    if one.artifact.key != other.artifact.key and not same_files:
         return False
     return machines.requested(one) == machines.requested(other)

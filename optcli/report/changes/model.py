@@ -10,8 +10,8 @@ from optcli.results import Estimate, Result
 
 SCHEMA = 1
 
-Speed = Literal["faster", "slower", "no clear change", "not known"]
-Rightness = Literal["better", "worse", "unchanged", "no clear change", "not known"]
+Speed = Literal["faster", "slower", "no clear change", "same artifact", "not known"]
+Rightness = Literal["better", "worse", "unchanged", "no clear change", "not known", "not comparable"]
 
 
 class Source(Result):
@@ -26,7 +26,11 @@ class Source(Result):
 
 
 class SpeedChange(Result):
-    """One percentile before and after, in milliseconds; `ratio` is after over before, with interval."""
+    """One percentile before and after, in milliseconds; `ratio` is after over before, with interval.
+
+    `same artifact`: the files and settings are the same, and what moved is the machine. There is no
+    ratio where the machine was not fit on one of the sides.
+    """
 
     before: Estimate | None = None
     after: Estimate | None = None
@@ -45,12 +49,17 @@ class BatchChange(Result):
 
 
 class AccuracyChange(Result):
-    """Accuracy before and after, as fractions; `difference` is after minus before."""
+    """Accuracy before and after, as fractions; `difference` is after minus before.
+
+    `metric` is that of the later report. None, and `not comparable`, where it was another metric or
+    other samples; `reason` says so.
+    """
 
     metric: str
     before: float
     after: float
-    difference: Estimate
+    difference: Estimate | None = None
+    reason: str = ""
     outcome: Rightness
 
 
@@ -58,8 +67,8 @@ class VariantChange(Result):
     """One variant in both reports.
 
     `name_before` differs where the two were matched by being the same artifact in the same runner.
-    `same` says that they are, settings included: what moved then is the machine. `settings` lists what
-    changed about how it runs.
+    `same` says that they are, settings included: what moved then is the machine, or the library where
+    versions changed. `settings` lists what changed about how it runs.
     """
 
     name: str
@@ -78,8 +87,9 @@ class Comparison(Result):
     """What changed from one report to another.
 
     `reasons` say why their latency is not comparable (empty: it is); `changed` lists versions and
-    settings of the whole build that differ. `drift` is by batch size how much, as a ratio of at least
-    1, artifacts that are the same in both moved beyond their own intervals.
+    settings of the whole build that differ. `drifts` are by percentile and batch size how much, as a
+    ratio of at least 1, artifacts that are the same in both moved beyond their own intervals; `drift`
+    are those of p50.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -90,6 +100,7 @@ class Comparison(Result):
     changed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     drift: dict[int, float] = Field(default_factory=dict)
+    drifts: dict[str, dict[int, float]] = Field(default_factory=dict)
     variants: tuple[VariantChange, ...] = ()
     only_before: tuple[str, ...] = ()
     only_after: tuple[str, ...] = ()

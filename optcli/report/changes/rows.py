@@ -56,7 +56,6 @@ def _rows(variant: VariantChange) -> Iterator[Row]:
         if variant.name == variant.name_before
         else f"{variant.name_before} → {variant.name}"
     )
-    name += " (same artifact)" if variant.same else ""
     size, accuracy = _size(variant), _accuracy(variant.accuracy)
     if not variant.latency:
         status = f"{variant.status_before} → {variant.status}, no latency to compare"
@@ -134,9 +133,12 @@ def _accuracy(change: AccuracyChange | None) -> str:
         return wording.NONE
     if change.outcome == "unchanged":
         return f"{wording.percent(change.after)}, unchanged"
+    both = f"{wording.percent(change.before)} → {wording.percent(change.after)}"
     difference, span = change.difference, ""
+    if difference is None:
+        return f"{both} ({change.outcome})"
     if difference.low is not None and difference.high is not None:
         span = f" [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}]"
     points = f"{100 * difference.value:+.2f}{span}"
     word = "" if change.outcome == "not known" else f", {change.outcome}"
-    return f"{wording.percent(change.before)} → {wording.percent(change.after)} ({points}{word})"
+    return f"{both} ({points}{word})"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
+from optcli.report.gate.changes import told
 from optcli.report.gate.rows import WORDS, causes
 from optcli.results.gate import Comparison, GateReport
 
@@ -26,9 +27,12 @@ def junit(report: GateReport) -> str:
     suite = ElementTree.Element(
         "testsuite",
         name=f"optcli gate {_text(report.recipe.name)}",
-        tests=str(len(found)),
+        tests=str(len(found) + len(report.changes)),
         failures=str(sum(each.outcome == "reject" for each in blocking)),
-        skipped=str(sum(each.outcome == "inconclusive" for _, each in found)),
+        skipped=str(
+            sum(each.outcome == "inconclusive" for _, each in found)
+            + sum(each.open for each in report.changes)
+        ),
         errors="0",
         timestamp=report.started,
     )
@@ -44,6 +48,17 @@ def junit(report: GateReport) -> str:
             ElementTree.SubElement(case, "skipped", message=_text(each.reason))
         else:
             ElementTree.SubElement(case, "system-out").text = _text(f"{each.reason}\n{_figures(each)}")
+    for change in report.changes:
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname=_text(f"{report.recipe.name}.terms"),
+            name=_text(f"{change.kind} {change.place}"),
+        )
+        if change.open:
+            ElementTree.SubElement(case, "skipped", message=_text(told(change)))
+        else:
+            ElementTree.SubElement(case, "system-out").text = _text(told(change))
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
@@ -53,6 +68,10 @@ def junit(report: GateReport) -> str:
 def github_annotations(report: GateReport) -> Iterator[str]:
     """Workflow commands of GitHub Actions: one for each figure that does not pass."""
     place = _property(report.recipe.path)
+    for change in report.changes:
+        if change.open:
+            title = _property(f"optcli gate: {change.kind} changed")
+            yield f"::warning file={place},title={title}::{_message(told(change))}"
     for name, variant in report.variants.items():
         for each in variant.comparisons:
             level = _LEVELS.get(each.outcome)

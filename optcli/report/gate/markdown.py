@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from optcli.report.gate.changes import lines, why_chosen
 from optcli.report.gate.rows import causes, doubts, rows
 from optcli.report.markdown import escaped, row_of
 from optcli.results.gate import GateReport
@@ -31,6 +32,10 @@ def _lines(report: GateReport) -> Iterator[str]:
         cells = (row.variant, row.figure, row.baseline, row.candidate, row.change, row.limit)
         verdict = f"**{row.verdict}**" if row.outcome == "reject" else row.verdict
         yield row_of([*(escaped(cell) for cell in cells), verdict])
+    changed = lines(report)
+    if changed:
+        yield from ("", "What it is judged by changed:", "")
+        yield from (f"- {escaped(line)}" for line in changed)
     for name, variant in report.variants.items():
         reasons = [each for each in variant.comparisons if each.outcome != "accept"]
         if reasons:
@@ -42,4 +47,6 @@ def _lines(report: GateReport) -> Iterator[str]:
         yield from ("", "<details><summary>Doubts about the measurement</summary>", "")
         yield from (f"- {escaped(line)}" for line in told)
         yield from ("", "</details>")
-    yield from ("", f"_Compared with {escaped(report.baseline)}._")
+    judged = [f"{name} ({why})" for name, each in report.variants.items() if (why := why_chosen(each))]
+    which = f" Judged: {', '.join(judged)}." if judged else ""
+    yield from ("", f"_Compared with {escaped(report.baseline)}.{escaped(which)}_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from optcli.report import wording
+from optcli.report.gate.changes import lines, why_chosen
 from optcli.report.gate.rows import causes, doubts, rows
 from optcli.results.gate import GateReport
 
@@ -24,7 +25,17 @@ def table(report: GateReport) -> RenderableType:
         Text(f"{report.recipe.name} against {report.baseline}", style="bold"),
         _table(report),
         Text(),
+        *(
+            Text(f"{name} is judged because it is {why_chosen(variant)}.", style="dim")
+            for name, variant in report.variants.items()
+            if variant.chosen
+        ),
+        Text(),
     ]
+    changed = lines(report)
+    if changed:
+        parts.append(Text("What it is judged by changed", style="yellow"))
+        parts += [*(Text(f"  {line}") for line in changed), Text()]
     for name, variant in report.variants.items():
         reasons = [each for each in variant.comparisons if each.outcome != "accept"]
         if reasons:

@@ -22,7 +22,12 @@ _HEADS = (
     ("size", True),
     ("accuracy", True),
 )
-_OUTCOMES = {"faster": "accept", "slower": "reject", "no clear change": "none"}
+_OUTCOMES = {
+    "faster": "accept",
+    "slower": "reject",
+    "no clear change": "none",
+    "same artifact": "none",
+}
 _ROW = 26.0
 # At least this factor to both sides: a change of one per cent shall not fill the picture.
 _LEAST_RANGE = 1.2

@@ -17,12 +17,14 @@ class Point:
     batch_size: int
     ms: Estimate | None
     throughput_per_s: float
+    fit: bool = True
 
     def inside(self, budget: Budget | None) -> bool:
-        """Whether the whole interval keeps the budget; true where there is none."""
+        """Whether the whole interval surely keeps the budget; true where there is none."""
         if budget is None:
             return True
-        return self.ms is not None and (self.ms.high or self.ms.value) <= budget.limit_ms
+        high = self.ms.high if self.ms is not None and self.fit else None
+        return high is not None and high <= budget.limit_ms
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def curves_of(report: Report, percentile: str) -> list[Curve]:
 def _points(variant: VariantReport, percentile: str) -> list[Point]:
     rows = variant.sweep.points if variant.sweep and variant.sweep.points else variant.on_host
     found = [
-        Point(row.batch_size, getattr(row, f"{percentile}_ms", None), row.throughput_per_s)
+        Point(row.batch_size, getattr(row, f"{percentile}_ms", None), row.throughput_per_s, row.fit)
         for row in rows
     ]
     return sorted(found, key=lambda point: point.batch_size)

@@ -14,7 +14,7 @@ from optcli.results import Estimate
 COLOURS = 8
 WIDE, NARROW = 760, 346
 # Of the page's font at 12 pixels; a little too wide rather than too narrow.
-_CHARACTER = 6.7
+_CHARACTER = 7.8
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from optcli.report.html.operating import operating
 from optcli.report.html.tags import Markup, join, tag
 from optcli.report.html.timings import timings
 from optcli.report.html.tradeoff import tradeoff
-from optcli.report.notes import Notes, notes
+from optcli.report.notes import Notes, ending, notes
 from optcli.report.rows import accuracy_label, batch_sizes
 from optcli.results import Report
 
 _CODES = {
-    0: ("every blocking verdict accepts", "accept"),
-    1: ("a blocking verdict rejects", "reject"),
+    0: ("done", "accept"),
+    1: ("rejected", "reject"),
     3: ("something required is missing", "reject"),
     4: ("a pass or runner failed", "reject"),
     5: ("inconclusive", "inconclusive"),
@@ -29,6 +29,7 @@ _GLOSSARY = (
     ("[low, high]", "the 95 % interval: what the value may be, by what the rounds show"),
     ("n/a (n=…, needs …)", "too few calls for this percentile: it is left out rather than guessed"),
     ("speed-up", "how many times as fast as the baseline, compared round by round"),
+    ("vs fp32", "the same over the fastest variant that computes the unchanged network in fp32"),
     ("no clear gain", "the interval does not tell whether it is faster; advice, it blocks nothing"),
     ("noisy", "other work interrupted some rounds; no sample is dropped for that"),
     ("fluctuating", "the middle half of the calls spreads over more than 10 % of the median"),
@@ -55,7 +56,8 @@ def _header(report: Report) -> Markup:
     cores = report.environment.get("cores")
     parts += [f"{cpu}, {cores} core{'s' if cores != 1 else ''}"] if cpu and cores else []
     title = tag("div", tag("h1", report.recipe.name), tables.chip(said, outcome), class_="title")
-    return tag("header", title, tag("p", " · ".join(parts), class_="hint"))
+    why = tag("p", ending(report), class_="hint") if report.exit_reason else None
+    return tag("header", title, tag("p", " · ".join(parts), class_="hint"), why)
 
 
 def _sections(report: Report, told: Notes, quantiles: Quantiles) -> Iterator[Markup]:
@@ -131,6 +133,11 @@ def _results(report: Report, told: Notes) -> Markup:
         folded(f"Where the error of {name} starts", tables.layers(variant.layers))
         for name, variant in report.variants.items()
         if variant.layers is not None and any(layers_text.markdown(variant.layers))
+    ]
+    parts += [
+        folded(f"{variant.accuracy.metric} of {name} by class", tables.per_class(variant.accuracy))
+        for name, variant in report.variants.items()
+        if variant.accuracy is not None and variant.accuracy.per_class
     ]
     parts += [
         folded(f"Layers of the engine {name}", tables.engine_layers(rows))

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from optcli.report import engines, layers_text, wording
+from optcli.report import classes, engines, layers_text, wording
 from optcli.report.html.tags import Child, Markup, tag
-from optcli.report.rows import Row, accuracy_label, batch_sizes, rows
-from optcli.results import Latency, Report, VariantReport
+from optcli.report.rows import Row, accuracy_label, batch_sizes, fastest_fp32, rows
+from optcli.results import Accuracy, Latency, Report, VariantReport
 from optcli.results.layers import Layers
+from optcli.statistics import needed
 
 _ALWAYS = ("p50 ms", "p95 ms", "p99 ms", "images/s", "speed-up")
+_MOST_CLASSES = 200
 _SIGNS = {"accept": "✓", "reject": "✕", "inconclusive": "?"}
 
 
@@ -35,7 +37,8 @@ def results(report: Report, batch_size: int | None) -> Markup:
     right += ["change"] if label and label != "SQNR" and first else []
     heads = [("variant", True), ("runtime", True), ("precision", True), ("size", False)]
     found = {row.variant: row for row in rows(report, batch_size)}
-    limits = ["device ms"] if any(row.device for row in found.values()) else []
+    limits = ["vs fp32"] if fastest_fp32(report) else []
+    limits += ["device ms"] if any(row.device for row in found.values()) else []
     limits += ["GOP", "of peak"] if any(row.operations for row in found.values()) else []
     figures = (*_ALWAYS, *limits, *right)
     heads += [(name, False) for name in figures]
@@ -61,6 +64,14 @@ def layers(found: Layers) -> Markup:
     return table(list(zip(heads, left, strict=True)), made, "Layers")
 
 
+def per_class(accuracy: Accuracy) -> Markup:
+    """The metric class by class; of very many classes those that lost most."""
+    made = [
+        tag("tr", *(tag("td", cell) for cell in row)) for row in classes.rows(accuracy, _MOST_CLASSES)
+    ]
+    return table([(head, False) for head in classes.HEADS], made, "Classes")
+
+
 def engine_layers(rows: Sequence[Sequence[str]]) -> Markup:
     """An engine's layers with the precision and the tactic of each, in the order in which they run."""
     made = [tag("tr", *(tag("td", cell, class_="left") for cell in row)) for row in rows]
@@ -81,19 +92,22 @@ def _row(
         tag("td", row.runtime, class_="left"),
         tag("td", row.precision, class_="left"),
         tag("td", row.size),
-        tag("td", _known(row.p50, latency, "p50"), _below(row.p50_interval)),
-        tag("td", _known(row.p95, latency, "p95")),
-        tag("td", _known(row.p99, latency, "p99")),
+        tag("td", _known(row.p50, _why_not(latency, 0.5)), _below(row.p50_interval)),
+        tag("td", _known(row.p95, _why_not(latency, 0.95)), _below(row.p95_interval)),
+        tag("td", _known(row.p99, _why_not(latency, 0.99)), _below(row.p99_interval)),
         tag("td", row.rate),
-        tag("td", _known(row.speedup, latency, "no speed-up"), _below(row.speedup_interval)),
+        tag("td", _known(row.speedup, _not_compared(latency)), _below(row.speedup_interval)),
     ]
+    if "vs fp32" in figures:
+        cells.append(tag("td", _known(row.fp32, _not_compared(latency)), _below(row.fp32_interval)))
     rest = {
         "device ms": row.device or wording.NONE,
         "GOP": row.operations,
-        "of peak": row.share,
+        "of peak": f"{row.share} {row.share_interval}".strip(),
         "change": row.change,
     }
-    cells += [tag("td", rest.get(name, row.accuracy)) for name in figures[len(_ALWAYS) :]]
+    more = [name for name in figures[len(_ALWAYS) :] if name != "vs fp32"]
+    cells += [tag("td", rest.get(name, row.accuracy)) for name in more]
     if first:
         outcome = "none" if row.verdict == "baseline" else row.outcome
         cells.append(tag("td", chip(row.verdict, outcome), class_="left"))
@@ -112,13 +126,24 @@ def _missing(name: str, variant: VariantReport, columns: int) -> Markup:
     )
 
 
-def _known(shown: str, latency: Latency | None, flag: str) -> Markup | str:
-    """A figure; where there is none, the flag that says why is its tooltip."""
-    if shown != wording.NONE:
-        return shown
-    why = "not measured" if latency is None else "not known"
-    why = next((each for each in (latency.flags if latency else ()) if each.startswith(flag)), why)
-    return tag("abbr", shown, title=why)
+def _known(shown: str, why: str) -> Markup | str:
+    """A figure; where there is none, why is its tooltip."""
+    return shown if shown != wording.NONE else tag("abbr", shown, title=why)
+
+
+def _why_not(latency: Latency | None, q: float) -> str:
+    """Why there is no such percentile."""
+    if latency is None:
+        return "not measured"
+    return f"n={latency.samples}, needs {needed(q)}" if latency.samples < needed(q) else "not known"
+
+
+def _not_compared(latency: Latency | None) -> str:
+    if latency is None:
+        return "not measured"
+    if not latency.fit:
+        return "other work disturbed it: measure again when the machine is quiet"
+    return "not measured beside it, or the other one was disturbed"
 
 
 def _below(interval: str) -> Markup | None:

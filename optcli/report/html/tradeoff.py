@@ -23,7 +23,8 @@ _SMALLEST_ROOM = 0.5
 class Choice:
     """One variant: milliseconds, and how right it is: percent, or decibel where there are no labels.
 
-    `score` grows with how right it is, whichever way the metric counts.
+    `score` grows with how right it is, whichever way the metric counts. One that was not measured on a
+    quiet machine (`fit`) has no place on the frontier.
     """
 
     index: int
@@ -32,6 +33,7 @@ class Choice:
     right: Estimate
     score: float
     refused: bool
+    fit: bool = True
 
 
 def tradeoff(report: Report) -> Markup | None:
@@ -40,7 +42,7 @@ def tradeoff(report: Report) -> Markup | None:
     choices, left_out = _choices(report)
     if label is None or len(choices) < 2:
         return None
-    best = frontier(choices)
+    best = frontier([choice for choice in choices if choice.fit])
     unit = "dB" if label == "SQNR" else "%"
     name = f"{label} against latency at batch size {batch_sizes(report)[0]}"
     bar = None if label == "SQNR" else _bar(report)
@@ -49,8 +51,13 @@ def tradeoff(report: Report) -> Markup | None:
         return _draw(width, choices, best, f"{label}, {unit}", bar, name)
 
     names = wording.listed([choice.name for choice in best])
-    better = "Down is better. " if best[0].score < 0 else "Up is better. "
+    better = "Down is better. " if choices[0].score < 0 else "Up is better. "
     said = f"{better}On the frontier, where nothing else is both faster and at least as right: {names}."
+    disturbed = wording.listed([choice.name for choice in choices if not choice.fit])
+    if not best:
+        said = f"{better}The machine was not quiet enough to tell the frontier."
+    elif disturbed:
+        said += f" Disturbed by other work, and not considered for it: {disturbed}."
     hollow = (
         " Hollow: a blocking verdict does not accept it." if any(c.refused for c in choices) else ""
     )
@@ -82,7 +89,7 @@ def _choices(report: Report) -> tuple[list[Choice], list[str]]:
             refused = any(each.blocking and each.outcome != "accept" for each in variant.verdicts)
             lower = variant.accuracy is not None and variant.accuracy.better == "lower"
             score = -right.value if lower else right.value
-            found.append(Choice(index, name, row.p50_ms, right, score, refused))
+            found.append(Choice(index, name, row.p50_ms, right, score, refused, row.fit))
     return found, left_out
 
 
@@ -133,7 +140,8 @@ def _draw(
         made.append(marks.line(area.left, y(bar), area.right, y(bar), "budget"))
         at = y(bar) - 5 if y(bar) > area.bottom - 18 else y(bar) + 15
         made.append(marks.text(area.right, at, "accepted from here up", "end", "budget-name"))
-    made.append(marks.path(_steps(best, x, y, area), "frontier"))
+    if best:
+        made.append(marks.path(_steps(best, x, y, area), "frontier"))
     places = [(x(choice.ms.value), y(choice.right.value)) for choice in choices]
     lines = [_drawn(choice, x, y) for choice in choices]
     labels = beside(
@@ -146,7 +154,8 @@ def _draw(
         if ends := marks.bounds(choice.right, y):
             parts.append(marks.whisker(at, ends, level=False))
         said = f"{choice.name}: p50 {wording.number(choice.ms.value)} ms, {choice.right.value:.2f}"
-        parts.append(marks.marker(choice.index, at, height, said, hollow=choice.refused))
+        hollow = choice.refused or not choice.fit
+        parts.append(marks.marker(choice.index, at, height, said, hollow=hollow))
         made += [marks.series(choice.index, *parts), label]
     return marks.picture(width, _HEIGHT, name, *made)
 

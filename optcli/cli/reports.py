@@ -1,0 +1,156 @@
+"""Where the reports of builds lie, found in one way by every verb that reads one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from optcli.errors import UsageError, did_you_mean
+from optcli.paths import shown
+from optcli.results import Report
+
+RECIPES = (".yaml", ".yml")
+_FILE = "report.json"
+_FOLDER = "artifacts"
+_AGAIN = "run `optcli build RECIPE` first, or name the folder with --artifacts"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A report, its file, and the folder of artifacts in which it was laid out.
+
+    The path of its recipe is one that can be opened from the current folder, where it can be found.
+    """
+
+    report: Report
+    path: Path
+    root: Path
+
+    def store(self, explicit: Path | None) -> Path | None:
+        """The store that the build used: as `--store` and OPTCLI_STORE say, else beside the report."""
+        beside = self.root / ".store"
+        if explicit is not None or os.environ.get("OPTCLI_STORE") or not beside.is_dir():
+            return explicit
+        return beside
+
+
+def root(explicit: Path | None) -> Path:
+    """Where artifacts and reports are laid out by a build that is run here."""
+    return (explicit or Path(os.environ.get("OPTCLI_ARTIFACTS") or _FOLDER)).expanduser().absolute()
+
+
+def nearest(explicit: Path | None) -> Path:
+    """The folder of artifacts to look into: where one is named that, else the nearest with a report."""
+    places = _places(None, explicit)
+    return next((place for place in places if _reports(place)), places[0])
+
+
+def find(where: Path | None, explicit: Path | None) -> Found:
+    """The report of a report file or its folder, of a recipe, of its name, or else the newest.
+
+    `explicit` is `--artifacts`. Without it and OPTCLI_ARTIFACTS, `artifacts` is looked for in the
+    current folder, then beside the recipe, and in the folders above either. Raises `UsageError` with
+    the places that were looked at, and `RecipeError` for a recipe that cannot be read.
+    """
+    if where is not None and where.suffix == ".json":
+        return _read(where, where.absolute().parent.parent)
+    recipe = where if where is not None and where.suffix in RECIPES else None
+    places = _places(recipe, explicit)
+    if where is None:
+        return _newest(places)
+    if recipe is not None:
+        return _of_recipe(recipe, places)
+    if (where / _FILE).is_file():
+        return _read(where / _FILE, where.absolute().parent)
+    for place in places:
+        if (place / where / _FILE).is_file():
+            return _read(place / where / _FILE, place)
+    raise _nothing(where.name, places)
+
+
+def _places(recipe: Path | None, explicit: Path | None) -> list[Path]:
+    """Folders of artifacts to look into, the likeliest first; there is at least one."""
+    if explicit is not None or os.environ.get("OPTCLI_ARTIFACTS"):
+        return [root(explicit)]
+    begin = [Path.cwd()]
+    if recipe is not None:
+        begin.append(Path(shown(recipe)).absolute().parent)
+    folders = [folder for start in begin for folder in (start, *start.parents)]
+    found = dict.fromkeys(folder / _FOLDER for folder in folders)
+    return [place for place in found if place.is_dir() or place == begin[0] / _FOLDER]
+
+
+def _reports(place: Path) -> list[Path]:
+    return sorted(place.glob(f"*/{_FILE}"), key=lambda path: path.stat().st_mtime)
+
+
+def _newest(places: Sequence[Path]) -> Found:
+    for place in places:
+        if found := _reports(place):
+            return _read(found[-1], place)
+    raise _nothing("", places)
+
+
+def _of_recipe(recipe: Path, places: Sequence[Path]) -> Found:
+    """The report of a recipe: the one that speaks of this very file, else one of its name."""
+    from optcli.recipe import name_of
+
+    name = name_of(recipe)
+    found = [_read(place / name / _FILE, place) for place in places if (place / name / _FILE).is_file()]
+    own = [each for each in found if _is_file(each.report.recipe.path, recipe)]
+    # One of the name alone may come from another machine. Further away it must not be of another
+    # recipe that is still there.
+    likely = [
+        each for each in found if each.root == places[0] or _is_like(each.report.recipe.path, recipe)
+    ]
+    chosen = next(iter([*own, *likely]), None)
+    if chosen is None:
+        raise _nothing(name, places)
+    if Path(chosen.report.recipe.path).is_file():
+        return chosen
+    summary = chosen.report.recipe.model_copy(update={"path": str(recipe)})
+    return Found(chosen.report.model_copy(update={"recipe": summary}), chosen.path, chosen.root)
+
+
+def _read(path: Path, place: Path) -> Found:
+    """A report; the path of its recipe counts from where it was built, usually the folder above."""
+    report = Report.load(path)
+    given = report.recipe.path
+    if given and not os.path.isabs(given):
+        file = next((each / given for each in _anchors(place) if (each / given).is_file()), Path(given))
+        summary = report.recipe.model_copy(update={"path": shown(file)})
+        report = report.model_copy(update={"recipe": summary})
+    return Found(report, path, place)
+
+
+def _anchors(place: Path) -> Iterator[Path]:
+    """The folders from which a recipe's path may count, for a report that lies in `place`."""
+    if place.name == _FOLDER:
+        yield place.parent
+    yield Path.cwd()
+    yield place.parent
+
+
+def _is_file(recorded: str, recipe: Path) -> bool:
+    try:
+        return Path(recorded).samefile(recipe)
+    except OSError:
+        return False
+
+
+def _is_like(recorded: str, recipe: Path) -> bool:
+    """Whether a report may be of a recipe: the one that it names is gone, or reads the same."""
+    try:
+        return Path(recorded).read_bytes() == recipe.read_bytes()
+    except OSError:
+        return True
+
+
+def _nothing(name: str, places: Sequence[Path]) -> UsageError:
+    """The error that says where was looked."""
+    known = sorted({path.parent.name for place in places for path in _reports(place)})
+    looked = ", ".join(shown(place / name) for place in places)
+    hint = (did_you_mean(name, known) if name else "") or _AGAIN
+    return UsageError("no report here yet", place=looked, hint=hint)

@@ -1,0 +1,186 @@
+"""Annotations in COCO's format, checked whole: one that is wrong changes a metric without a word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from optcli import regular_files
+from optcli.errors import InputError, excerpt
+
+_HINT = "wanted images, annotations with bbox, and categories"
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """What a file says: `images` as (id, file name), boxes by image id, and the category ids."""
+
+    images: tuple[tuple[int, str], ...]
+    boxes: dict[int, tuple[dict[str, Any], ...]]
+    categories: tuple[int, ...]
+
+
+def read(path: Path) -> Annotations:
+    """The annotations of a file. Raises `InputError` with the first place that is wrong.
+
+    Refused: ids that stand twice or are no whole numbers, boxes of unknown images or categories, boxes
+    that are not four finite numbers of which width and height are not negative, an `iscrowd` other
+    than 0 and 1, and images that lie outside the folder of the images.
+    """
+    try:
+        record = regular_files.json_of(path, regular_files.MOST_JSON_BYTES)
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"these are no annotations in COCO's format: {excerpt(said, 200)}",
+            place=str(path),
+            hint=_HINT,
+        ) from error
+    return _Checked(path, record).annotations()
+
+
+class _Checked:
+    """The record of a file, its parts taken one at a time."""
+
+    def __init__(self, path: Path, record: Any) -> None:
+        self._path, self._record = path, record
+
+    def annotations(self) -> Annotations:
+        if not isinstance(self._record, dict):
+            raise self._wrong("", f"found {_shown(self._record)}, wanted a mapping", _HINT)
+        images = self._images()
+        categories = self._ids("categories")
+        boxes: dict[int, list[dict[str, Any]]] = {number: [] for number, _ in images}
+        known = set(categories)
+        for place, box in self._listed("annotations"):
+            self._box(place, box, boxes, known)
+            boxes[box["image_id"]].append(box)
+        self._distinct("annotations", "id", optional=True)
+        return Annotations(images, {number: tuple(each) for number, each in boxes.items()}, categories)
+
+    def _listed(self, part: str) -> list[tuple[str, dict[str, Any]]]:
+        items = self._record.get(part)
+        if not isinstance(items, list):
+            raise self._wrong(part, f"found {_shown(items)}, wanted a list", _HINT)
+        for index, item in enumerate(items):
+            if not isinstance(item, dict):
+                raise self._wrong(f"{part}[{index}]", f"found {_shown(item)}, wanted a mapping", _HINT)
+        return [(f"{part}[{index}]", item) for index, item in enumerate(items)]
+
+    def _images(self) -> tuple[tuple[int, str], ...]:
+        numbers = self._ids("images")
+        names = []
+        for place, image in self._listed("images"):
+            name = image.get("file_name")
+            if not isinstance(name, str) or not name or "\0" in name:
+                raise self._wrong(
+                    f"{place}.file_name", f"found {_shown(name)}, wanted a file's name", _HINT
+                )
+            if _leads_outside(name):
+                raise self._wrong(
+                    f"{place}.file_name",
+                    f"found {_shown(name)}, wanted a path inside the folder of the images",
+                    "write it relative to that folder, without ..; root: names another folder",
+                )
+            names.append(name)
+        self._distinct("images", "file_name")
+        return tuple(zip(numbers, names, strict=True))
+
+    def _ids(self, part: str) -> tuple[int, ...]:
+        found = []
+        for place, item in self._listed(part):
+            self._whole(place, item, "id")
+            found.append(item["id"])
+        self._distinct(part, "id")
+        return tuple(found)
+
+    def _distinct(self, part: str, key: str, *, optional: bool = False) -> None:
+        seen: dict[Any, str] = {}
+        for place, item in self._listed(part):
+            if key not in item and optional:
+                continue
+            if key == "id":
+                self._whole(place, item, key)
+            first = seen.setdefault(item[key], place)
+            if first != place:
+                raise self._wrong(
+                    f"{place}.{key}",
+                    f"found {_shown(item[key])}, which {first} has already",
+                    "give each its own, or remove one of the two",
+                )
+
+    def _whole(self, place: str, item: dict[str, Any], key: str) -> None:
+        value = item.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**63:
+            found = _shown(value) if key in item else "nothing"
+            raise self._wrong(f"{place}.{key}", f"found {found}, wanted a whole number", _HINT)
+
+    def _box(
+        self, place: str, box: dict[str, Any], images: dict[int, Any], categories: set[int]
+    ) -> None:
+        for key, known, what in (
+            ("image_id", images.keys(), "the id of one of the images"),
+            ("category_id", categories, "the id of one of the categories"),
+        ):
+            self._whole(place, box, key)
+            if box[key] not in known:
+                raise self._wrong(
+                    f"{place}.{key}",
+                    f"found {box[key]}, wanted {what}",
+                    f"add it to {'images' if key == 'image_id' else 'categories'}, or remove the box",
+                )
+        corners = box.get("bbox")
+        if not isinstance(corners, list) or len(corners) != 4 or not all(map(_is_number, corners)):
+            raise self._wrong(
+                f"{place}.bbox",
+                f"found {_shown(corners)}, wanted four finite numbers",
+                "write [left, top, width, height] in pixels",
+            )
+        if corners[2] < 0 or corners[3] < 0:
+            raise self._wrong(
+                f"{place}.bbox",
+                f"found {_shown(corners)}, wanted a width and a height of at least 0",
+                "write [left, top, width, height], not two corners",
+            )
+        self._optional(place, box, "area", lambda area: _is_number(area) and area >= 0, "a size")
+        self._optional(place, box, "iscrowd", lambda flag: flag in (0, 1), "0 or 1")
+
+    def _optional(
+        self,
+        place: str,
+        box: dict[str, Any],
+        key: str,
+        sound: Callable[[Any], bool],
+        wanted: str,
+    ) -> None:
+        if key in box and not (isinstance(box[key], int | float) and sound(box[key])):
+            message = f"found {_shown(box[key])}, wanted {wanted}"
+            raise self._wrong(f"{place}.{key}", message, "correct it, or remove the key")
+
+    def _wrong(self, place: str, message: str, hint: str) -> InputError:
+        where = f"{self._path}, {place}" if place else str(self._path)
+        return InputError(message, place=where, hint=hint)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < 1e30 and math.isfinite(value)
+
+
+def _leads_outside(name: str) -> bool:
+    """Whether a name leaves the folder that it is relative to, on any system."""
+    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    return posix.is_absolute() or bool(windows.anchor) or ".." in (*posix.parts, *windows.parts)
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON would show it, cut where it is long."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return f"a list of {len(value)}" if len(value) > 8 else excerpt(repr(value))
+    return "nothing" if value is None else excerpt(repr(value))

@@ -1,0 +1,97 @@
+"""How large a batch a first recipe may ask for: by the bytes of inputs and of what layers give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from optcli.settings import TensorSpec
+
+MOST_INPUT_BYTES = 20e6  # 32 images of 3 x 224 x 224 in float32
+MOST_ACTIVATION_BYTES = 1e9
+_AT_ONCE = 3  # tensors of the largest size that live together: what a layer reads, writes and skips
+_ITEM_BYTES = {"float32": 4, "int32": 4, "uint32": 4, "float64": 8, "int64": 8, "uint64": 8}
+_SMALLER = {"float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2}
+_ONNX_BYTES = {1: 4, 10: 2, 16: 2, 11: 8, 7: 8, 6: 4, 2: 1, 3: 1}
+
+
+def fitted(inputs: Sequence[TensorSpec], largest_bytes: int) -> list[TensorSpec]:
+    """The inputs with a batch that memory holds; those whose batch is fixed stay as they are.
+
+    `largest_bytes` is the largest tensor inside of the network for one sample.
+    """
+    each = sum(input_bytes(spec) for spec in inputs)
+    by_inputs = MOST_INPUT_BYTES / max(1, each)
+    by_layers = MOST_ACTIVATION_BYTES / max(1, _AT_ONCE * largest_bytes)
+    most = 2 ** int(math.log2(max(1.0, min(by_inputs, by_layers))))
+    return [_narrowed(spec, most) for spec in inputs]
+
+
+def input_bytes(spec: TensorSpec) -> int:
+    """Bytes of one sample of an input; sizes that vary count with their usual value."""
+    sizes = [spec.ranges[size].opt if isinstance(size, str) else size for size in spec.shape]
+    item = (_ITEM_BYTES | _SMALLER).get(spec.dtype, 1)
+    return math.prod(sizes[1:]) * item
+
+
+def _narrowed(spec: TensorSpec, most: int) -> TensorSpec:
+    symbol = spec.batch_symbol
+    if symbol is None:
+        return spec
+    span = spec.ranges[symbol]
+    high = max(span.min, min(span.max, most))
+    narrower = span.model_copy(update={"opt": min(span.opt, high), "max": high})
+    return spec.model_copy(update={"ranges": {**spec.ranges, symbol: narrower}})
+
+
+def of_call(call: Callable[[], Any], batch_size: int) -> int:
+    """Bytes, for one sample, of the largest tensor that a call of PyTorch makes; 0 where unknown."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    largest = 0
+
+    class Watching(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            result = func(*args, **(kwargs or {}))
+            # Views, of weights above all, take no memory of their own.
+            if all(each.alias_info is None for each in func._schema.returns):
+                for value in tree_leaves(result):
+                    if isinstance(value, torch.Tensor):
+                        largest = max(largest, value.numel() * value.element_size())
+            return result
+
+    try:
+        with torch.no_grad(), Watching():
+            call()
+    except Exception:  # an estimate is no reason to fail: the model itself was called before
+        return 0
+    return largest // max(1, batch_size)
+
+
+def of_onnx(path: Path, inputs: Sequence[TensorSpec]) -> int:
+    """The same for an ONNX file, from its shapes; 0 where they cannot be inferred."""
+    import onnx
+
+    known = {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs}
+    batch = max((spec.batch_range().min for spec in inputs), default=1)
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+        for value in model.graph.input:
+            sizes = known.get(value.name, ())
+            for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=False):
+                dim.dim_value = size
+        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception:  # as above
+        return 0
+    largest = 0
+    for value in (*graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        shape = [dim.dim_value for dim in tensor.shape.dim]
+        if shape and all(shape):
+            largest = max(largest, math.prod(shape) * _ONNX_BYTES.get(tensor.elem_type, 1))
+    return largest // max(1, batch)

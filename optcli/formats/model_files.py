@@ -1,0 +1,67 @@
+"""Which format a model file is in: by its suffix, and by what is in it where formats share one."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+from optcli.artifact import Format
+from optcli.formats import torch_weights
+
+WEIGHTS = "weights"
+
+_BY_SUFFIX = {
+    ".onnx": Format.ONNX,
+    ".ort": Format.ORT,
+    ".xml": Format.OPENVINO,
+    ".pt2": Format.EXPORTED,
+    ".pt": Format.TORCHSCRIPT,
+    ".pth": Format.TORCHSCRIPT,
+    ".ptl": Format.TORCHSCRIPT,
+    ".ts": Format.TORCHSCRIPT,
+    ".jit": Format.TORCHSCRIPT,
+    ".torchscript": Format.TORCHSCRIPT,
+    ".plan": Format.TENSORRT,
+    ".engine": Format.TENSORRT,
+    ".trt": Format.TENSORRT,
+}
+SUFFIXES = (*_BY_SUFFIX, *(each for each in torch_weights.SUFFIXES if each not in _BY_SUFFIX))
+WANTED = "an .onnx, .ort, .pt2, OpenVINO .xml or TorchScript .pt file"
+
+
+def suffixes(format: Format) -> tuple[str, ...]:
+    """The suffixes that files of a format usually have."""
+    return tuple(suffix for suffix, found in _BY_SUFFIX.items() if found == format)
+
+
+def format_of(path: Path) -> str | None:
+    """The format of a file, `weights` for one of tensors alone, None for what is no model.
+
+    What torch writes is told by its content, whatever it is called; a file that is not there, or that
+    is no whole archive, by its suffix. Nothing of the file is loaded.
+    """
+    suffix = path.suffix.lower()
+    known = _BY_SUFFIX.get(suffix)
+    if known in (None, Format.EXPORTED, Format.TORCHSCRIPT):
+        found = _archived(path)
+        if found is not None:
+            return found.value
+    if suffix in torch_weights.SUFFIXES and path.exists():
+        return WEIGHTS
+    return known.value if known is not None else None
+
+
+def _archived(path: Path) -> Format | None:
+    """What the archive of torch's own that a file is holds; None for weights, and for anything else."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return None
+    if any("/data/aotinductor/" in name for name in names):
+        return Format.AOTI
+    if any(name.endswith("serialized_exported_program.json") or "/models/" in name for name in names):
+        return Format.EXPORTED
+    if any(name.endswith("constants.pkl") for name in names) and any("/code/" in n for n in names):
+        return Format.TORCHSCRIPT
+    return None

@@ -1,0 +1,118 @@
+"""Which activations of a network are not symmetric about zero, and do not begin at it either.
+
+ReLU gives nothing below zero, and its unsigned integers need no zero point. Swish (SiLU), GELU and
+their like reach a little below zero and far above: a symmetric range spends half of the integers on
+values that never come. NNCF's preset `mixed`, asymmetric for activations, is meant for these.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from openvino import Model
+
+_ONNX = {
+    "Celu": "CELU",
+    "Elu": "ELU",
+    "Gelu": "GELU",
+    "HardSwish": "hard swish",
+    "LeakyRelu": "leaky ReLU",
+    "Mish": "Mish",
+    "PRelu": "PReLU",
+    "Selu": "SELU",
+    "Swish": "swish",
+}
+_OPENVINO = {
+    "Elu": "ELU",
+    "Gelu": "GELU",
+    "HSwish": "hard swish",
+    "Mish": "Mish",
+    "PRelu": "PReLU",
+    "Selu": "SELU",
+    "Swish": "swish",
+}
+# What bounds the factor that a value is multiplied with, the more telling first.
+_GATES = {
+    "Softplus": "Mish",
+    "SoftPlus": "Mish",
+    "Erf": "GELU",
+    "Tanh": "GELU",
+    "HardSigmoid": "hard swish",
+    "HSigmoid": "hard swish",
+    "Clip": "hard swish",
+    "Clamp": "hard swish",
+    "Sigmoid": "swish",
+}
+# Between the value and the factor computed from it stand these alone: no weights, no pooling.
+_BY_ELEMENT = {"Add", "Sub", "Mul", "Multiply", "Div", "Divide", "Pow", "Power", "Cast", "Identity"}
+_DEEPEST = 7
+
+
+def in_onnx(model: ModelProto) -> tuple[str, ...]:
+    """The names of such activations in an ONNX model, each once, however many nodes make one."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    found = set()
+    for node in model.graph.node:
+        if node.op_type in _ONNX:
+            found.add(_ONNX[node.op_type])
+        elif node.op_type == "Mul" and len(node.input) == 2:
+            for value, factor in (node.input, list(node.input)[::-1]):
+                gates = _gates(
+                    factor,
+                    value,
+                    lambda name: makers[name].op_type if name in makers else None,
+                    lambda name: list(makers[name].input),
+                )
+                found |= _named(gates)
+    return tuple(sorted(found))
+
+
+def in_openvino(model: Model) -> tuple[str, ...]:
+    """The names of such activations in an OpenVINO model, each once, however many nodes make one."""
+    found = set()
+    for node in model.get_ops():
+        kind = node.get_type_name()
+        if kind in _OPENVINO:
+            found.add(_OPENVINO[kind])
+        elif kind == "Multiply":
+            sources = [node.input_value(index) for index in range(2)]
+            for value, factor in (sources, sources[::-1]):
+                found |= _named(_gates(factor, value, _kind, _sources))
+    return tuple(sorted(found))
+
+
+def _kind(output: Any) -> str:
+    name: str = output.get_node().get_type_name()
+    return name
+
+
+def _sources(output: Any) -> list[Any]:
+    node = output.get_node()
+    return [node.input_value(index) for index in range(node.get_input_size())]
+
+
+def _gates(factor: Any, value: Any, kind: Any, sources: Any) -> set[str] | None:
+    """The bounding operators between a value and a factor that is computed from it; None: it is not.
+
+    x · sigmoid(x) is an activation; a factor that other layers compute, as in squeeze and excitation,
+    is none.
+    """
+    reached, gates, edge = False, set(), [factor]
+    for _ in range(_DEEPEST):
+        further = []
+        for name in edge:
+            if name == value:
+                reached = True
+                continue
+            operator = kind(name)
+            if operator in _GATES or operator in _BY_ELEMENT:
+                gates |= {operator} & _GATES.keys()
+                further += sources(name)
+        edge = further
+    return gates if reached else None
+
+
+def _named(gates: set[str] | None) -> set[str]:
+    return {next(name for operator, name in _GATES.items() if operator in gates)} if gates else set()

@@ -1,0 +1,128 @@
+"""How a build ends: its exit code, and why in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from optcli.errors import ExitCode, OptcliError
+from optcli.pipeline.plan import Plan
+from optcli.report.recommendation import Advice
+from optcli.results import Outcome, VariantReport
+
+_CODES: dict[Outcome, ExitCode] = {
+    "accept": ExitCode.DONE,
+    "reject": ExitCode.REJECTED,
+    "inconclusive": ExitCode.INCONCLUSIVE,
+}
+_WORDS = {"reject": "is rejected", "inconclusive": "is undecided"}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """An exit code and the reason for it."""
+
+    code: ExitCode
+    reason: str
+
+
+def ending(
+    plan: Plan,
+    variants: Mapping[str, VariantReport],
+    errors: Mapping[str, OptcliError],
+    advice: Advice,
+) -> Ending:
+    """The one code of a build; `errors` holds what failed, by variant or step.
+
+    Blocking verdicts count of the baseline, of variants that the recipe marks `required` or `gate`,
+    and, where no other variant is accepted, of all. A variant that is rejected beside one that is
+    accepted is a finding, no failure. A recommendation that is withheld fails nothing.
+    """
+    found = [
+        *_failed(variants, errors),
+        *_missing(plan, variants),
+        *_marked(plan, variants),
+        *_none_accepted(plan, variants),
+    ]
+    code = ExitCode.first_of([each.code for each in found])
+    if code != ExitCode.DONE:
+        return next(each for each in found if each.code == code)
+    return Ending(code, _done(plan, variants, advice))
+
+
+def _failed(
+    variants: Mapping[str, VariantReport], errors: Mapping[str, OptcliError]
+) -> Iterator[Ending]:
+    names = [name for name, variant in variants.items() if variant.status == "failed"]
+    for code in dict.fromkeys(error.exit_code for error in errors.values()):
+        yield Ending(code, f"{_listed(names) or 'a step'} failed")
+
+
+def _missing(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Ending]:
+    for variant in plan.variants:
+        if variant.missing and variant.required:
+            reason = variants[variant.name].reason or "something is missing"
+            yield Ending(ExitCode.MISSING, f"{variant.name} is required and was skipped: {reason}")
+
+
+def _marked(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Ending]:
+    """Blocking verdicts on what the recipe asks for: the baseline, and what it marks."""
+    for name, variant in variants.items():
+        marks = plan.recipe.variants[name]
+        why = [word for word, is_set in (("required", marks.required), ("gate", marks.gate)) if is_set]
+        if name == plan.baseline or why:
+            outcome, against = blocked(variant)
+            if outcome != "accept":
+                mark = f", marked {' and '.join(why)}," if why else ", the baseline,"
+                yield Ending(_CODES[outcome], f"{name}{mark} {_WORDS[outcome]} ({_listed(against)})")
+
+
+def _none_accepted(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Ending]:
+    """Where verdicts block every variant that was run, the first that applies of their codes."""
+    run = {name: blocked(each) for name, each in _run(plan, variants).items()}
+    if not run or any(outcome == "accept" for outcome, _ in run.values()):
+        return
+    outcome: Outcome = "reject" if any(o == "reject" for o, _ in run.values()) else "inconclusive"
+    said = [f"{name} {_WORDS[o]} ({_listed(against)})" for name, (o, against) in run.items()]
+    yield Ending(_CODES[outcome], f"no variant is accepted: {'; '.join(said)}")
+
+
+def _run(plan: Plan, variants: Mapping[str, VariantReport]) -> dict[str, VariantReport]:
+    """The variants beside the baseline that were built and run."""
+    return {
+        name: variant
+        for name, variant in variants.items()
+        if name != plan.baseline
+        and variant.status in ("built", "cached")
+        and (variant.latency or variant.verdicts)
+    }
+
+
+def blocked(variant: VariantReport) -> tuple[Outcome, list[str]]:
+    """What the blocking verdicts on a variant come to, and the names of those that say so."""
+    blocking = [each for each in variant.verdicts if each.blocking]
+    outcomes: Sequence[Outcome] = ("reject", "inconclusive")
+    for outcome in outcomes:
+        names = [each.name for each in blocking if each.outcome == outcome]
+        if names:
+            return outcome, names
+    return "accept", []
+
+
+def _done(plan: Plan, variants: Mapping[str, VariantReport], advice: Advice) -> str:
+    first = next(iter(advice.by_batch.values()), None)
+    if advice.recommended is not None:
+        said = f"{advice.recommended} is accepted and recommended"
+    elif first is not None and first.withheld:
+        said = "nothing that was asked is left open; the machine was too unsteady for a recommendation"
+    else:
+        said = "nothing that was asked is left open; nothing is recommended"
+    run = {name: blocked(each) for name, each in _run(plan, variants).items()}
+    for outcome, word in (("reject", "rejected"), ("inconclusive", "undecided")):
+        names = [name for name, (found, _) in run.items() if found == outcome]
+        said += f"; {word}: {_listed(names)}" if names else ""
+    return said
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,242 @@
+"""Accuracy before the gate: by both sides' recipes, and against the float variants.
+
+A loss within the bar at each of many merges adds up. So a variant is also compared with its recipe's
+float variant, as both sides have it: that anchor does not move with every merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from optcli import accuracy, data
+from optcli.baselines import Kept
+from optcli.digest import FileDigests
+from optcli.errors import OptcliError
+from optcli.gate import comparisons
+from optcli.gate.terms import ACCURACY_BARS
+from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
+from optcli.pipeline.gating.side import Side, kept_of
+from optcli.recipe import Recipe
+from optcli.results import Accuracy, Verdict
+from optcli.results.gate import ChangeKind, Comparison, Metric
+from optcli.runners import find as find_runner
+from optcli.settings.accuracy import AccuracySettings
+from optcli.store import key_of
+
+if TYPE_CHECKING:
+    from optcli.pipeline.gating.variant import Gating
+
+# Differences in these make the same outputs count for more or less.
+_JUDGING: frozenset[ChangeKind] = frozenset(
+    {"evaluation", "preparation", "postprocess", "metric", "code"}
+)
+
+
+@dataclass(frozen=True)
+class Incomparable:
+    """Why the two cannot be measured beside each other; `declared`: whoever runs the gate said so.
+
+    One that `evaluates` can be run all the same, for its outputs.
+    """
+
+    why: str
+    declared: bool = False
+    evaluates: bool = False
+
+    def said(self, metric: Metric) -> Comparison:
+        """The figure that is not compared; what was declared does not block."""
+        if self.declared:
+            return comparisons.not_given(metric, None, self.why)
+        return comparisons.cannot_tell(metric, self.why)
+
+
+@dataclass(frozen=True)
+class _Anchor:
+    """A float variant: the baseline's, or the candidate's own."""
+
+    name: str
+    kept: Kept
+    is_baselines: bool
+
+
+def compare(
+    gating: Gating, side: Side, incomparable: Incomparable | None
+) -> tuple[list[Comparison], list[str]]:
+    """What is said of one variant's accuracy, and doubts about it.
+
+    `incomparable` says why the baseline's artifact cannot take part; then only the anchors do. Raises
+    what goes wrong while the candidate is evaluated by its own recipe.
+    """
+    found: list[Comparison] = []
+    flags: list[str] = []
+    now, then = gating.made.plan.recipe, gating.origin.recipe
+    if "evaluation" in now.data:
+        samples = gating.made.plan.role_keys["evaluation"]
+        found, flags = _on(gating, side, incomparable, now, samples, _bars(gating), "")
+    if then is not None and "evaluation" in then.data and _judges_otherwise(gating, then):
+        samples, label = samples_of(then, gating.store.digests), " by the baseline's recipe"
+        bars = [("", then.accuracy)]
+        try:
+            found += _on(gating, side, incomparable, then, samples, bars, label)[0]
+        except OptcliError as error:
+            why = f"the candidate cannot be judged by the baseline's recipe: {error.message}"
+            found.append(comparisons.cannot_tell("accuracy", why))
+    if not found:
+        found = [comparisons.not_given("accuracy", None, "the recipe names no evaluation data")]
+    return found, flags
+
+
+def _judges_otherwise(gating: Gating, then: Recipe) -> bool:
+    """Whether the baseline's own evaluation still counts beside the candidate's."""
+    if then.accuracy is not None and gating.made.plan.recipe.accuracy is None:
+        return "bar" not in gating.declared
+    return any(each.open for each in gating.changes if each.kind in _JUDGING)
+
+
+def _bars(gating: Gating) -> list[tuple[str, AccuracySettings | None]]:
+    """The candidate's bar, and the baseline's for the same metric where it is another."""
+    now = gating.made.plan.recipe.accuracy
+    then = gating.origin.terms.accuracy if gating.origin.terms is not None else None
+    found: list[tuple[str, AccuracySettings | None]] = [("", now)]
+    if now is None or then is None or "bar" in gating.declared:
+        return found
+    bars = {name: getattr(then, name) for name in ACCURACY_BARS}
+    if bars != {name: getattr(now, name) for name in ACCURACY_BARS}:
+        found.append((" by the baseline's bar", now.model_copy(update=bars)))
+    return found
+
+
+def samples_of(recipe: Recipe, digests: FileDigests) -> str:
+    """The key of a recipe's evaluation set, as a plan has it."""
+    settings = recipe.data["evaluation"]
+    return key_of({"step": "samples", **data.ingredients(settings, recipe.folder, digests)})
+
+
+def _on(
+    gating: Gating,
+    side: Side,
+    incomparable: Incomparable | None,
+    recipe: Recipe,
+    samples: str,
+    bars: Sequence[tuple[str, AccuracySettings | None]],
+    label: str,
+) -> tuple[list[Comparison], list[str]]:
+    """By one recipe's evaluation data, preparation, postprocessing and metric."""
+    around = Circumstances(
+        recipe,
+        samples,
+        gating.store,
+        gating.logs,
+        gating.observer,
+        False,
+        gating.options.timeout_s,
+        gating.options.jobs,
+    )
+    mine = _subject(side.name, side.now)
+    found: list[Comparison] = []
+    flags: list[str] = []
+    if side.before is not None and incomparable is not None:
+        found.append(incomparable.said("accuracy"))
+    elif side.before is not None:
+        base = _baselines(gating, f"{side.name} (baseline)", side.before)
+        result, theirs = _beside(mine, base, around)
+        found += _judged(result, theirs, bars, label)
+        if recipe.accuracy is not None and (few := accuracy.too_few(result, recipe.accuracy)):
+            flags.append(few)
+    if recipe.accuracy is None:
+        return found, flags
+    for anchor in _anchors(gating, side, incomparable):
+        name = f"{anchor.name} (float)"
+        base = (
+            _baselines(gating, f"{anchor.name} (float, baseline)", anchor.kept)
+            if anchor.is_baselines
+            else _subject(name, anchor.kept)
+        )
+        whose = "the baseline's" if anchor.is_baselines else "its own"
+        result, theirs = _beside(mine, base, around)
+        against = f" against {whose} {anchor.name}{label}"
+        found += _judged(result, theirs, bars, against, outputs=False)
+    return found, flags
+
+
+def _anchors(gating: Gating, side: Side, incomparable: Incomparable | None) -> Iterator[_Anchor]:
+    """The float variants that this one has not been compared with yet; each artifact once."""
+    own = gating.made.plan.baseline
+    kept = kept_of(gating.made, [own]).get(own)
+    then = gating.origin.terms.baseline if gating.origin.terms is not None else own
+    before = gating.before.variants.get(then)
+    seen = {side.now.artifact.digest}
+    if side.before is not None:
+        seen.add(side.before.artifact.digest)
+    candidates = [(own, kept, False)]
+    if before is not None and incomparable is None:
+        candidates.append((then, before, True))
+    for name, each, is_baselines in candidates:
+        if each is not None and each.artifact.digest not in seen:
+            seen.add(each.artifact.digest)
+            yield _Anchor(name, each, is_baselines)
+
+
+def _beside(mine: Subject, base: Subject, around: Circumstances) -> tuple[Accuracy, Accuracy]:
+    """One beside the other: its accuracy, and the other's own."""
+    judged, failures = compare_all([base, mine], base.name, around)
+    for error in failures.values():
+        raise error
+    return judged[mine.name], judged[base.name]
+
+
+def _judged(
+    result: Accuracy,
+    theirs: Accuracy,
+    bars: Sequence[tuple[str, AccuracySettings | None]],
+    against: str,
+    *,
+    outputs: bool = True,
+) -> list[Comparison]:
+    """By each bar; and whether what it is compared with is right often enough to compare anything."""
+    found = []
+    for whose, settings in bars:
+        for verdict in accuracy.verdicts(result, settings):
+            is_outputs = verdict.name == "outputs"
+            if not (verdict.blocking or verdict.outcome != "accept") or (is_outputs and not outputs):
+                continue
+            if whose and verdict.name != "accuracy":  # said once, by the recipe itself
+                continue
+            named = verdict.model_copy(update={"name": f"{verdict.name}{against}{whose}"})
+            found.append(_comparison(named, result, is_outputs=is_outputs))
+        told = any(verdict.name == "accuracy" for verdict in accuracy.verdicts(result, settings))
+        if settings is not None and not told and not whose:
+            why = "the evaluation data have no labels that the metric reads"
+            found.append(comparisons.cannot_tell("accuracy", why))
+    _, settings = bars[0]
+    for verdict in accuracy.verdicts(theirs, settings, is_baseline=True):
+        if verdict.outcome != "accept" and (verdict.blocking or verdict.name == "labels"):
+            why = f"what it is compared with proves nothing: {verdict.reason}"
+            found.append(comparisons.cannot_tell("accuracy", why))
+    return found
+
+
+def _comparison(verdict: Verdict, result: Accuracy, *, is_outputs: bool) -> Comparison:
+    return comparisons.judged(
+        "outputs" if is_outputs else "accuracy",
+        "fraction",
+        verdict,
+        None if is_outputs else result.baseline,
+        None if is_outputs else result.value,
+    )
+
+
+def _baselines(gating: Gating, name: str, kept: Kept) -> Subject:
+    """An artifact of the baseline, in the Python that runs it."""
+    subject = _subject(name, kept)
+    if gating.before.interpreter is None:
+        return subject
+    versions = gating.before.environment["versions"]
+    return replace(subject, interpreter=gating.before.interpreter, versions=versions)
+
+
+def _subject(name: str, kept: Kept) -> Subject:
+    runner = find_runner(kept.runner).model_validate(kept.options)
+    return Subject(name, kept.artifact, kept.runner, runner, kept.options)

@@ -1,0 +1,202 @@
+"""Where the baseline comes from: a commit, a saved build, a file or a URL; and what judged it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optcli import baselines
+from optcli.baselines import Baseline, CheckedOut
+from optcli.errors import (
+    InputError,
+    OptcliError,
+    RecipeError,
+    RunnerError,
+    StepError,
+    UsageError,
+    first_line,
+)
+from optcli.observer import Observer
+from optcli.pipeline.execute import Settings
+from optcli.pipeline.gating import elsewhere, files
+from optcli.pipeline.gating.baseline import interpreter_of, versions_in
+from optcli.pipeline.gating.choosing import suggested_by
+from optcli.pipeline.terms import terms_of
+from optcli.recipe import Recipe, load
+from optcli.results.gate import Change
+from optcli.results.terms import Terms
+from optcli.store import Store
+
+if TYPE_CHECKING:
+    from optcli.pipeline.gating import Options
+
+_GIT = "git:"
+# What is wrong with a commit's recipe, model or data; not what this machine lacks.
+_ITS_OWN = (InputError, RecipeError, RunnerError, StepError, UsageError)
+
+
+class Origin(ABC):
+    """A baseline before it is made: its terms are known, its artifacts may have to be built.
+
+    `terms` is None where nobody knows them; `recipe` is that of a commit, where it can be read.
+    """
+
+    terms: Terms | None = None
+    recipe: Recipe | None = None
+
+    @abstractmethod
+    def suggested(self) -> tuple[str, ...]:
+        """The variants that its build recommends, or cannot tell apart from those."""
+
+    @abstractmethod
+    def made(self, names: Sequence[str], packages: Sequence[str]) -> Baseline:
+        """Its artifacts of these variants; `packages` are those that run the candidate's."""
+
+    def changes(self, now: Recipe) -> list[Change]:
+        """What keeps the two sides from being independent of each other, besides the terms."""
+        return []
+
+
+@contextmanager
+def opened(
+    reference: str,
+    recipe: Path,
+    artifacts: Path,
+    store: Store,
+    observer: Observer,
+    settings: Settings,
+    options: Options,
+    folder: Path,
+) -> Iterator[Origin]:
+    """The origin that a reference stands for, as long as the block runs; a commit is checked out.
+
+    Asked before anything is built: a wrong name is found at once. Raises `UsageError` and `InputError`.
+    """
+    if not reference.startswith(_GIT):
+        with baselines.fetch(reference, artifacts) as pack:
+            held = baselines.load(pack, reference, store, trust=options.trust)
+        yield _Saved(held, options)
+        return
+    revision = reference.removeprefix(_GIT)
+    with baselines.checked_out(recipe, revision, store) as there:
+        origin = reference if revision.startswith(there.commit[:7]) else ""
+        origin = origin or f"{reference} ({there.commit[:10]})"
+        yield _Commit(origin, there, store, observer, settings, options, folder)
+
+
+class _Saved(Origin):
+    """A build that was packed, with its report."""
+
+    def __init__(self, held: Baseline, options: Options) -> None:
+        self._held, self._options = held, options
+        record = held.report.judged_by if held.report is not None else None
+        try:
+            self.terms = None if record is None else Terms.model_validate(record)
+        except ValueError:  # of an optcli that knew other settings
+            self.terms = None
+
+    def suggested(self) -> tuple[str, ...]:
+        return () if self._held.report is None else suggested_by(self._held.report)
+
+    def made(self, names: Sequence[str], packages: Sequence[str]) -> Baseline:
+        held = ", ".join(self._held.variants) or "nothing"
+        absent = {
+            name: f"the saved baseline does not hold it, only {held}"
+            for name in names
+            if name not in self._held.variants
+        }
+        before, python = replace(self._held, absent=absent), self._options.baseline_python
+        if python is None:
+            return before
+        there = interpreter_of(python)
+        around = {**before.environment, "versions": versions_in(there, packages)}
+        return replace(before, environment=around, interpreter=there)
+
+
+class _Commit(Origin):
+    """The recipe as it was at a commit, built through the same store: what is alike costs nothing."""
+
+    def __init__(
+        self,
+        origin: str,
+        there: CheckedOut,
+        store: Store,
+        observer: Observer,
+        settings: Settings,
+        options: Options,
+        folder: Path,
+    ) -> None:
+        self._origin, self._there, self._store = origin, there, store
+        self._observer, self._settings, self._options = observer, settings, options
+        self._folder = folder
+        self._unreadable = ""
+        try:
+            self.recipe = load(there.recipe, options.overrides)
+            self.terms = terms_of(self.recipe, store.digests)
+        except _ITS_OWN as error:  # a recipe that this optcli refuses, or data that are gone
+            self.recipe, self._unreadable = None, self._said(error)
+
+    def suggested(self) -> tuple[str, ...]:
+        if self.recipe is None:
+            return ()
+        asked = self._asked(())
+        try:
+            if self._options.baseline_python is None:
+                return elsewhere.suggested(asked, self._settings, self._observer)
+            return elsewhere.suggested_with(self._python(), asked, self._settings, self._log("suggest"))
+        except _ITS_OWN as error:
+            self.recipe, self._unreadable = None, self._said(error)
+            return ()
+
+    def made(self, names: Sequence[str], packages: Sequence[str]) -> Baseline:
+        found = Baseline("", {}, (), {}, None, dict.fromkeys(names, self._unreadable))
+        if self.recipe is not None:
+            try:
+                found = self._built(names)
+            except _ITS_OWN as error:
+                found = replace(found, absent=dict.fromkeys(names, self._said(error)))
+        absent = {
+            name: f"it could not be built as it was at {self._origin}: {why}"
+            for name, why in found.absent.items()
+        }
+        return replace(found, origin=self._origin, absent=absent)
+
+    def _built(self, names: Sequence[str]) -> Baseline:
+        asked = self._asked(names)
+        if self._options.baseline_python is None:
+            return elsewhere.build(asked, self._settings, self._observer)
+        python, log = self._python(), self._log("build")
+        return elsewhere.build_with(python, asked, self._settings, self._observer, log)
+
+    def changes(self, now: Recipe) -> list[Change]:
+        found = files.in_submodules(now, self._there, self._store.digests)
+        if self.recipe is not None:
+            found += files.unversioned(self.recipe, self._there, self._store.digests)
+        if self._options.baseline_python is None:
+            # Both sides run in today's libraries: what other ones change is not seen.
+            changed = self._there.changed_requirements()
+            if changed:
+                found.append(Change(kind="libraries", place="requirements", files=tuple(changed)))
+        return found
+
+    def _asked(self, names: Sequence[str]) -> elsewhere.Asked:
+        place, options = str(self._there.recipe), self._options
+        root = str(self._folder / "baseline")
+        return elsewhere.Asked(
+            place, tuple(options.overrides), tuple(names), str(self._store.root), root
+        )
+
+    def _python(self) -> str:
+        assert self._options.baseline_python is not None
+        return interpreter_of(self._options.baseline_python)
+
+    def _log(self, what: str) -> Path:
+        return self._folder / "logs" / f"baseline.{what}.log"
+
+    def _said(self, error: OptcliError) -> str:
+        """The first line, without the place of the worktree."""
+        return first_line(error).replace(f"{self._there.worktree}/", "")

@@ -1,0 +1,59 @@
+"""What a recipe's variants are judged by, with the content of the data and of the code that judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optcli import data, user_code
+from optcli.digest import FileDigests, of_value
+from optcli.recipe import Recipe
+from optcli.results.terms import Terms, VariantTerms
+
+
+def terms_of(recipe: Recipe, digests: FileDigests) -> Terms:
+    """The terms of a recipe as its files are now. Raises `InputError` where a file is missing."""
+    code = {
+        name: user_code.digest(r, recipe.folder, digests) for name, r in judging_code(recipe).items()
+    }
+    evaluation, preparation = None, None
+    if "evaluation" in recipe.data:
+        found = data.ingredients(recipe.data["evaluation"], recipe.folder, digests)
+        settings, content = dict(found["settings"]), dict(found["content"])
+        if "code" in content:
+            code["data.evaluation"] = str(content.pop("code"))
+        preparation = settings.pop("prepare") or {}
+        evaluation = {**settings, "content": of_value(content)}
+    return Terms(
+        evaluation=evaluation,
+        preparation=preparation,
+        postprocess=_record(recipe.postprocess),
+        accuracy=recipe.accuracy,
+        slo=recipe.slo,
+        gate=recipe.gate,
+        inputs=recipe.inputs,
+        code=code,
+        threads=recipe.latency.threads,
+        baseline=recipe.baseline,
+        variants={
+            name: VariantTerms(gate=variant.gate, threads=_threads(variant.runner))
+            for name, variant in recipe.variants.items()
+        },
+    )
+
+
+def judging_code(recipe: Recipe) -> dict[str, str]:
+    """References to the user's own code that judges, by what it does."""
+    found = {}
+    if recipe.accuracy is not None and recipe.accuracy.metric.startswith("python:"):
+        found["metric"] = recipe.accuracy.metric.removeprefix("python:")
+    if recipe.postprocess is not None and recipe.postprocess.python is not None:
+        found["postprocess"] = recipe.postprocess.python.removeprefix("python:")
+    return found
+
+
+def _record(settings: Any) -> dict[str, Any] | None:
+    return None if settings is None else settings.model_dump(mode="json", exclude_none=True)
+
+
+def _threads(runner: Any) -> int | None:
+    return None if runner is None else getattr(runner.configured, "threads", None)

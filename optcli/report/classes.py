@@ -1,0 +1,32 @@
+"""The metric class by class, beside the baseline's, as rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optcli.report import wording
+from optcli.results import Accuracy
+from optcli.results.outcomes import ClassFigure
+
+HEADS = ("class", "samples", "value", "baseline", "change")
+
+
+def rows(accuracy: Accuracy, most: int | None = None) -> list[Sequence[str]]:
+    """Cells of each class, as `HEADS`; of more than `most` those that changed most for the worse."""
+    chosen = list(accuracy.per_class)
+    if most is not None and len(chosen) > most:
+        chosen = sorted(sorted(chosen, key=_gain)[:most], key=lambda each: each.label)
+    return [
+        (
+            str(each.label),
+            str(each.samples),
+            wording.percent(each.value),
+            wording.percent(each.baseline),
+            "" if each.baseline is None else f"{100 * (each.value - each.baseline):+.2f}",
+        )
+        for each in chosen
+    ]
+
+
+def _gain(each: ClassFigure) -> float:
+    return each.value - (each.baseline or 0.0)

@@ -1,0 +1,40 @@
+"""What a candidate is judged by, resolved: the part of a recipe that a change must not bend unseen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from optcli.results.outcomes import Result
+from optcli.settings import GateSettings, SloSettings, TensorSpec
+from optcli.settings.accuracy import AccuracySettings
+
+
+class VariantTerms(Result):
+    """How one variant takes part: marked for the gate or not, and the threads that it names."""
+
+    gate: bool = False
+    threads: int | None = None
+
+
+class Terms(Result):
+    """The terms of a judgement.
+
+    `evaluation` is how the samples are chosen and the digest of their `content` (files and labels),
+    None without evaluation data; `preparation` and `postprocess` are their settings. `code` holds
+    digests of the user's own files that judge: `metric`, `postprocess`, `data.evaluation`.
+    `threads` is what the recipe says under `latency`; `baseline` names its float variant.
+    """
+
+    evaluation: dict[str, Any] | None = None
+    preparation: dict[str, Any] | None = None
+    postprocess: dict[str, Any] | None = None
+    accuracy: AccuracySettings | None = None
+    slo: SloSettings | None = None
+    gate: GateSettings = GateSettings()
+    inputs: tuple[TensorSpec, ...] = ()
+    code: dict[str, str] = Field(default_factory=dict)
+    threads: int | None = None
+    baseline: str
+    variants: dict[str, VariantTerms] = Field(default_factory=dict)

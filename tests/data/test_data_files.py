@@ -1,0 +1,108 @@
+# ruff: noqa: SIM117  (an archive and what is in it)
+"""Data whose files are none: links in a circle, pipes, bombs, pickles."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+from generated import spec
+
+from optcli.data import DataSettings, ingredients, problems
+from optcli.data import open as open_data
+from optcli.digest import FileDigests
+from optcli.errors import InputError, TrustError
+
+
+def opened(folder, *inputs, **settings: Any) -> Any:
+    return open_data(DataSettings.model_validate(settings), folder, inputs)
+
+
+def test_a_link_that_leads_back_up_adds_no_samples(classes):
+    (classes / "ant" / "again").symlink_to("..")
+    (classes / "bee" / "itself").symlink_to(".")
+    (classes / "loop").symlink_to(classes)
+    samples = opened(classes.parent, spec(3, 12, 20), source="imagefolder:photos")
+    assert len(samples) == 12
+    assert {sample.target for sample in samples} == {0, 1, 2}
+
+
+def test_a_folder_that_is_reached_twice_is_refused(classes):
+    (classes / "dog").symlink_to("ant")
+    settings = DataSettings.model_validate({"source": "imagefolder:photos"})
+    with pytest.raises(InputError, match="are the same folder"):
+        ingredients(settings, classes.parent, FileDigests())
+
+
+def test_a_class_folder_elsewhere_may_be_linked(classes, tmp_path):
+    (classes / "ant").rename(tmp_path / "ants")
+    (classes / "ant").symlink_to(tmp_path / "ants")
+    assert len(opened(classes.parent, spec(3, 12, 20), source="imagefolder:photos")) == 12
+
+
+def test_a_pipe_among_the_images_does_not_hang(classes):
+    os.mkfifo(classes / "ant" / "pipe.png")
+    settings = DataSettings.model_validate({"source": "imagefolder:photos"})
+    with pytest.raises(InputError, match="found a pipe"):
+        ingredients(settings, classes.parent, FileDigests())
+    samples = open_data(settings, classes.parent, (spec(3, 12, 20),))
+    with pytest.raises(InputError, match="found a pipe"):
+        list(samples)
+
+
+@pytest.mark.parametrize(
+    "source", ["npz:pipe", "coco:pipe", "imagefolder:pipe", "npz:/dev/zero", "coco:/dev/zero", "npz:."]
+)
+def test_sources_that_are_no_files(tmp_path, source):
+    os.mkfifo(tmp_path / "pipe")
+    found = problems(DataSettings.model_validate({"source": source}), tmp_path)
+    assert [field for field, *_ in found] == ["source"]
+
+
+def test_a_list_of_ids_that_is_a_pipe(tmp_path, arrays):
+    os.mkfifo(tmp_path / "ids.txt")
+    split = {"file": "ids.txt"}
+    found = problems(DataSettings.model_validate({"source": "npz:rows.npz", "split": split}), tmp_path)
+    assert found[0][:2] == ("split.file", "ids.txt: found a pipe, wanted a regular file")
+
+
+def test_an_npz_that_unpacks_to_far_more_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("image.npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array_header_1_0(
+                member, {"descr": "|u1", "fortran_order": False, "shape": (1_100, 1_000_000)}
+            )
+            for _ in range(1_100):
+                member.write(bytes(1_000_000))
+    found = problems(DataSettings.model_validate({"source": "npz:bomb.npz"}), tmp_path)
+    assert "unpacks to 1100 MB" in found[0][1]
+
+
+def test_an_npz_whose_header_lies_is_refused(tmp_path):
+    with (
+        zipfile.ZipFile(tmp_path / "lies.npz", "w") as archive,
+        archive.open("image.npy", "w") as member,
+    ):
+        np.lib.format.write_array_header_1_0(
+            member, {"descr": "<f8", "fortran_order": False, "shape": (2**50, 2**10)}
+        )
+    with pytest.raises(InputError, match="cannot be read"):
+        opened(tmp_path, spec(4), source="npz:lies.npz")
+
+
+def test_a_pickled_array_is_refused(tmp_path):
+    np.savez(tmp_path / "pickled.npz", image=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(TrustError, match="pickled"):
+        opened(tmp_path, spec(4), source="npz:pickled.npz")
+
+
+def test_an_npz_with_two_arrays_of_one_name_is_refused(tmp_path):
+    np.savez(tmp_path / "twice.npz", image=np.zeros((2, 4), "float32"))
+    with zipfile.ZipFile(tmp_path / "twice.npz", "a") as archive:
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("image.npy", archive.read("image.npy"))
+    found = problems(DataSettings.model_validate({"source": "npz:twice.npz"}), tmp_path)
+    assert "two arrays 'image'" in found[0][1]

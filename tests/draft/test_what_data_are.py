@@ -1,0 +1,190 @@
+"""What `init` makes of a folder of data: COCO's annotations, masks beside images, class folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from optcli.data import DataSettings
+from optcli.data import open as open_data
+from optcli.draft import masks
+from optcli.draft.data import described
+from optcli.draft.outputs import meaning
+from optcli.errors import InputError
+from optcli.settings import TensorSpec
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(
+        "optcli.draft.masks.run", lambda _, payload, timeout_s: masks.look(payload, None)
+    )
+    return tmp_path
+
+
+def image(path: Path, pixels: np.ndarray | None = None, mode: str | None = None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = np.zeros((6, 8, 3), np.uint8) if pixels is None else pixels
+    made = Image.fromarray(values)
+    (made.convert(mode) if mode else made).save(path)
+
+
+def annotations(file: Path, names: list[str], categories: int = 3) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    record = {
+        "images": [{"id": i, "file_name": name} for i, name in enumerate(names)],
+        "annotations": [{"image_id": 0, "category_id": 1, "bbox": [0, 0, 2, 2]}],
+        "categories": [{"id": i + 1, "name": str(i)} for i in range(categories)],
+    }
+    file.write_text(json.dumps(record))
+
+
+def lines(found) -> dict[str, tuple[str, ...]]:
+    return {"calibration": found.calibration, "evaluation": found.evaluation}
+
+
+def opened(found, role: str, folder: Path, size: int = 8):
+    """The samples of a role as the recipe in `folder` would read them."""
+    from ruamel.yaml import YAML
+
+    for name, text in found.files.items():
+        (folder / name).write_text(text)
+    text = "\n".join([f"source: {found.source}", *lines(found)[role], f"prepare: {{resize: {size}}}"])
+    settings = DataSettings.model_validate(YAML(typ="safe").load(text))
+    spec = TensorSpec.model_validate({"name": "x", "dtype": "float32", "shape": [1, 3, 6, 8]})
+    return open_data(settings.model_copy(update={"prepare": None}), folder, [spec])
+
+
+def test_annotations_beside_images(here):
+    for name in ("a.jpg", "b.jpg"):
+        image(here / "data" / "images" / name)
+    annotations(here / "data" / "instances.json", ["a.jpg", "b.jpg"])
+    for place in (here / "data", here / "data" / "instances.json"):
+        found = described(place, here)
+        assert (found.kind, found.classes) == ("boxes", 3)
+        assert found.source == f"coco:{place.relative_to(here)}"
+        assert found.evaluation == ("split: {seed: 0, from: 0.25}",)
+
+
+def test_cocos_own_layout(here):
+    for part in ("train2017", "val2017"):
+        image(here / "coco" / part / "a.jpg")
+        annotations(here / "coco" / "annotations" / f"instances_{part}.json", ["a.jpg"], 80)
+    found = described(here / "coco", here)
+    assert lines(found) == {"calibration": ("split: train2017",), "evaluation": ("split: val2017",)}
+    assert found.classes == 80
+    (here / "coco" / "train2017" / "a.jpg").unlink()
+    (here / "coco" / "train2017").rmdir()
+    found = described(here / "coco", here)
+    assert found.calibration == ("split: {seed: 0, of: val2017, to: 0.25}",)
+
+
+def test_annotations_without_their_images_are_refused(here):
+    annotations(here / "data" / "instances.json", ["a.jpg"])
+    with pytest.raises(InputError, match="no folder of images"):
+        described(here / "data", here)
+    (here / "data" / "other.json").write_text("[1, 2]")
+    with pytest.raises(InputError):
+        described(here / "data" / "other.json", here)
+
+
+@pytest.mark.parametrize(
+    ("images", "targets", "ending"),
+    [("images", "masks", ""), ("JPEGImages", "SegmentationClass", ""), ("img", "labels", "_L")],
+)
+def test_masks_beside_images(here, images, targets, ending):
+    labels = np.arange(48, dtype=np.uint8).reshape(6, 8) % 5
+    labels[0, 0] = 255
+    for name in ("a", "b", "c", "d"):
+        image(here / "data" / images / f"{name}.jpg")
+        image(here / "data" / targets / f"{name}{ending}.png", labels)
+    image(here / "data" / images / "alone.jpg")
+    found = described(here / "data", here)
+    assert (found.kind, found.classes, found.ignored) == ("pixels", 5, 255)
+    samples = opened(found, "evaluation", here)
+    assert len(samples) == 2
+    assert np.array_equal(samples[0].target, labels)
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_masks_of_a_split(here, above):
+    for part in ("train", "val"):
+        for kind in ("images", "masks"):
+            folder = here / "data" / part / kind if above else here / "data" / kind / part
+            image(folder / f"{part}.png", np.ones((6, 8), np.uint8))
+    found = described(here / "data", here)
+    assert found.kind == "pixels"
+    assert [len(opened(found, role, here)) for role in lines(found)] == [1, 1]
+    assert opened(found, "evaluation", here)[0].id == "val.png"
+
+
+def test_masks_of_two_values_and_in_three_channels(here):
+    binary = np.zeros((6, 8), np.uint8)
+    binary[:3] = 255
+    for name in ("a", "b"):
+        image(here / "data" / "images" / f"{name}.png")
+        image(here / "data" / "masks" / f"{name}.png", binary, "RGB")
+    found = described(here / "data", here)
+    assert (found.classes, found.ignored) == (2, None)
+    assert np.array_equal(opened(found, "evaluation", here)[0].target, binary // 255)
+
+
+def test_coloured_masks_are_numbered(here):
+    colours = np.zeros((6, 8, 3), np.uint8)
+    colours[:3] = (128, 64, 0)
+    for name in ("a", "b"):
+        image(here / "data" / "images" / f"{name}.png")
+        image(here / "data" / "masks" / f"{name}.png", colours)
+    found = described(here / "data", here)
+    assert found.classes == 2
+    assert "order" in found.notes[0]
+    target = opened(found, "evaluation", here)[0].target
+    assert sorted(np.unique(target)) == [0, 1]
+
+
+def test_photographs_are_no_masks(here):
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    for kind in ("images", "masks"):
+        image(here / "data" / kind / "a.png", noise)
+    with pytest.raises(InputError, match="more colours than classes"):
+        described(here / "data", here)
+
+
+def test_classes_called_images_and_masks_without_pairs_are_classes(here):
+    image(here / "data" / "images" / "a.png")
+    image(here / "data" / "masks" / "b.png")
+    assert described(here / "data", here).kind == "classes"
+
+
+def spec(*shape: int | str) -> TensorSpec:
+    record = {"name": "x", "dtype": "float32", "shape": list(shape)}
+    ranges = {"batch": {"min": 1, "opt": 8, "max": 32}} if "batch" in shape else {}
+    return TensorSpec.model_validate({**record, **ranges})
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "count", "says"),
+    [
+        (["N", 10], "classes", 10, ""),
+        (["N", 21, 416, 416], "pixels", 21, ""),
+        (["N", 21, 104, 104], "pixels", 21, ""),
+        (["N", 2048, 1, 1], "unknown", None, ""),
+        ([1, 3549, 85], "boxes", 80, "yolox: {}"),
+        ([1, 84, 3549], "boxes", 80, "transposed: true"),
+        ([1, 10647, 85], "boxes", 80, "objectness: true"),
+        ([1, 7, 9], "unknown", None, ""),
+    ],
+)
+def test_what_outputs_are(shape, kind, count, says):
+    found = meaning([{"name": "y", "shape": shape}], [spec("batch", 3, 416, 416)], largest=20)
+    assert (found.kind, found.count) == (kind, count)
+    assert says in found.postprocess
+
+
+def test_boxes_that_are_decoded_already():
+    found = meaning([{"name": "y", "shape": [1, 3549, 85]}], [spec(1, 3, 416, 416)], largest=409.0)
+    assert found.postprocess == "{yolox: {decoded: true}}"

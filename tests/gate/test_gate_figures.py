@@ -1,0 +1,141 @@
+"""Figures of latency before the gate: without data, or on a machine that is not fit, nothing passes."""
+
+import re
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from optcli.gate import comparisons, decide, planned
+from optcli.gate.latency import latencies, service_level
+from optcli.gate.sequence import Figure
+from optcli.pipeline.gating import recorded
+from optcli.results import Estimate, Latency
+from optcli.settings import GateBar, GateSettings, SloSettings
+
+BLOCKS, ADVICE = GateBar(limit=0.3, margin=0.1), GateBar(limit=0.3, margin=0.1, undecided="advice")
+SAME, SLOWER = [0.001 * x for x in range(-4, 4)], [0.5 + 0.001 * x for x in range(8)]
+
+
+def row(batch_size=1, p95=True, **changes):
+    figure = Estimate(value=1.0, low=0.99, high=1.01)
+    known = {
+        "batch_size": batch_size, "threads": 1, "samples": 100, "p50_ms": figure, "mean_ms": 1.0,
+        "p95_ms": figure if p95 else None, "throughput_per_s": 1000.0, "measured_at": "",
+    }  # fmt: skip
+    return Latency(**{**known, **changes})
+
+
+def judged(bar, ratios, mine, theirs=None, q=0.95):
+    figure = Figure(q, 1)
+    rule = planned(bar, GateSettings(), 1)
+    found = {} if ratios is None else {figure: decide(ratios, rule)}
+    theirs = theirs or row()
+    (made,) = latencies(found, {figure: rule}, {figure: bar}, [mine], [theirs])
+    return made
+
+
+def test_a_blocking_figure_without_data_is_no_pass():
+    for ratios, mine in ((None, row()), (SAME, row(p95=False))):
+        found = judged(BLOCKS, ratios, mine)
+        assert (found.outcome, found.blocking, found.compared) == ("inconclusive", True, False)
+        assert "too few calls" in found.reason
+        assert judged(ADVICE, ratios, mine).blocking is False
+    assert judged(GateBar(limit=0.05), None, row(), q=0.5).blocking
+    assert judged(BLOCKS, SAME, row()).outcome == "accept"
+
+
+@pytest.mark.parametrize("side", ["candidate", "baseline"])
+@pytest.mark.parametrize("ratios", [SAME, SLOWER])
+def test_a_machine_that_is_not_fit_decides_nothing(side, ratios):
+    unfit = row(fit=False, flags=("environment not fit (IQR/median 40 %)",))
+    sides = (unfit, row()) if side == "candidate" else (row(), unfit)
+    found = judged(BLOCKS, ratios, *sides)
+    assert (found.outcome, found.blocking, found.improved) == ("inconclusive", True, False)
+    assert "IQR/median 40 %" in found.reason
+
+
+def test_the_promise_is_neither_kept_nor_broken_on_a_machine_that_is_not_fit():
+    for limit in (0.5, 2.0):
+        promise = SloSettings(p50_ms=limit)
+        (found,) = service_level([row(fit=False)], promise)
+        assert (found.outcome, found.blocking) == ("inconclusive", True)
+        (fit,) = service_level([row()], promise)
+        assert fit.outcome == ("accept" if limit == 2.0 else "reject")
+
+
+def sentence(ratios, bar=None):
+    bar = bar or GateBar(limit=0.05)
+    rule = planned(bar, GateSettings(), 1)
+    return comparisons.latency("p50", 1, 1.0, 1.0, decide(ratios, rule), rule, bar).reason
+
+
+def test_words_between_margin_and_limit_do_not_contradict_the_figure():
+    faster = np.random.default_rng(8).normal(-0.2, 0.7, 24)
+    assert decide(faster, planned(GateBar(limit=0.05), GateSettings(), 1)).answer == "inconclusive"
+    found = sentence(faster)
+    assert "faster" in found
+    assert not re.search(r"faster[^;]*between the margin", found)
+    assert "a pass needs it to be surely less than 5 % slower" in found
+    high = float(re.search(r"it may be ([\d.]+) % slower", found)[1])
+    assert high >= 5
+    # Too few pairs for any bound: that is said as well.
+    assert sentence([0.0] * 3).count("it may be anything") == 2
+
+
+def test_a_gate_that_judges_no_latency_is_an_error_of_the_recipe():
+    with pytest.raises(ValidationError, match="wanted a bar for one of them"):
+        GateSettings(p50=None, p95=None)
+
+
+def compared(known, rows, **settings):
+    return recorded._compared(GateSettings(**settings), known, rows)
+
+
+def of(found, metric):
+    return next(each for each in found if each.metric == metric)
+
+
+def test_recorded_figures_need_the_same_batch_size_threads_and_a_fit_machine():
+    assert of(compared({1: row()}, {1: row()}), "p50").outcome == "accept"
+    for known, now, says in (
+        ({8: row(8)}, {1: row()}, "nothing was recorded at this batch size"),
+        ({1: row(threads=2)}, {1: row()}, "recorded with 2 threads"),
+        ({1: row(fit=False)}, {1: row()}, "not fit to tell when it was recorded"),
+        ({1: row()}, {1: row(fit=False)}, "not fit to tell when it was measured"),
+    ):
+        found = of(compared(known, now), "p50")
+        assert (found.outcome, found.blocking, found.compared) == ("inconclusive", True, False)
+        assert says in found.reason
+    (nothing,) = compared({1: row()}, {})
+    assert (nothing.outcome, nothing.blocking) == ("inconclusive", True)
+
+
+def test_recorded_figures_leave_a_blocking_p95_open():
+    found = of(compared({1: row()}, {1: row()}, p95=BLOCKS), "p95")
+    assert (found.outcome, found.blocking) == ("inconclusive", True)
+    assert not of(compared({1: row()}, {1: row()}), "p95").blocking
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("cpu", {"model": "y", "machine": "x86_64", "flags": []}),
+        ("cores", 4),
+        ("gpu_models", ["H100"]),
+    ],
+)
+def test_recorded_figures_need_the_same_machine(name, other):
+    here = {"cpu": {"model": "x", "machine": "x86_64", "flags": []}, "cores": 2, "gpu_models": []}
+    assert recorded._other_machine(here, {**here, "system": "another kernel"}) is None
+    why = recorded._other_machine({**here, name: other}, here)
+    assert f"recorded on another machine: {name}" in why
+
+
+def test_processors_of_one_name_are_told_apart():
+    here = {"cpu": {"model": "AMD EPYC"}, "machine": {"processor": {"model": "1"}, "kernel": "6.1"}}
+    other = {"cpu": {"model": "AMD EPYC"}, "machine": {"processor": {"model": "17"}, "kernel": "6.1"}}
+    assert "its processor differs" in recorded._other_machine(other, here)
+    assert (
+        recorded._other_machine({**here, "machine": {**here["machine"], "kernel": "6.2"}}, here) is None
+    )

@@ -1,0 +1,130 @@
+"""Activations that are not symmetric about zero are known, as one operator or as several."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from optcli.passes import _activations
+from optcli.passes.quantize_nncf import QuantizeNncf
+
+# What the nodes are called, and whose activation they make; `x` comes in, `y` goes out.
+ONE = {
+    "HardSwish": "hard swish",
+    "Elu": "ELU",
+    "LeakyRelu": "leaky ReLU",
+    "Gelu": "GELU",
+    "Mish": "Mish",
+}
+SEVERAL = {
+    "swish": [("Sigmoid", ["x"], "s"), ("Mul", ["s", "x"], "y")],
+    "hard swish": [("HardSigmoid", ["x"], "s"), ("Mul", ["x", "s"], "y")],
+    "Mish": [("Softplus", ["x"], "a"), ("Tanh", ["a"], "b"), ("Mul", ["x", "b"], "y")],
+    "GELU": [
+        ("Div", ["x", "two"], "a"),
+        ("Erf", ["a"], "b"),
+        ("Add", ["b", "two"], "c"),
+        ("Mul", ["x", "c"], "d"),
+        ("Mul", ["d", "two"], "y"),
+    ],
+}
+OLD_HARD_SWISH = [
+    ("Add", ["x", "two"], "a"),
+    ("Clip", ["a", "two", "two"], "b"),
+    ("Mul", ["x", "b"], "c"),
+    ("Div", ["c", "two"], "y"),
+]
+
+
+def network(nodes):
+    made = [helper.make_node(kind, inputs, [output]) for kind, inputs, output in nodes]
+    shape = [1, 4, 8, 8]
+    weight = numpy_helper.from_array(np.ones((4, 4, 1, 1), np.float32), "weight")
+    graph = helper.make_graph(
+        made,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(np.float32(2), "two"), weight],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+@pytest.mark.parametrize(("operator", "name"), ONE.items())
+def test_activations_of_one_operator(operator, name):
+    assert _activations.in_onnx(network([(operator, ["x"], "y")])) == (name,)
+
+
+@pytest.mark.parametrize(("name", "nodes"), [*SEVERAL.items(), ("hard swish", OLD_HARD_SWISH)])
+def test_activations_of_several_operators(name, nodes):
+    assert _activations.in_onnx(network(nodes)) == (name,)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [("Relu", ["x"], "y")],
+        [("Sigmoid", ["x"], "y")],
+        [("Clip", ["x", "two", "two"], "y")],
+        [("Mul", ["x", "x"], "y")],
+        # Squeeze and excitation: the factor is another layer's.
+        [
+            ("GlobalAveragePool", ["x"], "a"),
+            ("Conv", ["a", "weight"], "b"),
+            ("Sigmoid", ["b"], "c"),
+            ("Mul", ["x", "c"], "y"),
+        ],
+    ],
+)
+def test_what_begins_at_zero_or_is_a_gate_is_none(nodes):
+    assert _activations.in_onnx(network(nodes)) == ()
+
+
+class Told:
+    """Hears what a pass says."""
+
+    def __init__(self):
+        self.said, self.warnings = [], []
+
+    def progress(self, fraction, message):
+        self.said.append(message)
+
+    def warn(self, message):
+        self.warnings.append(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "attends", "activations", "preset", "said"),
+    [
+        ({}, False, ("swish",), "mixed", "preset mixed, for swish"),
+        ({}, True, ("GELU",), "mixed", "preset mixed, for GELU, attention"),
+        ({}, False, (), "performance", "preset performance"),
+        ({"target": "tensorrt"}, False, ("swish",), "performance", "preset performance"),
+        ({"preset": "mixed"}, False, (), "mixed", "preset mixed"),
+        ({"model_type": "none"}, True, (), "performance", "preset performance"),
+    ],
+)
+def test_the_preset_follows_from_the_activations(options, attends, activations, preset, said):
+    told = Told()
+    found = QuantizeNncf(**options)._told(attends, activations, told)
+    assert (found.preset, told.said, told.warnings) == (preset, [said], [])
+
+
+def test_a_preset_that_is_asked_for_stays_and_is_warned_of():
+    told = Told()
+    found = QuantizeNncf(preset="performance")._told(False, ("swish",), told)
+    assert found.preset == "performance"
+    assert "the model has swish: `preset: mixed` keeps more accuracy" in told.warnings[0]
+
+
+@pytest.mark.slow
+def test_the_same_are_known_in_openvino_models(tmp_path):
+    import onnx
+    import openvino
+
+    for number, (name, nodes) in enumerate(SEVERAL.items()):
+        onnx.save(network(nodes), tmp_path / f"{number}.onnx")
+        assert _activations.in_openvino(openvino.Core().read_model(tmp_path / f"{number}.onnx")) == (
+            name,
+        )
+    onnx.save(network([("Relu", ["x"], "y")]), tmp_path / "relu.onnx")
+    assert _activations.in_openvino(openvino.Core().read_model(tmp_path / "relu.onnx")) == ()

@@ -1,0 +1,244 @@
+"""A pull request that changes what it is judged by: it is named, whatever it tries, and no pass."""
+
+import pytest
+from gated_project import COPIED, git, judge, of, write_separable
+from tiny_project import DATA, write_model
+
+from optcli import baselines
+from optcli.cli import run
+from optcli.errors import ExitCode
+from optcli.pipeline import baselines as builds
+from optcli.results import Report
+from optcli.store import Store
+
+UNTRACKED = ("untracked-data",)
+
+
+@pytest.fixture
+def judged(repository):
+    """The project with evaluation data and everything in git; `accuracy` allows a small loss."""
+    (repository.folder / ".gitignore").write_text("")
+    write_separable(repository.folder)
+    repository.recipe(COPIED % "old", data=DATA.replace("max_drop: 0.5", "max_drop: 0.01"))
+    commit(repository, "with data")
+    return repository
+
+
+def commit(project, message):
+    git(project.folder, "add", ".")
+    git(project.folder, "commit", "-qm", message)
+
+
+def change(project, *pairs):
+    path = project.folder / "recipe.yaml"
+    text = path.read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
+def opened(report):
+    return {(each.kind, each.place) for each in report.changes if each.open}
+
+
+def test_all_in_git_and_nothing_changed_passes(judged, pairs):
+    report = judge(judged, accept=())
+    assert (report.outcome, report.changes) == ("accept", ())
+    assert of(report, "accuracy").blocking
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        ("max_drop: 0.01", "max_drop: 1.0", "bar"),
+        ("threads: 1}", "threads: 2}", "threads"),
+        ("variants:", "gate: {p50: {limit: 100, margin: 0.02}}\nvariants:", "bar"),
+    ],
+)
+def test_a_bar_or_threads_of_the_pull_requests_own_do_not_pass(judged, pairs, old, new, kind):
+    change(judged, (old, new))
+    report = judge(judged, accept=())
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+    assert {each for each, _ in opened(report)} == {kind}
+    assert f"--accept {kind}" in report.sentence
+    assert judge(judged, accept=(), on_inconclusive="pass").exit_code == ExitCode.INCONCLUSIVE
+    assert judge(judged, accept=(kind,)).outcome == "accept"
+
+
+def test_the_baselines_bars_hold_besides(judged, pairs):
+    """A gate limit, a promise and a loss that the pull request allows itself are judged as before."""
+    change(judged, ("variants:", "slo: {p99_ms: 1000}\ngate: {p50: {limit: 1}}\nvariants:"))
+    commit(judged, "a promise")
+    change(judged, ("p99_ms: 1000", "p99_ms: 1.0e+9"), ("limit: 1}", "limit: 9}"))
+    judge(judged, accept=())
+    (_, _, settings, _), = pairs.seen  # fmt: skip
+    assert (settings.p50.limit, pairs.slo[0].p99_ms) == (1, 1000)
+
+
+def test_a_worse_model_is_rejected_by_the_evaluation_that_the_pull_request_bends(judged, pairs):
+    """Evaluation removed; the bar removed; images made black; and all but one sample left out."""
+    write_model(judged.folder / "model.onnx", seed=1)  # right by chance
+    path = judged.folder / "recipe.yaml"
+    text = path.read_text()
+    evaluation = next(line for line in text.splitlines(keepends=True) if "evaluation:" in line)
+    bar = "accuracy: {metric: top1, max_drop: 0.01}\n"
+    black = evaluation.replace("scale: 0.004", "scale: 1.0e-9")
+    few = evaluation.replace("prepare:", "samples: 1, prepare:")
+    for bent in (
+        text.replace(evaluation, "").replace(bar, ""),
+        text.replace(bar, ""),
+        text.replace(evaluation, black),
+        text.replace(evaluation, few),
+    ):
+        assert bent != text
+        path.write_text(bent)
+        report = judge(judged, accept=())
+        assert report.exit_code == ExitCode.REJECTED
+        assert opened(report)
+        rejects = [c for c in report.variants["copied"].comparisons if c.outcome == "reject"]
+        assert any("by the baseline's recipe" in each.name for each in rejects)
+
+
+def test_other_labels_or_files_of_the_evaluation_are_named(judged, pairs):
+    """Images that move to another class, and labels that are all the same."""
+    for each in (judged.folder / "images" / "a").iterdir():
+        each.rename(judged.folder / "images" / "b" / f"moved-{each.name}")
+    report = judge(judged, accept=())
+    assert report.exit_code in (ExitCode.INCONCLUSIVE, ExitCode.REJECTED)
+    assert ("evaluation", "data.evaluation.content") in opened(report)
+
+
+def test_code_that_judges_is_part_of_the_terms(judged, pairs):
+    metric = "def right(outputs, target, meta):\n    return 1.0\n"
+    (judged.folder / "metric.py").write_text(f"from inner import VALUE\n\n\n{metric}")
+    (judged.folder / "inner.py").write_text("VALUE = 1\n")
+    change(judged, ("metric: top1", "metric: python:metric.py:right"))
+    commit(judged, "own metric")
+    (judged.folder / "inner.py").write_text("VALUE = 2\n")
+    report = judge(judged, accept=())
+    assert ("code", "metric") in opened(report)
+    assert report.outcome != "accept"
+
+
+def test_a_base_recipe_that_is_extended_is_judged_like_the_recipe(judged, pairs):
+    text = (judged.folder / "recipe.yaml").read_text()
+    (judged.folder / "base.yaml").write_text(text)
+    (judged.folder / "recipe.yaml").write_text("version: 1\nname: tiny\nextends: base.yaml\n")
+    commit(judged, "split")
+    (judged.folder / "base.yaml").write_text(text.replace("max_drop: 0.01", "max_drop: 1.0"))
+    assert ("bar", "accuracy.max_drop") in opened(judge(judged, accept=()))
+
+
+def test_a_mark_that_is_moved_keeps_the_old_variant_before_the_gate(judged, pairs):
+    text = (judged.folder / "recipe.yaml").read_text()
+    text = text.replace(", gate: true", "").replace("plain: []", "plain: {passes: [], gate: true}")
+    (judged.folder / "recipe.yaml").write_text(text)
+    report = judge(judged, accept=())
+    assert set(report.variants) == {"plain", "copied"}
+    assert report.variants["copied"].chosen == ("marked-before",)
+    assert ("variants", "variants.copied.gate") in opened(report)
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+
+
+def test_other_settings_of_the_runner_are_named(judged, pairs):
+    change(judged, ("gate: true}", "gate: true, runner: openvino}"))
+    report = judge(judged, accept=())
+    assert ("runner", "variants.copied.runner") in opened(report)
+
+
+def test_other_libraries_are_named_unless_the_baseline_has_its_own(judged, pairs):
+    (judged.folder / "requirements.txt").write_text("onnxruntime==9\n")
+    report = judge(judged, accept=())
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+    assert "requirements.txt changed" in report.sentence
+    assert "--baseline-python" in report.sentence
+
+
+@pytest.mark.parametrize("way", ["ignored", "beside", "link", "pointer"])
+def test_a_model_that_the_commit_does_not_hold_is_not_compared_with_itself(repository, pairs, way):
+    """Both sides would use today's file: a model that became slower would pass as unchanged."""
+    folder = repository.folder
+    if way == "ignored":
+        git(folder, "rm", "-q", "--cached", "model.onnx")
+        (folder / ".gitignore").write_text("images/\n*.onnx\n")
+    else:
+        away = folder.parent / "elsewhere" / "model.onnx"
+        away.parent.mkdir()
+        (folder / "model.onnx").rename(away)
+        if way == "link":
+            (folder / "model.onnx").symlink_to(away)
+        elif way == "beside":
+            change(repository, ("onnx:model.onnx", "onnx:../elsewhere/model.onnx"))
+        else:
+            (folder / "model.onnx").write_text(
+                "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+            )
+    commit(repository, way)
+    if way == "pointer":
+        (folder / "model.onnx").unlink()
+        away.rename(folder / "model.onnx")
+    else:
+        write_model(away if way != "ignored" else folder / "model.onnx", seed=5)
+    report = judge(repository, accept=())
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+    (found,) = [each for each in report.changes if each.kind == "untracked-model"]
+    assert found.place == "model"
+    assert found.unversioned == {"ignored": "untracked", "pointer": "lfs"}.get(way, "outside")
+    assert "optcli baseline save" in report.sentence
+
+
+def test_data_that_the_commit_does_not_hold_are_named(repository, pairs):
+    repository.recipe(COPIED % "old", data=DATA)
+    commit(repository, "data")
+    report = judge(repository, accept=())
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+    assert {kind for kind, _ in opened(report)} == {"untracked-data"}
+    assert judge(repository, accept=UNTRACKED).outcome == "accept"
+
+
+def saved(project):
+    project.build()
+    place = project.artifacts / "tiny" / "report.json"
+    path = baselines.place_of("main", project.artifacts)
+    return place, builds.save(path, Report.load(place), place, Store(project.store))
+
+
+def test_a_saved_baseline_holds_what_it_was_judged_by(judged, pairs):
+    place, path = saved(judged)
+    assert judge(judged, "main", accept=()).outcome == "accept"
+    change(judged, ("max_drop: 0.01", "max_drop: 1.0"), ("from: 0.5", "from: 0.8"))
+    report = judge(judged, "main", accept=())
+    assert {("bar", "accuracy.max_drop"), ("evaluation", "data.evaluation.split")} <= opened(report)
+    # One that an older optcli wrote says nothing of it.
+    old = Report.load(place).model_copy(update={"judged_by": None})
+    builds.save(path, old, place, Store(judged.store))
+    report = judge(judged, "main", accept=())
+    assert opened(report) == {("terms", "baseline")}
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+    assert "save it again" in report.sentence
+
+
+def test_an_unmarked_gate_judges_what_the_baseline_recommends_as_well(judged, pairs, monkeypatch):
+    from optcli.pipeline.gating import elsewhere
+
+    change(judged, (", gate: true", ""))
+    commit(judged, "unmarked")
+    monkeypatch.setattr(elsewhere, "suggested", lambda *_: ("copied",))
+    monkeypatch.setattr("optcli.pipeline.gating._suggested", lambda *_: ("plain",))
+    report = judge(judged, accept=())
+    assert report.variants["copied"].chosen == ("recommended-before",)
+    assert report.variants["plain"].chosen == ("recommended",)
+    change(judged, ("copied:", "other:"))
+    report = judge(judged, accept=())
+    assert ("variants", "variants.copied") in opened(report)
+
+
+def test_the_command_line_takes_what_is_accepted_and_lists_what_there_is(judged, capsys):
+    code = run(
+        ["gate", str(judged.folder / "recipe.yaml"), "--baseline", "git:HEAD", "--accept", "everything"]
+    )
+    assert code == ExitCode.WRONG_RECIPE
+    said = capsys.readouterr().err
+    assert "'everything'" in said
+    assert "evaluation" in said
