@@ -1,13 +1,14 @@
 """Whether the figures that a build prints hold on any day: quickstart, many times, idle and loaded.
 
     .venv/bin/python benchmarks/headline.py --idle 40 --loaded 20
-    .venv/bin/python benchmarks/headline.py --judge-only
+    .venv/bin/python benchmarks/headline.py --judge-only [--from-samples]
 
 Every run is a fresh `optcli build` that measures latency again (the rest comes from the benchmark's own
 store). The truth is what long builds in `table` mode say while nothing is put beside them: before,
 between and after the others. Loaded runs have one or two busy processes beside them that come and go,
 by a seed. Each run is appended to a file of JSON lines at once; started again, the benchmark goes on
-where it was. The machine must be idle otherwise.
+where it was. The machine must be idle otherwise. Raw samples are kept in the work folder:
+`--from-samples` judges what today's code makes of them, without measuring again.
 
 Printed, and written to benchmarks/results/headline.json (the runs to headline.jsonl beside it), for
 speed-ups and medians, by variant and batch size and over all: how often the 95 % interval holds the
@@ -28,19 +29,20 @@ import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from optcli import environment
+from optcli import environment, latency
 from optcli.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,6 +108,7 @@ def build(chosen: argparse.Namespace, *settings: str) -> Run:
     if not reports:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}\n{done.stderr}")
     report = json.loads(reports[0].read_text())
+    chosen.samples = reports[0].with_name("samples.npz")
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - began, 1),
@@ -114,7 +117,7 @@ def build(chosen: argparse.Namespace, *settings: str) -> Run:
         "exit_code": done.returncode,
         "baseline": report["baseline"],
         "recommendation": report["recommendation"],
-        "rows": rows_of(report),
+        "rows": rows_of({name: one["latency"] for name, one in report["variants"].items()}),
     }
 
 
@@ -128,8 +131,8 @@ def common(chosen: argparse.Namespace) -> list[str]:
     return found
 
 
-def rows_of(report: dict[str, Any]) -> list[Row]:
-    """What a report says of whole calls, in few words."""
+def rows_of(latencies: Mapping[str, Sequence[Row]]) -> list[Row]:
+    """What is said of whole calls, in few words, from each variant's rows as a report has them."""
     return [
         {
             "variant": name,
@@ -142,10 +145,20 @@ def rows_of(report: dict[str, Any]) -> list[Row]:
             "waited": row["waited"],
             "flags": [flag for flag in row["flags"] if " n/a (" not in flag],
         }
-        for name, variant in report["variants"].items()
-        for row in variant["latency"]
+        for name, rows in latencies.items()
+        for row in rows
         if row["region"] == "host"
     ]
+
+
+def from_samples(run: Run, folder: Path) -> Run:
+    """The run as today's code sees what was measured; as it is where the samples are gone."""
+    path = folder / f"{run['kind']}-{run['index']}.npz"
+    if not path.exists():
+        return run
+    rows = latency.to_results(latency.load(path))
+    dumped = {name: [row.model_dump(mode="json") for row in found] for name, found in rows.items()}
+    return {**run, "rows": rows_of(dumped)}
 
 
 def _bounds(found: dict[str, Any] | None) -> list[float] | None:
@@ -267,10 +280,18 @@ def judged(runs: Sequence[Run]) -> dict[str, Any]:
             "speedup": coverage(by_kind[kind], truth, "speedup"),
             "p50": coverage(by_kind[kind], truth, "p50"),
             "doubts": doubts(by_kind[kind]),
+            "spread": _deciles([r["spread"] for run in by_kind[kind] for r in run["rows"]]),
+            "waited": _deciles([r["waited"] for run in by_kind[kind] for r in run["rows"]]),
             "off": off(by_kind[kind], truth),
         }
     found["wanted"] = wanted(found)
     return found
+
+
+def _deciles(values: Sequence[float]) -> list[float]:
+    """From the smallest to the largest; bars can be set by these."""
+    ordered = sorted(values)
+    return [ordered[round(tenth / 10 * (len(ordered) - 1))] for tenth in range(11)] if ordered else []
 
 
 def _median(values: Sequence[float]) -> float | None:
@@ -345,6 +366,8 @@ def said(found: dict[str, Any]) -> str:
     for kind in ("idle", "loaded"):
         one = found[kind]
         off_by = one["off"]
+        deciles = {word: one[word] for word in ("spread", "waited") if one[word]}
+        lines += [f"{kind}: deciles of {word} {found}" for word, found in deciles.items()]
         lines.append(
             f"{kind}: {one['runs']} runs of {one['median_seconds']} s, "
             f"{one['median_measuring_s']} s of it measuring (medians); "
@@ -390,8 +413,10 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "optcli-headline")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--judge-only", action="store_true", help="run nothing")
+    parser.add_argument("--from-samples", action="store_true", help="judge what today's code says")
     chosen = parser.parse_args()
     chosen.recipe = chosen.recipe.resolve()
+    chosen.samples = Path()
     chosen.work.mkdir(parents=True, exist_ok=True)
     log = chosen.work / "runs.jsonl"
     asked = {"recipe": chosen.recipe.name, "settings": common(chosen), "seed": chosen.seed}
@@ -411,6 +436,10 @@ def main() -> int:
         else:
             run = build(chosen, *(["latency.mode=table"] if kind == "truth" else []))
         runs.append({"kind": kind, "index": index, "asked": asked, **run})
+        if chosen.samples.is_file():
+            kept = chosen.work / "samples"
+            kept.mkdir(exist_ok=True)
+            shutil.copyfile(chosen.samples, kept / f"{kind}-{index}.npz")
         with log.open("a") as stream:
             stream.write(json.dumps(runs[-1]) + "\n")
         first = "; ".join(
@@ -421,6 +450,8 @@ def main() -> int:
         print(f"{kind} {index}: {run['seconds']} s, {first}", flush=True)
     if not runs:
         raise SystemExit(f"{log} has no runs yet")
+    if chosen.from_samples:
+        runs = [from_samples(run, chosen.work / "samples") for run in runs]
     found = judged(runs)
     about = {
         "measured": [runs[0]["at"], runs[-1]["at"]],

@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from optcli.errors import UsageError, did_you_mean
 
@@ -45,9 +45,16 @@ def find(package: str, name: str, base: type[T], known: Sequence[str] = ()) -> t
     return load(package, name, base)
 
 
+_loaded: dict[tuple[str, str, str], Any] = {}
+
+
 def load(package: str, name: str, base: type[T]) -> type[T]:
     """Import a module of a package for the one subclass of `base` that it defines."""
-    return only_subclass(importlib.import_module(f"{package}.{name}"), base)
+    known = (package, name, base.__name__)
+    if known not in _loaded:
+        _loaded[known] = only_subclass(importlib.import_module(f"{package}.{name}"), base)
+    found: type[T] = _loaded[known]
+    return found
 
 
 def only_subclass(module: ModuleType, base: type[T]) -> type[T]:

@@ -15,6 +15,7 @@ import ctypes
 import importlib
 import importlib.util
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,7 @@ OPTIONAL = {
     "tensorrt_rtx": "tensorrt-rtx-cu13",
     "timm": "timm",
 }
-_CREATE_RULESET, _RULESET_VERSION = 444, 1  # landlock(7)
+_CREATE_RULESET, _RULESET_VERSION, _LEAST = 444, 1, 3  # landlock(7); since Linux 6.2
 _NEW_USER = 0x10000000  # unshare(2): CLONE_NEWUSER
 
 
@@ -188,7 +189,27 @@ def _landlock() -> str | None:
         return found
     call = ctypes.CDLL(None, use_errno=True).syscall
     version = call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_RULESET_VERSION))
-    return None if version > 0 else f"the kernel refuses it: {os.strerror(ctypes.get_errno())}"
+    if version < 0:
+        return f"the kernel refuses it: {os.strerror(ctypes.get_errno())}"
+    return None if version >= _LEAST else f"the kernel has version {version}, wanted {_LEAST}"
+
+
+def _seccomp() -> str | None:
+    """Filters of system calls, on the machines whose calls optcli knows."""
+    actions = Path("/proc/sys/kernel/seccomp/actions_avail")
+    if found := _linux():
+        return found
+    if not actions.is_file() or "errno" not in actions.read_text().split():
+        return "the kernel has no seccomp filters"
+    known = ("x86_64", "aarch64")
+    return None if platform.machine() in known else f"this is {platform.machine()}, known are {known}"
+
+
+def _x86_64() -> str | None:
+    machine = platform.machine()
+    return (
+        None if (sys.platform, machine) == ("linux", "x86_64") else f"this is {sys.platform} {machine}"
+    )
 
 
 def _user_namespaces() -> str | None:
@@ -215,6 +236,8 @@ KINDS: dict[str, Callable[..., str | None]] = {
     "device file": _device_file,
     "linux": _linux,
     "file modes that hold": _file_modes,
+    "x86-64": _x86_64,
     "landlock": _landlock,
+    "seccomp filters": _seccomp,
     "user namespaces": _user_namespaces,
 }

@@ -70,3 +70,43 @@ def test_bindings_that_were_carried_here_are_an_installation(tmp_path, monkeypat
     before = known("tensorrt")
     monkeypatch.syspath_prepend(tmp_path)
     assert known("tensorrt") == (before or "11.4.0.106")
+
+
+@pytest.fixture
+def system(monkeypatch):
+    """What the system says of itself, by path; no container, and `machine` is not remembered."""
+    monkeypatch.setattr(environment, "_in_container", lambda: False)
+
+    def told(**files):
+        known = {name.replace("_", "/").replace("//", "_"): text for name, text in files.items()}
+        monkeypatch.setattr(environment, "_text", lambda path: known.get(path.strip("/")))
+        environment.machine.cache_clear()
+        return environment.machine()
+
+    yield told
+    environment.machine.cache_clear()
+
+
+def test_two_machines_of_one_processor_differ_and_no_id_can_be_read(system):
+    cpu = "processor : 0\nmodel name : AMD EPYC\nflags : avx2 fma\nstepping : 1\n\nprocessor : 1\n"
+    one = system(proc_cpuinfo=cpu, **{"etc_machine-id": "a" * 32})
+    other = system(proc_cpuinfo=cpu, **{"etc_machine-id": "b" * 32})
+    assert one["identity"] != other["identity"]
+    assert "a" * 32 not in str(one)
+    assert (one["hypervisor"], one["processor"]) == (False, {"stepping": "1"})
+    assert one == system(proc_cpuinfo=cpu, **{"etc_machine-id": "a" * 32})
+    wider = system(proc_cpuinfo=cpu.replace("fma", "fma avx512f"), **{"etc_machine-id": "a" * 32})
+    assert wider["instructions"] != one["instructions"]
+
+
+@pytest.mark.parametrize("name", ["a" * 32, None])
+def test_copies_of_one_image_and_containers_without_an_id_are_told_apart(system, name):
+    flags = "fma hypervisor" if name else "fma"
+    known = {"etc_machine-id": name} if name else {}
+    boots = [
+        system(proc_cpuinfo=f"flags : {flags}\n\n", proc_sys_kernel_random_boot__id=boot, **known)[
+            "identity"
+        ]
+        for boot in ("first", "second")
+    ]
+    assert boots[0] != boots[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,6 +56,27 @@ def command(
     first: exit code 0, or 5 where machines differ and nothing can be said. Nothing is measured.
     """
     wanted = _form(form, output, as_json, markdown)
+    try:
+        return _compare(where, artifacts, wanted, output, force, roofline, store)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        # Anybody can have edited a report, and some of its parts take any JSON.
+        logging.getLogger(__name__).info("the report cannot be shown", exc_info=error)
+        raise UsageError(
+            f"a report holds values that no build writes ({type(error).__name__})",
+            place=", ".join(map(str, where)) or "the newest report",
+            hint="build again; where a build wrote it, please report it with what -v shows",
+        ) from error
+
+
+def _compare(
+    where: Sequence[Path],
+    artifacts: Path | None,
+    wanted: str,
+    output: Path | None,
+    force: bool,
+    roofline: bool,
+    store: Path | None,
+) -> int:
     if len(where) < 2:
         place = reports.find(where[0] if where else None, artifacts)
         found, path = place.report, place.path
@@ -170,5 +192,5 @@ def _give(text: str, output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=False)
         return
-    output.write_text(text, encoding="utf-8")
+    options.write(output, text)
     click.echo(f"wrote {shown(output)}", err=True)

@@ -135,7 +135,7 @@ def command(
     }
     for path, form in wanted.items():
         if path is not None:
-            path.write_text(form(report))
+            path.write_text(form(report), encoding="utf-8")
     if as_json:
         click.echo(report.to_json())
     else:
@@ -166,5 +166,5 @@ def _tell_github(report: GateReport) -> None:
         click.echo(line, err=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
-        with Path(summary).open("a") as stream:
+        with Path(summary).open("a", encoding="utf-8") as stream:
             stream.write(shown.markdown(report))

@@ -43,7 +43,7 @@ def command(
     ]
     found = history.trends(entries)
     if html is not None:
-        html.write_text(shown.page(found))
+        options.write(html, shown.page(found))
     if as_json:
         click.echo(json.dumps([_record(each) for each in found], indent=2))
     else:

@@ -115,7 +115,7 @@ def _write(
     except OSError as error:
         raise UsageError(
             f"cannot be written: {error.strerror or error}",
-            place=str(error.filename or out),
+            place=str(out),
             hint="name another file with --out",
         ) from error
     finally:

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from optcli.errors import UsageError
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 store = click.option(
@@ -39,7 +41,22 @@ timeout = click.option(
     show_default=True,
     help="Seconds that one step may take.",
 )
-recipe = click.argument("recipe", type=click.Path(path_type=Path))
+
+
+def _no_model(_: click.Context, __: click.Parameter, path: Path) -> Path:
+    """A model's file in the place of a recipe: said at once, and what to do with it."""
+    from optcli.formats import model_files
+
+    if path.suffix.lower() in model_files.SUFFIXES and path.is_file():
+        raise UsageError(
+            "this is a model file, wanted a recipe",
+            place=str(path),
+            hint=f"optcli init {path} --out recipe.yaml writes one; `optcli bench {path}` needs none",
+        )
+    return path
+
+
+recipe = click.argument("recipe", type=click.Path(path_type=Path), callback=_no_model)
 
 
 def verbose(function: Command) -> Command:
@@ -53,3 +70,13 @@ def verbose(function: Command) -> Command:
     return click.option(
         "-v", "--verbose", count=True, expose_value=False, callback=begin, help="Say more, on stderr."
     )(function)
+
+
+def write(path: Path, text: str) -> None:
+    """Write what was asked for into a file. Raises `UsageError` where it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot be written: {error.strerror}", place=str(path), hint="name another file"
+        ) from error

@@ -241,12 +241,7 @@ def _show(found: Report, as_json: bool, as_markdown: bool, junit: Path | None, p
     from optcli.report import accuracy_forms
 
     if junit is not None:
-        try:
-            junit.write_text(accuracy_forms.junit(found), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"cannot be written: {error.strerror}", place=str(junit), hint="name another file"
-            ) from error
+        options.write(junit, accuracy_forms.junit(found))
     if as_json:
         variants = {
             name: {

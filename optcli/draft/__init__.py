@@ -178,6 +178,11 @@ def _named(what: str) -> tuple[str, str]:
         return str(format), what
     if format is not None:
         raise _begins_no_recipe(what, format)
+    if Path(what).is_dir():
+        models = [each for each in Path(what).iterdir() if each.suffix.lower() in model_files.SUFFIXES]
+        near = ", ".join(sorted(each.name for each in models)[:5])
+        hint = f"name a file in it: {near}" if near else "a folder of data is named with --data"
+        raise UsageError("this is a folder, wanted a model", place=what, hint=hint)
     if not colon and what.isidentifier():
         hint = f"write torchvision:{what} or timm:{what}"
         raise UsageError(f"{what!r} does not say where the model comes from", place="WHAT", hint=hint)

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import BinaryIO
 
+from optcli import regular_files
 from optcli.digest import of_value
 from optcli.errors import InputError
 from optcli.results.gate import Entry, GateReport, Trend
@@ -81,7 +82,7 @@ def load(path: Path) -> list[Entry]:
     A last line that a killed run has not finished is left out.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = regular_files.read(path, regular_files.MOST_JSON_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             "there is no history here yet" if not path.exists() else f"it cannot be read: {error}",

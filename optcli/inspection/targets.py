@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,8 @@ def _file(target: str, path: Path) -> Target:
     if suffix in (".yaml", ".yml"):
         load(path)
         return Target(target, "recipe", "recipe", path)
+    if not os.access(path, os.R_OK):
+        raise InputError("the file cannot be read", place=str(path), hint="look at its permissions")
     if suffix in model_files.SUFFIXES and path.stat().st_size == 0:
         raise InputError("the file is empty", place=str(path), hint="copy or export it again")
     format = model_files.format_of(path)
@@ -139,4 +142,8 @@ def _variant(target: str, artifacts: Path) -> Target:
         return _folder(target, named[-1].absolute())
     known = list(dict.fromkeys(path.parent.name for path in found))
     hint = did_you_mean(variant, known) if known else f"wanted {_WANTED}"
+    path = Path(target)
+    if path.suffix.lower() in (*model_files.SUFFIXES, ".yaml", ".yml"):  # a file was meant
+        near = sorted(each.name for each in path.parent.glob(f"*{path.suffix}"))[:5]
+        hint = f"there are: {', '.join(near)}" if near else f"wanted {_WANTED}"
     raise UsageError(f"there is no file, folder or variant {target!r}", place=target, hint=hint)

@@ -19,7 +19,7 @@ from optcli.statistics import needed
 
 # Other work is worth a word where it took this share of the timed calls. Some always does: an idle
 # machine interrupts each round once or twice.
-_NOISY = 0.05
+_NOISY = 0.08
 # Computing this much of the time in which others have their turns disturbs them.
 _RESTLESS = 0.05
 
@@ -55,15 +55,14 @@ def _too_few(count: int) -> list[str]:
 def _fitness(measured: Measured, series: Series, counted: Series) -> list[str]:
     """Why it is not fit, over all launches; else what is to be known of those that count."""
     fit = is_fit(measured, series)
-    limit = FLUCTUATING if fit else NOT_FIT
-    judged = counted if fit else series
-    shares = {"IQR/median": spread_of(judged), "waiting for a processor": lost_of(judged)}
-    found = [f"{name} {share * 100:.0f} %" for name, share in shares.items() if share > limit]
     if not fit:
+        shares = {"IQR/median": spread_of(series), "waiting for a processor": lost_of(series)}
+        found = [f"{name} {share * 100:.0f} %" for name, share in shares.items() if share > NOT_FIT]
         if (times := apart(series)) > APART:
             found.append(f"launches {times:.2g} times apart")
         return [f"environment not fit ({', '.join(found or ['in too many launches'])})"]
-    flags = [f"fluctuating ({', '.join(found)})"] if found else []
+    share = spread_of(counted)
+    flags = [f"fluctuating (IQR/median {share * 100:.0f} %)"] if share > FLUCTUATING else []
     if left_out := len(series.launches) - len(counted.launches):
         flags.append(f"not counted: {_of(left_out, len(series.launches))}, the machine was not quiet")
     return flags

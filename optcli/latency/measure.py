@@ -51,8 +51,8 @@ def measure(
     processes of a group may hold; default: 70 % of what is free. No candidate's fault is raised.
 
     Comparisons that the machine was not fit for are measured again: up to three further launches, as
-    long as these have not taken the time of the planned ones. In gate mode nothing is: its own rule
-    decides how many pairs it takes.
+    long as these keep within six times `max_seconds`. In gate mode nothing is: its own rule decides how
+    many pairs it takes.
     """
     budget = budget_bytes if budget_bytes is not None else int(memory.available_bytes() * _MEMORY_SHARE)
     together = groups(candidates, baseline, budget)
@@ -70,13 +70,17 @@ def measure(
     return session.measured(together)
 
 
-def _measure_again(session: Session, together: Sequence[Sequence[Candidate]], planned_s: float) -> None:
-    """Further launches of the comparisons without a ratio, after a pause that grows."""
-    began = time.monotonic()
+def _measure_again(session: Session, together: Sequence[Sequence[Candidate]], launch_s: float) -> None:
+    """Further launches of the comparisons without a ratio, after a pause that grows.
+
+    `launch_s` is what a launch of all has taken so far.
+    """
+    end = time.monotonic() + _AGAIN * session.settings.max_seconds
     for attempt, pause in enumerate(_PAUSES):
         pause_s = pause * session.settings.max_seconds
         found = undecided(session.so_far(together))
-        if not found or time.monotonic() - began > planned_s:
+        late = attempt > 0 and time.monotonic() + pause_s + launch_s > end
+        if not found or late:
             return
         names = list(dict.fromkeys(name for one in found.values() for name in one.names))
         session.observer.progress(

@@ -128,6 +128,7 @@ def _report(
         recipe=RecipeSummary(name=recipe.name, path=str(recipe.path), digest=recipe.digest),
         environment={
             **environment.describe(sorted(packages)),
+            "machine": environment.machine(),
             "confinement": str(confinement.available()),
         },
         baseline=to_do.baseline,

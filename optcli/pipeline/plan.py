@@ -123,7 +123,8 @@ def plan(
         for role, settings in recipe.data.items()
     }
     role_keys: dict[str, str] = {role: key_of(of) for role, of in roles.items()}
-    context = _Context(recipe, threads, role_keys, digests)
+    inputs = [spec.model_dump(mode="json") for spec in recipe.inputs]
+    context = _Context(recipe, threads, role_keys, digests, inputs)
     try:
         first = context.source_step(source)
     except OSError as error:
@@ -139,10 +140,9 @@ def plan(
         variant = recipe.variants[name]
         steps = [first]
         for use in variant.passes:
-            steps.append(context.pass_step(steps[-1], traits_of(use, traits, digests)))
+            steps.append(context.pass_step(steps[-1], context.traits_of(use, traits)))
         planned = _planned(name, tuple(steps), variant.runner, variant.required)
         variants.append(context.with_checks(planned) if planned.missing else planned)
-    inputs = [spec.model_dump(mode="json") for spec in recipe.inputs]
     metric = recipe.accuracy.metric if recipe.accuracy else None
     if metric is not None and metric.startswith("python:"):
         metric = None  # a function of the user's may do without labels
@@ -178,14 +178,6 @@ def source_of(recipe: Recipe) -> Source:
     )
 
 
-def traits_of(use: PassUse, traits: Mapping[str, Traits], digests: FileDigests) -> Traits:
-    """The traits of a pass in a variant: known at once for optcli's own, from a worker for others."""
-    if use.configured is None:
-        return traits[use.place]
-    files = _with_shared(_PACKAGE / "passes" / f"{use.name}.py")
-    return Traits.of(use.configured, use.name, digests.of_files(_PACKAGE, files))
-
-
 def _planned(
     name: str, steps: tuple[Step, ...], use: RunnerUse | None, required: bool
 ) -> PlannedVariant:
@@ -206,12 +198,24 @@ def _planned(
 
 @dataclass(frozen=True)
 class _Context:
-    """What all keys of one recipe have in common."""
+    """What all keys of one recipe have in common. `known` holds digests of code that were looked up."""
 
     recipe: Recipe
     threads: int
     data: dict[str, str]
     digests: FileDigests
+    inputs: list[dict[str, Any]]
+    known: dict[tuple[str, ...], Any] = field(default_factory=dict)
+
+    def traits_of(self, use: PassUse, traits: Mapping[str, Traits]) -> Traits:
+        """The traits of a pass: known at once for optcli's own, from a worker for others."""
+        if use.configured is None:
+            return traits[use.place]
+        name = ("pass", use.name)
+        if name not in self.known:
+            files = _with_shared(_PACKAGE / "passes" / f"{use.name}.py")
+            self.known[name] = self.digests.of_files(_PACKAGE, files)
+        return Traits.of(use.configured, use.name, self.known[name])
 
     def source_step(self, source: Source) -> Step:
         kind = self.recipe.model.source.partition(":")[0]
@@ -219,7 +223,7 @@ class _Context:
             "step": "source",
             "kind": kind,
             "model": source.ingredients(self.digests),
-            "inputs": self._inputs(),
+            "inputs": self.inputs,
             "code": self._code(f"sources/{kind}.py", source.format),
             "versions": environment.versions(source.needs.packages),
         }
@@ -231,7 +235,7 @@ class _Context:
             "step": traits.name,
             "options": traits.options,
             "parent": parent.key,
-            "inputs": self._inputs(),
+            "inputs": self.inputs,
             "seed": self.recipe.seed,
             "data": {role: self.data[role] for role in traits.uses},
             "code": {
@@ -262,16 +266,19 @@ class _Context:
         check = Step(name, key_of(ingredients), parent.format, ingredients, needs, parent, traits, True)
         return replace(variant, possible=(*variant.steps[:number], check))
 
-    def _inputs(self) -> list[dict[str, Any]]:
-        return [spec.model_dump(mode="json") for spec in self.recipe.inputs]
-
     def _code(self, file: str, *used: Format) -> dict[str, str]:
         """Digests of optcli's own files that write or check the artifact, by their names."""
-        files = _with_shared(_PACKAGE / file)
-        for one in used:
-            files.extend(sorted((_PACKAGE / "formats").glob(f"{one.value}_*.py")))
-            files.append(_PACKAGE / "formats" / f"{one.value}.py")
-        return {path.relative_to(_PACKAGE).as_posix(): self.digests.of(path) for path in files}
+        name = (file, *used)
+        if name not in self.known:
+            files = _with_shared(_PACKAGE / file)
+            for one in used:
+                files.extend(sorted((_PACKAGE / "formats").glob(f"{one.value}_*.py")))
+                files.append(_PACKAGE / "formats" / f"{one.value}.py")
+            self.known[name] = {
+                path.relative_to(_PACKAGE).as_posix(): self.digests.of(path) for path in files
+            }
+        found: dict[str, str] = self.known[name]
+        return found
 
 
 def _with_shared(file: Path) -> list[Path]:

@@ -75,6 +75,7 @@ def verify(
             for one, names in zip(opened, chosen, strict=True)
             for subject in _subjects(one, names, read)
         }
+        _require_sizes(opened[0], read.inputs)  # of another file it costs its row
         baseline = next(iter(subjects))
         samples = {"step": "samples", **_ingredients(read, kept)}
         around = Circumstances(
@@ -152,6 +153,22 @@ def _feeds(opened: Opened, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ..
         return opened.inputs
     pairs = zip(opened.inputs, inputs, strict=True)
     return tuple(theirs.model_copy(update={"name": ours.name}) for theirs, ours in pairs)
+
+
+def _require_sizes(opened: Opened, inputs: Sequence[TensorSpec]) -> None:
+    """The recipe's samples have the sizes that a file takes. Raises `InputError`."""
+    for theirs, ours in zip(_feeds(opened, inputs) or (), inputs, strict=False):
+        if len(inputs) > 1 and theirs.name != ours.name:  # which is which is not known
+            continue
+        sizes = list(zip(theirs.shape[1:], ours.concrete(1)[1:], strict=False))
+        wrong = any(isinstance(wanted, int) and wanted != given for wanted, given in sizes)
+        if wrong or len(theirs.shape) != len(ours.shape):
+            raise InputError(
+                f"it takes {theirs.name} of {' x '.join(map(str, theirs.shape[1:]))},"
+                f" the recipe has {ours.name} of {' x '.join(map(str, ours.shape[1:]))}",
+                place=str(opened.path),
+                hint="name the recipe that the model belongs to, or a model of this recipe",
+            )
 
 
 def _report(

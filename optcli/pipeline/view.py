@@ -76,7 +76,7 @@ def write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            fresh.write_text(text)
+            fresh.write_text(text, encoding="utf-8")
             fresh.replace(path)
         finally:
             fresh.unlink(missing_ok=True)

@@ -79,13 +79,13 @@ def _missing(report: Report) -> Iterator[str]:
 
 
 _KINDS = {
-    "noisy": "noisy (other work interrupted some rounds)",
-    "fluctuating": "fluctuating (the middle half of the calls spreads over 10 % of the median, or so "
-    "much of the time was spent waiting for a processor)",
+    "noisy": "noisy (other work took over 8 % of the time)",
+    "fluctuating": "fluctuating (the middle half of the calls spreads over 10 % of the median)",
     "environment not fit": "environment not fit (over 25 %)",
     "time cap": "time cap (fewer rounds than planned)",
     "unsteady": "unsteady (calls were still getting faster or slower after warming up)",
     "fewer launches": "fewer launches than planned",
+    "not counted": "launches not counted (the machine was not quiet in them)",
     "restless": "restless (it computed while others were timed)",
 }
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from optcli.errors import first_line
 from optcli.results.layers import Layers
 from optcli.results.outcomes import (
     Accuracy,
@@ -21,6 +22,7 @@ from optcli.results.outcomes import (
     Result,
     Verdict,
 )
+from optcli.results.reading import record_of
 from optcli.results.repair import Repair
 
 __all__ = [
@@ -308,16 +310,22 @@ class Report(Result):
         from optcli.errors import UsageError
 
         try:
-            report = Report.model_validate_json(path.read_bytes())
+            report = Report.model_validate(record_of(path))
         except FileNotFoundError as error:
             raise UsageError(
                 "there is no report here yet",
                 place=str(path),
                 hint="run `optcli build RECIPE` first",
             ) from error
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise UsageError(
-                f"this is not a readable report: {str(error).splitlines()[0]}",
+                f"the report cannot be read: {error.strerror}",
+                place=str(path),
+                hint="look at its permissions, or name another report",
+            ) from error
+        except ValueError as error:
+            raise UsageError(
+                f"this is not a readable report: {_first_wrong(error)}",
                 place=str(path),
                 hint="run `optcli build RECIPE` to write it again",
             ) from error
@@ -328,3 +336,12 @@ class Report(Result):
                 hint="use the optcli that wrote it, or build again",
             )
         return report
+
+
+def _first_wrong(error: Exception) -> str:
+    """What is wrong first, and where: what pydantic says spans lines and quotes whole values."""
+    if not isinstance(error, ValidationError):
+        return first_line(error)[:300]
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place[:200]}: {first['msg'][:200]}"

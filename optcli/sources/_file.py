@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,8 @@ def problems(
     missing = absent(file, suffixes)
     if missing is not None:
         found.append(("source", *missing))
+    elif not os.access(file, os.R_OK):
+        found.append(("source", f"{shown(file)} cannot be read", "look at its permissions"))
     elif file.stat().st_size == 0:
         found.append(("source", f"{shown(file)} is empty", "copy or export the file again"))
     if source.weights is not None:

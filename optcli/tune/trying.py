@@ -28,6 +28,7 @@ from optcli.results.repair import Trial
 from optcli.settings import LatencySettings
 from optcli.store import Store
 
+_LOOKING = 3
 _CONFIRMING = 5
 
 
@@ -176,7 +177,7 @@ class Trying:
             trial = trial.model_copy(update={"float_operators": fewer})
         if not trial.inside and start is not None:
             return trial
-        looked = self._measured(trial, made, name, built, launches=1)
+        looked = self._measured(trial, made, name, built, launches=_LOOKING)
         if start is None or not looked.pays:
             return looked
         # Of many trials one looks faster by chance: it must be so again, over fresh processes.
@@ -187,7 +188,7 @@ class Trying:
     ) -> Trial:
         size = self.recipe.latency.batch_sizes[0]
         asked = {"mode": "quick", "batch_sizes": (size,), "launches": launches}
-        asked |= {"threads": made.plan.threads, "max_seconds": 10.0 * launches}
+        asked |= {"threads": made.plan.threads, "max_seconds": 5.0 * launches}
         settings = LatencySettings.model_validate(asked)
         pair = [
             _candidate(made, self._parent, self._artifact(made, self._parent)),

@@ -63,11 +63,8 @@ def test_a_folder_is_a_report(place, optcli):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (
-            "version: 1\n",
-            "nameless.yaml:1:1: name: found nothing, wanted a name that can be a folder's",
-        ),
-        ("name: ../up\n", "nameless.yaml:1:7: name: found '../up', wanted a name"),
+        ("version: 1\n", "nameless.yaml:1:1: name: found nothing: wanted a name"),
+        ("name: ../up\n", "nameless.yaml:1:7: name: found '../up': wanted a name that can be a folder"),
         ("name: [\n", "nameless.yaml:"),
     ],
 )
@@ -152,3 +149,10 @@ def test_other_machines_are_refused_unless_forced(reports, optcli, form):
     assert forced.code == 0
     assert "another CPU" in forced.out or form == "csv"
     assert form != "csv" or "False" in forced.out
+
+
+def test_a_file_that_cannot_be_written_is_named(place, optcli):
+    for verb in (("compare", "--output"), ("verify-accuracy", "--junit")):
+        said = optcli(*verb, place.folder / "gone" / "x.html")
+        assert said.code == 2
+        assert "gone/x.html: cannot be written: No such file or directory" in said.err

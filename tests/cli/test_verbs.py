@@ -321,3 +321,35 @@ def test_a_runtime_that_crashes_while_measured_is_named_with_its_log(place, optc
     log = report["variants"]["plain"]["log"]
     assert log in said.out
     assert "last words of the runtime" in Path(log).read_text()
+
+
+def test_a_model_in_the_place_of_a_recipe(place, optcli):
+    for verb in (("build",), ("gate", "--baseline", "x"), ("cache", "why")):
+        said = optcli(*verb, "model.onnx")
+        assert said.code == 2
+        assert "model.onnx: this is a model file, wanted a recipe" in said.err
+        assert "optcli init model.onnx" in said.err
+
+
+def test_a_file_that_is_not_there_is_looked_for_beside(place, optcli):
+    said = optcli("inspect", "modle.onnx")
+    assert (said.code, "there are: model.onnx" in said.err) == (2, True)
+    said = optcli("init", "images")
+    assert (said.code, "this is a folder, wanted a model" in said.err) == (2, True)
+
+
+def test_a_model_without_permission_to_read_it(place, optcli, monkeypatch):
+    import os
+
+    known = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: "model" not in str(path) and known(path, mode))
+    for verb in ("inspect", "init"):
+        said = optcli(verb, "model.onnx")
+        assert said.code == 2
+        assert "cannot be read\n  hint: look at its permissions" in said.err
+
+
+def test_a_report_that_is_a_folder_is_said(place, optcli):
+    (place.folder / "x.json").mkdir()
+    said = optcli("compare", "x.json")
+    assert (said.code, "the report cannot be read: Is a directory" in said.err) == (2, True)

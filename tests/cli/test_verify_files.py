@@ -255,3 +255,12 @@ def test_a_torchscript_file_that_is_quantized_already(files, optcli):
     assert found["accuracy"]["regressed"] is not None
     layers = optcli(*line, "--trust", "--layers", "int8.pt")
     assert "torchscript keeps no layers that could be looked into" in layers.out
+
+
+def test_a_file_of_another_size_than_the_recipes_is_said_before_it_is_run(files, optcli):
+    from tiny_project import write_model
+
+    write_model(files / "large.onnx", size=6)
+    said = optcli("verify-accuracy", files / "large.onnx", "--recipe", "recipe.yaml")
+    assert said.code == 2
+    assert "it takes image of 3 x 6 x 6, the recipe has image of 3 x 4 x 4" in said.err

@@ -7,13 +7,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from hostile_archives import members, pickled, with_program, written
 
 from optcli.errors import InputError, TrustError
 from optcli.formats import exported as exported_format
 from optcli.formats import exported_program
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 CONFIG = "data/weights/model_weights_config.json"

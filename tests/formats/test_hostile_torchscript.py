@@ -1,13 +1,13 @@
 """No TorchScript file touches another file, whatever its code is called and however it is written."""
 
 import pytest
+import torch
 from hostile_archives import members, written
 
 from optcli.errors import OptcliError, TrustError
 from optcli.formats import torchscript as torchscript_format
 from optcli.formats.torchscript_archive import scan_code
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 

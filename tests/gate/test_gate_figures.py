@@ -130,3 +130,12 @@ def test_recorded_figures_need_the_same_machine(name, other):
     assert recorded._other_machine(here, {**here, "system": "another kernel"}) is None
     why = recorded._other_machine({**here, name: other}, here)
     assert f"recorded on another machine: {name}" in why
+
+
+def test_processors_of_one_name_are_told_apart():
+    here = {"cpu": {"model": "AMD EPYC"}, "machine": {"processor": {"model": "1"}, "kernel": "6.1"}}
+    other = {"cpu": {"model": "AMD EPYC"}, "machine": {"processor": {"model": "17"}, "kernel": "6.1"}}
+    assert "its processor differs" in recorded._other_machine(other, here)
+    assert (
+        recorded._other_machine({**here, "machine": {**here["machine"], "kernel": "6.2"}}, here) is None
+    )

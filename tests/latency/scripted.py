@@ -11,7 +11,8 @@ class ScriptedChild:
 
     Its rounds take `busy` times as long as the warm-up promised. `fails` is the command at which it
     dies: "ready", "open", "warm", "round" or "memory"; `fails_at` at which batch size, `fails_in` in
-    which launch. `launch_jitter` is the standard deviation of what its launches differ by.
+    which launch. `launch_jitter` is the standard deviation of what its launches differ by, `slowed` how
+    many times as slow each of its first launches is.
     """
 
     turns: ClassVar = []  # (name, command, batch size) of all children, in order
@@ -27,6 +28,7 @@ class ScriptedChild:
         fails_in=0,
         jitter=0.0,
         launch_jitter=0.0,
+        slowed=(),
         busy=1,
         threads=2,
         flags=(),
@@ -44,6 +46,8 @@ class ScriptedChild:
         self.noise, self.device_ns = noise or {}, device_ns
         self.rng = np.random.default_rng(zlib.crc32(f"{name} {self.launch}".encode()))
         self.call_ns = call_ns * (1 + launch_jitter * self.rng.normal())
+        if self.launch < len(slowed):
+            self.call_ns *= slowed[self.launch]
         self.killed = False
         self.pending = None
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from optcli import environment
+from optcli.latency import fitness
 from optcli.pipeline import latency
 
 VARIANTS = """\
@@ -39,3 +41,27 @@ def test_every_two_variants_have_a_ratio_also_from_the_store(project, found):
     assert measured.ratio("again", "plain", 1) == measured.rows["again"][0].speedup
     assert measured.ratio("again", "plain", 4) is None
     assert measured.ratio("again", "nobody", 1) is None
+
+
+def test_what_the_machine_was_not_fit_for_is_not_kept(project, found, monkeypatch):
+    project.recipe(VARIANTS)
+    with monkeypatch.context() as busy:
+        busy.setattr(fitness, "NOT_FIT", -1.0)
+        report = project.build()
+    assert not any(row.fit for variant in report.variants.values() for row in variant.latency)
+    assert report.variants["copied"].latency[0].speedup is None
+    assert found[0].ratios == {}
+    assert found[0].over_parent == {}
+    project.build()
+    assert project.measured, "a build on a quiet machine measures again"
+    project.build()
+    assert not project.measured
+
+
+def test_another_machine_of_the_same_processor_measures_for_itself(project, monkeypatch):
+    project.recipe(VARIANTS)
+    project.build()
+    other = {**environment.machine(), "identity": "another"}
+    monkeypatch.setattr(environment, "machine", lambda: other)
+    project.build()
+    assert project.measured

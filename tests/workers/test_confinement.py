@@ -1,21 +1,16 @@
 """Confined workers read, write below their folders, and reach nothing else."""
 
-import os
 import socket
 from pathlib import Path
 
 import pytest
+from needs import compiler
 
 from optcli.errors import StepError
 from optcli.workers import ForkServer, confinement, run
 
-WALLS = confinement.available()
-needs_landlock = pytest.mark.skipif(
-    not WALLS.files, reason="this kernel has no Landlock (Linux 6.2 and later, switched on)"
-)
-needs_seccomp = pytest.mark.skipif(
-    not WALLS.network, reason="this system has no seccomp filters, or not for this kind of machine"
-)
+needs_landlock = pytest.mark.needs("landlock")
+needs_seccomp = pytest.mark.needs("seccomp filters")
 
 
 def tried(action, target, confined):
@@ -106,19 +101,17 @@ def test_walls_say_what_they_are():
     assert str(confinement.Walls(files=False, network=False)) == "none"
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of calls are checked on x86-64")
+@pytest.mark.needs("x86-64")
+@pytest.mark.needs("c compiler")
 def test_the_numbers_of_calls_are_the_systems(tmp_path):
     """Against the kernel's own table, where its headers are installed."""
     import re
-    import shutil
     import subprocess
 
-    if shutil.which("gcc") is None:
-        pytest.skip("no C compiler here to ask")
     source = "#include <sys/syscall.h>\n" + "\n".join(
         f"{name} SYS_{name}" for name in confinement._FORBIDDEN
     )
-    said = subprocess.run(["gcc", "-E", "-P", "-"], input=source, capture_output=True, text=True)
+    said = subprocess.run([compiler(), "-E", "-P", "-"], input=source, capture_output=True, text=True)
     found = dict(re.findall(r"^(\w+) (\d+)$", said.stdout, re.MULTILINE))
     assert len(found) > 30
     for name, number in found.items():

@@ -206,7 +206,8 @@ def _judged(
                 continue
             named = verdict.model_copy(update={"name": f"{verdict.name}{against}{whose}"})
             found.append(_comparison(named, result, is_outputs=is_outputs))
-        if settings is not None and result.drop is None and not whose:
+        told = any(verdict.name == "accuracy" for verdict in accuracy.verdicts(result, settings))
+        if settings is not None and not told and not whose:
             why = "the evaluation data have no labels that the metric reads"
             found.append(comparisons.cannot_tell("accuracy", why))
     _, settings = bars[0]

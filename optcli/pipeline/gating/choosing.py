@@ -63,18 +63,20 @@ def _add(reasons: dict[str, list[Choice]], names: Sequence[str], reason: Choice)
 
 
 def suggested_by(report: Report) -> tuple[str, ...]:
-    """What a build recommends; without a recommendation its baseline and all that could be it.
+    """What a build recommends at any batch size; its baseline where at one it recommends nothing.
 
-    Where the machine was not fit to tell, or a speed-up is not known, any of these may be served.
+    Where the machine was not fit to tell, or a speed-up is not known, all that may be served counts.
     """
-    if report.recommended is not None:
-        return (report.recommended,)
-    unknown = [
-        name
-        for name, variant in report.variants.items()
-        if name != report.baseline and variant.artifact is not None and not _is_told(variant)
-    ]
-    return (report.baseline, *unknown)
+    sizes = report.recommendations.values()
+    found = [report.recommended, *(each.variant for each in sizes)]
+    names = [report.baseline if name is None else name for name in found]
+    if report.recommended is None or any(each.withheld for each in sizes):
+        names += [
+            name
+            for name, variant in report.variants.items()
+            if name != report.baseline and variant.artifact is not None and not _is_told(variant)
+        ]
+    return tuple(dict.fromkeys(names))
 
 
 def _is_told(variant: VariantReport) -> bool:

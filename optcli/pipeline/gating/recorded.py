@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from optcli.pipeline.gating.variant import Gating
 
 # Of what an environment says of a machine; another kernel or library is the runtime's matter.
-_MACHINE = ("cpu", "cores", "gpu", "gpu_models", "machine")
+_MACHINE = ("cpu", "cores", "gpu", "gpu_models")
+# Of `environment.machine()`: what a restart does not change. Processors of one name may differ in it.
+_HARDWARE = ("processor", "instructions", "online", "cpu_quota", "memory_gib", "hypervisor")
 _MARK = "against figures recorded elsewhere or earlier, not measured side by side"
 
 
@@ -31,7 +33,7 @@ def compare(gating: Gating, side: Side) -> tuple[list[Comparison], list[str]]:
     if then is None or not then.latency:
         why = "the baseline has no recorded latency of this variant"
         return [comparisons.cannot_tell("p50", why)], []
-    elsewhere = _other_machine(gating.before.environment, environment.describe(side.packages))
+    elsewhere = _other_machine(gating.before.environment, _here(side))
     if elsewhere is not None:
         return [comparisons.cannot_tell("p50", elsewhere)], []
     rows = alone(gating, side)
@@ -104,12 +106,20 @@ def _why_not(old: Latency | None, row: Latency) -> str | None:
     return None
 
 
+def _here(side: Side) -> dict[str, Any]:
+    return {**environment.describe(side.packages), "machine": environment.machine()}
+
+
 def _other_machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """What tells that the figures were recorded on another machine; None: nothing does."""
     for name in _MACHINE:
         if then.get(name) != now.get(name):
             was, here = (_told(each.get(name)) for each in (then, now))
             return f"recorded on another machine: {name} {was}, here {here}"
+    known, found = then.get("machine", {}), now.get("machine", {})
+    for name in _HARDWARE:
+        if name in known and known[name] != found.get(name):
+            return f"recorded on another machine: its {name} differs"
     return None
 
 
