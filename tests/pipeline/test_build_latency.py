@@ -51,7 +51,6 @@ def test_what_the_machine_was_not_fit_for_is_not_kept(project, found, monkeypatc
     assert not any(row.fit for variant in report.variants.values() for row in variant.latency)
     assert report.variants["copied"].latency[0].speedup is None
     assert found[0].ratios == {}
-    assert found[0].over_parent == {}
     project.build()
     assert project.measured, "a build on a quiet machine measures again"
     project.build()
