@@ -1,4 +1,4 @@
-"""What a hostile or careless person may write into a recipe: refused with its place, soon and shortly."""
+"""What hostile or careless people write into a recipe: refused with its place, at once and briefly."""
 
 from __future__ import annotations
 
