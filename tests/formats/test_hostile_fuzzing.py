@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 from hostile_archives import members, pickled, written
 
 from optcli.errors import OptcliError
@@ -16,7 +17,6 @@ from optcli.formats import exported as exported_format
 from optcli.formats import torchscript as torchscript_format
 from optcli.workers import run
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 ROUNDS = int(os.environ.get("OPTCLI_FUZZ_ROUNDS", "150"))
 OPENERS = {"exported": exported_format, "torchscript": torchscript_format}

@@ -1,10 +1,10 @@
 """Networks whose attributes have the names of PyTorch's own methods."""
 
 import pytest
+import torch
 
 from optcli.formats import torch_modules
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
 
