@@ -59,7 +59,7 @@ class FileDigests:
         self._changed = False
         if memory is not None:
             with suppress(OSError, ValueError, TypeError, AttributeError):
-                known = json.loads(memory.read_bytes()).items()
+                known = regular_files.json_of(memory, regular_files.MOST_JSON_BYTES).items()
                 self._known = {place: (list(mark), str(digest)) for place, (mark, digest) in known}
 
     def of(self, path: Path) -> str:

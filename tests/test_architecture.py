@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "accuracy": {"runners", "data", "formats"},
     "roofline": set(),
     "profiling": {"runners", "data", "formats", "latency", "accuracy"},
-    "baselines": {"store"},
+    "baselines": {"store", "formats", "runners"},
     "gate": {"latency", "accuracy", "store"},
     "serving": set(),
     "report": set(),

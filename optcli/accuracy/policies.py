@@ -160,8 +160,13 @@ def samples_needed(accuracy: Accuracy, margin: float, drop: float | None = None)
 
 
 def too_few(accuracy: Accuracy, settings: AccuracySettings) -> str | None:
-    """A warning where the set is too small for its margin even if nothing is lost; None: it is not."""
-    if accuracy.drop is None or accuracy.metric is None:
+    """A warning where the set is too small for its margin even if nothing is lost; None: it is not.
+
+    It is large enough where it has told already.
+    """
+    if accuracy.drop is None or accuracy.metric is None or accuracy.baseline_doubts:
+        return None
+    if non_inferiority(accuracy, settings).outcome != "inconclusive":
         return None
     margin = margin_of(accuracy, settings)
     needed = samples_needed(accuracy, margin, drop=0.0) if margin > 0 else None

@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from optcli.baselines.pack import SCHEMA, Baseline, Kept, load, save
+from optcli.baselines.manifest import SCHEMA
+from optcli.baselines.pack import Baseline, Kept, load, save
 from optcli.baselines.places import fetch, names, place_of
 from optcli.baselines.revisions import CheckedOut, checked_out, commit_of
 

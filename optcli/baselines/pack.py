@@ -5,56 +5,41 @@
     artifacts/<variant>/...    the files of each artifact
 
 A pack is data, and some artifacts are code (AOTInductor packages, a network's own Python files). So a
-pack that this store did not write is loaded only where the person says that they trust it.
+pack that this store did not write is loaded only where the person says that they trust it. What an
+artifact is stands in its files, not in what the pack says of them; nothing in it names a program, and
+it takes no more of the disk than it has itself.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
-import json
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
-
-from optcli.artifact import Artifact, Format
+from optcli import regular_files
+from optcli.artifact import CODE, Artifact
+from optcli.baselines import manifest as manifests
+from optcli.baselines.manifest import SCHEMA, Manifest, Packed
 from optcli.digest import files_below, of_bytes, of_file
-from optcli.errors import InputError, TrustError
+from optcli.errors import InputError, OptcliError, StoreError, TrustError
+from optcli.formats.recognition import recognized
 from optcli.results import Report
 from optcli.settings import TensorSpec
 from optcli.store import Store, disk
 
-SCHEMA = 1
 KIND = "baseline"
 _WRITTEN = "baseline-written"
 _MANIFEST, _REPORT, _ARTIFACTS = "manifest.json", "report.json", "artifacts"
 _LARGEST_MANIFEST_BYTES = 64 * 1024**2
-# Formats whose files are, or may hold, code that runs when they are opened.
-_CODE = frozenset({Format.TORCH, Format.AOTI, Format.TENSORRT, Format.TENSORRT_RTX})
-
-
-class _Packed(BaseModel):
-    """A variant in the manifest; `files` are digests by path below the artifact."""
-
-    artifact: dict[str, Any]
-    runner: str
-    options: dict[str, Any]
-    made_by: tuple[dict[str, Any], ...]
-    files: dict[str, str]
-
-
-class _Manifest(BaseModel):
-    schema_version: int = Field(SCHEMA, alias="schema")
-    recipe: str
-    inputs: tuple[TensorSpec, ...]
-    environment: dict[str, Any]
-    report: str
-    variants: dict[str, _Packed]
+# What stays free on the disk beside an unpacked pack.
+_SPARE_BYTES = 256 * 1024**2
+_PIECE_BYTES = 1024**2
 
 
 @dataclass(frozen=True)
@@ -108,17 +93,15 @@ def save(
             inside = file.relative_to(kept.artifact.path).as_posix()
             members[f"{_ARTIFACTS}/{name}/{inside}"] = file
             files[inside] = of_file(file)
-        record = kept.artifact.to_record()
-        del record["path"]
-        packed[name] = _Packed(
-            artifact=record,
+        packed[name] = Packed(
+            artifact=manifests.described(kept.artifact),
             runner=kept.runner,
             options=kept.options,
             made_by=kept.made_by,
             files=files,
         )
     text = report.to_json().encode()
-    manifest = _Manifest(
+    manifest = Manifest(
         schema=SCHEMA,
         recipe=report.recipe.name,
         inputs=tuple(inputs),
@@ -152,6 +135,7 @@ def load(path: Path, origin: str, store: Store, *, trust: bool = False) -> Basel
     it holds code and neither this store wrote it nor `trust` says so.
     """
     try:
+        size = regular_files.check(path).st_size
         key = of_file(path)
     except OSError as error:
         raise InputError(
@@ -159,26 +143,33 @@ def load(path: Path, origin: str, store: Store, *, trust: bool = False) -> Basel
             place=str(path),
             hint="`optcli baseline ls` lists those that are here",
         ) from error
+    own = store.get(_WRITTEN, key) is not None
     with _opened(path) as archive:
         manifest = _manifest(archive, path)
-        _require_trust(manifest, path, store, key, trust)
+        if not own and not trust:
+            said = {name: one.artifact.format in CODE for name, one in manifest.variants.items()}
+            _require_trust([name for name in said if said[name]], path)
         known = store.get(KIND, key)
         if known is None:
             with store.lock(KIND, key), store.work(KIND, key) as work:
+                _require_room(work, size)
                 _unpack(archive, manifest, work, path)
+                _check_formats(manifest, work, path)
                 known = store.put(KIND, key, work, {}, {"pack": key})
     try:
-        return _baseline(manifest, known.path, origin)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"its manifest cannot be read ({error})") from error
+        return _baseline(manifest, known.path, origin, own=own, foreign=not (own or trust))
+    except (OptcliError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _damaged(path, f"its report cannot be read ({str(error)[:200]})") from error
 
 
-def _baseline(manifest: _Manifest, root: Path, origin: str) -> Baseline:
+def _baseline(manifest: Manifest, root: Path, origin: str, *, own: bool, foreign: bool) -> Baseline:
     variants = {
         name: Kept(
-            Artifact.from_record({**one.artifact, "path": str(root / _ARTIFACTS / name)}),
+            _artifact(
+                one, root / _ARTIFACTS / name, foreign=foreign and one.artifact.format not in CODE
+            ),
             one.runner,
-            one.options,
+            one.options if own else one.options_from_elsewhere(),
             one.made_by,
         )
         for name, one in manifest.variants.items()
@@ -187,67 +178,116 @@ def _baseline(manifest: _Manifest, root: Path, origin: str) -> Baseline:
     return Baseline(origin, variants, manifest.inputs, manifest.environment, report)
 
 
+def _artifact(packed: Packed, path: Path, *, foreign: bool) -> Artifact:
+    about = packed.artifact
+    return Artifact(
+        about.key,
+        about.format,
+        path,
+        about.precision,
+        about.size_bytes,
+        about.digest,
+        about.facts,
+        foreign and about.format not in CODE,
+    )
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(path, "r:") as archive:
             yield archive
-    except (tarfile.TarError, EOFError, UnicodeDecodeError) as error:
+    except (tarfile.TarError, EOFError, UnicodeError, OverflowError) as error:
         raise _damaged(path, str(error) or "it ends too early") from error
 
 
-def _manifest(archive: tarfile.TarFile, path: Path) -> _Manifest:
+def _manifest(archive: tarfile.TarFile, path: Path) -> Manifest:
     """The first member, checked for its schema."""
     first = archive.next()
     if first is None or first.name != _MANIFEST or first.size > _LARGEST_MANIFEST_BYTES:
         raise _damaged(path, f"it does not begin with a {_MANIFEST}")
+    _require_plain(archive, first, path)
     stream = archive.extractfile(first)
     try:
-        found = json.loads(stream.read() if stream else b"")
-        schema = found["schema"]
-        if schema == SCHEMA:
-            return _Manifest.model_validate(found)
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, f"its {_MANIFEST} cannot be read") from error
+        found = manifests.read(stream.read() if stream else b"")
+    except ValueError as error:
+        raise _damaged(path, f"its {_MANIFEST} cannot be read ({error})") from error
+    if isinstance(found, Manifest):
+        return found
     raise InputError(
-        f"the baseline has schema {schema}, this optcli reads {SCHEMA}",
+        f"the baseline has schema {found}, this optcli reads {SCHEMA}",
         place=str(path),
         hint="use the optcli that wrote it, or save the baseline again",
     )
 
 
-def _require_trust(manifest: _Manifest, path: Path, store: Store, key: str, trust: bool) -> None:
-    code = sorted(n for n, one in manifest.variants.items() if one.artifact.get("format") in _CODE)
-    if code and not trust and store.get(_WRITTEN, key) is None:
+def _require_trust(names: Sequence[str], path: Path) -> None:
+    if names:
         raise TrustError(
-            f"code in the baseline would run here ({', '.join(code)}), and this store did not write it",
+            f"code in the baseline would run here ({', '.join(sorted(names))}), and this store did not "
+            "write it",
             place=str(path),
             hint="add --trust if you know who made it",
         )
 
 
-def _unpack(archive: tarfile.TarFile, manifest: _Manifest, out: Path, path: Path) -> None:
+def _require_room(work: Path, size: int) -> None:
+    """Raise `StoreError` where the disk has no room for as much as the pack itself holds."""
+    free = shutil.disk_usage(work).free
+    if size + _SPARE_BYTES > free:
+        raise StoreError(
+            f"the baseline needs {size / 1e6:.0f} MB, {free / 1e6:.0f} MB are free",
+            place=str(work),
+            hint="make room (`optcli cache gc`), or choose another place with --store",
+        )
+
+
+def _require_plain(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    """A member is a whole file: no hole in it is filled, no header says it in another way."""
+    headers = {*member.pax_headers, *archive.pax_headers} - {"path", "size"}
+    if not member.isreg() or member.issparse() or headers:
+        raise _damaged(path, f"it holds {member.name[:200]!r}, which is no plain file")
+
+
+def _unpack(archive: tarfile.TarFile, manifest: Manifest, out: Path, path: Path) -> None:
     """Write exactly the files that the manifest names, each with the digest it gives."""
     wanted = {_REPORT: manifest.report}
     for name, one in manifest.variants.items():
         wanted |= {f"{_ARTIFACTS}/{name}/{inside}": sha for inside, sha in one.files.items()}
     for member in archive:
-        if member.name == _MANIFEST:
+        if member.name == _MANIFEST and member.offset == 0:
             continue
         expected = wanted.pop(member.name, None)
-        if expected is None or not member.isfile() or ".." in PurePosixPath(member.name).parts:
-            raise _damaged(path, f"it holds {member.name!r}, which its manifest does not name")
-        stream = archive.extractfile(member)
-        assert stream is not None
-        target = out / member.name
-        with disk.failures(out):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                shutil.copyfileobj(stream, file)
-        if of_file(target) != expected:
+        if expected is None:
+            raise _damaged(path, f"it holds {member.name[:200]!r}, which its manifest does not name")
+        _require_plain(archive, member, path)
+        if _written(archive, member, out) != expected:
             raise _damaged(path, f"{member.name} is not as it was packed")
     if wanted:
         raise _damaged(path, f"{next(iter(wanted))} is missing")
+
+
+def _written(archive: tarfile.TarFile, member: tarfile.TarInfo, out: Path) -> str:
+    """Write a member below `out`; gives the digest of what was written."""
+    stream = archive.extractfile(member)
+    assert stream is not None
+    target, found = out / member.name, hashlib.sha256()
+    with disk.failures(out):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as file:
+            while piece := stream.read(_PIECE_BYTES):
+                file.write(piece)
+                found.update(piece)
+    return found.hexdigest()
+
+
+def _check_formats(manifest: Manifest, root: Path, path: Path) -> None:
+    """Every artifact is of the format that it says, by its files."""
+    for name, one in manifest.variants.items():
+        found, said = recognized(root / _ARTIFACTS / name), one.artifact.format
+        if found != said:
+            what = f"holds {found}" if found else "holds files of no one format"
+            raise _damaged(path, f"{name} says that it is {said}, and {what}")
 
 
 def _damaged(path: Path, what: str) -> InputError:

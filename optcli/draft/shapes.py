@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.draft.wording import spec
 from optcli.errors import InputError
-from optcli.formats import torch_build, torch_timm
+from optcli.formats import torch_build, torch_modules, torch_timm
 from optcli.formats import torchscript as torchscript_format
 from optcli.settings import TensorSpec
 
@@ -144,7 +144,7 @@ def _required(model: torch.nn.Module) -> list[str]:
 
 
 def _candidates(model: torch.nn.Module, name: str) -> list[TensorSpec]:
-    for weight in model.parameters():
+    for weight in torch_modules.parameters(model):
         if weight.ndim == 4:
             return [image((int(weight.shape[1]), size, size), name) for size in _SIZES]
         if weight.ndim == 2:

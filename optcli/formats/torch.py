@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from optcli.errors import InputError
-from optcli.formats import torch_build, torch_quantized, torch_transforms, torch_weights
+from optcli.formats import torch_build, torch_modules, torch_quantized, torch_transforms, torch_weights
 from optcli.settings import Settings, TensorSpec
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def open(folder: Path) -> torch.nn.Module:
     for record in description.transforms:
         model = torch_transforms.apply(model, record)
     torch_weights.load_into(model, torch_weights.read_own(folder))
-    return model.eval()
+    return torch_modules.evaluating(model)
 
 
 def check(folder: Path) -> None:
@@ -103,6 +103,8 @@ def precision(model: torch.nn.Module) -> str:
         torch.bfloat16: "bf16",
         torch.float64: "fp64",
     }
-    tensors: Sequence[torch.Tensor] = [*model.parameters()] or [*model.buffers()]
+    tensors: Sequence[torch.Tensor] = [*torch_modules.parameters(model)] or [
+        *torch_modules.buffers(model)
+    ]
     kinds = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     return "+".join(sorted(names.get(kind, str(kind)) for kind in kinds)) or "fp32"

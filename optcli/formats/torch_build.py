@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import user_code
 from optcli.errors import InputError, did_you_mean
-from optcli.formats import torch_timm
+from optcli.formats import torch_modules, torch_timm
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ def build(source: dict[str, Any], code: Path) -> torch.nn.Module:
                 f"the artifact comes from an unknown kind of source, {source['kind']!r}",
                 hint="it was written by a newer optcli: update, or build again",
             )
-    return model.eval()
+    return torch_modules.evaluating(model)
 
 
 def _torchvision(name: str, weights: str | None, arguments: dict[str, Any]) -> torch.nn.Module:
@@ -110,12 +110,14 @@ def _python(reference: str, folder: Path, arguments: dict[str, Any]) -> torch.nn
             f"{reference} returns what is {_what(made)}, wanted an nn.Module",
             hint="return the network itself; weights go into model.weights",
         )
-    if any(tensor.is_meta for tensor in (*made.parameters(), *made.buffers())):
+    if any(
+        tensor.is_meta for tensor in (*torch_modules.parameters(made), *torch_modules.buffers(made))
+    ):
         raise InputError(
             f"{reference} returns a network on the meta device, which holds no values",
             hint="build it on the CPU",
         )
-    return made.cpu()
+    return torch_modules.on(made, "cpu")
 
 
 def _check_arguments(made: Any, reference: str, arguments: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from optcli.formats import torch_modules
 from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
 from optcli.settings import TensorSpec
 
@@ -69,14 +70,14 @@ def traceable(model: torch.nn.Module) -> Iterator[None]:
     """
     import torch
 
-    frozen = {name for name, value in model.named_parameters() if not value.requires_grad}
-    for value in model.parameters():
+    frozen = {name for name, value in torch_modules.named_parameters(model) if not value.requires_grad}
+    for value in torch_modules.parameters(model):
         if value.is_floating_point():
             value.requires_grad_(True)
     with torch.enable_grad(), warnings.catch_warnings(), _bounded():
         warnings.simplefilter("ignore")
         yield
-    for name, value in model.named_parameters():
+    for name, value in torch_modules.named_parameters(model):
         value.requires_grad_(name not in frozen)
 
 
@@ -109,5 +110,5 @@ def _channels(module: Any) -> int:
 
     if not isinstance(module, torch.nn.Module):
         return _MOST_AT_ONCE
-    sizes = [size for value in module.parameters() for size in value.shape]
+    sizes = [size for value in torch_modules.parameters(module) for size in value.shape]
     return max(*sizes, getattr(module, "in_channels", 0)) if sizes else _MOST_AT_ONCE

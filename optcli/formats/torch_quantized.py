@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from optcli.errors import MissingError, first_line
+from optcli.formats import torch_modules
 
 if TYPE_CHECKING:
     import torch
@@ -50,12 +51,12 @@ def linear_layers(model: torch.nn.Module, engine: Engine) -> list[str]:
 
     fused = [
         name
-        for name, module in model.named_modules()
+        for name, module in torch_modules.named_modules(model)
         if engine == "eager" and isinstance(module, torch.nn.TransformerEncoderLayer)
     ]
     return [
         name
-        for name, module in model.named_modules()
+        for name, module in torch_modules.named_modules(model)
         if type(module) is torch.nn.Linear and not any(name.startswith(f"{each}.") for each in fused)
     ]
 
@@ -70,7 +71,7 @@ def precision(model: torch.nn.Module) -> str | None:
 
 
 def _kinds(model: torch.nn.Module) -> Iterator[str]:
-    for module in model.modules():
+    for module in torch_modules.modules(model):
         if type(module).__module__.startswith("torch.ao.nn.quantized.dynamic"):
             yield "int8-dynamic"
         # An exported program: its graph says what it quantizes, and when.
@@ -79,7 +80,7 @@ def _kinds(model: torch.nn.Module) -> Iterator[str]:
                 yield "int8"
             if "quantized_decomposed.choose_qparams" in str(node.target):
                 yield "int8-dynamic"
-    for value in model.parameters():
+    for value in torch_modules.parameters(model):
         if type(value).__name__ == "Int8Tensor":
             activations = getattr(value, "act_quant_kwargs", None)
             yield "int8-weights" if activations is None else "int8-dynamic"

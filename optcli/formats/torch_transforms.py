@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError
-from optcli.formats import torch_compiled, torch_pruning, torch_quantized
+from optcli.formats import torch_compiled, torch_modules, torch_pruning, torch_quantized
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ def _channels_last(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.M
     import torch
 
     converted: torch.nn.Module = model.to(memory_format=torch.channels_last)
-    for module in converted.modules():
+    for module in torch_modules.modules(converted):
         # With one channel both layouts are the same numbers: Inductor takes the output for the other
         # one than the convolution makes, and reads it in the wrong order.
         if isinstance(module, torch.nn.Conv2d) and module.in_channels == 1:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError, TrustError, first_line
+from optcli.formats import torch_modules
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,7 @@ def write(model: torch.nn.Module, folder: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    state = model.state_dict()
+    state = torch_modules.state(model)
     plain = all(type(value) in (torch.Tensor, torch.nn.Parameter) for value in state.values())
     if not plain or any(
         value.layout != torch.strided or value.is_quantized for value in state.values()
@@ -184,7 +185,7 @@ def load_into(model: torch.nn.Module, state: State, place: str = "", classes: st
 
     `classes` is the argument that sets the number of classes, for the hint.
     """
-    wanted = model.state_dict()
+    wanted = torch_modules.state(model)
     # Modules keep a version in a state dict, by which they read older ones; safetensors have none.
     known: Any = OrderedDict(state)
     known._metadata = getattr(state, "_metadata", None) or wanted._metadata

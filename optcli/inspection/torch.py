@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli.formats import torch as torch_format
+from optcli.formats import torch_modules
 from optcli.formats.torch_calls import arguments, flatten_outputs
 from optcli.inspection import _torch_calls as calls
 from optcli.settings import TensorSpec
@@ -25,6 +26,8 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         "inputs": [{"name": s.name, "dtype": s.dtype, "shape": s.shape} for s in inputs],
         "outputs": calls.tensors(flatten_outputs(result), inputs, feed),
         "operators_are": "calls of PyTorch's operators",
-        **calls.parameters(dict(model.named_parameters()) or dict(model.state_dict())),
+        **calls.parameters(
+            dict(torch_modules.named_parameters(model)) or dict(torch_modules.state(model))
+        ),
         **counted,
     }

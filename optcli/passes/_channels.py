@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError, did_you_mean
+from optcli.formats import torch_modules
 from optcli.formats.torch_pruning import EntangledError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def choose(model: torch.nn.Module, graph: DependencyGraph, wanted: Prune) -> Cho
     import torch
 
     kept_modules = _kept(model, wanted.keep)
-    cautious = any(_is_attention(module) for module in model.modules())
+    cautious = any(_is_attention(module) for module in torch_modules.modules(model))
     groups: list[_Group] = []
     total = kept = lost = 0
     score = _importance(wanted.importance)
@@ -210,13 +211,13 @@ def _is_attention(module: Any) -> bool:
 
     if isinstance(module, nn.MultiheadAttention):
         return True
-    inner = (part for part in module.modules() if part is not module)
+    inner = (part for part in torch_modules.modules(module) if part is not module)
     return isinstance(getattr(module, "num_heads", None), int) and not any(map(_is_attention, inner))
 
 
 def _kept(model: torch.nn.Module, patterns: Sequence[str]) -> set[Any]:
     """The modules that `keep` names, those inside them, and the layers inside attentions."""
-    named = dict(model.named_modules())
+    named = dict(torch_modules.named_modules(model))
     found: set[Any] = set()
     for pattern in patterns:
         matches = [module for name, module in named.items() if name and fnmatchcase(name, pattern)]
@@ -226,8 +227,8 @@ def _kept(model: torch.nn.Module, patterns: Sequence[str]) -> set[Any]:
                 hint=did_you_mean(pattern, [name for name in named if name]),
             )
         for module in matches:
-            found.update(module.modules())
+            found.update(torch_modules.modules(module))
     for module in named.values():
         if _is_attention(module) and module is not model:
-            found.update(module.modules())
+            found.update(torch_modules.modules(module))
     return found

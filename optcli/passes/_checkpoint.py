@@ -8,6 +8,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
+from optcli.formats import torch_modules
 from optcli.passes._learning import Score
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ class Progress:
         self.curve.append(record)
         if score is None or score.beats(self.best):
             self.best_epoch, self.best = epoch, score
-            self.best_state = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+            self.best_state = {
+                k: v.detach().cpu().clone() for k, v in torch_modules.state(model).items()
+            }
 
 
 def save_checkpoint(
@@ -56,7 +59,7 @@ def save_checkpoint(
         **vars(progress),
         "before": _plain(progress.before),
         "best": _plain(progress.best),
-        "model": model.state_dict(),
+        "model": torch_modules.state(model),
         "optimizer": optimizer.state_dict(),
     }
     new = folder / f"{CHECKPOINT}.new"

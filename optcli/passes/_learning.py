@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from optcli.errors import StepError, first_line
+from optcli.formats import torch_modules
 from optcli.formats.torch_calls import arguments, flatten_outputs
 from optcli.passes._examples import Examples, ExampleSet
 from optcli.settings import TensorSpec
@@ -170,7 +171,7 @@ class Judge:
         """The score of a network, which is put into evaluation mode."""
         import torch
 
-        model.eval()
+        torch_modules.evaluating(model)
         total, right, counted = 0.0, 0, 0
         with torch.no_grad():
             for batch in self.examples.batches(range(len(self.examples)), self.batch_size):
@@ -205,12 +206,14 @@ def reestimate_batchnorm(model: torch.nn.Module, call: Call, batches: Iterable[E
     from torch.nn.modules.batchnorm import _BatchNorm
 
     norms = [
-        part for part in model.modules() if isinstance(part, _BatchNorm) and part.track_running_stats
+        part
+        for part in torch_modules.modules(model)
+        if isinstance(part, _BatchNorm) and part.track_running_stats
     ]
     if not norms:
         return 0
     momenta = [norm.momentum for norm in norms]
-    model.eval()
+    torch_modules.evaluating(model)
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # a plain average over batches
@@ -222,5 +225,5 @@ def reestimate_batchnorm(model: torch.nn.Module, call: Call, batches: Iterable[E
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
-        model.eval()
+        torch_modules.evaluating(model)
     return len(norms)

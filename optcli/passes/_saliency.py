@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.artifact import Artifact
 from optcli.errors import StepError
+from optcli.formats import torch_modules
 from optcli.passes import Job
 from optcli.passes._examples import ExampleSet, spread
 from optcli.passes._learning import Loss, caller
@@ -32,17 +33,17 @@ def weigh_by_loss(
     examples = ExampleSet(job.calibration, "calibration", kept_bytes=0)
     positions = spread(len(examples), most_samples)
     size = max((s for spec in job.inputs if isinstance(s := spec.shape[0], int)), default=1)
-    call = caller(model.eval(), job.inputs, "cpu")
+    call = caller(torch_modules.evaluating(model), job.inputs, "cpu")
     output = (source.facts.get("outputs") or ["output"])[0]
     loss = Loss(output, 0.0, 1.0, 0.0, "logits")
     labelled = examples.labelled and _fits(loss, examples, call(examples.batch(positions[:1] * size)))
-    worth = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    worth = {name: torch.zeros_like(value) for name, value in torch_modules.named_parameters(model)}
     for index in range(0, len(positions), size):
         batch = examples.batch([positions[(index + i) % len(positions)] for i in range(size)])
         model.zero_grad()
         outputs = call(batch)
         (loss(outputs, batch.labels, None) if labelled else _energy(outputs)).backward()
-        for name, value in model.named_parameters():
+        for name, value in torch_modules.named_parameters(model):
             if value.grad is not None:
                 worth[name] += (value.detach() * value.grad).abs()
         job.progress(0.1 * index / len(positions), f"gradients of {index + size} samples")
@@ -51,7 +52,7 @@ def weigh_by_loss(
             "the loss has no finite gradient on the calibration samples",
             hint="take another importance: `magnitude` needs no gradients",
         )
-    for name, value in model.named_parameters():
+    for name, value in torch_modules.named_parameters(model):
         tiny = torch.finfo(value.dtype).tiny
         value.grad = worth[name] / value.detach().abs().clamp_min(tiny) / len(positions)
     kind = "cross-entropy" if labelled else "output energy"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_quantized
+from optcli.formats import torch_modules, torch_quantized
 from optcli.formats.torch_calls import arguments, example_inputs
 from optcli.passes import Job, Made
 from optcli.passes._networks import require_uncompiled
@@ -83,7 +83,7 @@ def _layers(
     ignored_names: Sequence[str],
     group_size: int | None,
 ) -> list[str]:
-    modules = [name for name, _ in model.named_modules() if name]
+    modules = [name for name, _ in torch_modules.named_modules(model) if name]
     wanted = matching(names, modules, "names")
     ignored = matching(ignored_names, modules, "ignored_names")
     possible = torch_quantized.linear_layers(model, engine)
@@ -110,7 +110,9 @@ def _convolutions(model: torch.nn.Module) -> Counter[str]:
     import torch
 
     kinds = (torch.nn.modules.conv._ConvNd,)
-    return Counter(type(module).__name__ for module in model.modules() if isinstance(module, kinds))
+    return Counter(
+        type(module).__name__ for module in torch_modules.modules(model) if isinstance(module, kinds)
+    )
 
 
 def _run_once(model: torch.nn.Module, job: Job) -> None:

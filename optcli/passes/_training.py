@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optcli.errors import StepError
+from optcli.formats import torch_modules
 from optcli.passes import Job
 from optcli.passes._checkpoint import Progress, load_checkpoint, save_checkpoint
 from optcli.passes._examples import Examples, ExampleSet
@@ -126,7 +127,7 @@ class Training:
         self.optimizer.zero_grad()
         loss.backward()
         if self.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+            torch.nn.utils.clip_grad_norm_(torch_modules.parameters(self.model), self.clip_norm)
         self.optimizer.step()
         with torch.no_grad():
             for name, mask in self.zeros.items():

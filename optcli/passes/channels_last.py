@@ -7,6 +7,7 @@ from typing import ClassVar
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.formats import torch as torch_format
+from optcli.formats import torch_modules
 from optcli.passes import Job, Made, Pass
 from optcli.passes._networks import require_uncompiled
 
@@ -32,7 +33,8 @@ class ChannelsLast(Pass):
         description = torch_format.read(source.path).after({"name": "channels_last"})
         model = torch_format.open(source.path).to(memory_format=torch.channels_last)
         convolutions = sum(
-            isinstance(module, torch.nn.Conv2d | torch.nn.ConvTranspose2d) for module in model.modules()
+            isinstance(module, torch.nn.Conv2d | torch.nn.ConvTranspose2d)
+            for module in torch_modules.modules(model)
         )
         if not convolutions:
             job.warn("the network has no convolutions over images: channels_last changes nothing")

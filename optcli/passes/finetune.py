@@ -10,7 +10,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, did_you_mean
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_devices
+from optcli.formats import torch_devices, torch_modules
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._checkpoint import Progress
 from optcli.passes._examples import ExampleSet
@@ -112,7 +112,7 @@ class Finetune(Pass):
         torch.manual_seed(job.seed)
         torch_devices.require(job.device)
         model = network(source).to(job.device)
-        trained = [value for value in model.parameters() if value.is_floating_point()]
+        trained = [value for value in torch_modules.parameters(model) if value.is_floating_point()]
         if not trained or any(value.dtype != torch.float32 for value in trained):
             raise StepError(
                 f"fine-tuning needs FP32 weights, found {torch_format.precision(model)}",
@@ -144,7 +144,9 @@ class Finetune(Pass):
         if self.epochs and progress.best_epoch == 0:
             job.warn("no epoch was better on the validation data: the weights stay as they were")
         description = torch_format.read(source.path)
-        torch_format.save(model.cpu(), job.out, description, source.path / torch_format.CODE)
+        torch_format.save(
+            torch_modules.on(model, "cpu"), job.out, description, source.path / torch_format.CODE
+        )
         return Made(facts={"finetuning": _facts(progress, training)})
 
     def _loss(self, source: Artifact, examples: ExampleSet) -> Loss:
@@ -185,7 +187,7 @@ class Finetune(Pass):
     def _optimizer(self, model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
         import torch
 
-        values = [value for value in model.parameters() if value.requires_grad]
+        values = [value for value in torch_modules.parameters(model) if value.requires_grad]
         if self.optimizer == "adamw":
             return torch.optim.AdamW(values, lr=rate, weight_decay=self.weight_decay)
         return torch.optim.SGD(
@@ -201,7 +203,11 @@ class Finetune(Pass):
 def _zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
     """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name."""
     thinned = source.facts.get("sparsity", {}).get("layers", {})
-    return {name: (v != 0).to(v.dtype) for name, v in model.named_parameters() if name in thinned}
+    return {
+        name: (v != 0).to(v.dtype)
+        for name, v in torch_modules.named_parameters(model)
+        if name in thinned
+    }
 
 
 def _facts(progress: Progress, training: Training) -> dict[str, Any]:

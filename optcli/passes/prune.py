@@ -11,7 +11,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_pruning
+from optcli.formats import torch_modules, torch_pruning
 from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._channels import Choice, choose
@@ -145,7 +145,7 @@ def _measured(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str,
         outputs = flatten_outputs(model(*positional, **keyword))
     return {
         "macs": counter.get_total_flops() // (2 * size),
-        "parameters": sum(value.numel() for value in model.parameters()),
+        "parameters": sum(value.numel() for value in torch_modules.parameters(model)),
         "shapes": {name: list(value.shape) for name, value in outputs.items()},
     }
 

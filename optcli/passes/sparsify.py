@@ -12,6 +12,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, did_you_mean
 from optcli.formats import torch as torch_format
+from optcli.formats import torch_modules
 from optcli.passes import Job, Made, Pass
 from optcli.passes._networks import network
 
@@ -82,7 +83,7 @@ class Sparsify(Pass):
         """The matrices and filters that may be thinned out, each once, by the parameter's name."""
         import torch
 
-        modules = dict(model.named_modules())
+        modules = dict(torch_modules.named_modules(model))
         for pattern in self.keep:
             if not any(name and fnmatchcase(name, pattern) for name in modules):
                 raise StepError(
@@ -90,7 +91,7 @@ class Sparsify(Pass):
                     hint=did_you_mean(pattern, [name for name in modules if name]),
                 )
         kinds = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.MultiheadAttention)
-        for name, parameter in model.named_parameters():
+        for name, parameter in torch_modules.named_parameters(model):
             module, _, own = name.rpartition(".")
             if not isinstance(modules[module], kinds) or own not in ("weight", "in_proj_weight"):
                 continue
@@ -123,11 +124,14 @@ class Sparsify(Pass):
 
     def _facts(self, model: torch.nn.Module, weights: dict[str, torch.nn.Parameter]) -> dict[str, Any]:
         shares = {name: float((weight == 0).float().mean()) for name, weight in weights.items()}
-        zeros = sum(int((value == 0).sum()) for value in model.parameters())
-        layers = [n for n, v in model.named_parameters() if v.ndim > 1 and n not in weights]
+        zeros = sum(int((value == 0).sum()) for value in torch_modules.parameters(model))
+        layers = [
+            n for n, v in torch_modules.named_parameters(model) if v.ndim > 1 and n not in weights
+        ]
         return {
             "pattern": self.pattern,
-            "share_of_all_parameters": zeros / sum(value.numel() for value in model.parameters()),
+            "share_of_all_parameters": zeros
+            / sum(value.numel() for value in torch_modules.parameters(model)),
             "layers": shares,
             "left_dense": layers,
         }

@@ -13,7 +13,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_calls, torch_compiled, torch_devices
+from optcli.formats import torch_calls, torch_compiled, torch_devices, torch_modules
 from optcli.formats.torch_compiled import Compilation, Mode
 from optcli.passes import Job, Made, Pass
 from optcli.passes._networks import require_uncompiled
@@ -101,7 +101,7 @@ class TorchCompile(Pass):
         device = torch_devices.require(job.device)
         if device != torch_devices.CPU:
             torch_devices.prepare_compiling()
-            model = model.to(device)
+            model = torch_modules.on(model, device)
         with torch_compiled.own_copy(job.out) as cache:
             try:
                 with torch_compiled.compiling(cache, self.freezing):

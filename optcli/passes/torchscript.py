@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
-from optcli.formats import torch_devices
+from optcli.formats import torch_devices, torch_modules
 from optcli.formats import torchscript as torchscript_format
 from optcli.formats.torch_calls import example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass
@@ -79,7 +79,7 @@ class Torchscript(Pass):
         try:
             with torchscript_format.quiet(), torch.no_grad(), plain_attention():
                 if self.method == "script":
-                    scripted = torch.jit.script(model.to(job.device))
+                    scripted = torch.jit.script(torch_modules.on(model, job.device))
                 else:
                     scripted, decisions = _traced(model, job)
                 if self.freeze:

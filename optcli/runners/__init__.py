@@ -48,6 +48,8 @@ class Runner(Settings):
 
     runs: ClassVar[tuple[Format, ...]]
     needs: ClassVar[Needs] = Needs()
+    # Options that name a program or a place of one machine: never taken from a pack of another one.
+    of_one_machine: ClassVar[frozenset[str]] = frozenset()
 
     threads: int | None = Field(None, ge=1, description="intra-op threads; default: the usable cores")
 

@@ -53,6 +53,8 @@ class OnnxruntimeRunner(Runner):
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.ORT)
+    # Among them are libraries to load and folders to write.
+    of_one_machine: ClassVar[frozenset[str]] = frozenset({"provider_options"})
     needs: ClassVar[Needs] = Needs(("onnx", "onnxruntime"))
 
     provider: Name = Field(

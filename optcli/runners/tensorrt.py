@@ -25,6 +25,7 @@ class TensorrtRunner(EngineRunner):
     runs: ClassVar[tuple[Format, ...]] = (Format.TENSORRT,)
     needs: ClassVar[Needs] = Needs(("tensorrt",), gpu=True)
     product: ClassVar[str] = "tensorrt"
+    of_one_machine: ClassVar[frozenset[str]] = frozenset({"python"})
 
     python: str | None = Field(
         None,

@@ -19,6 +19,7 @@ class TensorrtRtxRunner(EngineRunner):
 
     runs: ClassVar[tuple[Format, ...]] = (Format.TENSORRT_RTX,)
     needs: ClassVar[Needs] = Needs(("tensorrt_rtx",), gpu=True)
+    of_one_machine: ClassVar[frozenset[str]] = frozenset({"kernel_cache"})
     product: ClassVar[str] = "tensorrt_rtx"
 
     kernel_cache: str | None = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,12 @@ def absent(file: Path, suffixes: Sequence[str]) -> tuple[str, str] | None:
     near = [name for name in regular_files.names_in(file.parent) if name.endswith(tuple(suffixes))]
     listed = excerpt(", ".join(near[:5]), 200)
     hint = f"there are: {listed}" if near else "paths are relative to the recipe's folder"
-    return regular_files.problem(file, shown(file)), hint
+    try:
+        regular_files.check(file)
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            return f"{shown(file)}: {error.strerror or error}", hint
+    return f"there is no file {shown(file)}", hint
 
 
 def problems(
@@ -31,6 +37,8 @@ def problems(
     missing = absent(file, suffixes)
     if missing is not None:
         found.append(("source", *missing))
+    elif not os.access(file, os.R_OK):
+        found.append(("source", f"{shown(file)} cannot be read", "look at its permissions"))
     elif file.stat().st_size == 0:
         found.append(("source", f"{shown(file)} is empty", "copy or export the file again"))
     if source.weights is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError, OptcliError
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_weights
+from optcli.formats import torch_modules, torch_weights
 from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
 from optcli.settings import TensorSpec
 from optcli.sources import SourceFacts, _file
@@ -31,7 +31,7 @@ def write(
     outputs = call_names(model, inputs)
     description = torch_format.Description(source=source, inputs=tuple(inputs), outputs=outputs)
     torch_format.save(model, out, description)
-    count = sum(value.numel() for value in model.parameters())
+    count = sum(value.numel() for value in torch_modules.parameters(model))
     return SourceFacts(
         outputs=outputs,
         precision=torch_format.precision(model),
@@ -90,8 +90,8 @@ def _call(
 
 def _refuse_not_finite(model: torch.nn.Module) -> None:
     """Raise `InputError` for NaN anywhere, and infinity in what was trained; a mask may be infinite."""
-    trained = {name for name, _ in model.named_parameters()}
-    for name, value in (*model.named_parameters(), *model.named_buffers()):
+    trained = {name for name, _ in torch_modules.named_parameters(model)}
+    for name, value in (*torch_modules.named_parameters(model), *torch_modules.named_buffers(model)):
         if not value.is_floating_point():
             continue
         wrong = ~value.isfinite() if name in trained else value.isnan()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from optcli import digest
+from optcli import digest, regular_files
 from optcli.digest import FileDigests
 from optcli.errors import StoreError
 from optcli.store import disk
@@ -80,7 +80,7 @@ def write(
 def read(folder: Path, kind: str, key: str) -> Entry | None:
     """The entry in a folder; None where it was never finished or does not agree with itself."""
     try:
-        sealed = json.loads((folder / FACTS).read_bytes())
+        sealed = regular_files.json_of(folder / FACTS, regular_files.MOST_JSON_BYTES)
         body = sealed["entry"]
         found = (digest.of_value(body), body["schema"], body["kind"], body["key"])
         if found != (sealed["seal"], SCHEMA, kind, key):

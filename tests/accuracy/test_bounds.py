@@ -212,6 +212,8 @@ def test_five_hundred_samples_of_which_none_changed_are_accepted_at_one_point():
     settings = AccuracySettings(max_drop=0.01, policy="non-inferiority")
     assert policies.judged(same(500), settings)[0].outcome == "accept"
     assert bounds.needed(0.01, 1.0, 0.05) == 299
+    assert policies.too_few(same(500), settings) is None
+    assert policies.too_few(same(200), settings) is not None
     assert policies.judged(same(299), settings)[0].outcome == "accept"
     assert policies.judged(same(298), settings)[0].outcome == "inconclusive"
     assert bounds.needed(0.0, 1.0, 0.05) is None

@@ -132,11 +132,13 @@ def test_lower_is_better_for_errors():
 
 def test_too_few_samples_for_the_margin_are_said_with_the_number():
     """measurement's table: ψ 3 %, margin 1 point, nothing lost: 1,855."""
-    said = policies.too_few(counted(15, 15, 1000), AccuracySettings())
+    said = policies.too_few(counted(18, 12, 1000), AccuracySettings())
     assert "1000 samples are few for a margin of 1.00 points" in said
-    assert policies.samples_needed(counted(15, 15, 1000), 0.01, drop=0.0) == 1855
+    assert policies.samples_needed(counted(18, 12, 1000), 0.01, drop=0.0) == 1855
     assert said.endswith("about 1,860")
-    assert policies.too_few(counted(15, 15, 1000), AccuracySettings(max_drop=0.02)) is None
+    assert policies.too_few(counted(18, 12, 1000), AccuracySettings(max_drop=0.02)) is None
+    # What was told already needs no more.
+    assert policies.too_few(counted(15, 15, 1000), AccuracySettings()) is None
 
 
 def test_the_number_needed_is_never_below_the_number_there():

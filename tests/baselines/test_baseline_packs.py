@@ -2,16 +2,19 @@
 
 import io
 import json
+import os
 import tarfile
+import zipfile
 
 import pytest
 
 from optcli import baselines
 from optcli.artifact import Artifact, Format
 from optcli.baselines import Kept
-from optcli.digest import of_file
+from optcli.digest import of_bytes, of_file, of_value
 from optcli.errors import InputError, MissingError, StoreError, TrustError, UsageError
 from optcli.results import RecipeSummary, Report
+from optcli.runners import DEFAULTS
 from optcli.settings import TensorSpec
 from optcli.store import Store
 
@@ -22,8 +25,10 @@ def kept(folder, format=Format.ONNX, **files):
     folder.mkdir(parents=True)
     for name, content in (files or {"model.onnx": b"weights" * 1000}).items():
         (folder / name).write_bytes(content)
-    artifact = Artifact("key", format, folder, "fp32", 7000, "digest", {"outputs": ["y"]})
-    return Kept(artifact, "onnxruntime", {"threads": 1}, ({"step": "source", "key": "k"},))
+    content = of_value(sorted((path.name, of_file(path)) for path in folder.iterdir()))
+    artifact = Artifact("a" * 64, format, folder, "fp32", 7000, content, {"outputs": ["y"]})
+    runner = DEFAULTS.get(format, "onnxruntime")
+    return Kept(artifact, runner, {"threads": 1}, ({"step": "source", "key": "k"},))
 
 
 def report():
@@ -73,7 +78,8 @@ def test_what_was_saved_is_loaded_in_another_store(pack, tmp_path):
     assert (artifact.path / "model.onnx").read_bytes() == b"weights" * 1000
     assert artifact.path.is_relative_to(other.root)
     assert (artifact.format, artifact.digest, artifact.facts) == (
-        Format.ONNX, "digest", {"outputs": ["y"]},
+        Format.ONNX, of_value([["model.onnx", of_file(artifact.path / "model.onnx")]]),
+        {"outputs": ["y"]},
     )  # fmt: skip
     assert (found.variants["int8"].runner, found.variants["int8"].options) == (
         "onnxruntime",
@@ -215,3 +221,198 @@ def test_a_full_disk_leaves_the_old_pack(pack, tmp_path, store, monkeypatch):
         baselines.save(pack, {"onnx": kept(tmp_path / "c")}, INPUTS, report(), store)
     assert pack.read_bytes() == before
     assert [path.name for path in pack.parent.iterdir()] == [pack.name]
+
+
+# ---- packs that lie
+
+
+def manifest_changed(pack, out, change):
+    """The pack with its manifest changed."""
+
+    def rewrite(members):
+        manifest = json.loads(members["manifest.json"])
+        change(manifest)
+        return {**members, "manifest.json": json.dumps(manifest).encode()}
+
+    return rewritten(pack, out, rewrite)
+
+
+def with_files(tmp_path, store, format, said, runner, options=None, **files):
+    """A pack whose artifact holds `files` and calls itself `said`, with a runner of its choice."""
+    packed = kept(tmp_path / "files", format, **files)
+    pack = baselines.save(tmp_path / "true.tar", {"v": packed}, INPUTS, report(), store)
+
+    def lie(manifest):
+        variant = manifest["variants"]["v"]
+        variant["artifact"]["format"], variant["runner"] = said, runner
+        variant["options"] = options or {}
+
+    return manifest_changed(pack, tmp_path / "lying.tar", lie)
+
+
+NETWORK = {"model.json": b"{}", "code_net.py": b"open('marker', 'w')"}
+
+
+@pytest.mark.parametrize("runner", ["torch", "tensorrt", "aoti", "os", "../torch", "_engine"])
+def test_a_runner_that_does_not_run_the_format_is_refused(tmp_path, store, runner):
+    pack = with_files(tmp_path, store, Format.TORCH, "onnx", runner, **NETWORK)
+    with pytest.raises(InputError, match="no sound baseline"):
+        baselines.load(pack, "p", Store(tmp_path / "other"), trust=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "runner", "files"),
+    [
+        ("onnx", "onnxruntime", NETWORK),
+        ("exported", "torch", NETWORK),
+        ("onnx", "onnxruntime", {"model.onnx": b"PK\x03\x04"}),
+        ("onnx", "onnxruntime", {"model.onnx": b"\x7fELF"}),
+        ("onnx", "onnxruntime", {"model.onnx": b"\x08\x08", "net.py": b""}),
+        ("onnx", "onnxruntime", {"model.onnx": b"\x08\x08", "model.json": b"{}"}),
+        ("torchscript", "torchscript", {"model.pt": b"\x80\x02"}),
+        ("openvino", "openvino", {"model.xml": b"\x7fELF", "model.bin": b""}),
+    ],
+)
+def test_what_an_artifact_is_stands_in_its_files(tmp_path, store, said, runner, files):
+    pack = with_files(tmp_path, store, Format.ONNX, said, runner, **files)
+    other = Store(tmp_path / "other")
+    with pytest.raises(InputError, match="says that it is"):
+        baselines.load(pack, "p", other)
+    assert other.keys("baseline") == []
+
+
+def test_a_package_with_native_code_is_not_an_exported_program(tmp_path, store):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("model/DATA/aotinductor/model/net.so", b"code")
+    files = {"model.pt2": stream.getvalue()}
+    pack = with_files(tmp_path, store, Format.EXPORTED, "exported", "torch", **files)
+    with pytest.raises(InputError, match="holds aoti"):
+        baselines.load(pack, "p", Store(tmp_path / "other"))
+
+
+def test_nothing_from_a_pack_names_a_program_or_a_file(tmp_path, store):
+    engine = {"model.plan": b"plan", "engine.json": b"{}"}
+    options = {"python": "/tmp/evil", "device": 0}
+    pack = with_files(tmp_path, store, Format.TENSORRT, "tensorrt", "tensorrt", options, **engine)
+    other = Store(tmp_path / "other")
+    with pytest.raises(TrustError):
+        baselines.load(pack, "p", other)
+    assert baselines.load(pack, "p", other, trust=True).variants["v"].options == {"device": 0}
+
+
+def test_libraries_among_the_options_of_a_provider_are_left_out(tmp_path, store):
+    plugins = {"trt_extra_plugin_lib_paths": "/tmp/evil.so", "device_id": "0"}
+    options = {"provider": "cuda", "provider_options": plugins}
+    files = {"model.onnx": b"\x08\x08"}
+    pack = with_files(tmp_path, store, Format.ONNX, "onnx", "onnxruntime", options, **files)
+    try:
+        found = baselines.load(pack, "p", Store(tmp_path / "other")).variants["v"]
+    except InputError:  # the runner knows better which options its provider has
+        return
+    assert found.options["provider_options"] == {"device_id": "0"}
+
+
+def test_artifacts_of_a_pack_from_elsewhere_are_opened_in_workers_that_can_only_read(pack, tmp_path):
+    other = Store(tmp_path / "other")
+    assert all(one.artifact.foreign for one in baselines.load(pack, "p", other).variants.values())
+    trusted = baselines.load(pack, "p", other, trust=True).variants.values()
+    assert not any(one.artifact.foreign for one in trusted)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m["variants"]["onnx"]["artifact"].update(key="../../x"),
+        lambda m: m["variants"]["onnx"]["artifact"].update(digest="0" * 64),
+        lambda m: m["variants"]["onnx"]["artifact"].update(facts=[]),
+        lambda m: m["variants"]["onnx"]["artifact"].update(format="exe"),
+        lambda m: m["variants"]["onnx"]["options"].update(unknown=1),
+        lambda m: m["variants"].update({"../up": m["variants"].pop("onnx")}),
+        lambda m: m["variants"].update(ONNX=m["variants"]["onnx"]),
+        lambda m: m["variants"]["onnx"]["files"].update({"MODEL.ONNX": "0" * 64}),
+        lambda m: m.update(environment={"cpu": []}),
+        lambda m: m.update(environment={"cpu": {"flags": [[]]}}),
+        lambda m: m.update(environment={"versions": 3}),
+        lambda m: m.update(schema=None),
+        lambda m: m.update(schema=float("inf")),
+    ],
+)
+def test_an_odd_manifest_is_refused(pack, tmp_path, change):
+    bad = manifest_changed(pack, tmp_path / "bad.tar", change)
+    with pytest.raises(InputError, match="no sound baseline"):
+        baselines.load(bad, "p", Store(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("member", ["manifest.json", "report.json"])
+def test_json_that_is_nested_too_deeply_is_refused(pack, tmp_path, member):
+    deep = b'{"a":' * 50_000 + b"1" + b"}" * 50_000
+
+    def change(members):
+        if member == "report.json":
+            manifest = json.loads(members["manifest.json"])
+            manifest["report"] = of_bytes(deep)
+            members["manifest.json"] = json.dumps(manifest).encode()
+        return {**members, member: deep}
+
+    with pytest.raises(InputError, match="no sound baseline"):
+        baselines.load(rewritten(pack, tmp_path / "deep.tar", change), "p", Store(tmp_path / "other"))
+
+
+def sparse(pack, out, size):
+    """The pack with its first artifact as a file with a hole of `size` bytes, as GNU tar writes it."""
+    with tarfile.open(pack) as archive:
+        members = [(m, archive.extractfile(m).read()) for m in archive]
+    with tarfile.open(out, "w", format=tarfile.GNU_FORMAT) as archive:
+        for about, data in members:
+            about.pax_headers = {}
+            if about.name.endswith("onnx/model.onnx"):
+                about.type = tarfile.GNUTYPE_SPARSE
+                header = bytearray(about.tobuf(tarfile.GNU_FORMAT))
+                header[386:398] = b"%011o\0" % 0  # where its only piece is
+                header[398:410] = b"%011o\0" % len(data)
+                header[483:495] = b"%011o\0" % size
+                header[148:156] = b" " * 8
+                header[148:156] = b"%06o\0 " % sum(header)
+                archive.fileobj.write(bytes(header) + data + b"\0" * (-len(data) % 512))
+                archive.offset += 512 + len(data) + (-len(data) % 512)
+            else:
+                archive.addfile(about, io.BytesIO(data))
+    return out
+
+
+def test_a_file_with_a_hole_does_not_fill_the_disk(pack, tmp_path):
+    other = Store(tmp_path / "other")
+    bad = sparse(pack, tmp_path / "sparse.tar", 8 * 1024**3)
+    with tarfile.open(bad) as archive:
+        assert any(member.issparse() and member.size == 8 * 1024**3 for member in archive)
+    with pytest.raises(InputError, match="no plain file"):
+        baselines.load(bad, "p", other)
+    assert other.keys("baseline") == []
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_links_and_devices_are_refused(pack, tmp_path, kind):
+    out = tmp_path / "bad.tar"
+    with tarfile.open(pack) as old, tarfile.open(out, "w") as new:
+        for member in old:
+            data = old.extractfile(member).read()
+            if member.name.endswith("onnx/model.onnx"):
+                member.type, member.linkname, member.size, data = kind, "/etc/passwd", 0, b""
+            new.addfile(member, io.BytesIO(data))
+    with pytest.raises(InputError, match="no plain file"):
+        baselines.load(out, "p", Store(tmp_path / "other"))
+
+
+def test_a_full_disk_is_seen_before_anything_is_written(pack, tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": 1000})()
+    monkeypatch.setattr("optcli.baselines.pack.shutil.disk_usage", lambda place: usage)
+    with pytest.raises(StoreError, match="are free"):
+        baselines.load(pack, "p", Store(tmp_path / "other"))
+
+
+def test_a_pipe_is_no_pack(tmp_path, store):
+    pipe = tmp_path / "pipe.tar"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="wanted a regular file"):
+        baselines.load(pipe, "p", store)

@@ -208,7 +208,8 @@ def test_what_is_rejected_shows_where_the_error_starts(files, optcli):
         ("weight", "MatMul"),
     }
     assert [row["own_db"] for row in rows] == [pytest.approx(0.0, abs=1e-9)] * 2 + [None, None]
-    assert rows[0]["advice"] == "leave logits as it was"
+    # Which of the two stands first is decided by the last bit.
+    assert "leave logits as it was" in {row["advice"] for row in rows[:2]}
 
 
 def test_layers_of_one_file_are_shown_where_they_are_asked_for(files, optcli):

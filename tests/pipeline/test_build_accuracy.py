@@ -121,3 +121,25 @@ def test_where_the_baseline_cannot_be_evaluated_nobody_is_accepted(project, monk
     )
     assert report.recommended is None
     assert report.exit_code == 4
+
+
+COPIES = """\
+data:
+  evaluation: {source: "imagefolder:images", prepare: {scale: 0.004}}
+accuracy: {metric: top1, max_drop: 0.5}
+"""
+
+
+def test_copies_of_images_are_counted_once(project):
+    """As a loop of links shows them: 12 images under 48 names."""
+    for image in sorted((project.folder / "images").rglob("*.png")):
+        for number in range(3):
+            (image.parent / f"copy-{number}-{image.name}").write_bytes(image.read_bytes())
+    project.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n', data=COPIES)
+    report = project.build()
+    found = report.variants["copied"].accuracy
+    assert (found.samples, found.distinct) == (48, 12)
+    # That of 12 samples, of which none changed: 1 - 0.05^(1/12).
+    assert found.bounds.high == pytest.approx(1 - 0.05 ** (1 / 12))
+    advice = {each.name: each for each in report.variants["plain"].verdicts}["samples"]
+    assert "only 12 of 48 samples differ by content" in advice.reason

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.accuracy.layers.measured import Measured, Sums, weight_error
 from optcli.artifact import Artifact
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_calls
+from optcli.formats import torch_calls, torch_modules
 from optcli.results.layers import LayerError
 from optcli.settings import TensorSpec
 
@@ -45,9 +45,9 @@ def compare(
                 if sums.fits(tensor, arrays[0], arrays[1]):
                     sums.add(tensor, arrays[0], arrays[1], arrays[2])
                     names[tensor] = name
-    modules = dict(floats.named_modules())
+    modules = dict(torch_modules.named_modules(floats))
     rows = [sums.error(tensor, name, type(modules[name]).__name__) for tensor, name in names.items()]
-    return sums.measured(rows, _weights(modules, dict(other.named_modules())))
+    return sums.measured(rows, _weights(modules, dict(torch_modules.named_modules(other))))
 
 
 def _run(model: Module, inputs: Sequence[TensorSpec], feed: Feed, exact: Seen | None) -> Seen:
@@ -71,7 +71,7 @@ def _run(model: Module, inputs: Sequence[TensorSpec], feed: Feed, exact: Seen | 
         return look
 
     with ExitStack() as hooks:
-        for name, module in model.named_modules():
+        for name, module in torch_modules.named_modules(model):
             if not _inner(module):
                 hooks.callback(module.register_forward_hook(hook(name)).remove)
         call = torch_calls.arguments(model, inputs)
@@ -82,7 +82,7 @@ def _run(model: Module, inputs: Sequence[TensorSpec], feed: Feed, exact: Seen | 
 
 def _inner(module: Module) -> bool:
     """Whether a module holds others that are called; quantized ones hold only their packed weights."""
-    held = [each for each in module.children() if "Packed" not in type(each).__name__]
+    held = [each for each in torch_modules.children(module) if "Packed" not in type(each).__name__]
     return bool(held) and not hasattr(module, "weight")
 
 

@@ -1,0 +1,144 @@
+"""What the first member of a baseline's pack says, held to the forms that a pack is written in.
+
+A pack can come from anybody. What it says of itself is checked here, before anything of it is used:
+names that are folders, digests, formats, runners with their options, and facts of known kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from optcli import digest, runners
+from optcli.artifact import Artifact, Format
+from optcli.errors import UsageError
+from optcli.settings import TensorSpec
+
+SCHEMA = 1
+_MOST_FILES = 100_000
+_VARIANT = re.compile(r"[^/\\\x00-\x1f]{1,200}")
+
+_Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_Word = Annotated[str, Field(pattern=r"^[\w.+ -]{0,100}$")]
+
+
+class Described(BaseModel):
+    """An artifact without its place."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    key: _Key
+    format: Format
+    precision: _Word
+    size_bytes: int = Field(ge=0)
+    digest: _Key
+    facts: dict[str, Any]
+
+
+class Packed(BaseModel):
+    """A variant in the manifest; `files` are digests by path below the artifact."""
+
+    artifact: Described
+    runner: _Word
+    options: dict[str, Any]
+    made_by: tuple[dict[str, Any], ...]
+    files: dict[str, _Key]
+
+    @field_validator("files")
+    @classmethod
+    def _are_inside(cls, files: dict[str, str]) -> dict[str, str]:
+        for name in files:
+            path = PurePosixPath(name)
+            odd = path.is_absolute() or ".." in path.parts or not name.isprintable() or "\\" in name
+            if odd or str(path) != name:
+                raise ValueError(f"a file is called {name[:80]!r}")
+        if len({name.casefold() for name in files}) != len(files):
+            raise ValueError("two files have one name")
+        return files
+
+    @model_validator(mode="after")
+    def _fits(self) -> Packed:
+        if digest.of_value(sorted(self.files.items())) != self.artifact.digest:
+            raise ValueError("the digest of an artifact is not that of its files")
+        try:
+            kind = runners.find(self.runner)
+        except UsageError as error:
+            raise ValueError(error.message) from error
+        if self.artifact.format not in kind.runs:
+            raise ValueError(f"the runner {self.runner} does not run {self.artifact.format}")
+        kind.model_validate(self.options)
+        return self
+
+    def options_from_elsewhere(self) -> dict[str, Any]:
+        """The runner's options without those that name a program or a place of one machine."""
+        private = runners.find(self.runner).of_one_machine
+        found: dict[str, Any] = {}
+        for name, value in self.options.items():
+            if name not in private:
+                found[name] = value
+            elif isinstance(value, dict):
+                found[name] = {key: each for key, each in value.items() if _is_plain(each)}
+        return found
+
+
+def _is_plain(value: Any) -> bool:
+    """A number, a truth value or a word: nothing that could be a file."""
+    if isinstance(value, str):
+        return re.fullmatch(r"[A-Za-z0-9_-]{0,40}", value) is not None
+    return isinstance(value, int | float)
+
+
+class Manifest(BaseModel):
+    """The pack's contents: variants by name, the digest of its report, where it was made."""
+
+    schema_version: int = Field(SCHEMA, alias="schema")
+    recipe: str = Field(max_length=1000)
+    inputs: tuple[TensorSpec, ...]
+    environment: dict[str, Any]
+    report: _Key
+    variants: dict[str, Packed]
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Manifest:
+        for name in self.variants:
+            if not _VARIANT.fullmatch(name) or name in (".", ".."):
+                raise ValueError(f"a variant is called {name[:80]!r}")
+        if len({name.casefold() for name in self.variants}) != len(self.variants):
+            raise ValueError("two variants have one name")
+        if sum(len(one.files) for one in self.variants.values()) > _MOST_FILES:
+            raise ValueError("it names too many files")
+        cpu, versions = self.environment.get("cpu", {}), self.environment.get("versions", {})
+        flags = cpu.get("flags", []) if isinstance(cpu, dict) else None
+        if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
+            raise ValueError("what it says of the CPU is odd")
+        if not isinstance(versions, dict):
+            raise ValueError("what it says of versions is odd")
+        return self
+
+
+def described(artifact: Artifact) -> Described:
+    """An artifact as a manifest describes it."""
+    record = artifact.to_record()
+    return Described.model_validate(record)
+
+
+def read(text: bytes) -> Manifest | int:
+    """The manifest, or its schema where that is another one. Raises `ValueError`."""
+    try:
+        found = json.loads(text)
+        schema = found["schema"]
+        if schema != SCHEMA:
+            return int(schema)
+        return Manifest.model_validate(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part)[:80] for part in first["loc"])
+        raise ValueError(f"{place}: {first['msg'][:200]}") from error
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError("it is none of ours") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

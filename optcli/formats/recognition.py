@@ -1,0 +1,82 @@
+"""What a folder of model files is, from the files themselves: never from what somebody says of them."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+from optcli.artifact import Format
+from optcli.formats import onnx, openvino, ort, torch, torchscript
+from optcli.formats.exported import FILE as _PACKAGE
+
+_FILES = {
+    torch.DESCRIPTION: Format.TORCH,
+    torchscript.FILE: Format.TORCHSCRIPT,
+    onnx.FILE: Format.ONNX,
+    ort.FILE: Format.ORT,
+    openvino.FILE: Format.OPENVINO,
+}
+# How files begin. An ONNX file has no mark of its own, so it must not have another's.
+_MARKS = {
+    Format.TORCHSCRIPT: (b"PK\x03\x04",),
+    Format.ORT: (),
+    Format.OPENVINO: (b"<", b"\xef\xbb\xbf<"),
+}
+_OTHERS = (b"PK\x03\x04", b"\x7fELF", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"#!")
+_CODE = (".py", ".pyc", ".so", ".dll", ".dylib", ".plan")
+
+
+def recognized(folder: Path) -> Format | None:
+    """The one format whose file lies in the folder; None where there is none, or there are several.
+
+    Files of code beside a format that has none make it None as well.
+    """
+    found = {format for name, format in _FILES.items() if (folder / name).is_file()}
+    if (folder / _PACKAGE).is_file():
+        found.add(_of_package(folder / _PACKAGE))
+    for format in (Format.TENSORRT, Format.TENSORRT_RTX):
+        if (folder / "model.plan").is_file() and _product(folder) == format:
+            found.add(format)
+    if len(found) != 1:
+        return None
+    (format,) = found
+    return format if _is_alike(folder, format) else None
+
+
+def _is_alike(folder: Path, format: Format) -> bool:
+    if format not in (Format.TORCH, Format.TENSORRT, Format.TENSORRT_RTX) and any(
+        path.suffix.casefold() in _CODE for path in folder.rglob("*")
+    ):
+        return False
+    name = next((name for name, kind in _FILES.items() if kind == format), None)
+    if name is None or format == Format.TORCH:
+        return True
+    with (folder / name).open("rb") as stream:
+        head = stream.read(16)
+    marks = _MARKS.get(format, ())
+    return head.startswith(marks) if marks else not head.startswith(_OTHERS)
+
+
+def _of_package(path: Path) -> Format:
+    """A `.pt2` with anything compiled in it is a package of AOTInductor, however it is spelled."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name.casefold() for name in archive.namelist()]
+    except (OSError, ValueError, zipfile.BadZipFile):
+        names = []
+    compiled = any("/data/aotinductor/" in name or name.endswith(".so") for name in names)
+    return Format.AOTI if compiled else Format.EXPORTED
+
+
+def _product(folder: Path) -> Format | None:
+    """Which TensorRT an engine's sidecar says it is of."""
+    import json
+
+    from optcli.engines import sidecar
+
+    try:
+        product = json.loads((folder / sidecar.FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    said = str(product.get("product")) if isinstance(product, dict) else ""
+    return Format.TENSORRT_RTX if said == "tensorrt_rtx" else Format.TENSORRT
