@@ -129,5 +129,6 @@ def _ingredients(store: Store) -> dict[str, Any]:
     return {
         "step": _KIND,
         "environment": environment.describe(roofline.PACKAGES),
+        "machine": environment.machine(),
         "code": store.digests.of_files(_PACKAGE, files),
     }

@@ -100,5 +100,6 @@ def _ingredients(
         "seed": plan.recipe.seed,
         "real_inputs": plan.data_key if feeds else None,
         "environment": environment.describe(variant.runner.needs.packages),
+        "machine": environment.machine(),
         "code": own_code(variant.runner_name, _CODE, store.digests),
     }
