@@ -1,6 +1,7 @@
 """`optcli verify-accuracy --layers` on a build: against the float artifact in a variant's own chain."""
 
 import json
+import re
 
 import pytest
 from tiny_project import DATA
@@ -52,7 +53,7 @@ def built(place):
 @pytest.mark.slow
 def test_a_variant_is_compared_with_what_it_was_quantized_from(built, optcli):
     said = optcli("verify-accuracy", "--layers", "int8", "--json")
-    assert said.code == 0, said.err
+    assert said.code == 5, "the labels of noise are guessed, which decides nothing"
     found = json.loads(said.out)["variants"]
     assert found["dead"]["layers"] is None
     layers = found["int8"]["layers"]
@@ -72,7 +73,7 @@ def test_a_variant_is_compared_with_what_it_was_quantized_from(built, optcli):
     assert "cached" not in text.err
     first = text.out.split("where the error starts")[1].splitlines()[2]
     assert "MatMul" in first
-    assert "-6.0 dB" in first
+    assert re.search(r"-(5\.[5-9]|6\.[0-4]) dB", first), "a turned sign: about -6 dB"
 
     assert "note    dead › layers: compared with its float network" in text.err
     assert "about a minute" in text.err

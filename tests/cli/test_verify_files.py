@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from tiny_project import DATA, write_model
 
+from optcli.workers import confinement
+
 
 @pytest.fixture
 def files(place):
@@ -246,9 +248,10 @@ def test_a_torchscript_file_that_is_quantized_already(files, optcli):
     torch.jit.save(torch.jit.trace(quantization.convert(prepared), torch.rand(2, 3, 4, 4)), "int8.pt")
 
     line = ("verify-accuracy", "--baseline", "model.onnx", "int8.pt", "--recipe", "recipe.yaml")
-    refused = optcli(*line)
-    assert refused.code == 2
-    assert "int8.pt: this is TorchScript, a program of its own" in refused.err
+    if not confinement.available().whole:  # behind a wall that is whole it needs no trust
+        refused = optcli(*line)
+        assert refused.code == 2
+        assert "int8.pt: this is TorchScript, a program of its own" in refused.err
     found = judged(optcli, "--baseline", "model.onnx", "int8.pt", "--trust")["int8.pt"]
     assert (found["accuracy"]["runner"], found["accuracy"]["precision"]) == ("torchscript", "int8")
     assert 10 < found["accuracy"]["output_error"]["sqnr_db"] < 60

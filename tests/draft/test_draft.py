@@ -243,7 +243,7 @@ def test_paths_are_relative_to_the_recipe(place):
         ("resnet18", UsageError, "where the model comes from", "torchvision:resnet18"),
         ("model.tflite", UsageError, "is no model", "such as torchvision:resnet50"),
         ("torchvision:resnt18", InputError, "no model 'resnt18'", "did you mean 'resnet18'?"),
-        ("onnx:gone.onnx", InputError, "there is no file", "model.onnx"),
+        ("onnx:gone.onnx", InputError, "gone.onnx", "model.onnx"),
         ("nets.py:Gone", InputError, "defines no 'Gone'", ""),
         ("nets.py:Two", InputError, "takes 2 inputs (image, mask)", "--input"),
         ("nets.py:Odd", InputError, "no usual size", "--input"),
