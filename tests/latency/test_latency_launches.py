@@ -203,3 +203,14 @@ def test_an_artifact_may_have_its_own_interpreter_and_process(scripted, candidat
         (None, "optcli.latency.process:serve"),
         ("other/bin/python", "mine:serve"),
     ]
+
+
+def test_an_artifact_from_elsewhere_is_measured_in_a_confined_process(scripted, candidate, tmp_path):
+    from dataclasses import replace
+
+    spawned = scripted(eager={"call_ns": 4e6}, other={"call_ns": 4e6})
+    other = candidate("other")
+    foreign = replace(other, artifact=replace(other.artifact, foreign=True))
+    once = LatencySettings(launches=1)
+    latency.measure([candidate("eager"), foreign], "eager", INPUTS, None, once, tmp_path, 0, Silent())
+    assert [child.confined for child in spawned] == [None, ()]
