@@ -16,7 +16,7 @@ from optcli.pipeline.execute import Done, Execution, Settings, log_of
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan, PlannedVariant, plan
 from optcli.recipe import load
-from optcli.store import Store
+from optcli.store import Store, disk
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ def make(to_do: Plan, store: Store, observer: Observer, settings: Settings, phas
     Raises what fails all variants: `StepError` and `InputError` for the model or the data,
     `MissingError` where not even the model can be read here.
     """
+    # A folder is cleared by who makes the same entry again; of an entry that is there, nobody does.
+    with disk.failures(store.root):
+        store.clear_stale()
     with Execution(to_do, store, observer, settings) as execution:
         try:
             with phases.take("data"):

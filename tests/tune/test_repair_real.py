@@ -93,6 +93,7 @@ def network(tmp_path: Path) -> Path:
     return tmp_path / "recipe.yaml"
 
 
+@pytest.mark.long
 def test_the_ruined_layer_is_found(network: Path) -> None:
     folder = network.parent
     found = tune.repair(network, store=folder / "s", artifacts=folder / "a", trials=6, write=True)
@@ -109,6 +110,7 @@ def test_the_ruined_layer_is_found(network: Path) -> None:
 
 
 @pytest.mark.parametrize("passes", ["quantize_nncf", "to_openvino, quantize_nncf"])
+@pytest.mark.long
 def test_nncf_s_accuracy_control_finds_it_too(network: Path, passes: str) -> None:
     network.write_text(RECIPE.replace("quantize_onnxruntime", passes))
     folder = network.parent
