@@ -63,8 +63,8 @@ def _fitness(measured: Measured, series: Series, counted: Series) -> list[str]:
         return [f"environment not fit ({', '.join(found or ['in too many launches'])})"]
     share = spread_of(counted)
     flags = [f"fluctuating (IQR/median {share * 100:.0f} %)"] if share > FLUCTUATING else []
-    if left_out := len(series.launches) - len(counted.launches):
-        flags.append(f"not counted: {_of(left_out, len(series.launches))}, the machine was not quiet")
+    if left_out := len(series.ns) - len(counted.ns):
+        flags.append(f"not counted: {left_out} of {len(series.ns)} rounds, the machine was not quiet")
     return flags
 
 

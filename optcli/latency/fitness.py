@@ -1,9 +1,9 @@
 """Which launches count, and whether what was measured can decide anything.
 
 What disturbs a measurement only slows it down, and not all alike: threads that wait for each other
-suffer far more than a single one, so a comparison does not cancel it. A launch tells of it by calls
-that spread, by threads that had no processor, and, where it was disturbed from beginning to end, by
-being slower than the artifact's other launches.
+suffer far more than a single one, so a comparison does not cancel it. It comes and goes within seconds,
+and on a shared host nothing may tell of it but the times. A round tells of it by threads that had no
+processor, and by being slower than the artifact's best launch; a launch by calls that spread.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from optcli.statistics import percentile, spread
 if TYPE_CHECKING:
     import numpy as np
 
-# Of the interquartile range over the median, as torch.utils.benchmark has them; and of the share of
-# the time in which something that could have run had no processor.
-FLUCTUATING = 0.10
+# Of the interquartile range over the median (torch.utils.benchmark warns at 10 and 25 %; on a shared host
+# that nobody else uses it is 3 to 13 %), and of the share of the time in which something that could have
+# run had no processor.
+FLUCTUATING = 0.15
 NOT_FIT = 0.25
-# Launches of one artifact on a quiet machine differ by a few percent. One whose median is so many
-# times that of the best was disturbed from beginning to end.
+# Launches of one artifact on a quiet machine differ by a few percent. A round whose median is so many
+# times that of the best launch was disturbed.
 APART = 1.2
+# A launch counts where so many of its rounds were quiet, and this share of them.
+_ROUNDS = 2
+_SHARE = 0.25
 # By how much the mean ratio of launch pairs may differ from the ratio of each side's best launch.
 DISAGREE = 0.15
 # A row needs so many launches that count, unless fewer were asked for; a ratio so many of both sides.
@@ -58,14 +62,41 @@ def apart(series: Series) -> float:
     return max(medians) / min(medians)
 
 
+def quiet_rounds(series: Series) -> tuple[int, ...]:
+    """The rounds in which the machine was quiet, as far as they tell, by their numbers in `ns`.
+
+    Of launches that count, in the order they were measured: see the module's words.
+    """
+    import numpy as np
+
+    total_ns = series.ns.sum(axis=1)
+    lost = (np.array(series.waited_ns) + 1e9 * np.array(series.steal_s)) / total_ns
+    levels = _medians(series)
+    medians = np.median(_scaled(series), axis=1) * [levels[launch] for launch in series.launch]
+    by_launch: dict[int, list[int]] = {}
+    for row, launch in enumerate(series.launch):
+        by_launch.setdefault(launch, []).append(row)
+    wanted = {launch: _enough(len(rows)) for launch, rows in by_launch.items()}
+    quiet = {
+        launch: [row for row in rows if lost[row] <= NOT_FIT] for launch, rows in by_launch.items()
+    }
+    quiet = {launch: rows for launch, rows in quiet.items() if len(rows) >= wanted[launch]}
+    best = min((float(np.median(medians[rows])) for rows in quiet.values()), default=0.0)
+    found: list[int] = []
+    for launch, rows in quiet.items():
+        kept = [row for row in rows if medians[row] <= APART * best]
+        if len(kept) >= wanted[launch] and spread_of(series.rows(kept)) <= NOT_FIT:
+            found += kept
+    return tuple(sorted(found))
+
+
+def _enough(rounds: int) -> int:
+    return min(rounds, max(_ROUNDS, math.ceil(_SHARE * rounds)))
+
+
 def counted_launches(series: Series) -> tuple[int, ...]:
-    """The launches in which the machine was quiet, as far as these tell: see the module's words."""
-    spreads, medians = _spreads(series), _medians(series)
-    quiet = [
-        launch for launch in medians if max(spreads[launch], lost_of(series.only([launch]))) <= NOT_FIT
-    ]
-    best = min((medians[launch] for launch in quiet), default=0.0)
-    return tuple(launch for launch in quiet if medians[launch] <= APART * best)
+    """The launches in which the machine was quiet for long enough."""
+    return tuple(dict.fromkeys(series.launch[row] for row in quiet_rounds(series)))
 
 
 def is_fit(measured: Measured, series: Series) -> bool:
@@ -80,18 +111,17 @@ def is_fit(measured: Measured, series: Series) -> bool:
 
 
 def counting(measured: Measured, series: Series) -> Series:
-    """What figures are made of: the launches that count; all of them where too few do."""
+    """What figures are made of: the rounds that count; all of them where too few launches do."""
     if measured.settings["mode"] == "gate" or not is_fit(measured, series):
         return series
-    return series.only(counted_launches(series))
+    return series.rows(quiet_rounds(series))
 
 
 def counted_together(measured: Measured, one: Series, other: Series) -> tuple[int, ...]:
-    """The launches that count on both sides; none where they are too few for a ratio."""
+    """The launches with rounds that count on both sides; none where they are too few for a ratio."""
     if not (is_fit(measured, one) and is_fit(measured, other)):
         return ()
-    both = [counting(measured, each) for each in (one, other)]
-    common = tuple(launch for launch in both[0].paired(both[1]))
+    common = tuple(counting(measured, one).paired(counting(measured, other)))
     wanted = min(_PAIRS, *(_wanted(measured, each) for each in (one, other)))
     return common if len(common) >= wanted else ()
 
@@ -126,16 +156,22 @@ def _spreads(series: Series) -> dict[int, float]:
     """By launch."""
     import numpy as np
 
+    scaled, launches = _scaled(series), np.array(series.launch)
+    return {launch: spread(scaled[launches == launch]) for launch in series.launches}
+
+
+def _scaled(series: Series) -> np.ndarray:
+    """Calls over their launch's median, and over what their input usually takes; shaped as `ns`."""
+    import numpy as np
+
     medians = _medians(series)
-    levels = np.array([medians[launch] for launch in series.launch])
-    scaled = series.ns / levels[:, None]
+    scaled = series.ns / np.array([medians[launch] for launch in series.launch])[:, None]
     if scaled.size >= _FEWEST_PER_FEED * series.feeds:
         turns = np.arange(series.ns.shape[1])[None, :] + np.array(series.first_feed)[:, None]
         feed = turns % series.feeds
         usual = np.array([_median_of(scaled[feed == each]) for each in range(series.feeds)])
         scaled = scaled / usual[feed]
-    launches = np.array(series.launch)
-    return {launch: spread(scaled[launches == launch]) for launch in medians}
+    return np.asarray(scaled)
 
 
 def _median_of(values: np.ndarray) -> float:

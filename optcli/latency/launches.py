@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _ENOUGH = 5
 # Fewer do not: three may agree by chance, or share a minute in which the machine was slow. Launches of
 # one artifact, and pairs of launches, then count as differing by this much as well (standard deviation
-# of the logarithm), which weighs as much as three launches. On a quiet machine it is 1 to 3 %; with
-# two threads on two shared cores it was 10 % and more.
-_USUAL = 0.06
+# of the logarithm), which weighs as much as three launches. On a quiet machine it is 1 to 3 %; where
+# neighbours share the host, 5 to 10 %.
+_USUAL = 0.10
 _WEIGHT = 2.0
 
 

@@ -9,7 +9,7 @@ lists `launch` and `round` of the series with that number.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -76,15 +76,19 @@ class Series:
 
     def only(self, launches: Collection[int]) -> Series:
         """The rounds of these launches alone."""
-        rows = [row for row, launch in enumerate(self.launch) if launch in launches]
+        return self.rows([row for row, launch in enumerate(self.launch) if launch in launches])
+
+    def rows(self, rows: Sequence[int]) -> Series:
+        """These rounds alone, by their numbers in `ns`."""
 
         def kept(column: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(column[row] for row in rows)
 
+        chosen, launches = list(rows), set(kept(self.launch))
         return replace(
             self,
-            ns=self.ns[rows],
-            device_ns=None if self.device_ns is None else self.device_ns[rows],
+            ns=self.ns[chosen],
+            device_ns=None if self.device_ns is None else self.device_ns[chosen],
             launch=kept(self.launch),
             round=kept(self.round),
             cpu_ns=kept(self.cpu_ns),

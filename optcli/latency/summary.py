@@ -125,7 +125,7 @@ def _ratio(measured: Measured, base: Series, other: Series, region: Region = "ho
     launches = counted_together(measured, base, other)
     if not launches:
         return None
-    one, two = (_in_region(each.only(launches), region) for each in (base, other))
+    one, two = (_in_region(counting(measured, each).only(launches), region) for each in (base, other))
     if one is None or two is None:
         return None
     if len(launches) == 1:

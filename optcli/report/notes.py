@@ -80,12 +80,12 @@ def _missing(report: Report) -> Iterator[str]:
 
 _KINDS = {
     "noisy": "noisy (other work took over 8 % of the time)",
-    "fluctuating": "fluctuating (the middle half of the calls spreads over 10 % of the median)",
+    "fluctuating": "fluctuating (the middle half of the calls spreads over 15 % of the median)",
     "environment not fit": "environment not fit (over 25 %)",
     "time cap": "time cap (fewer rounds than planned)",
     "unsteady": "unsteady (calls were still getting faster or slower after warming up)",
     "fewer launches": "fewer launches than planned",
-    "not counted": "launches not counted (the machine was not quiet in them)",
+    "not counted": "rounds not counted (the machine was not quiet in them)",
     "restless": "restless (it computed while others were timed)",
 }
 

@@ -32,7 +32,7 @@ _GLOSSARY = (
     ("vs fp32", "the same over the fastest variant that computes the unchanged network in fp32"),
     ("no clear gain", "the interval does not tell whether it is faster; advice, it blocks nothing"),
     ("noisy", "other work interrupted some rounds; no sample is dropped for that"),
-    ("fluctuating", "the middle half of the calls spreads over more than 10 % of the median"),
+    ("fluctuating", "the middle half of the calls spreads over more than 15 % of the median"),
     ("environment not fit", "over more than 25 %: measure again when the machine is quiet"),
 )  # fmt: skip
 
