@@ -224,7 +224,7 @@ def moderated_interval(
 
 
 def spread(samples: ArrayLike) -> float:
-    """Interquartile range over the median: 0.15 is called fluctuating, 0.25 not fit for a comparison."""
+    """Interquartile range over the median: 0.15 is called fluctuating, 0.25 not fit to be compared."""
     return (percentile(samples, 0.75) - percentile(samples, 0.25)) / percentile(samples, 0.5)
 
 

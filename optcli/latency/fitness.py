@@ -18,9 +18,9 @@ from optcli.statistics import percentile, spread
 if TYPE_CHECKING:
     import numpy as np
 
-# Of the interquartile range over the median (torch.utils.benchmark warns at 10 and 25 %; on a shared host
-# that nobody else uses it is 3 to 13 %), and of the share of the time in which something that could have
-# run had no processor.
+# Of the interquartile range over the median (torch.utils.benchmark warns at 10 and 25 %; on an idle
+# machine on a shared host it is 3 to 13 %), and of the share of the time in which something that could
+# have run had no processor.
 FLUCTUATING = 0.15
 NOT_FIT = 0.25
 # Launches of one artifact on a quiet machine differ by a few percent. A round whose median is so many
