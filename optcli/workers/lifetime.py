@@ -27,6 +27,9 @@ _LINUX = sys.platform.startswith("linux")
 _HEARD = {signal.SIGTERM, signal.SIGCHLD}
 _UNHEARD = {signal.SIGINT, signal.SIGHUP}
 _MOST_S = 10.0
+# A keeper also looks by itself whether its worker and its parent are there: under heavy load some were
+# seen to wait on without either.
+_LOOK_S = 5.0
 
 
 def bind_to_parent(parent: int) -> None:
@@ -46,7 +49,7 @@ def bind_to_parent(parent: int) -> None:
         os._exit(1)
     worker = os.fork()
     if worker:
-        _keep(worker)
+        _keep(worker, parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD | _UNHEARD)
     os.setpgid(0, 0)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -72,12 +75,16 @@ def stop(pid: int, ended: Callable[[float], int | None]) -> None:
     ended(5.0)
 
 
-def _keep(worker: int) -> NoReturn:
-    """What the keeper does until the worker has ended or the parent wants it to."""
+def _keep(worker: int, parent: int) -> NoReturn:
+    """What the keeper does until the worker has ended, or the parent wants it to or is gone."""
     os.closerange(0, 4096)  # above all the worker's channel: its end must be seen
     status: int | None = None
     while status is None:
-        if signal.sigwait(_HEARD) == signal.SIGTERM:
+        heard = signal.sigtimedwait(_HEARD, _LOOK_S)
+        unwanted = heard is not None and heard.si_signo == signal.SIGTERM
+        if not _is_there(worker):
+            break
+        if unwanted or os.getppid() != parent:
             _kill(worker)
             with suppress(ChildProcessError):
                 status = os.waitpid(worker, 0)[1]
@@ -85,6 +92,15 @@ def _keep(worker: int) -> NoReturn:
         status = _reaped(worker)
     _end_all()
     _end_as(status)
+
+
+def _is_there(worker: int) -> bool:
+    """Whether the worker is still a child of this process, running or not yet buried."""
+    try:
+        os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _reaped(worker: int) -> int | None:
