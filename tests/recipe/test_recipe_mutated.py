@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -14,7 +15,8 @@ from optcli import cli
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = sorted((REPOSITORY / "recipes").glob("*.yaml"))
 MOST_S = 60  # a hang; a pass of a heavy module may take its time on a busy machine
-FEW, MANY = 40, 1000
+# OPTCLI_FUZZ_ROUNDS=1000 tries ten thousand recipes, in about half an hour.
+FEW, MANY = 40, int(os.environ.get("OPTCLI_FUZZ_ROUNDS", "100"))
 
 
 @pytest.fixture
