@@ -89,7 +89,7 @@ class AotInductor(Pass):
 
     def _program(self, source: Artifact, job: Job) -> ExportedProgram:
         if source.format == Format.EXPORTED:
-            return exported_format.open(source.path)
+            return exported_format.open(source.path, trust=source.trusted)
         return trace(flat(network(source), job.inputs), job, strict=bool(self.strict))
 
     def _compile(self, program: ExportedProgram, job: Job) -> int:

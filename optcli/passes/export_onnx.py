@@ -130,7 +130,7 @@ class ExportOnnx(Pass):
 
 def _program(source: Artifact, job: Job) -> ExportedProgram:
     if source.format == Format.EXPORTED:
-        return exported_format.open(source.path)
+        return exported_format.open(source.path, trust=source.trusted)
     model = flat(network(source), job.inputs)
     try:
         return trace(model, job, strict=False)
