@@ -70,7 +70,7 @@ class AotInductor(Pass):
 
     def run(self, source: Artifact, job: Job) -> Made:
         try:
-            with _own_cache(job.out.parent) as cache:
+            with _own_cache(job.beside) as cache:
                 _require_compiler()
                 device = torch_devices.require(job.device)
                 program = _moved(self._program(source, job), device, cache)

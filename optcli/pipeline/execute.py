@@ -282,13 +282,16 @@ class Execution:
         scratch, caches = self._store.scratch_folder("artifact", key), self._store.cache_folder()
         inputs = self._inputs_of(call, work)
         handed = {name: artifact.to_record() for name, artifact in inputs.artifacts.items()}
-        payload = dict(call["payload"], out=str(work), **handed)
+        temporary = work.parent.parent / "temporary"
+        with disk.failures(self._store.root):
+            temporary.mkdir()
+        payload = dict(call["payload"], out=str(work), temporary=str(temporary), **handed)
         if not confined:  # else nothing can be kept there
             payload |= {"scratch": str(scratch), "cache": str(caches)}
         with suppress(OSError):
             log.parent.mkdir(parents=True, exist_ok=True)
             log.with_name("call.json").write_text(json.dumps(call, indent=1))
-        around: dict[str, Any] = {"log": log, "confined": (work,) if confined else None}
+        around: dict[str, Any] = {"log": log, "confined": (work, temporary) if confined else None}
         if spawned:
             child = spawn(call["function"], payload, environment=self._environment(), **around)
         else:

@@ -80,10 +80,14 @@ def trusting(target: Target, store: Store, *, trust: bool) -> Target:
     """
     if target.kind != "artifact":
         return replace(target, trusted=trust)
-    _, content = view.read(target.path)
     known = store.peek("artifact", str(target.about.get("key")))
-    if known is None or known.digest != content:
-        return replace(target, trusted=trust)
+    try:
+        if known is None or known.digest != view.read(target.path)[1]:
+            return replace(target, trusted=trust)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"the artifact cannot be read: {error}", place=str(target.path), hint="build it again"
+        ) from error
     require_trust(doubts_of(known), str(target.path), trust=trust)
     return replace(target, trusted=trust, own=True)
 

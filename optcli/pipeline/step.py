@@ -117,6 +117,7 @@ def _job(payload: dict[str, Any], traits: Traits, channel: Channel | None) -> Jo
         batch_sizes=tuple(payload["batch_sizes"]),
         scratch=Path(payload["scratch"]) if payload.get("scratch") else None,
         cache=Path(payload["cache"]) if payload.get("cache") else None,
+        temporary=Path(payload["temporary"]) if payload.get("temporary") else None,
         calibration=roles.get("calibration"),
         training=roles.get("training"),
         validation=roles.get("validation"),

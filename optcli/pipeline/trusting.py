@@ -36,9 +36,11 @@ def opened_as(artifact: Artifact, *, from_file: bool, trust: bool) -> Artifact:
 def measured_as(artifact: Artifact, variant: PlannedVariant, plan: Plan, *, trust: bool) -> Artifact:
     """The artifact of a variant as the workers that measure and judge it open it.
 
-    They are not confined where the runner starts a compiler, or the recipe's own Python runs in them.
+    They are not confined where the runner starts a compiler or uses a GPU, whose driver is not known to
+    do with reading, or where the recipe's own Python runs in them.
     """
-    free = variant.runner.starts_programs() or brings_python(plan.recipe)
+    runner = variant.runner
+    free = runner.starts_programs() or runner.requires().gpu or brings_python(plan.recipe)
     return opened_as(artifact, from_file=plan.source.foreign and not free, trust=trust)
 
 
@@ -55,14 +57,14 @@ def brings_python(recipe: Recipe) -> bool:
 def is_confined(step: Step, plan: Plan) -> bool:
     """Whether a step's worker can only read and write its own folder: it opens somebody's file.
 
-    Not where it makes compiled code: that takes a compiler. Not where it runs the user's own Python
-    either: a pass of theirs, or samples.
+    Not where it makes compiled code, which takes a compiler, or uses a GPU. Not where it runs the user's
+    own Python either: a pass of theirs, or samples.
     """
     if not plan.source.foreign or step.traits is None:
         return plan.source.foreign
     users = step.traits.reference is not None
     users = users or any(plan.recipe.data[role].kind == _PYTHON for role in step.traits.uses)
-    return step.format not in CODE and not users
+    return step.format not in CODE and not step.needs.gpu and not users
 
 
 def doubts_of(entry: Entry) -> tuple[str, ...]:
