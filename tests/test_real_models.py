@@ -34,6 +34,7 @@ def found(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("found")
+@pytest.mark.long
 def test_a_resnet_from_two_files_and_a_pth(tmp_path: Path) -> None:
     report = built(tmp_path, RESNET20, resnet=RESNET, block=BLOCK)
     eager, int8, pruned = report.variants.values()
@@ -49,6 +50,7 @@ def test_a_resnet_from_two_files_and_a_pth(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("found")
+@pytest.mark.long
 def test_a_mobilenet_of_torchvision_with_weights_of_ones_own(tmp_path: Path) -> None:
     eager, onnx, int8 = built(tmp_path, FASHION).variants.values()
     assert eager.accuracy.value == 0.9135

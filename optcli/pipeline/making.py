@@ -17,7 +17,7 @@ from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan, PlannedVariant, plan
 from optcli.pipeline.trusting import measured_as, require_wall
 from optcli.recipe import load
-from optcli.store import Store
+from optcli.store import Store, disk
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,9 @@ def make(to_do: Plan, store: Store, observer: Observer, settings: Settings, phas
     show to be harmless, without `trust` in the settings.
     """
     require_wall(to_do, trust=settings.trust)
+    # A folder is cleared by who makes the same entry again; of an entry that is there, nobody does.
+    with disk.failures(store.root):
+        store.clear_stale()
     with Execution(to_do, store, observer, settings) as execution:
         try:
             with phases.take("data"):

@@ -319,7 +319,7 @@ class Report(Result):
             ) from error
         except OSError as error:
             raise UsageError(
-                f"the report cannot be read: {error.strerror}",
+                f"the report cannot be read: {error.strerror or error}",
                 place=str(path),
                 hint="look at its permissions, or name another report",
             ) from error

@@ -133,6 +133,7 @@ def test_what_others_print(module):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_dry_run_goes_all_the_way(tmp_path):
     done = run("--dry-run", "--no-tests", "--out", tmp_path / "out", "--work", tmp_path / "work")
     assert done.returncode == 0, done.stderr

@@ -223,7 +223,7 @@ TABLE = [
     Broken("link written", mine(a=('(job.out / "model.onnx").write_bytes((source.path / "model.onnx")'
                                    ".read_bytes())",
                                    '(job.out / "model.onnx").symlink_to(source.path / "model.onnx")')),
-           ("found a link", "write a copy"), code=4, **USES_MINE),
+           ("it wrote model.onnx, which is a link", "write a copy"), code=4, **USES_MINE),
 ]  # fmt: skip
 
 

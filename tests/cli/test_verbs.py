@@ -177,7 +177,7 @@ def test_the_same_report_from_its_place_its_recipe_and_its_name(place, optcli):
         ("cache gc --older-than 3x", 2, "--older-than: found '3x'"),
         ("cache gc --max-size 3", 2, "--max-size: found '3'"),
         ("passes qantize_nncf", 2, "'qantize_nncf'\n  hint: did you mean 'quantize_nncf'?"),
-        ("passes ./gone.py:Pass", 2, "there is no such file\n  hint: "),
+        ("passes ./gone.py:Pass", 2, "no such file: gone.py\n  hint: "),
         ("passes fakes.py:project", 2, "defines no 'project'"),
     ],
 )  # fmt: skip
@@ -352,4 +352,7 @@ def test_a_model_without_permission_to_read_it(place, optcli, monkeypatch):
 def test_a_report_that_is_a_folder_is_said(place, optcli):
     (place.folder / "x.json").mkdir()
     said = optcli("compare", "x.json")
-    assert (said.code, "the report cannot be read: Is a directory" in said.err) == (2, True)
+    assert (
+        said.code,
+        "the report cannot be read: found a folder, wanted a regular file" in said.err,
+    ) == (2, True)

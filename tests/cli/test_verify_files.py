@@ -252,7 +252,8 @@ def test_a_torchscript_file_that_is_quantized_already(files, optcli):
         refused = optcli(*line)
         assert refused.code == 2
         assert "int8.pt: this is TorchScript, a program of its own" in refused.err
-    found = judged(optcli, "--baseline", "model.onnx", "int8.pt", "--trust")["int8.pt"]
+    # Six samples are too few to bound what INT8 loses.
+    found = judged(optcli, "--baseline", "model.onnx", "int8.pt", "--trust", code=5)["int8.pt"]
     assert (found["accuracy"]["runner"], found["accuracy"]["precision"]) == ("torchscript", "int8")
     assert 10 < found["accuracy"]["output_error"]["sqnr_db"] < 60
     assert found["accuracy"]["regressed"] is not None

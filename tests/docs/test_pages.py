@@ -25,6 +25,7 @@ def clipped(report) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_pass_as_one_file(checkout):
     page = Page.read("add-a-pass.md")
     commands = ["optcli passes clip_weights", "optcli build clipped.yaml"]
@@ -48,6 +49,7 @@ def test_a_pass_as_one_file(checkout):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_pass_beside_the_recipe(checkout):
     page = Page.read("add-a-pass.md")
     checkout.add(page, "own-file.yaml")
@@ -74,6 +76,7 @@ def test_a_pass_beside_the_recipe(checkout):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_pass_of_another_package(checkout, tmp_path_factory):
     page = Page.read("add-a-pass.md")
     site = tmp_path_factory.mktemp("site")
@@ -107,6 +110,7 @@ def test_the_page_declares_the_entry_point_as_it_is_tested():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_runner_as_one_file(checkout):
     page = Page.read("add-a-runner.md")
     assert page.commands == ["optcli build judged.yaml"]

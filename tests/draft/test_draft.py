@@ -327,6 +327,7 @@ def test_the_command_refuses_what_makes_no_recipe(place, capsys):
     assert load(place / "made" / "x.yaml").latency.batch_sizes == (2,)
 
 
+@pytest.mark.long
 def test_the_command_writes_a_recipe_that_builds(place, capsys, monkeypatch):
     monkeypatch.setenv("OPTCLI_STORE", "")
     out = ["init", "model.onnx", "--data", "photos", "--out", "made/first.yaml"]

@@ -74,6 +74,7 @@ def scaled(artifact, folder):
     return replace(artifact, path=folder)
 
 
+@pytest.mark.long
 def test_a_process_that_only_compiles_knows_the_integer_kernels(quantized, tmp_path):
     """What quantizes registers them with Inductor; a build compiles in another process."""
     command = f"""

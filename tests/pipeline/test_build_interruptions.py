@@ -61,6 +61,7 @@ def finished(store: Store) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_kill_at_random_moments(project):
     project.recipe(VARIANTS, data=DATA)
     store, draw = Store(project.store), random.Random(20)
