@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/confined_latency.py [PAIRS]
 
-Free and confined workers take turns in pairs: each opens a small network in ONNX Runtime and in PyTorch,
-and times its calls, beside the cheapest system call there is. Gives the medians over the pairs, and the
-median of confined over free with its spread.
+Free and confined workers take turns in pairs: each opens a small network in ONNX Runtime and in
+PyTorch, and times its calls, beside the cheapest system call there is. Gives the medians over the
+pairs, and the median of confined over free with its spread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CALLS = {"system call": 20_000, "ONNX Runtime": 3_000, "PyTorch": 1_500}
 
 
 def timed(payload: dict[str, Any], channel: Channel) -> dict[str, float]:
-    """Median nanoseconds of one call of each kind, and system calls' share is in the first."""
+    """Median nanoseconds of one call of each kind."""
     import numpy as np
     import onnxruntime
     import torch
@@ -95,9 +95,10 @@ def main() -> None:
     for kind in _CALLS:
         free, held = ([each[kind] / 1e3 for each in found[which]] for which in (False, True))
         ratios = sorted(b / a for a, b in zip(free, held, strict=True))
+        middles = [statistics.median(each) for each in (free, held, ratios)]
         print(
-            f"{kind:<14} free {statistics.median(free):9.3f} us, confined {statistics.median(held):9.3f}"
-            f" us, ratio {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
+            f"{kind:<14} free {middles[0]:9.3f} us, confined {middles[1]:9.3f} us,"
+            f" ratio {middles[2]:.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
         )
 
 

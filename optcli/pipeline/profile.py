@@ -49,8 +49,9 @@ def profile(
     fed, users, notes = _data(report, recipe or Path(report.recipe.path))
     name, requested = str(built.runner["name"]), built.runner.get("requested", {})
     options = {name: value for name, value in requested.items() if value is not None}
-    users = users or runners.find(name).model_validate(options).starts_programs()
-    artifact = opened_as(artifact, from_file=is_from_file(made_by) and not users, trust=trust)
+    runner = runners.find(name).model_validate(options)
+    free = users or runner.starts_programs() or runner.requires().gpu
+    artifact = opened_as(artifact, from_file=is_from_file(made_by) and not free, trust=trust)
     request = {
         "inputs": [spec.model_dump(mode="json") for spec in inputs],
         "batch_size": size,

@@ -57,8 +57,8 @@ def brings_python(recipe: Recipe) -> bool:
 def is_confined(step: Step, plan: Plan) -> bool:
     """Whether a step's worker can only read and write its own folder: it opens somebody's file.
 
-    Not where it makes compiled code, which takes a compiler, or uses a GPU. Not where it runs the user's
-    own Python either: a pass of theirs, or samples.
+    Not where it makes compiled code, which takes a compiler, or uses a GPU. Not where it runs Python of
+    the user's own either: a pass, or samples.
     """
     if not plan.source.foreign or step.traits is None:
         return plan.source.foreign

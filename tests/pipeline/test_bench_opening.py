@@ -123,9 +123,7 @@ class TestTrust:
         with pytest.raises(TrustError):
             find([folder(tmp_path / "native", "aoti")], tmp_store, trust=False)
 
-    def test_what_is_from_elsewhere_is_opened_in_a_worker_that_can_only_read(
-        self, tmp_path, tmp_store
-    ):
+    def test_what_is_from_elsewhere_is_opened_in_a_worker_that_can_only_read(self, tmp_path, tmp_store):
         place = folder(tmp_path / "made", "exported")
         for trust in (True, False):
             target = find([place], tmp_store, trust=trust)[0]
