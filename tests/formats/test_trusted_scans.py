@@ -18,7 +18,7 @@ LIBRARY = """
 import torch
 
 made = torch.library.Library("{name}", "DEF")
-made.define("double(Tensor x) -> Tensor")
+made.define("double(Tensor self) -> Tensor")
 made.impl("double", lambda x: x * 2, "CPU")
 made.impl("double", lambda x: torch.empty_like(x), "Meta")
 """
@@ -103,7 +103,9 @@ class Extra:
 
 def test_a_program_with_samples_of_a_class_opens_with_trust(exported, tmp_path):
     stream = io.BytesIO()
-    torch.save(((torch.ones(2), Extra()), {}), stream)
+    sample = torch.ones(2)
+    sample.extra = Extra()
+    torch.save(((sample,), {}), stream)
     content = {**exported, "data/sample_inputs/model.pt": stream.getvalue()}
     written(tmp_path / exported_format.FILE, content)
     with pytest.raises(TrustError, match="more than tensors"):

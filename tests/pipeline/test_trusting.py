@@ -153,7 +153,7 @@ def test_what_trust_has_built_is_marked_and_nobody_else_opens_it_silently(projec
     library = project.folder / "optcli_tests_build.py"
     library.write_text(
         "import torch\nmade = torch.library.Library('optcli_tests_build', 'DEF')\n"
-        "made.define('double(Tensor x) -> Tensor')\n"
+        "made.define('double(Tensor self) -> Tensor')\n"
         "made.impl('double', lambda x: x * 2, 'CPU')\n"
         "made.impl('double', lambda x: torch.empty_like(x), 'Meta')\n"
     )
