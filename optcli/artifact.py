@@ -24,6 +24,10 @@ class Format(StrEnum):
 
 # Formats whose files are, or may hold, code that runs when they are opened.
 CODE = frozenset({Format.TORCH, Format.AOTI, Format.TENSORRT, Format.TENSORRT_RTX})
+# Formats that a scan reads first: their modules have `doubts`, and open those for who trusts the file.
+SCANNED = frozenset({Format.EXPORTED, Format.TORCHSCRIPT})
+# The fact that holds the doubts of a scan, which every artifact that descends from it inherits.
+UNPROVEN = "unproven"
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,9 @@ class Artifact:
     `path` is a folder whose file names are fixed by the format (`formats/<format>.py`). `key` is the
     hash of everything that made it, `digest` the hash of what was written. `facts` is plain JSON
     data: what made it, its parent's key, the names of its outputs, what a reader must import.
-    `foreign` says that it came from elsewhere and that nobody said to trust it: it is opened in a
-    worker that can only read.
+    `foreign` says that it came from elsewhere, or was made of what did: it is opened in a worker that
+    can only read. `trusted` says that whoever runs this trusts it: what a scan cannot prove is opened.
+    Both are of this run: the store keeps neither.
     """
 
     key: str
@@ -45,6 +50,7 @@ class Artifact:
     digest: str
     facts: dict[str, Any] = field(default_factory=dict)
     foreign: bool = False
+    trusted: bool = False
 
     def to_record(self) -> dict[str, Any]:
         """Plain JSON data; `from_record` reads it back."""

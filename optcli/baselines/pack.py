@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import regular_files
-from optcli.artifact import CODE, Artifact
+from optcli.artifact import CODE, UNPROVEN, Artifact
 from optcli.baselines import manifest as manifests
 from optcli.baselines.manifest import SCHEMA, Manifest, Packed
 from optcli.digest import files_below, of_bytes, of_file
@@ -132,7 +132,8 @@ def load(path: Path, origin: str, store: Store, *, trust: bool = False) -> Basel
     """Check a pack and put its artifacts into the store.
 
     Raises `InputError` for a file that is missing, damaged or of a newer schema, `TrustError` where
-    it holds code and neither this store wrote it nor `trust` says so.
+    it holds code and neither this store wrote it nor `trust` says so, or where what it holds was made
+    under `--trust`. What this store did not write is opened in workers that can only read.
     """
     try:
         size = regular_files.check(path).st_size
@@ -149,6 +150,8 @@ def load(path: Path, origin: str, store: Store, *, trust: bool = False) -> Basel
         if not own and not trust:
             said = {name: one.artifact.format in CODE for name, one in manifest.variants.items()}
             _require_trust([name for name in said if said[name]], path)
+        if not trust:
+            _require_proven(manifest, path)
         known = store.get(KIND, key)
         if known is None:
             with store.lock(KIND, key), store.work(KIND, key) as work:
@@ -157,17 +160,15 @@ def load(path: Path, origin: str, store: Store, *, trust: bool = False) -> Basel
                 _check_formats(manifest, work, path)
                 known = store.put(KIND, key, work, {}, {"pack": key})
     try:
-        return _baseline(manifest, known.path, origin, own=own, foreign=not (own or trust))
+        return _baseline(manifest, known.path, origin, own=own, trust=trust)
     except (OptcliError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise _damaged(path, f"its report cannot be read ({str(error)[:200]})") from error
 
 
-def _baseline(manifest: Manifest, root: Path, origin: str, *, own: bool, foreign: bool) -> Baseline:
+def _baseline(manifest: Manifest, root: Path, origin: str, *, own: bool, trust: bool) -> Baseline:
     variants = {
         name: Kept(
-            _artifact(
-                one, root / _ARTIFACTS / name, foreign=foreign and one.artifact.format not in CODE
-            ),
+            _artifact(one, root / _ARTIFACTS / name, foreign=not own, trust=trust),
             one.runner,
             one.options if own else one.options_from_elsewhere(),
             one.made_by,
@@ -178,7 +179,7 @@ def _baseline(manifest: Manifest, root: Path, origin: str, *, own: bool, foreign
     return Baseline(origin, variants, manifest.inputs, manifest.environment, report)
 
 
-def _artifact(packed: Packed, path: Path, *, foreign: bool) -> Artifact:
+def _artifact(packed: Packed, path: Path, *, foreign: bool, trust: bool) -> Artifact:
     about = packed.artifact
     return Artifact(
         about.key,
@@ -189,6 +190,7 @@ def _artifact(packed: Packed, path: Path, *, foreign: bool) -> Artifact:
         about.digest,
         about.facts,
         foreign and about.format not in CODE,
+        trust,
     )
 
 
@@ -229,6 +231,18 @@ def _require_trust(names: Sequence[str], path: Path) -> None:
             place=str(path),
             hint="add --trust if you know who made it",
         )
+
+
+def _require_proven(manifest: Manifest, path: Path) -> None:
+    """What was made under `--trust` says so in its facts. The scan of foreign files is not by them."""
+    for name, one in manifest.variants.items():
+        doubts = one.artifact.facts.get(UNPROVEN)
+        if doubts:
+            raise TrustError(
+                f"{name} was made with --trust, of a model that could run code: {str(doubts)[:200]}",
+                place=str(path),
+                hint="add --trust if you know who made the model",
+            )
 
 
 def _require_room(work: Path, size: int) -> None:

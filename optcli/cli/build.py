@@ -23,6 +23,7 @@ from optcli.cli.progress import Progress
 )
 @options.timeout
 @click.option("--remeasure", is_flag=True, help="Measure latency and accuracy again.")
+@options.trust
 @click.option("--dry-run", is_flag=True, help="Show the steps and what is cached; do nothing.")
 @click.option("--explain", is_flag=True, help="As --dry-run, with the reason why a step must run.")
 @options.as_json
@@ -37,6 +38,7 @@ def command(
     keep_going: bool,
     timeout: float,
     remeasure: bool,
+    trust: bool,
     dry_run: bool,
     explain: bool,
     as_json: bool,
@@ -66,6 +68,7 @@ def command(
             keep_going=keep_going,
             timeout_s=timeout,
             remeasure=remeasure,
+            trust=trust,
             observer=progress,
         )
     finally:

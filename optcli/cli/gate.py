@@ -40,7 +40,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @options.overrides
 @options.jobs
 @options.timeout
-@click.option("--trust", is_flag=True, help="Run code that a baseline from elsewhere holds.")
+@click.option(
+    "--trust", is_flag=True, help="Run what a baseline or a model from elsewhere holds, code too."
+)
 @click.option(
     "--baseline-python",
     type=click.Path(path_type=Path, exists=True),

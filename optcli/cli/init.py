@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     help="Images in class folders, images beside masks, or COCO's annotations (a JSON file too).",
 )
 @options.overrides
+@options.trust
 @options.as_json
 @options.verbose
 def command(
@@ -50,6 +51,7 @@ def command(
     weights: str | None,
     data: Path | None,
     overrides: tuple[str, ...],
+    trust: bool,
     as_json: bool,
 ) -> None:
     """Write a commented recipe for WHAT.
@@ -67,7 +69,9 @@ def command(
         )
     folder = (out.parent if out is not None else Path()).absolute()
     read = tuple(InputText.read(text) for text in inputs)
-    made = draft(what, folder, inputs=read, weights=weights, data=data, overrides=overrides)
+    made = draft(
+        what, folder, inputs=read, weights=weights, data=data, overrides=overrides, trust=trust
+    )
     command_line = f"optcli build {shlex.quote(shown(out))}" if out is not None else ""
     if out is not None:
         _write(out, made, command_line, overrides, force=force)

@@ -12,7 +12,7 @@ from optcli.cli import options, reports
 @click.command("inspect")
 @click.argument("target")
 @options.artifacts
-@click.option("--trust", is_flag=True, help="Build networks in Python from elsewhere.")
+@click.option("--trust", is_flag=True, help="Open what runs code, or could, from elsewhere.")
 @options.store
 @options.as_json
 @options.verbose
@@ -26,12 +26,12 @@ def command(
     multiply-accumulates of convolutions and matrix products at the smallest batch.
     """
     from optcli import inspection
-    from optcli.pipeline.opening import require_trusted_code
+    from optcli.pipeline.opening import require_trusted_code, trusting
     from optcli.store import Store
 
     model = inspection.resolve(target, reports.nearest(artifacts))
-    if not trust:
-        require_trusted_code(model, Store(Store.default_root(store)))
+    model = trusting(model, Store(Store.default_root(store)), trust=trust)
+    require_trusted_code(model)
     found = inspection.look_into(model)
     if as_json:
         click.echo(found.model_dump_json(indent=2, by_alias=True))

@@ -42,6 +42,12 @@ timeout = click.option(
     help="Seconds that one step may take.",
 )
 
+trust = click.option(
+    "--trust",
+    is_flag=True,
+    help="Open a model from elsewhere that a scan cannot prove harmless: you know who made it.",
+)
+
 
 def _no_model(_: click.Context, __: click.Parameter, path: Path) -> Path:
     """A model's file in the place of a recipe: said at once, and what to do with it."""

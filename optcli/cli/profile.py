@@ -29,6 +29,7 @@ from optcli.cli.progress import Progress
     metavar="FILE",
     help="Where the Chrome trace goes; default: profiles/VARIANT.trace.json beside the report.",
 )
+@options.trust
 @options.as_json
 @options.verbose
 def command(
@@ -38,6 +39,7 @@ def command(
     batch_size: int | None,
     top: int,
     trace: Path | None,
+    trust: bool,
     as_json: bool,
 ) -> None:
     """Show where the time of VARIANT goes: by stage, by operator, and what matters in words.
@@ -58,6 +60,7 @@ def command(
             recipe=recipe if recipe is not None and recipe.suffix in reports.RECIPES else None,
             batch_size=batch_size,
             trace=trace.absolute() if trace is not None else None,
+            trust=trust,
             observer=progress,
         )
     finally:

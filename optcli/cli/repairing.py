@@ -25,6 +25,7 @@ def run(
     overrides: Sequence[str],
     jobs: int,
     timeout_s: float,
+    trust: bool,
     store: Path | None,
     artifacts: Path | None,
     as_json: bool,
@@ -62,6 +63,7 @@ def run(
             overrides=overrides,
             jobs=jobs,
             timeout_s=timeout_s,
+            trust=trust,
             observer=progress,
         )
     finally:

@@ -29,7 +29,7 @@ from optcli.results.repair import Engine
     help="For files: the recipe that gives inputs, data, metric and postprocess.",
 )
 @click.option("--runner", "runners", multiple=True, metavar="NAME", help="For files; may be repeated.")
-@click.option("--trust", is_flag=True, help="Run TorchScript and native code from elsewhere.")
+@click.option("--trust", is_flag=True, help="Open what runs code, or could, from elsewhere.")
 @click.option("--remeasure", is_flag=True, help="Evaluate files again.")
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes for each file."
@@ -139,6 +139,7 @@ def command(
             overrides,
             jobs,
             timeout,
+            trust,
             store,
             artifacts,
             as_json,
@@ -163,6 +164,7 @@ def command(
                 observer=progress,
                 overrides=overrides,
                 remeasure=remeasure,
+                trust=trust,
                 timeout_s=timeout,
             )
             if _is_of_a_build(place.path):

@@ -43,7 +43,7 @@ def walls(found: confinement.Walls) -> Check:
         said = f"{found}: workers that open models from elsewhere can neither write nor reach out"
         return Check(group=_GROUP, name="confinement", state="ok", found=said)
     hint = (
-        "TorchScript from elsewhere needs --trust here; Linux 6.2 and later with Landlock switched on "
+        "TorchScript needs --trust here; Linux 6.2 and later with Landlock switched on "
         "(lsm=landlock,...) has the rest"
     )
     return Check(group=_GROUP, name="confinement", state="note", found=f"{found}", hint=hint)

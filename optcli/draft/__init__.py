@@ -51,14 +51,15 @@ def draft(
     weights: str | None = None,
     data: Path | None = None,
     overrides: Sequence[str] = (),
+    trust: bool = False,
 ) -> Draft:
     """Write a recipe for a model, to be put into `folder`; paths in it are relative to that.
 
     `what` is a source as recipes write it, or the path of a model file; its paths are relative to the
     current folder. `inputs` are found by looking where none are given. `data` is a folder of images:
     by class, beside masks, or with COCO's annotations. `overrides` are `key=value` as with `--set`;
-    those of `model.arguments` and `model.weights` decide what is looked at. Raises `UsageError`,
-    `InputError` and `MissingError`.
+    those of `model.arguments` and `model.weights` decide what is looked at. `trust` opens a file that a
+    scan cannot prove harmless. Raises `UsageError`, `InputError`, `TrustError` and `MissingError`.
     """
     values = overriding.parsed(overrides)
     kind, target = _named(what)
@@ -74,6 +75,7 @@ def draft(
     source = sources.named(
         f"{kind}:{target}", Path.cwd(), None if place is None else str(place), dict(model.arguments)
     )
+    source = source.model_copy(update={"trust": trust})
     # Looked at from here: the recipe's folder need not be there yet.
     for part, message, hint in source.problems():
         raise InputError(message, place=f"{part} of {what}", hint=hint)

@@ -54,7 +54,7 @@ def _nothing() -> dict[str, Any]:
 def _file(kind: str, source: Source, given: list[TensorSpec]) -> dict[str, Any]:
     path = source.folder / source.target
     module = onnx_inspection if kind == "onnx" else exported_inspection
-    found = module.look(path, [])
+    found = module.look(path, [], **({"trust": source.trust} if kind == "exported" else {}))
     bounds = found.get("facts", {}).get("bounds", {})
     operators = {each["type"].rpartition(".")[2] for each in found["operators"]}
     inputs = given or [shapes.from_file(each, bounds) for each in found["inputs"]]
@@ -65,7 +65,7 @@ def _file(kind: str, source: Source, given: list[TensorSpec]) -> dict[str, Any]:
             largest = memory.of_onnx(path, inputs)
             coordinate = _largest_coordinate(Path(folder) / onnx_format.FILE, inputs, found["outputs"])
         else:
-            program = exported_format.open(Path(folder)).module()
+            program = exported_format.open(Path(folder), trust=source.trust).module()
             feed = _feed(inputs)
             largest = memory.of_call(lambda: program(*feed.values()), _batch(inputs))
     return {
@@ -98,11 +98,11 @@ def _largest_coordinate(
 
 def _script(source: Source, given: list[TensorSpec]) -> dict[str, Any]:
     notes: list[str] = []
-    inputs = given or shapes.of_script(source.folder / source.target, notes)
+    inputs = given or shapes.of_script(source.folder / source.target, notes, trust=source.trust)
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), inputs)
-        found = script_inspection.look(Path(folder), inputs)
-        model = script_format.open(Path(folder))
+        found = script_inspection.look(Path(folder), inputs, trust=source.trust)
+        model = script_format.open(Path(folder), trust=source.trust)
         feed = _feed(inputs)
         largest = memory.of_call(lambda: model(*feed.values()), _batch(inputs))
     return {

@@ -109,9 +109,9 @@ def tried(source: Source, notes: list[str]) -> list[TensorSpec]:
     return _fitting(model, _required(model), source.target, notes)
 
 
-def of_script(path: Path, notes: list[str]) -> list[TensorSpec]:
+def of_script(path: Path, notes: list[str], *, trust: bool = False) -> list[TensorSpec]:
     """The input of a TorchScript file, found in the same way. Raises as `tried` does."""
-    model = torchscript_format.read(path)
+    model = torchscript_format.read(path, trust=trust)
     return _fitting(model, torchscript_format.required(model), path.name, notes)
 
 

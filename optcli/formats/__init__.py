@@ -6,6 +6,9 @@ Every module `optcli/formats/<format>.py` fixes the file names inside an artifac
     open(folder: Path) -> ...       the model in its own library
     save(model, folder: Path)       writes it
 
+Formats that are scanned (`artifact.SCANNED`) also have `doubts(folder: Path) -> tuple[str, ...]`, and
+their `check` and `open` take `trust`.
+
 Heavy libraries are imported inside these functions.
 """
 
@@ -15,7 +18,7 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
-from optcli.artifact import Format
+from optcli.artifact import SCANNED, Format
 
 
 def module(format: Format) -> ModuleType:
@@ -23,6 +26,14 @@ def module(format: Format) -> ModuleType:
     return importlib.import_module(f"{__name__}.{format.value}")
 
 
-def check(format: Format, folder: Path) -> None:
-    """Raise `InputError` where the folder does not hold a sound model of the format."""
-    module(format).check(folder)
+def check(format: Format, folder: Path, *, trust: bool = False) -> None:
+    """Raise `InputError` where the folder does not hold a sound model of the format.
+
+    `TrustError` where it is none that a scan proves, and there is no `trust` in who made it.
+    """
+    module(format).check(folder, **({"trust": trust} if format in SCANNED else {}))
+
+
+def doubts(format: Format, folder: Path) -> tuple[str, ...]:
+    """What a scan cannot show to be harmless in a model; of a format that needs no scan nothing."""
+    return tuple(module(format).doubts(folder)) if format in SCANNED else ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,31 +32,42 @@ _LIBRARIES = {
 }
 
 
-def check(folder: Path) -> None:
+def check(folder: Path, *, trust: bool = False) -> None:
     """Raise `InputError` where it is no sound program, `TrustError` where it could run code."""
-    open(folder)
+    open(folder, trust=trust)
 
 
-def open(folder: Path) -> ExportedProgram:
+def doubts(folder: Path) -> tuple[str, ...]:
+    """What cannot be shown to be harmless in it: `open` wants to be told to trust it."""
+    return tuple(exported_archive.scan(folder / FILE).doubts)
+
+
+def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
     """The program, once it is known to hold nothing but tensors and arithmetic.
 
-    Raises `InputError` and `TrustError` as `check` does.
+    With `trust` what cannot be shown to be harmless is opened, too, and runs whatever it holds. Raises
+    `InputError` for an archive that is not laid out as torch.export does, `TrustError` as `check` does.
     """
     import torch
 
     path = folder / FILE
     if not path.is_file():
         raise InputError(f"there is no {FILE}", place=str(folder), hint="build again")
-    for namespace in sorted(exported_archive.check(path)):
+    found = exported_archive.scan(path)
+    found.require(path, "exported program", trust=trust)
+    for namespace in sorted(found.namespaces):
         _bring(namespace, path)
+    if trust:
+        found.bring_unknown()
     try:
-        with _tensors_alone():
+        with nullcontext() if found.doubts else _tensors_alone():
             return torch.export.load(os.fspath(path))
     except Exception as error:
+        lacking = f" and the library of {', '.join(sorted(found.unknown))}" if found.unknown else ""
         raise InputError(
             f"torch cannot read this exported program: {first_line(error)}",
             place=str(path),
-            hint="write it again with torch.export.save of this version of torch",
+            hint=f"write it again with torch.export.save of this version of torch{lacking}",
         ) from error
 
 

@@ -2,7 +2,8 @@
 
 `torch.export.load` unpickles without limits where the archive tells it to. So an archive is read first:
 every member must be one that torch.export writes, the model's graph must only compute, and whatever is
-unpickled must hold tensors alone. What cannot be shown to be harmless is refused.
+unpickled must hold tensors alone. What cannot be shown to be harmless is a doubt (`formats.scanning`);
+an archive whose parts do not fit together is refused.
 
 Two layouts are known: all members below one folder (torch 2.8 and later), and all of them at the top
 (up to torch 2.7).
@@ -16,8 +17,9 @@ import re
 import zipfile
 from pathlib import Path
 
-from optcli.errors import InputError, TrustError, first_line
+from optcli.errors import InputError, first_line
 from optcli.formats import exported_program, zip_archive
+from optcli.formats.scanning import Scan
 
 # Plain data that torch.export and torch's own zip writer put beside model and weights.
 _PLAIN = re.compile(
@@ -38,26 +40,27 @@ _OLD_PLAIN = re.compile(r"version|extra_files/.+|byteorder|\.data/.+")
 _OLD_PICKLE = re.compile(r"serialized_(state_dict|constants|example_inputs)\.(pt|json)")
 
 
-def check(path: Path) -> frozenset[str]:
-    """Raise `TrustError` where loading could run code, `InputError` where it is no such archive.
+def scan(path: Path) -> Scan:
+    """Read an archive without loading it.
 
-    Gives the namespaces of the operators that its graphs call, such as `aten`.
+    Raises `InputError` where it is no such archive, can be read in two ways, or holds what does not
+    belong together.
     """
-    try:
-        with zip_archive.opened(path, "a sound archive of torch.export") as archive:
-            names = [name for name in archive.namelist() if not name.endswith("/")]
-            if _OLD_MODEL in names:
-                return _check_old(archive, names, path)
-            return _check_members(archive, names, path)
-    except exported_program.UnprovenError as error:
-        raise _refused(str(error), path) from error
+    found = Scan()
+    with zip_archive.opened(path, "a sound archive of torch.export") as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        if _OLD_MODEL in names:
+            _scan_old(archive, names, found)
+        else:
+            _scan_members(archive, names, path, found)
+    return found
 
 
-def _check_members(archive: zipfile.ZipFile, names: list[str], path: Path) -> frozenset[str]:
+def _scan_members(archive: zipfile.ZipFile, names: list[str], path: Path, found: Scan) -> None:
     """Every member is a model, plain data, the bytes of a tensor, or a pickle of tensors alone."""
     tops = {name.partition("/")[0] for name in names}
     members = {name.partition("/")[2]: name for name in names}
-    models = {found[1] for member in members if (found := _MODEL.fullmatch(member))}
+    models = {model[1] for member in members if (model := _MODEL.fullmatch(member))}
     if not models:
         raise InputError(
             "the archive holds no exported program",
@@ -66,23 +69,21 @@ def _check_members(archive: zipfile.ZipFile, names: list[str], path: Path) -> fr
         )
     if len(tops) != 1:
         raise _refused(f"it has {len(tops)} folders at the top, wanted one", path)
-    raw, pickled = _payloads(archive, members, models, path)
-    called: set[str] = set()
+    raw, pickled = _payloads(archive, members, models, path, found)
     for member, name in members.items():
         pickle = _PICKLE.fullmatch(member)
         if _MODEL.fullmatch(member):
-            called |= exported_program.namespaces(archive.read(name).decode())
+            exported_program.read(archive.read(name).decode(), found)
         elif (pickle and pickle[1] in models) or member in pickled:
-            _check_pickle(archive.read(name), member, path)
+            _scan_pickle(archive.read(name), member, found)
         elif _OBJECT.fullmatch(member):
-            raise _refused(f"{member!r} holds more than tensors", path)
+            found.doubt(f"{member!r} holds more than tensors")
         elif member not in raw and not _PLAIN.fullmatch(member) and not _CONFIG.fullmatch(member):
-            raise _refused(f"it holds {member!r}, which torch.export does not write", path)
-    return frozenset(called)
+            found.doubt(f"it holds {member!r}, which torch.export does not write")
 
 
 def _payloads(
-    archive: zipfile.ZipFile, members: dict[str, str], models: set[str], path: Path
+    archive: zipfile.ZipFile, members: dict[str, str], models: set[str], path: Path, found: Scan
 ) -> tuple[set[str], set[str]]:
     """The members that are read as the bytes of a tensor, and those that are unpickled.
 
@@ -99,7 +100,9 @@ def _payloads(
             raise _refused(f"{member!r} belongs to no model in it", path)
         for payload in _read_config(archive.read(name), member):
             target = f"data/{config[1]}/{payload.get('path_name')}"
-            if not _PAYLOAD.fullmatch(target):
+            if _OBJECT.fullmatch(target):
+                found.doubt(f"{target!r} holds more than tensors")
+            elif not _PAYLOAD.fullmatch(target):
                 raise _refused(f"{member!r} names {str(payload.get('path_name'))[:80]!r}", path)
             if target not in members:
                 raise InputError(f"the archive lacks {target!r}", place=str(path), hint="copy it again")
@@ -116,17 +119,17 @@ def _read_config(data: bytes, member: str) -> list[dict[str, object]]:
     return list(payloads.values())
 
 
-def _check_old(archive: zipfile.ZipFile, names: list[str], path: Path) -> frozenset[str]:
+def _scan_old(archive: zipfile.ZipFile, names: list[str], found: Scan) -> None:
     """The layout up to torch 2.7: everything at the top, and what holds tensors is a pickle."""
     for name in names:
         if _OLD_PICKLE.fullmatch(name):
-            _check_pickle(archive.read(name), name, path)
+            _scan_pickle(archive.read(name), name, found)
         elif name != _OLD_MODEL and not _OLD_PLAIN.fullmatch(name):
-            raise _refused(f"it holds {name!r}, which torch.export does not write", path)
-    return frozenset(exported_program.namespaces(archive.read(_OLD_MODEL).decode()))
+            found.doubt(f"it holds {name!r}, which torch.export does not write")
+    exported_program.read(archive.read(_OLD_MODEL).decode(), found)
 
 
-def _check_pickle(data: bytes, member: str, path: Path) -> None:
+def _scan_pickle(data: bytes, member: str, found: Scan) -> None:
     import torch
 
     if not data:  # torch reads nothing of it
@@ -134,14 +137,12 @@ def _check_pickle(data: bytes, member: str, path: Path) -> None:
     try:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
-        raise _refused(
-            f"{member!r} holds more than tensors ({first_line(error)[:120]})", path
-        ) from error
+        found.doubt(f"{member!r} holds more than tensors ({first_line(error)[:120]})")
 
 
-def _refused(what: str, path: Path) -> TrustError:
-    return TrustError(
-        f"loading this exported program could run code: {what}",
+def _refused(what: str, path: Path) -> InputError:
+    return InputError(
+        f"this is no archive as torch.export writes it: {what}",
         place=str(path),
-        hint="export the network again from its source, or take it from a place you trust",
+        hint="export the network again from its source; --trust opens no such file",
     )

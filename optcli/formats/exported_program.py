@@ -2,7 +2,7 @@
 
 torch.export.load evaluates expressions and guards of the program as Python, writes a Python function
 from the names in it and imports what the structure of its inputs names. So every text in it must be of
-a form that can do nothing of the kind: what is not known to be harmless is refused.
+a form that can do nothing of the kind: what is not known to be harmless is a doubt.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import json
 import re
 from typing import Any
 
+from optcli.formats.scanning import Scan
 from optcli.formats.torch_operators import only_computes
 
 _OPERATORS = re.compile(
     r"torch\.ops\.(aten|prim|prims|quantized|quantized_decomposed|torchvision|torchao|mkldnn|onednn)"
     r"\.((?!__)\w+)(\.(?!__)\w+)?"
 )
+# Operators of a library that nobody here knows.
+_OTHER = re.compile(r"torch\.ops\.(?!higher_order\.)([A-Za-z]\w*)\.\w+")
 # Operators on graphs. Others of their kind call what a library or the file itself brings.
 _ON_GRAPHS = re.compile(
     r"torch\.ops\.higher_order\.(cond|while_loop|map|map_impl|scan|associative_scan|out_dtype|strict_mode"
@@ -70,78 +73,73 @@ _SYNTAX = (
 )
 
 
-class UnprovenError(Exception):
-    """What the program holds that could do more than compute; the message says it."""
+def read(text: str, scan: Scan) -> None:
+    """Note the namespaces of a program's operators, and what could do more than compute.
 
-
-def namespaces(text: str) -> set[str]:
-    """The namespaces of the operators that a program calls, such as `aten`.
-
-    Raises `UnprovenError` where loading or running it could do more than compute, `ValueError` for
-    what is no JSON.
+    Raises `ValueError` for what is no JSON.
     """
-    called: set[str] = set()
-    _check(json.loads(text), "", called, quoted=False)
-    return called
+    _check(json.loads(text), "", scan, quoted=False)
 
 
-def _check(value: Any, key: str, called: set[str], *, quoted: bool) -> None:
+def _check(value: Any, key: str, scan: Scan, *, quoted: bool) -> None:
     """Check a value and all below it. `quoted` says that texts stand in the code in quotes."""
     if isinstance(value, dict):
         for name, item in value.items():
             if not _PLAIN.fullmatch(name):
-                raise UnprovenError(f"it names something {_short(name)}")
+                scan.doubt(f"it names something {_short(name)}")
             if name == "metadata" and key in ("nodes", "graph_module") and _is_text(item):
                 continue  # where each line came from: shown to people, never run
             inside = (key, name) == ("nodes", "inputs") or (quoted and name != "graph")
-            _check(item, name, called, quoted=inside)
+            _check(item, name, scan, quoted=inside)
     elif isinstance(value, list):
         for item in value:
-            _check(item, key, called, quoted=quoted)
+            _check(item, key, scan, quoted=quoted)
     elif isinstance(value, str):
-        _check_text(value, key, called, quoted=quoted)
+        _check_text(value, key, scan, quoted=quoted)
 
 
 def _is_text(metadata: Any) -> bool:
     return isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
 
 
-def _check_text(value: str, key: str, called: set[str], *, quoted: bool) -> None:
+def _check_text(value: str, key: str, scan: Scan, *, quoted: bool) -> None:
     if key in _TARGETS:
-        _check_target(value, called)
+        _check_target(value, scan)
     elif key in _CODE:
         if not _is_arithmetic(value):
-            raise UnprovenError(f"it holds the code {_short(value)}")
+            scan.doubt(f"it holds the code {_short(value)}")
     elif key in _TREES:
-        _check_tree(value)
+        if not _is_plain_tree(value):
+            scan.doubt(f"the structure of its inputs or outputs is odd: {_short(value)}")
     elif key in _NAMES:
         if not _NAME.fullmatch(value):
-            raise UnprovenError(f"it gives a value the name {_short(value)}")
+            scan.doubt(f"it gives a value the name {_short(value)}")
     elif not (key in _TEXTS and quoted) and not _PLAIN.fullmatch(value):
-        raise UnprovenError(f"its {key} is {_short(value)}")
+        scan.doubt(f"its {key} is {_short(value)}")
 
 
-def _check_target(value: str, called: set[str]) -> None:
+def _check_target(value: str, scan: Scan) -> None:
     operator = _OPERATORS.fullmatch(value)
     if operator:
         if not only_computes(operator[1], operator[2]):
-            raise UnprovenError(f"its graph calls {_short(value)}")
-        called.add(operator[1])
+            scan.doubt(f"its graph calls {_short(value)}")
+        scan.namespaces.add(operator[1])
     elif not _ON_GRAPHS.fullmatch(value) and not _ON_SIZES.fullmatch(value):
-        raise UnprovenError(f"its graph calls {_short(value)}")
+        scan.doubt(f"its graph calls {_short(value)}")
+        other = _OTHER.match(value)
+        if other:
+            scan.unknown.add(other[1])
 
 
-def _check_tree(text: str) -> None:
+def _is_plain_tree(text: str) -> bool:
     """Inputs and outputs are nested tuples, lists and dictionaries by names or whole numbers."""
     if not text:  # of inner graphs in older versions
-        return
+        return True
     try:
         version, tree = json.loads(text)
-        sound = version == 1 and _is_tree(tree)
+        return version == 1 and _is_tree(tree)
     except (ValueError, TypeError):
-        sound = False
-    if not sound:
-        raise UnprovenError(f"the structure of its inputs or outputs is odd: {_short(text)}")
+        return False
 
 
 def _is_tree(tree: Any) -> bool:

@@ -26,31 +26,44 @@ if TYPE_CHECKING:
 FILE = "model.pt"
 
 
-def check(folder: Path) -> None:
+def check(folder: Path, *, trust: bool = False) -> None:
     """Raise `InputError` where it is no sound model, `TrustError` where it could touch files."""
-    open(folder)
+    open(folder, trust=trust)
 
 
-def open(folder: Path, device: str = "cpu") -> torch.jit.ScriptModule:
-    """The network, in evaluation mode on a device, once its code is known to be harmless."""
-    return read(folder / FILE, device)
+def doubts(folder: Path) -> tuple[str, ...]:
+    """What cannot be shown to be harmless in it: `open` wants to be told to trust it."""
+    return tuple(torchscript_archive.scan(folder / FILE).doubts)
 
 
-def read(path: Path, device: str = "cpu") -> torch.jit.ScriptModule:
+def open(folder: Path, device: str = "cpu", *, trust: bool = False) -> torch.jit.ScriptModule:
+    """The network, in evaluation mode on a device, once its code is known to be harmless.
+
+    With `trust` what cannot be shown to be harmless is opened, too. Raises as `check` does.
+    """
+    return read(folder / FILE, device, trust=trust)
+
+
+def read(path: Path, device: str = "cpu", *, trust: bool = False) -> torch.jit.ScriptModule:
     """As `open`, from a file of any name."""
     import torch
 
-    for package in sorted(torchscript_archive.scan(path)):
+    found = torchscript_archive.scan(path)
+    found.require(path, "TorchScript file", trust=trust)
+    for package in sorted(found.namespaces):
         importlib.import_module(package)
+    if trust:
+        found.bring_unknown()
     try:
         with quiet():
             model = torch.jit.load(os.fspath(path), map_location=device)
         return model.eval()
     except Exception as error:
+        lacking = f" and the library of {', '.join(sorted(found.unknown))}" if found.unknown else ""
         raise InputError(
             f"torch cannot read this TorchScript file: {first_line(error)}",
             place=str(path),
-            hint="write it again with torch.jit.save of this version of torch",
+            hint=f"write it again with torch.jit.save of this version of torch{lacking}",
         ) from error
 
 

@@ -2,9 +2,9 @@
 
 The code is in TorchScript's own language and can call nothing but torch's operators; a few of them read
 and write files. Some of it runs as soon as the archive is opened (`__setstate__`). So all of it is read
-first, and taken where it is of the form that torch writes and calls operators that only compute. The
+first: proven is what is of the form that torch writes and calls operators that only compute. The
 pickles are read by torch without Python, and may make objects of the archive's own classes and of
-torch's packed weights.
+torch's packed weights. Anything else is a doubt (`formats.scanning`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import tokenize
 import zipfile
 from pathlib import Path
 
-from optcli.errors import InputError, TrustError
+from optcli.errors import InputError
 from optcli.formats import zip_archive
+from optcli.formats.scanning import Scan
 from optcli.formats.torch_operators import only_computes
 
 # Whose operators may be called, and the package that brings them where torch itself does not.
@@ -43,13 +44,12 @@ _TEXT = re.compile(r"[\n\x20-\x7e]*")
 _NO_WORDS = (tokenize.NL, tokenize.COMMENT, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
 
-def scan(path: Path) -> set[str]:
-    """Read a file without loading it; gives the packages whose operators it calls.
+def scan(path: Path) -> Scan:
+    """Read a file without loading it; the namespaces are packages whose operators it calls.
 
-    Raises `TrustError` for an operator or object that reaches beyond tensors or is not known, and for
-    an archive that can be read in two ways; `InputError` for what is no TorchScript file.
+    Raises `InputError` for what is no TorchScript file, or can be read in two ways.
     """
-    packages: set[str] = set()
+    found = Scan()
     with zip_archive.opened(path, "a TorchScript file") as archive:
         members = {name.partition("/")[2]: name for name in archive.namelist()}
         if "constants.pkl" not in members:
@@ -60,40 +60,39 @@ def scan(path: Path) -> set[str]:
             )
         tops = {name.partition("/")[0] for name in archive.namelist()}
         if len(tops) != 1:
-            raise _refused(f"has {len(tops)} folders at the top, wanted one", path)
+            raise _refused(f"it has {len(tops)} folders at the top, wanted one", path)
         for member, name in members.items():
-            packages |= _scan_member(archive, member, name, path)
-    return packages
+            _scan_member(archive, member, name, path, found)
+    return found
 
 
-def _scan_member(archive: zipfile.ZipFile, member: str, name: str, path: Path) -> set[str]:
+def _scan_member(archive: zipfile.ZipFile, member: str, name: str, path: Path, found: Scan) -> None:
     folded = member.casefold()
     if _CODE.fullmatch(member):
-        return scan_code(archive.read(name).decode(), path)
-    if folded == "model.json":  # of torch before 1.4: it can name any member as code
-        raise _refused("is in a form that torch no longer writes", path)
-    if folded.endswith(".py") or (folded.startswith("code/") and not _LINES.fullmatch(member)):
+        scan_code(archive.read(name).decode(), path, found)
+    elif folded == "model.json":  # of torch before 1.4: it can name any member as code
+        raise _refused("it is in a form that torch no longer writes", path)
+    elif folded.endswith(".py") or (folded.startswith("code/") and not _LINES.fullmatch(member)):
         if not member.endswith("/"):
-            raise _refused(f"has code in {member!r}", path)
+            raise _refused(f"it has code in {member!r}", path)
     elif folded.endswith("pkl") and not _LINES.fullmatch(member):
-        _scan_pickle(archive.read(name), member, path)
-    return set()
+        _scan_pickle(archive.read(name), member, found)
 
 
-def _scan_pickle(data: bytes, member: str, path: Path) -> None:
+def _scan_pickle(data: bytes, member: str, found: Scan) -> None:
     """Every global is one that torch writes. Raises `ValueError` for what is no pickle."""
     for operation, argument, _ in pickletools.genops(data):
         if operation.name in ("GLOBAL", "INST"):
             if not _GLOBAL.fullmatch(str(argument)):
-                raise _refused(f"makes an object of {str(argument)[:80]!r} in {member}", path)
+                found.doubt(f"it makes an object of {str(argument)[:80]!r} in {member}")
         elif operation.name in ("STACK_GLOBAL", "EXT1", "EXT2", "EXT4"):
-            raise _refused(f"has a pickle that torch does not write ({member})", path)
+            found.doubt(f"it has a pickle that torch does not write ({member})")
 
 
-def scan_code(code: str, path: Path) -> set[str]:
-    """The packages that a member's code needs; raises as `scan`."""
+def scan_code(code: str, path: Path, found: Scan) -> None:
+    """Read a member's code. Raises `InputError` where it cannot be read."""
     try:
-        return _scanned(code, path)
+        _scan_words(code, found)
     except (tokenize.TokenError, SyntaxError) as error:
         raise InputError(
             f"its code cannot be read: {error}",
@@ -102,9 +101,9 @@ def scan_code(code: str, path: Path) -> set[str]:
         ) from error
 
 
-def _scanned(code: str, path: Path) -> set[str]:
+def _scan_words(code: str, found: Scan) -> None:
     if not _TEXT.fullmatch(code):
-        raise _refused("holds characters that torch does not write", path)
+        found.doubt("it holds characters that torch does not write")
     tokens = [
         token
         for token in tokenize.generate_tokens(io.StringIO(code).readline)
@@ -113,55 +112,63 @@ def _scanned(code: str, path: Path) -> set[str]:
     words = [token.string for token in tokens]
     backslashes = sum(token.string.count("\\") for token in tokens if token.type == tokenize.STRING)
     if code.count("\\") != backslashes:
-        raise _refused("breaks its lines in a way that torch does not", path)
-    packages: set[str] = set()
+        found.doubt("it breaks its lines in a way that torch does not")
     for index, token in enumerate(tokens):
         if token.type == tokenize.STRING:
-            _check_string(token.string, path)
+            _scan_string(token.string, found)
         elif token.type == tokenize.ERRORTOKEN and token.string.strip():
-            raise _refused(f"holds {token.string!r} where torch writes none", path)
+            found.doubt(f"it holds {token.string!r} where torch writes none")
         elif token.type == tokenize.NAME:
             before = words[max(0, index - 2) : index]
-            packages |= _check_name(token.string, before, words[index + 1 : index + 6], path)
-    return packages
+            _scan_name(token.string, before, words[index + 1 : index + 6], found)
 
 
-def _check_string(text: str, path: Path) -> None:
+def _scan_string(text: str, found: Scan) -> None:
     """A string may name an attribute: of a tensor, that is an operator."""
     if text[0] not in "\"'" or text[:3] in ('"""', "'''"):
-        raise _refused("writes strings in a way that torch does not", path)
+        found.doubt("it writes strings in a way that torch does not")
+        return
     value = ast.literal_eval(text)
     if value.isidentifier() and not only_computes("aten", value):
-        raise _refused(f"names {text}", path)
+        found.doubt(f"it names {text}")
 
 
-def _check_name(name: str, before: list[str], after: list[str], path: Path) -> set[str]:
+def _scan_name(name: str, before: list[str], after: list[str], found: Scan) -> None:
     """Every use of `torch` and `ops` is a plain call: written otherwise it could get another name."""
     inside = before[-1:] == ["."]
     if inside and before == ["torch", "."] and name == "classes":
         if after[1:2] and after[1] not in _CLASSES:
-            raise _refused(f"makes an object of {after[1]}, which torch lacks", path)
+            found.doubt(f"it makes an object of {after[1]}, which torch lacks")
+            found.unknown.add(after[1])
     elif inside and not (only_computes("aten", name) and only_computes("prim", name)):
-        raise _refused(f"calls {name}()", path)
+        found.doubt(f"it calls {name}()")
     elif name == "torch" and not inside:
         if after[:1] != ["."] or after[2:3] != ["("]:
-            raise _refused("does something unusual with `torch`", path)
+            found.doubt("it does something unusual with `torch`")
     elif name == "ops" and not inside:
-        if after[:1] != ["."] or after[2:3] != ["."] or after[4:5] != ["("]:
-            raise _refused("does something unusual with `ops`", path)
-        space, operator = after[1], after[3]
-        if space not in _NAMESPACES:
-            raise _refused(f"calls the operator {space}.{operator}, which torch lacks", path)
-        if not only_computes(space, operator):
-            raise _refused(f"calls {operator}()", path)
-        package = _NAMESPACES[space]
-        return {package} if package else set()
-    return set()
+        _scan_operator(after, found)
 
 
-def _refused(what: str, path: Path) -> TrustError:
-    return TrustError(
-        f"this TorchScript file {what}: it could do more than compute",
+def _scan_operator(after: list[str], found: Scan) -> None:
+    """What stands behind `ops`."""
+    if after[:1] != ["."] or after[2:3] != ["."] or after[4:5] != ["("]:
+        found.doubt("it does something unusual with `ops`")
+        return
+    space, operator = after[1], after[3]
+    if space not in _NAMESPACES:
+        found.doubt(f"it calls the operator {space}.{operator}, which torch lacks")
+        found.unknown.add(space)
+        return
+    if not only_computes(space, operator):
+        found.doubt(f"it calls {operator}()")
+    package = _NAMESPACES[space]
+    if package:
+        found.namespaces.add(package)
+
+
+def _refused(what: str, path: Path) -> InputError:
+    return InputError(
+        f"this is no TorchScript file as torch writes it: {what}",
         place=str(path),
-        hint="take the file from a place you trust, or write it again from its network",
+        hint="write it again from its network; --trust opens no such file",
     )

@@ -3,7 +3,7 @@
 Python's zipfile and torch's own reader disagree about archives that are not written straight: of two
 members with one name they take different ones, torch compares names without case, and each has its own
 way around bytes that belong to no member. What is scanned by one and opened by the other must not
-depend on that, so an archive that can be read in two ways is refused.
+depend on that, so an archive that can be read in two ways is refused, whoever made it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from optcli.errors import InputError, TrustError
+from optcli.errors import InputError
 
 _END, _END64, _LOCATOR64 = (
     struct.Struct("<4s4H2LH"),
@@ -43,8 +43,8 @@ _UNSOUND = (
 def opened(path: Path, what: str) -> Iterator[zipfile.ZipFile]:
     """The archive, once its layout is known to be the one that every reader sees.
 
-    `what` names the kind of file for messages. Raises `InputError` for what is no sound archive and
-    `TrustError` for one that can be read in more than one way, or that unpacks to more than it may.
+    `what` names the kind of file for messages. Raises `InputError` for what is no sound archive, for
+    one that can be read in more than one way, and for one that unpacks to more than it may.
     """
     try:
         if not path.is_file():  # a pipe would be waited for
@@ -180,9 +180,9 @@ def _read(stream: BinaryIO, place: int, size: int) -> bytes:
     return data
 
 
-def _refused(what: str, path: Path) -> TrustError:
-    return TrustError(
+def _refused(what: str, path: Path) -> InputError:
+    return InputError(
         f"this archive can be read in more than one way: {what}",
         place=str(path),
-        hint="write it again with torch, or take it from a place you trust",
+        hint="write it again with torch; --trust opens no such file",
     )

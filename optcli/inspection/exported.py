@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
-def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> dict[str, Any]:
     """Look into a program, scanned before it is opened. Raises `InputError` and `TrustError`."""
     import torch
 
-    program = _opened(path)
+    program = _opened(path, trust)
     names = [spec.name for spec in inputs] or list(program.graph_signature.user_inputs)
     feed = _feed(program, inputs, names)
     outputs = _values(program, program.graph_signature.user_outputs)
@@ -52,12 +52,12 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     return {**found, "operations": counted["operations"]}
 
 
-def _opened(path: Path) -> ExportedProgram:
+def _opened(path: Path, trust: bool) -> ExportedProgram:
     if path.is_dir():
-        return exported_format.open(path)
+        return exported_format.open(path, trust=trust)
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(path, Path(folder) / exported_format.FILE)
-        return exported_format.open(Path(folder))
+        return exported_format.open(Path(folder), trust=trust)
 
 
 def _feed(

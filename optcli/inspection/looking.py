@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import environment, sources
+from optcli.artifact import SCANNED
 from optcli.errors import MissingError, OptcliError, RunnerError, first_line
 from optcli.recipe import load
 from optcli.settings import TensorSpec
@@ -21,10 +22,10 @@ def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     path, about = Path(payload["path"]), payload["about"]
     head = {"target": payload["name"], "kind": payload["kind"]}
     if payload["format"] == "recipe":
-        return {**_recipe(path), **head}
+        return {**_recipe(path, payload["trusted"]), **head}
     steps = about.get("made_by", [])
     inputs = [TensorSpec.model_validate(spec) for spec in (steps[0].get("inputs", []) if steps else [])]
-    found = _look(payload["format"], path, inputs)
+    found = _look(payload["format"], path, inputs, payload["trusted"])
     known = {
         "precision": about.get("precision"),
         "made_by": steps,
@@ -39,15 +40,16 @@ def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     }
 
 
-def _recipe(path: Path) -> dict[str, Any]:
+def _recipe(path: Path, trust: bool) -> dict[str, Any]:
     recipe = load(path)
     model = recipe.model
     source = sources.named(model.source, recipe.folder, model.weights, model.arguments)
+    source = source.model_copy(update={"trust": trust})
     for one in environment.missing(source.needs):
         raise MissingError(one.what, place=str(path), hint=one.hint)
     with tempfile.TemporaryDirectory() as folder:
         written = source.write(Path(folder), recipe.inputs)
-        found = _look(str(source.format), Path(folder), recipe.inputs)
+        found = _look(str(source.format), Path(folder), recipe.inputs, trust)
         size = size_bytes(Path(folder))
     step = {"step": f"source {model.source}", "weights": model.weights, "arguments": model.arguments}
     return {
@@ -60,13 +62,13 @@ def _recipe(path: Path) -> dict[str, Any]:
     }
 
 
-def _look(format: str, path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+def _look(format: str, path: Path, inputs: Sequence[TensorSpec], trust: bool) -> dict[str, Any]:
     name = f"optcli.inspection.{format}"
     if importlib.util.find_spec(name) is None:
         return {"notes": [f"optcli does not look into the format {format}"]}
     module = importlib.import_module(name)
     try:
-        return dict(module.look(path, inputs))
+        return dict(module.look(path, inputs, **({"trust": trust} if format in SCANNED else {})))
     except OptcliError:
         raise
     except ImportError as error:

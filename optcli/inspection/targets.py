@@ -28,7 +28,7 @@ class Target:
     """What to look into. `path` is a folder for an artifact or for `torch`, else the model's file.
 
     `format` is the format's name, `weights` for a bare file of tensors, or `recipe`. `trusted` where
-    the own store holds it, or a person said so.
+    a person said so, `own` where the own store holds the very same.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Target:
     path: Path
     about: dict[str, Any] = field(default_factory=dict)
     trusted: bool = False
+    own: bool = False
 
     @property
     def only_read(self) -> bool:

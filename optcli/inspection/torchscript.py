@@ -18,12 +18,13 @@ _PLUMBING = ("Constant", "ListConstruct", "TupleConstruct", "GetAttr", "ListUnpa
 _HIDDEN = ("mkldnn", "mkldnn_prepacked", "prepacked", "onednn", "quantized", "_quantized")
 
 
-def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> dict[str, Any]:
     """Look into a file, or into the `model.pt` of a folder, once its code is scanned.
 
     Raises `InputError` and `TrustError` as the format does.
     """
-    model = torchscript_format.read(path / torchscript_format.FILE if path.is_dir() else path)
+    file = path / torchscript_format.FILE if path.is_dir() else path
+    model = torchscript_format.read(file, trust=trust)
     graph = model.inlined_graph
     seen: Counter[tuple[str, str]] = Counter()
     for node in _nodes(graph):

@@ -33,6 +33,7 @@ class Job:
     whoever writes there makes it. None: nothing can be kept.
     `scratch` is a folder of this step's own that outlives a killed build, for checkpoints: whoever
     writes there makes it, and it is removed once the step is done. None: nothing can be kept.
+    `temporary` is an empty folder beside `out`, for what is only needed on the way: see `beside`.
     `batch_sizes` are those that latency will be measured at, for a pass that `uses_batch_sizes`.
     """
 
@@ -49,7 +50,13 @@ class Job:
     seed: int = 0
     scratch: Path | None = None
     cache: Path | None = None
+    temporary: Path | None = None
     batch_sizes: tuple[int, ...] = ()
+
+    @property
+    def beside(self) -> Path:
+        """Where to make temporary folders: on the disk of `out`, which has room for models."""
+        return self.temporary or self.out.parent
 
     def progress(self, fraction: float | None, message: str) -> None:
         """Say how far the pass is; `fraction` is 0..1 or None where the end is not known."""

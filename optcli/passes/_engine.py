@@ -122,7 +122,7 @@ class EnginePass(Pass):
 
     def run(self, source: Artifact, job: Job) -> Made:
         try:
-            with tempfile.TemporaryDirectory(dir=job.out.parent, prefix="engine-") as folder:
+            with tempfile.TemporaryDirectory(dir=job.beside, prefix="engine-") as folder:
                 return self._run(source, job, Path(folder))
         except EngineError as error:
             raise StepError(error.message, place=error.place, hint=error.hint) from error

@@ -27,7 +27,7 @@ def checked(
     finding that would fail the build begins with "it would fail".
     """
     findings = [_profiles(source, job, wish)]
-    with tempfile.TemporaryDirectory(dir=job.out.parent, prefix="check-") as folder:
+    with tempfile.TemporaryDirectory(dir=job.beside, prefix="check-") as folder:
         try:
             prepared = prepare(
                 source.path,

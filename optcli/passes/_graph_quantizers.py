@@ -46,7 +46,7 @@ def graph_of(source: Artifact, job: Job, strict: bool | None) -> Found:
     """
     facts: dict[str, Any] = {"imports": [exported_format.QUANTIZED]}
     if source.format == Format.EXPORTED:
-        graph = exported_format.open(source.path).module()
+        graph = exported_format.open(source.path, trust=source.trusted).module()
     else:
         model = flat(torch_format.open(source.path), job.inputs)
         graph, facts["strict"] = _traced(model, job, strict)

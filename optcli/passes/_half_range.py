@@ -69,7 +69,7 @@ def _largest_activations(model: ModelProto, job: Job) -> dict[str, float]:
         if value.type.tensor_type.elem_type == TensorProto.FLOAT
     }
     floats &= {name for node in model.graph.node for name in node.output}
-    with tempfile.TemporaryDirectory(dir=job.out.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=job.beside) as folder:
         try:
             found = activation_ranges(
                 model, floats, [noise(job)], "minmax", 100, job.threads, Path(folder)

@@ -70,7 +70,7 @@ class AotInductor(Pass):
 
     def run(self, source: Artifact, job: Job) -> Made:
         try:
-            with _own_cache(job.out.parent) as cache:
+            with _own_cache(job.beside) as cache:
                 _require_compiler()
                 device = torch_devices.require(job.device)
                 program = _moved(self._program(source, job), device, cache)
@@ -89,7 +89,7 @@ class AotInductor(Pass):
 
     def _program(self, source: Artifact, job: Job) -> ExportedProgram:
         if source.format == Format.EXPORTED:
-            return exported_format.open(source.path)
+            return exported_format.open(source.path, trust=source.trusted)
         return trace(flat(network(source), job.inputs), job, strict=bool(self.strict))
 
     def _compile(self, program: ExportedProgram, job: Job) -> int:

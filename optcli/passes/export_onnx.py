@@ -112,7 +112,7 @@ class ExportOnnx(Pass):
                 hint="set `exporter: dynamo`, or take the pass `export` out",
             )
         model = flat(network(source), job.inputs)
-        with tempfile.TemporaryDirectory(dir=job.out.parent) as folder:
+        with tempfile.TemporaryDirectory(dir=job.beside) as folder:
             with torch.no_grad(), plain_attention():
                 torch.onnx.export(
                     model,
@@ -130,7 +130,7 @@ class ExportOnnx(Pass):
 
 def _program(source: Artifact, job: Job) -> ExportedProgram:
     if source.format == Format.EXPORTED:
-        return exported_format.open(source.path)
+        return exported_format.open(source.path, trust=source.trusted)
     model = flat(network(source), job.inputs)
     try:
         return trace(model, job, strict=False)

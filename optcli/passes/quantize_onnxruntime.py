@@ -159,7 +159,7 @@ class QuantizeOnnxruntime(Pass):
         fp8 = self.precision == "fp8"
         why = "older ones know no FP8" if fp8 else "older ones know no scale per channel"
         wanted = _FP8_OPSET if fp8 else PER_CHANNEL_OPSET
-        with tempfile.TemporaryDirectory(dir=job.out.parent) as folder, quiet():
+        with tempfile.TemporaryDirectory(dir=job.beside) as folder, quiet():
             work = Path(folder)
             model = modern(onnx_format.open(source.path), wanted, job, why, full_precision=True)
             model = prepared(model, work / "prepared", job)

@@ -60,7 +60,7 @@ def _from_program(source: Artifact, inputs: Sequence[TensorSpec]) -> Model:
     """Convert an exported program; name what OpenVINO only numbers, fix the sizes that it lets vary."""
     import openvino
 
-    model = openvino.convert_model(exported_format.open(source.path))
+    model = openvino.convert_model(exported_format.open(source.path, trust=source.trusted))
     for port, spec in zip(model.inputs, inputs, strict=True):
         port.get_tensor().set_names({spec.name})
     shapes = {

@@ -37,15 +37,17 @@ def build(
     keep_going: bool = True,
     timeout_s: float = 3600.0,
     remeasure: bool = False,
+    trust: bool = False,
     observer: Observer | None = None,
 ) -> Report:
     """Build, measure and judge every variant of a recipe; gives the report that is also written.
 
     `store` defaults to OPTCLI_STORE, else `artifacts/.store`; `artifacts` to `artifacts` right here.
     `only` names variants (the baseline always takes part), `overrides` are `key=value` as with
-    `--set`, `timeout_s` bounds each step. Raises `RecipeError` and `InputError` for what is wrong
-    with the recipe, the model or the data, `MissingError` where a required variant cannot be built
-    here. A step that fails costs its variants: they are in the report, and in its `exit_code`.
+    `--set`, `timeout_s` bounds each step. `trust` opens a model that a scan cannot prove harmless.
+    Raises `RecipeError` and `InputError` for what is wrong with the recipe, the model or the data,
+    `MissingError` where a required variant cannot be built here. A step that fails costs its variants:
+    they are in the report, and in its `exit_code`.
     """
     began = _now()
     observer = observer or Silent()
@@ -53,7 +55,7 @@ def build(
     kept = Store(Store.default_root(store))
     to_do = planned(Path(recipe), kept, overrides, only)
     folder = (artifacts or Path("artifacts")).absolute() / to_do.recipe.name
-    made = make(to_do, kept, observer, Settings(jobs, keep_going, timeout_s), phases)
+    made = make(to_do, kept, observer, Settings(jobs, keep_going, timeout_s, trust), phases)
     built, feeds = made.artifacts, made.feeds
     with view.alone(folder, observer):
         for variant in to_do.variants:

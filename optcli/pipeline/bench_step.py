@@ -40,8 +40,10 @@ def lay_out(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     elif format == Format.ORT:
         inputs, outputs, precision = _ort(path, out, given)
     else:
-        inputs = given or _inputs(format, path, notes)
+        trust = bool(payload["trust"])
+        inputs = given or _inputs(format, path, notes, trust)
         source = sources.named(f"{format}:{path}", path.parent)
+        source = source.model_copy(update={"trust": trust})
         written = source.write(out, inputs)
         outputs, precision = written.outputs, written.precision
     return {
@@ -79,11 +81,14 @@ def check_samples(payload: dict[str, Any], channel: Channel) -> list[str]:
     return list(arrays)
 
 
-def _inputs(format: Format, path: Path, notes: list[str]) -> tuple[TensorSpec, ...]:
+def _inputs(format: Format, path: Path, notes: list[str], trust: bool) -> tuple[TensorSpec, ...]:
     if format == Format.TORCHSCRIPT:
-        return tuple(shapes.of_script(path, notes))
-    look = onnx_inspection.look if format == Format.ONNX else exported_inspection.look
-    found = look(path, [])
+        return tuple(shapes.of_script(path, notes, trust=trust))
+    found = (
+        onnx_inspection.look(path, [])
+        if format == Format.ONNX
+        else exported_inspection.look(path, [], trust=trust)
+    )
     bounds = found.get("facts", {}).get("bounds", {})
     return tuple(shapes.from_file(each, bounds) for each in found["inputs"])
 

@@ -22,9 +22,9 @@ from optcli.observer import Observer
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.inputs import Inputs
 from optcli.pipeline.plan import Plan, Step
+from optcli.pipeline.trusting import doubts_of, is_confined, opened_as, require_trust
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
-from optcli.sources import find as find_source
 from optcli.store import Entry, Store, disk
 from optcli.workers import Child, ForkServer, spawn
 
@@ -36,11 +36,15 @@ _diagnosis = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Settings:
-    """How a build is carried out; nothing here changes what is made."""
+    """How a build is carried out; nothing here changes what is made.
+
+    `trust` opens a model that a scan cannot prove harmless.
+    """
 
     jobs: int = 1
     keep_going: bool = True
     timeout_s: float = 3600.0
+    trust: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ class Execution:
         payload["metric"] = plan.data_ingredients["metric"]
         call = {"function": "optcli.pipeline.step:prepare_data", "payload": payload}
         made_of = plan.data_ingredients
-        entry, _ = self._obtain("data", plan.data_key, "data", made_of, call, spawned=False)
+        entry, _ = self._obtain("data", plan.data_key, "data", made_of, call)
         self._remember_roles()
         self._probe = entry.path / "probe.npz"
         return entry
@@ -176,7 +180,11 @@ class Execution:
             spawned = step.needs.gpu or bool(step.traits and step.traits.reference)
             kind = "check" if step.only_checks else "artifact"
             made_of = step.ingredients
-            entry, seconds = self._obtain(kind, step.key, label, made_of, call, spawned=spawned)
+            confined = is_confined(step, self._plan)
+            entry, seconds = self._obtain(
+                kind, step.key, label, made_of, call, spawned=spawned, confined=confined
+            )
+            require_trust(doubts_of(entry), label, trust=self._settings.trust)
         except OptcliError as error:
             error.place = error.place or label
             if not self._interrupted:  # else it was ourselves who killed it
@@ -203,7 +211,7 @@ class Execution:
         if step.parent is None or step.traits is None:
             own = {
                 "kind": plan.recipe.model.source.partition(":")[0],
-                "source": plan.source.model_dump(mode="json"),
+                "source": {**plan.source.model_dump(mode="json"), "trust": self._settings.trust},
             }
             return {"function": "optcli.pipeline.step:make_source", "payload": {**common, **own}}
         settings = {
@@ -212,12 +220,17 @@ class Execution:
         }
         own = {
             "traits": step.traits.to_record(),
-            "parent": self._done[step.parent.key].artifact().to_record(),
-            "origin": self._done[step.lineage()[0].key].artifact().to_record(),
+            "parent": self._opened(step.parent).to_record(),
+            "origin": self._opened(step.lineage()[0]).to_record(),
             "data": settings,
         }
         function = "check_source" if step.only_checks else "make_artifact"
         return {"function": f"optcli.pipeline.step:{function}", "payload": {**common, **own}}
+
+    def _opened(self, step: Step) -> Artifact:
+        """What a step made, as the steps after it open it."""
+        made = self._done[step.key].artifact()
+        return opened_as(made, from_file=self._plan.source.foreign, trust=self._settings.trust)
 
     def _obtain(
         self,
@@ -227,7 +240,8 @@ class Execution:
         ingredients: dict[str, Any],
         call: dict[str, Any],
         *,
-        spawned: bool,
+        spawned: bool = False,
+        confined: bool = False,
     ) -> tuple[Entry, float | None]:
         """The entry of a key and the seconds it took to make, None where it was there."""
         entry = self._store.get(kind, key)
@@ -246,7 +260,7 @@ class Execution:
             self._observer.started(label)
             began = time.monotonic()
             with self._store.work(kind, key) as work:
-                record = self._work(key, label, call, work, spawned)
+                record = self._work(key, label, call, work, spawned, confined)
                 record["seconds"] = round(time.monotonic() - began, 3)
                 entry = self._store.put(kind, key, work, record, ingredients)
             seconds = time.monotonic() - began
@@ -254,7 +268,13 @@ class Execution:
             return entry, seconds
 
     def _work(
-        self, key: str, label: str, call: dict[str, Any], work: Path, spawned: bool
+        self,
+        key: str,
+        label: str,
+        call: dict[str, Any],
+        work: Path,
+        spawned: bool,
+        confined: bool,
     ) -> dict[str, Any]:
         log = log_of(self._store, key)
         log.unlink(missing_ok=True)
@@ -262,20 +282,20 @@ class Execution:
         scratch, caches = self._store.scratch_folder("artifact", key), self._store.cache_folder()
         inputs = self._inputs_of(call, work)
         handed = {name: artifact.to_record() for name, artifact in inputs.artifacts.items()}
-        payload = dict(
-            call["payload"], out=str(work), scratch=str(scratch), cache=str(caches), **handed
-        )
+        temporary = work.parent.parent / "temporary"
+        with disk.failures(self._store.root):
+            temporary.mkdir()
+        payload = dict(call["payload"], out=str(work), temporary=str(temporary), **handed)
+        if not confined:  # else nothing can be kept there
+            payload |= {"scratch": str(scratch), "cache": str(caches)}
         with suppress(OSError):
             log.parent.mkdir(parents=True, exist_ok=True)
             log.with_name("call.json").write_text(json.dumps(call, indent=1))
-        confined = (work,) if _is_foreign(call) else None
+        around: dict[str, Any] = {"log": log, "confined": (work, temporary) if confined else None}
         if spawned:
-            environment = self._environment()
-            child = spawn(
-                call["function"], payload, log=log, environment=environment, confined=confined
-            )
+            child = spawn(call["function"], payload, environment=self._environment(), **around)
         else:
-            child = self._fork_server().start(call["function"], payload, log=log, confined=confined)
+            child = self._fork_server().start(call["function"], payload, **around)
         self._running.add(child)
         try:
             with inputs.named_as_kept(), child:
@@ -360,12 +380,6 @@ def repeat_command(store: Store, key: str) -> str:
     """The command that carries out one recorded step again, into a folder of one's choice."""
     call = log_of(store, key).with_name("call.json")
     return f"{shlex.quote(sys.executable)} -m optcli.pipeline.step {shlex.quote(str(call))} NEW_FOLDER"
-
-
-def _is_foreign(call: Mapping[str, Any]) -> bool:
-    """Whether a call opens a file from elsewhere that holds no code: it needs to read, and no more."""
-    kind = call["payload"].get("kind")
-    return kind is not None and find_source(kind).foreign
 
 
 def _inputs(plan: Plan) -> list[dict[str, Any]]:

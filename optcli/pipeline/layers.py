@@ -17,6 +17,13 @@ from optcli.errors import OptcliError, UsageError, did_you_mean
 from optcli.observer import Observer, Silent
 from optcli.paths import shown
 from optcli.pipeline.entries import artifact_of
+from optcli.pipeline.trusting import (
+    brings_python,
+    doubts_of,
+    is_from_file,
+    opened_as,
+    require_trust,
+)
 from optcli.recipe import Recipe, load
 from optcli.results import Report, VariantReport
 from optcli.results.layers import Layers
@@ -50,6 +57,7 @@ def with_layers(
     observer: Observer | None = None,
     overrides: Sequence[str] = (),
     remeasure: bool = False,
+    trust: bool = False,
     timeout_s: float | None = None,
 ) -> Report:
     """The report of a build with the layers of rejected variants alone, or of the one that is `wanted`.
@@ -71,7 +79,7 @@ def with_layers(
             raise
         return _adding(report, dict.fromkeys(names, Layers(reason=error.message)))
     seeking = Seeking(recipe, kept, observer or Silent(), remeasure, timeout_s)
-    return seeking.into(report, names, wanted, lambda name: _couple(report, name, kept))
+    return seeking.into(report, names, wanted, lambda name: _couple(report, name, kept, recipe, trust))
 
 
 def chosen(report: Report, wanted: str | None, place: str, *, rejected: bool = True) -> list[str]:
@@ -203,10 +211,16 @@ def _recipe(report: Report, place: Path, overrides: Sequence[str]) -> Recipe:
     return recipe
 
 
-def _couple(report: Report, name: str, store: Store) -> Couple:
+def _couple(report: Report, name: str, store: Store, recipe: Recipe, trust: bool) -> Couple:
     """A variant's artifact and its float counterpart: in its own chain, else the baseline's."""
     entries = _chain(report, name, store)
-    artifacts = [artifact_of(entry) for entry in entries]
+    from_file = is_from_file([entries[0].ingredients]) and not brings_python(recipe)
+
+    def opened(entry: Entry) -> Artifact:
+        require_trust(doubts_of(entry), name, trust=trust)
+        return opened_as(artifact_of(entry), from_file=from_file, trust=trust)
+
+    artifacts = [opened(entry) for entry in entries]
     for last in range(len(artifacts) - 1, 0, -1):  # such as AOTInductor: by what it was made from
         for first in range(last - 1, -1, -1):
             child, floats = artifacts[last], artifacts[first]
@@ -216,7 +230,7 @@ def _couple(report: Report, name: str, store: Store) -> Couple:
                     told = {"step": made_by["step"], "options": made_by.get("options", {})}
                     return Couple(floats, child, told)
                 break
-    return Couple(artifact_of(_chain(report, report.baseline, store)[-1]), artifacts[-1])
+    return Couple(opened(_chain(report, report.baseline, store)[-1]), artifacts[-1])
 
 
 def _chain(report: Report, name: str, store: Store) -> list[Entry]:

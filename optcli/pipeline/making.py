@@ -15,6 +15,7 @@ from optcli.pipeline import plugins
 from optcli.pipeline.execute import Done, Execution, Settings, log_of
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan, PlannedVariant, plan
+from optcli.pipeline.trusting import measured_as, require_wall
 from optcli.recipe import load
 from optcli.store import Store, disk
 
@@ -48,8 +49,10 @@ def make(to_do: Plan, store: Store, observer: Observer, settings: Settings, phas
     """Carry out a plan's steps, as far as the store does not have them.
 
     Raises what fails all variants: `StepError` and `InputError` for the model or the data,
-    `MissingError` where not even the model can be read here.
+    `MissingError` where not even the model can be read here, `TrustError` for a model that nobody can
+    show to be harmless, without `trust` in the settings.
     """
+    require_wall(to_do, trust=settings.trust)
     # A folder is cleared by who makes the same entry again; of an entry that is there, nobody does.
     with disk.failures(store.root):
         store.clear_stale()
@@ -64,7 +67,9 @@ def make(to_do: Plan, store: Store, observer: Observer, settings: Settings, phas
     _raise_what_fails_all(to_do, done, store)
     store.digests.save()
     artifacts = {
-        variant.name: done[variant.last.key].artifact()
+        variant.name: measured_as(
+            done[variant.last.key].artifact(), variant, to_do, trust=settings.trust
+        )
         for variant in to_do.variants
         if variant.last.key in done and done[variant.last.key].status != "failed"
     }

@@ -13,6 +13,7 @@ from optcli.formats import model_files
 from optcli.inspection import Target, resolve
 from optcli.inspection.looking import size_bytes
 from optcli.pipeline import bench_step, view
+from optcli.pipeline.trusting import doubts_of, is_from_file, require_trust
 from optcli.settings import SymbolRange, TensorSpec
 from optcli.store import Store
 from optcli.workers import confinement, run
@@ -67,10 +68,28 @@ def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
                 place=str(path),
                 hint=f"wanted {_WANTED}; a recipe measures the rest: `optcli init`",
             )
-        target = replace(target, trusted=trust or is_own(target, store))
-        _require_trust(target)
-        found.append(target)
+        found.append(trusting(target, store, trust=trust))
+        _require_trust(found[-1])
     return found
+
+
+def trusting(target: Target, store: Store, *, trust: bool) -> Target:
+    """The target with what is known of whether to trust it.
+
+    Raises `TrustError` for an artifact of the own store that was made under `--trust`, without it.
+    """
+    if target.kind != "artifact":
+        return replace(target, trusted=trust)
+    known = store.peek("artifact", str(target.about.get("key")))
+    try:
+        if known is None or known.digest != view.read(target.path)[1]:
+            return replace(target, trusted=trust)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"the artifact cannot be read: {error}", place=str(target.path), hint="build it again"
+        ) from error
+    require_trust(doubts_of(known), str(target.path), trust=trust)
+    return replace(target, trusted=trust, own=True)
 
 
 def _described(target: Target) -> str:
@@ -87,7 +106,7 @@ def _require_trust(target: Target) -> None:
     """
     format = Format(target.format)
     walled = format not in CODE and confinement.available().whole
-    if target.trusted or format not in _EXECUTABLE or walled:
+    if target.own or target.trusted or format not in _EXECUTABLE or walled:
         return
     raise TrustError(
         f"this is {_EXECUTABLE[format]}, and not from this store: to run it is to trust it",
@@ -96,23 +115,14 @@ def _require_trust(target: Target) -> None:
     )
 
 
-def require_trusted_code(target: Target, store: Store) -> None:
+def require_trusted_code(target: Target) -> None:
     """Raise `TrustError` where looking into a target builds a network in Python from elsewhere."""
-    if target.format == Format.TORCH and not is_own(target, store):
+    if target.format == Format.TORCH and not target.own and not target.trusted:
         raise TrustError(
             "this is a network in Python, and not from this store: to look into it runs its code",
             place=str(target.path),
             hint="add --trust where you know who made it, or name the --store that it was built in",
         )
-
-
-def is_own(target: Target, store: Store) -> bool:
-    """Whether the own store holds the very same artifact."""
-    if target.kind != "artifact":
-        return False
-    _, content = view.read(target.path)
-    known = store.peek("artifact", str(target.about.get("key")))
-    return known is not None and known.digest == content
 
 
 def open_all(
@@ -163,6 +173,7 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
         "format": target.format,
         "out": str(out),
         "inputs": [spec.model_dump(mode="json") for spec in inputs],
+        "trust": target.trusted,
     }
     try:
         laid_out = run(
@@ -181,7 +192,7 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
             hint="leave --input out: the file says what it takes",
         ) from error
     found = bench_step.artifact(payload, laid_out, digest.of_file(target.path), _size_bytes(target))
-    found = replace(found, foreign=_is_foreign(target))
+    found = replace(found, foreign=_is_foreign(target), trusted=target.trusted)
     specs = tuple(TensorSpec.model_validate(spec) for spec in laid_out["inputs"])
     return Opened(name, target.path, found, specs, tuple(laid_out["notes"]))
 
@@ -219,13 +230,18 @@ def _of_folder(target: Target, name: str, inputs: tuple[TensorSpec, ...]) -> Ope
         content,
         about["facts"],
         _is_foreign(target),
+        target.trusted,
     )
     return Opened(name, target.path, found, inputs or own)
 
 
 def _is_foreign(target: Target) -> bool:
-    """Whether a worker that can only read opens it: what needs more is trusted by now."""
-    return not target.trusted and target.format not in CODE
+    """Whether a worker that can only read opens it: all but code, and what the own recipes made.
+
+    Also what a person trusts: opening it takes no more than reading.
+    """
+    own = target.own and not is_from_file(target.about.get("made_by") or ())
+    return not own and target.format not in CODE
 
 
 def _size_bytes(target: Target) -> int:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from optcli import data, formats, passes, regular_files, sources, user_code
-from optcli.artifact import Artifact
+from optcli.artifact import UNPROVEN, Artifact, Format
 from optcli.data import DataSettings
-from optcli.errors import InputError, StepError, StoreError
+from optcli.errors import InputError, StepError, StoreError, TrustError
 from optcli.observer import Silent
 from optcli.passes import Job, Made, Pass, Traits
 from optcli.pipeline import check
@@ -53,9 +53,10 @@ def make_source(payload: dict[str, Any], channel: Channel | None) -> dict[str, A
     source = sources.find(payload["kind"]).model_validate(payload["source"])
     written = source.write(out, inputs)
     _plain(out)
-    formats.check(source.format, out)
+    formats.check(source.format, out, trust=source.trust)
     facts = {"outputs": list(written.outputs), **(written.facts or {})}
-    artifact = Artifact("", source.format, out, written.precision, 0, "", facts)
+    facts |= _unproven(source.format, out, trust=source.trust)
+    artifact = Artifact("", source.format, out, written.precision, 0, "", facts, trusted=source.trust)
     for message in check.usable(artifact, inputs, _probe(payload), payload["threads"]):
         _Reporting(channel).warned("", message)
     return {"format": source.format.value, "precision": written.precision, "facts": facts}
@@ -84,6 +85,7 @@ def make_artifact(payload: dict[str, Any], channel: Channel | None) -> dict[str,
             _empty(job.out)
     facts = {**source.facts, **made.facts, **({"tried_before": failures} if failures else {})}
     made_format = attempt.produces(source.format)
+    facts = {**_unproven(made_format, job.out, trust=source.trusted), **facts}
     return {
         "format": made_format.value,
         "precision": made.precision or source.precision,
@@ -115,6 +117,7 @@ def _job(payload: dict[str, Any], traits: Traits, channel: Channel | None) -> Jo
         batch_sizes=tuple(payload["batch_sizes"]),
         scratch=Path(payload["scratch"]) if payload.get("scratch") else None,
         cache=Path(payload["cache"]) if payload.get("cache") else None,
+        temporary=Path(payload["temporary"]) if payload.get("temporary") else None,
         calibration=roles.get("calibration"),
         training=roles.get("training"),
         validation=roles.get("validation"),
@@ -161,7 +164,9 @@ def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> M
     _plain(job.out)
     made_format = attempt.produces(source.format)
     try:
-        formats.check(made_format, job.out)
+        formats.check(made_format, job.out, trust=source.trusted)
+    except TrustError:  # who knows the network can say so
+        raise
     except InputError as error:  # not the user's file: the pass is to blame
         text = f"what it wrote is no sound {made_format.value} model: {error.message}"
         raise StepError(text, place=error.place, hint="look into the log of the step") from error
@@ -171,6 +176,15 @@ def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> M
     child = replace(source, format=made_format, path=job.out, facts={**source.facts, **made.facts})
     checked = check.against_parent(child, source, job.inputs, probe, attempt.tolerance, job.threads)
     return Made(made.precision, {**made.facts, "checked_against_parent": checked})
+
+
+def _unproven(format: Format, out: Path, *, trust: bool) -> dict[str, Any]:
+    """What a scan could not prove of what was written: a fact, for whoever opens it later.
+
+    Without `trust` there is nothing of the kind: the check has refused it.
+    """
+    doubts = formats.doubts(format, out) if trust else ()
+    return {UNPROVEN: list(doubts)} if doubts else {}
 
 
 def _plain(out: Path) -> None:

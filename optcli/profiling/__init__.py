@@ -6,12 +6,15 @@ nothing heavy is imported here.
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from optcli import runners
+from optcli import regular_files, runners
 from optcli.artifact import Artifact
+from optcli.errors import InputError
 from optcli.profiling.findings import findings
 from optcli.profiling.record import Finding, OperatorTime, Profile, StageTime
 from optcli.profiling.text import lines
@@ -40,16 +43,22 @@ def measure(
     goes: `inputs`, `batch_size`, `seed`, `data` and `folder`, `trace`; see `process.profile`. Raises
     `RunnerError`, `InputError`, and `StepError` where the process died.
     """
-    payload = {**request, "artifact": artifact.to_record(), "runner": runner, "options": options}
     environment = runners.find(runner).model_validate(options).environment()
-    found = run(
-        "optcli.profiling.process:profile",
-        payload,
-        log=log,
-        environment=environment,
-        timeout_s=_TIMEOUT_S,
-        interpreter=interpreter or sys.executable,
-    )
+    with tempfile.TemporaryDirectory(prefix="optcli-profile-") as folder:
+        written = Path(folder, "trace.json")
+        payload = {**request, "artifact": artifact.to_record(), "runner": runner, "options": options}
+        found = run(
+            "optcli.profiling.process:profile",
+            {**payload, "trace": str(written)},
+            log=log,
+            environment=environment,
+            timeout_s=_TIMEOUT_S,
+            interpreter=interpreter or sys.executable,
+            confined=(Path(folder),) if artifact.foreign else None,
+        )
+        if found.pop("trace"):
+            _place(written, Path(request["trace"]))
+            found["trace"] = request["trace"]
     effective = found.pop("effective")
     profile = Profile.model_validate(
         {
@@ -62,3 +71,17 @@ def measure(
         }
     )
     return profile.model_copy(update={"findings": findings(profile)})
+
+
+def _place(written: Path, wanted: Path) -> None:
+    """Bring the trace to where it was asked for: the process may be one that cannot write there."""
+    try:
+        regular_files.check(written)
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(written, wanted)
+    except OSError as error:
+        raise InputError(
+            f"the trace cannot be written: {error.strerror or error}",
+            place=str(wanted),
+            hint="name another file with --trace",
+        ) from error

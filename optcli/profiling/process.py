@@ -15,7 +15,6 @@ from optcli import runners
 from optcli.accuracy import decoding
 from optcli.accuracy.metrics import Seen
 from optcli.artifact import Artifact
-from optcli.errors import InputError
 from optcli.latency.noise import Noise
 from optcli.profiling import feeds
 from optcli.profiling.events import Reading, Times, times
@@ -43,7 +42,7 @@ _WAITED = 0.10
 
 
 def profile(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    """Measure one artifact; gives what `Profile` holds of it, and writes the Chrome trace.
+    """Measure one artifact; gives what `Profile` holds of it, and whether it wrote a Chrome `trace`.
 
     `payload`: `artifact`, `inputs`, `runner`, `options`, `batch_size`, `seed`, `data` (a role's
     settings or None), `postprocess` (settings or None), `folder` (that paths are relative to) and
@@ -71,9 +70,9 @@ def profile(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
                 profiler.close()
         effective = plain.effective()
     found = _found(timed, reading)
+    found["trace"] = reading is not None and bool(reading.trace)
     if reading is not None and reading.trace:
         _write_trace(Path(payload["trace"]), reading.trace, payload)
-        found["trace"] = payload["trace"]
     found["stages"] = [stage.model_dump() for stage in (*fed.stages, *timed.stages(), *after)]
     found["notes"] = [*fed.notes, *found["notes"]]
     return {**found, "effective": effective, "inputs": "real samples" if payload["data"] else "random"}
@@ -217,12 +216,4 @@ def _write_trace(path: Path, events: list[dict[str, Any]], payload: dict[str, An
     about = {key: payload[key] for key in ("runner", "options", "batch_size")}
     labelled = {**name, "args": {"name": f"{payload['runner']}, batch size {payload['batch_size']}"}}
     record = {"traceEvents": [*events, labelled], "displayTimeUnit": "ms", "otherData": about}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record))
-    except OSError as error:
-        raise InputError(
-            f"the trace cannot be written: {error.strerror or error}",
-            place=str(path),
-            hint="name another file with --trace",
-        ) from error
+    path.write_text(json.dumps(record))

@@ -118,6 +118,13 @@ class Runner(Settings):
         """What it cannot do without, with these options."""
         return self.needs
 
+    def starts_programs(self) -> bool:
+        """Whether opening an artifact with these options starts others, a compiler say.
+
+        A worker that can only read and compute cannot.
+        """
+        return False
+
     def environment(self) -> dict[str, str]:
         """Environment variables that must be set before the runtime is imported.
 

@@ -69,6 +69,9 @@ class TorchRunner(Runner):
     def requires(self) -> Needs:
         return needs_of(self.device, self.needs)
 
+    def starts_programs(self) -> bool:
+        return bool(self.compile)
+
     def load(self, artifact: Artifact) -> None:
         import torch
 
@@ -80,7 +83,7 @@ class TorchRunner(Runner):
         transforms: tuple[dict[str, Any], ...] = ()
         operator_libraries.bring(artifact.facts.get("imports", ()))
         if artifact.format == Format.EXPORTED:
-            program = exported_format.open(artifact.path)
+            program = exported_format.open(artifact.path, trust=artifact.trusted)
             if self._cuda is not None:
                 from torch.export.passes import move_to_device_pass
 

@@ -54,7 +54,7 @@ class TorchscriptRunner(Runner):
             torch.set_num_interop_threads(1)
         self._device = chosen(self.device, artifact)
         self._cuda = opened(self._device, self.tf32)
-        model = torchscript_format.open(artifact.path, self._device)
+        model = torchscript_format.open(artifact.path, self._device, trust=artifact.trusted)
         self._call = torchscript_format.arguments(model, self.inputs)
         self._names = tuple(artifact.facts.get("outputs", ()))
         optimized = bool(artifact.facts.get("optimize_for_inference"))

@@ -47,10 +47,10 @@ class ExportedSource(Source):
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         import torch
 
-        exported_archive.check(self.file)
+        exported_archive.scan(self.file).require(self.file, "exported program", trust=self.trust)
         shutil.copyfile(self.file, out / exported_format.FILE)
         try:
-            program = exported_format.open(out)
+            program = exported_format.open(out, trust=self.trust)
         except InputError as error:  # of the user's file, not of the copy
             raise type(error)(error.message, place=str(self.file), hint=error.hint) from error
         _check_inputs(program, inputs, self.file)

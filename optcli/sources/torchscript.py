@@ -38,7 +38,7 @@ class TorchscriptSource(Source):
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         import torch
 
-        model = torchscript_format.read(self.file)
+        model = torchscript_format.read(self.file, trust=self.trust)
         names = torchscript_format.parameters(model)
         required = torchscript_format.required(model)
         if not len(required) <= len(inputs) <= len(names):

@@ -83,6 +83,7 @@ def controlled(
             environment=runners.find(name).model_validate(options).environment(),
             timeout_s=trying.settings.timeout_s,
             on_event=heard,
+            confined=() if source.foreign else None,
         )
     except OptcliError as error:
         return done, f"NNCF's accuracy control gave up: {error.message}"

@@ -48,6 +48,7 @@ def repair(
     overrides: Sequence[str] = (),
     jobs: int = 1,
     timeout_s: float = 3600.0,
+    trust: bool = False,
     observer: Observer | None = None,
     ranking: Ranking = by_own_error,
 ) -> Repair:
@@ -57,7 +58,8 @@ def repair(
     faster than its own float parent beyond doubt, after so many `trials`, or so many seconds (no trial
     begins later); the one that runs is finished. `engine` `nncf` leaves the choice to NNCF's accuracy
     control, for variants of `quantize_nncf`. `ranking` names the operators, the worst first, from the
-    float model and the quantized one. `write` applies the patch to the recipe's file.
+    float model and the quantized one. `trust` is that of a build. `write` applies the patch to
+    the recipe's file.
 
     Raises `UsageError` where there is nothing to repair, and what keeps the variant from being built,
     judged or run as it is. A trial that fails costs itself.
@@ -83,7 +85,7 @@ def repair(
         Store(Store.default_root(store)),
         folder,
         observer,
-        Settings(jobs, True, timeout_s),
+        Settings(jobs, True, timeout_s, trust),
     )
     first, built, parent, judged = trying.first()
     _require_something_to_do(first, name)

@@ -22,6 +22,7 @@ from optcli.pipeline.latency import runner_options
 from optcli.pipeline.making import Made, make
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import PlannedVariant, plan
+from optcli.pipeline.trusting import measured_as
 from optcli.recipe import Recipe, Variant
 from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial
@@ -93,12 +94,13 @@ class Trying:
 
     def floats(self) -> tuple[Artifact, PlannedVariant]:
         """What the pass reads, and the variant as it is planned; both as `first` has made them."""
-        planned = _planned(self._make(self._name(0), {}), self._name(0))
+        made = self._make(self._name(0), {})
+        planned = _planned(made, self._name(0))
         step = planned.steps[self.index]  # the source is the first step, the first pass the second
         entry = self.store.get("artifact", step.key)
         if entry is None:
             raise StepError("the store lost it since it was built", place=step.name)
-        return artifact_of(entry), planned
+        return measured_as(artifact_of(entry), planned, made.plan, trust=self.settings.trust), planned
 
     @property
     def _parent(self) -> str:

@@ -317,7 +317,19 @@ def test_artifacts_of_a_pack_from_elsewhere_are_opened_in_workers_that_can_only_
     other = Store(tmp_path / "other")
     assert all(one.artifact.foreign for one in baselines.load(pack, "p", other).variants.values())
     trusted = baselines.load(pack, "p", other, trust=True).variants.values()
-    assert not any(one.artifact.foreign for one in trusted)
+    assert all(one.artifact.foreign and one.artifact.trusted for one in trusted)
+
+
+def test_a_pack_of_what_was_made_under_trust_wants_it_again(pack, tmp_path):
+    def mark(manifest):
+        facts = manifest["variants"]["onnx"]["artifact"]["facts"]
+        facts["unproven"] = ["its graph calls 'torch.ops.mine.f'"]
+
+    marked, store = manifest_changed(pack, tmp_path / "marked.tar", mark), Store(tmp_path / "other")
+    with pytest.raises(TrustError, match=r"torch\.ops\.mine\.f") as failure:
+        baselines.load(marked, "p", store)
+    assert "--trust" in failure.value.hint
+    assert baselines.load(marked, "p", store, trust=True).variants
 
 
 @pytest.mark.parametrize(

@@ -40,12 +40,18 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def refused(tmp_path):
-    """Writes an archive and sees that opening it is refused and makes no marker."""
+    """Writes an archive and sees that opening it is refused and makes no marker.
 
-    def check(content, match=None, marker=None):
+    With `always` nobody's trust opens it; else the refusal names what does.
+    """
+
+    def check(content, match=None, marker=None, *, always=False):
         written(tmp_path / exported_format.FILE, content)
-        with pytest.raises(TrustError, match=match):
-            exported_format.open(tmp_path)
+        for trust in (False, True) if always else (False,):
+            with pytest.raises(InputError, match=match) as failure:
+                exported_format.open(tmp_path, trust=trust)
+            assert isinstance(failure.value, TrustError) != always
+            assert always or "--trust" in failure.value.hint
         assert marker is None or not marker.exists()
 
     return check
@@ -63,7 +69,12 @@ def test_a_config_of_no_model_exempts_nothing(files, refused, tmp_path):
     harmless = {"config": {"x": {"path_name": "weight_0", "use_pickle": False}}}
     unused = "data/weights/other_weights_config.json"
     content = {**files, CONFIG: json.dumps(real).encode(), unused: json.dumps(harmless).encode()}
-    refused({**content, "data/weights/weight_0": pickled(marker)}, "belongs to no model", marker)
+    refused(
+        {**content, "data/weights/weight_0": pickled(marker)},
+        "belongs to no model",
+        marker,
+        always=True,
+    )
 
 
 @pytest.mark.parametrize("flag", [0, "", None, "false", []])
@@ -85,7 +96,10 @@ def test_a_weight_that_is_both_raw_and_pickled_is_refused(files, refused, tmp_pa
     first = real["config"]["linear.weight"]
     real["config"]["second"] = {**first, "path_name": other, "use_pickle": True}
     refused(
-        {**files, CONFIG: json.dumps(real).encode(), first_of(first): pickled(marker)}, None, marker
+        {**files, CONFIG: json.dumps(real).encode(), first_of(first): pickled(marker)},
+        None,
+        marker,
+        always=other != "weight_0",
     )
 
 
@@ -111,7 +125,12 @@ def test_objects_of_classes_are_refused_whatever_the_config_says(files, refused,
 def test_two_members_of_one_name_are_refused(files, refused, tmp_path, name, first):
     extra = [(name, pickled(tmp_path / "marker"))]
     listed = list(files.items())
-    refused(extra + listed if first else listed + extra, "more than one way", tmp_path / "marker")
+    refused(
+        extra + listed if first else listed + extra,
+        "more than one way",
+        tmp_path / "marker",
+        always=True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +147,7 @@ def test_a_member_that_torch_export_does_not_write_is_refused(files, refused, tm
     "name", ["../evil", "/evil", "a/../../evil", "a\\..\\b", "a//b", "./a", "a\nb"]
 )
 def test_a_member_with_an_odd_name_is_refused(files, refused, name):
-    refused({**files, name: b"x"}, "more than one way")
+    refused({**files, name: b"x"}, "more than one way", always=True)
 
 
 def test_legacy_weights_are_scanned(files, refused, tmp_path):
@@ -275,7 +294,7 @@ def test_an_archive_in_an_archive_is_refused(plain, tmp_path, files):
     marker = tmp_path / "marker"
     evil = written(tmp_path / "evil.zip", {**files, "data/sample_inputs/model.pt": pickled(marker)})
     plain.write_bytes(evil.read_bytes() + plain.read_bytes())
-    with pytest.raises(TrustError, match="more than one way"):
+    with pytest.raises(InputError, match="more than one way"):
         exported_format.open(tmp_path)
 
 
@@ -293,14 +312,14 @@ def test_an_encrypted_member_and_a_link_are_refused(plain, tmp_path, files):
     place = data.rindex(b"PK\x01\x02")
     data[place + 8] |= 1
     plain.write_bytes(data)
-    with pytest.raises(TrustError, match="encrypted"):
+    with pytest.raises(InputError, match="encrypted"):
         exported_format.open(tmp_path)
     written(plain, files)
     data = bytearray(plain.read_bytes())
     place = data.rindex(b"PK\x01\x02")
     struct.pack_into("<L", data, place + 38, 0o120777 << 16)
     plain.write_bytes(data)
-    with pytest.raises(TrustError, match="link"):
+    with pytest.raises(InputError, match="link"):
         exported_format.open(tmp_path)
 
 
@@ -312,7 +331,7 @@ def test_what_unpacks_to_more_than_it_may_is_refused_at_once(files, tmp_path):
         with archive.open("model/extra/zeros", "w", force_zip64=True) as stream:
             for _ in range(300):
                 stream.write(b"\0" * 1024**2)
-    with pytest.raises(TrustError, match="unpack to"):
+    with pytest.raises(InputError, match="unpack to"):
         exported_format.open(tmp_path)
 
 
@@ -322,7 +341,7 @@ def test_two_folders_at_the_top_are_refused(files, tmp_path):
         for name, data in files.items():
             archive.writestr(f"model/{name}", data)
         archive.writestr("other/version", b"1")
-    with pytest.raises(TrustError, match="2 folders"):
+    with pytest.raises(InputError, match="2 folders"):
         exported_format.open(tmp_path)
 
 

@@ -19,8 +19,10 @@ from optcli.pipeline.opening import (
     open_all,
     open_each,
     require_trusted_code,
+    trusting,
 )
 from optcli.settings import TensorSpec
+from optcli.store import Store
 from optcli.workers import confinement
 
 
@@ -32,7 +34,7 @@ def opened(name: str, format: Format, *inputs: TensorSpec) -> Opened:
     return Opened(name, Path(name), Artifact("k", format, Path(name), "fp32", 1, "d"), inputs)
 
 
-def folder(place: Path, format: str) -> Path:
+def folder(place: Path, format: str, kind: str = "torchvision") -> Path:
     """An artifact's folder as a build lays it out."""
     place.mkdir()
     (place / "model.pt2").write_bytes(b"code")
@@ -43,11 +45,18 @@ def folder(place: Path, format: str) -> Path:
         "format": format,
         "precision": "fp32",
         "size_bytes": 4,
-        "made_by": [{"step": "source", "inputs": [spec().model_dump(mode="json")]}],
+        "made_by": [{"step": "source", "kind": kind, "inputs": [spec().model_dump(mode="json")]}],
         "facts": {"outputs": ["output"]},
     }
     (place / "artifact.json").write_text(json.dumps(about))
     return place
+
+
+def keep(store: Store, record: dict[str, object] | None = None) -> None:
+    """The artifact of `folder` in a store."""
+    with store.work("artifact", "1234") as work:
+        (work / "model.pt2").write_bytes(b"code")
+        store.put("artifact", "1234", work, record or {}, {})
 
 
 class TestMerged:
@@ -114,24 +123,43 @@ class TestTrust:
         with pytest.raises(TrustError):
             find([folder(tmp_path / "native", "aoti")], tmp_store, trust=False)
 
-    def test_what_is_not_trusted_is_opened_in_a_worker_that_can_only_read(self, tmp_path, tmp_store):
+    def test_what_is_from_elsewhere_is_opened_in_a_worker_that_can_only_read(self, tmp_path, tmp_store):
         place = folder(tmp_path / "made", "exported")
         for trust in (True, False):
             target = find([place], tmp_store, trust=trust)[0]
-            assert open_each([target], tmp_path, (), 1)[0].artifact.foreign is not trust
+            artifact = open_each([target], tmp_path, (), 1)[0].artifact
+            assert (artifact.foreign, artifact.trusted) == (True, trust)
+
+    @pytest.mark.parametrize(("kind", "foreign"), [("exported", True), ("torchvision", False)])
+    def test_of_the_own_store_what_was_made_of_a_file_is_confined(
+        self, tmp_path, tmp_store, kind, foreign
+    ):
+        place = folder(tmp_path / "made", "exported", kind)
+        keep(tmp_store)
+        target = find([place], tmp_store, trust=False)[0]
+        assert open_each([target], tmp_path, (), 1)[0].artifact.foreign is foreign
+
+    @pytest.mark.parametrize("format", ["exported", "onnx", "aoti"])
+    def test_what_was_made_under_trust_wants_it_again(self, tmp_path, tmp_store, format):
+        place = folder(tmp_path / "made", format)
+        keep(tmp_store, {"facts": {"unproven": ["its graph calls 'torch.ops.mine.f'"]}})
+        with pytest.raises(TrustError, match=r"made with --trust.*torch.ops.mine.f") as failure:
+            find([place], tmp_store, trust=False)
+        assert "--trust" in failure.value.hint
+        assert find([place], tmp_store, trust=True)[0].trusted
 
     def test_looking_into_a_network_in_python_from_elsewhere_is_refused(self, tmp_path, tmp_store):
         target = resolve(str(folder(tmp_path / "made", "torch")), tmp_path)
         with pytest.raises(TrustError, match="runs its code") as failure:
-            require_trusted_code(target, tmp_store)
+            require_trusted_code(trusting(target, tmp_store, trust=False))
         assert "--trust" in failure.value.hint
-        require_trusted_code(resolve(str(folder(tmp_path / "a", "exported")), tmp_path), tmp_store)
+        require_trusted_code(trusting(target, tmp_store, trust=True))
+        other = resolve(str(folder(tmp_path / "a", "exported")), tmp_path)
+        require_trusted_code(trusting(other, tmp_store, trust=False))
 
     def test_what_the_own_store_holds_is_trusted_until_it_is_touched(self, tmp_path, tmp_store):
         place = folder(tmp_path / "made", "aoti")
-        with tmp_store.work("artifact", "1234") as work:
-            (work / "model.pt2").write_bytes(b"code")
-            tmp_store.put("artifact", "1234", work, {}, {})
+        keep(tmp_store)
         assert find([place], tmp_store, trust=False)
         (place / "model.pt2").write_bytes(b"evil")
         with pytest.raises(TrustError):

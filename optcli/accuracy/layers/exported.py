@@ -78,7 +78,7 @@ def _program(artifact: Artifact, inputs: Sequence[TensorSpec], feed: Feed) -> Gr
     import torch
 
     if artifact.format == Format.EXPORTED:
-        found: Any = exported_format.open(artifact.path).module()
+        found: Any = exported_format.open(artifact.path, trust=artifact.trusted).module()
         return found
     model = torch_format.open(artifact.path)
     call = torch_calls.arguments(model, inputs)

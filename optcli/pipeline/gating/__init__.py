@@ -51,7 +51,7 @@ def gate(
     observer = observer or Silent()
     kept = Store(Store.default_root(store))
     root = (artifacts or Path("artifacts")).absolute()
-    settings = Settings(options.jobs, True, options.timeout_s)
+    settings = Settings(options.jobs, True, options.timeout_s, options.trust)
     loaded = load(recipe, options.overrides)
     folder = root / loaded.name / "gate"
 
@@ -108,6 +108,7 @@ def _suggested(
         overrides=options.overrides,
         jobs=options.jobs,
         timeout_s=options.timeout_s,
+        trust=options.trust,
         observer=observer,
     )
     return suggested_by(report)

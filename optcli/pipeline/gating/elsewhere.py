@@ -60,6 +60,7 @@ def suggested(asked: Asked, settings: Settings, observer: Observer) -> tuple[str
         overrides=asked.overrides,
         jobs=settings.jobs,
         timeout_s=settings.timeout_s,
+        trust=settings.trust,
         observer=observer,
     )
     return suggested_by(report)

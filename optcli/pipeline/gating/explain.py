@@ -64,7 +64,7 @@ def _counts(kept: Kept) -> dict[str, int]:
     artifact = kept.artifact
     about = {"precision": artifact.precision, "made_by": list(kept.made_by), "facts": artifact.facts}
     looked = inspection.look_into(
-        Target("gate", "artifact", artifact.format.value, artifact.path, about)
+        Target("gate", "artifact", artifact.format.value, artifact.path, about, artifact.trusted)
     )
     found: dict[str, int] = defaultdict(int)
     for operator in looked.operators or ():

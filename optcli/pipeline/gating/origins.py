@@ -26,6 +26,7 @@ from optcli.pipeline.gating import elsewhere, files
 from optcli.pipeline.gating.baseline import interpreter_of, versions_in
 from optcli.pipeline.gating.choosing import suggested_by
 from optcli.pipeline.terms import terms_of
+from optcli.pipeline.trusting import is_from_file, opened_as
 from optcli.recipe import Recipe, load
 from optcli.results.gate import Change
 from optcli.results.terms import Terms
@@ -79,13 +80,24 @@ def opened(
     if not reference.startswith(_GIT):
         with baselines.fetch(reference, artifacts) as pack:
             held = baselines.load(pack, reference, store, trust=options.trust)
-        yield _Saved(held, options)
+        yield _Saved(_confined(held), options)
         return
     revision = reference.removeprefix(_GIT)
     with baselines.checked_out(recipe, revision, store) as there:
         origin = reference if revision.startswith(there.commit[:7]) else ""
         origin = origin or f"{reference} ({there.commit[:10]})"
         yield _Commit(origin, there, store, observer, settings, options, folder)
+
+
+def _confined(held: Baseline) -> Baseline:
+    """The baseline with what this store made of somebody's file marked as such."""
+    kept = {
+        name: one
+        if one.artifact.foreign or not is_from_file(one.made_by)
+        else replace(one, artifact=opened_as(one.artifact, from_file=True, trust=one.artifact.trusted))
+        for name, one in held.variants.items()
+    }
+    return replace(held, variants=kept)
 
 
 class _Saved(Origin):
