@@ -85,6 +85,8 @@ def main() -> NoReturn:
         # Whoever has a signal ignored, as nohup does, means it.
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
+    if hasattr(signal, "SIGCHLD"):  # inherited as ignored, it would hide how workers ended
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     code = int(run(sys.argv[1:]))
     if _received:
         # Python ends by SIGINT, whatever was caught, where an interrupt fell into an exec() of text.

@@ -27,8 +27,7 @@ _LINUX = sys.platform.startswith("linux")
 _HEARD = {signal.SIGTERM, signal.SIGCHLD}
 _UNHEARD = {signal.SIGINT, signal.SIGHUP}
 _MOST_S = 10.0
-# A keeper also looks by itself whether its worker and its parent are there: under heavy load some were
-# seen to wait on without either.
+# A keeper also looks by itself whether its worker and its parent are there, whatever became of a signal.
 _LOOK_S = 5.0
 
 
@@ -41,6 +40,8 @@ def bind_to_parent(parent: int) -> None:
         os.setpgid(0, 0)
     if not _LINUX:
         return
+    # Where it is inherited as ignored, the system buries children and tells nobody that they ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD | _UNHEARD)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
