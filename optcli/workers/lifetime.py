@@ -27,7 +27,7 @@ _LINUX = sys.platform.startswith("linux")
 _HEARD = {signal.SIGTERM, signal.SIGCHLD}
 _UNHEARD = {signal.SIGINT, signal.SIGHUP}
 _MOST_S = 10.0
-# A keeper also looks by itself whether its worker and its parent are there, whatever became of a signal.
+# A keeper also looks by itself whether its worker and its parent are there.
 _LOOK_S = 5.0
 
 
