@@ -7,6 +7,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, Field, ValidationError
+
+from optcli import regular_files
+
+# What optcli lays beside an artifact that it hands out: what made it, and its digest.
+ABOUT = "artifact.json"
+
 
 class Format(StrEnum):
     """How a model is written. Each has one module of the same name in `optcli/formats/`."""
@@ -60,3 +67,34 @@ class Artifact:
     def from_record(record: dict[str, Any]) -> Artifact:
         """The artifact that `to_record` wrote."""
         return Artifact(**{**record, "format": Format(record["format"]), "path": Path(record["path"])})
+
+
+class _Made(BaseModel):
+    step: str
+    key: str
+    inputs: list[dict[str, Any]] = []
+
+
+class _About(BaseModel):
+    key: str
+    digest: str
+    format: Format
+    made_by: list[_Made] = Field(min_length=1)
+    facts: dict[str, Any]
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """What `artifact.json` says of the artifact in a folder.
+
+    Raises OSError where it cannot be read or is no regular file, ValueError where it says something
+    else.
+    """
+    found = regular_files.json_of(folder / ABOUT)
+    try:
+        _About.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise ValueError(f"{where}: {first['msg']}") from None
+    record: dict[str, Any] = found
+    return record

@@ -255,6 +255,10 @@ def _asked_of_nvidia_smi(fields: Sequence[str]) -> list[dict[str, str]]:
     return [dict(zip(fields, row, strict=False)) for row in rows]
 
 
+# Of `machine()`, what a restart does not change. Processors of one name may differ in it.
+HARDWARE = ("processor", "instructions", "online", "cpu_quota", "memory_gib", "hypervisor")
+
+
 @cache
 def machine() -> dict[str, Any]:
     """Which machine this is, as far as that decides how fast it computes: for keys of measurements.

@@ -64,4 +64,5 @@ def _record(trend: Trend) -> dict[str, Any]:
         "enough": trend.enough,
         "change": trend.change,
         "latest": trend.latest,
+        "earliest": trend.earliest,
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from optcli import regular_files
 from optcli.data.imagefolder import SUFFIXES
 from optcli.draft.data import CALIBRATION, EVALUATION, Data, limited, shares, two_parts
 from optcli.draft.wording import quoted, relative
@@ -140,7 +141,7 @@ def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     colours: set[tuple[int, ...]] = set()
     for file in payload["files"]:
         try:
-            with Image.open(file) as mask:
+            with regular_files.opened(file) as stream, Image.open(stream) as mask:
                 several = len(mask.getbands()) > 1
                 pixels = np.asarray(mask.convert("RGB") if several else mask)
         except Exception as error:  # whatever Pillow raises for what is no image

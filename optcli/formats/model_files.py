@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
+from optcli import regular_files
 from optcli.artifact import Format
 from optcli.formats import torch_weights
 
@@ -54,9 +55,9 @@ def format_of(path: Path) -> str | None:
 def _archived(path: Path) -> Format | None:
     """What the archive of torch's own that a file is holds; None for weights, and for anything else."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with regular_files.opened(path) as stream, zipfile.ZipFile(stream) as archive:
             names = archive.namelist()
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, ValueError, zipfile.BadZipFile):
         return None
     if any("/data/aotinductor/" in name for name in names):
         return Format.AOTI

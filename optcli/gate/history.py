@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import BinaryIO
 
-from optcli import regular_files
+from optcli import environment, regular_files
 from optcli.digest import of_value
 from optcli.errors import InputError
 from optcli.results.gate import Entry, GateReport, Trend
@@ -51,9 +51,10 @@ def _drop_torn_line(stream: BinaryIO) -> None:
 
 def entries_of(report: GateReport, commit: str | None = None) -> list[Entry]:
     """What a run adds to a history: every figure that has a value."""
-    cpu = report.environment.get("cpu", {})
+    cpu, known = (report.environment.get(name) or {} for name in ("cpu", "machine"))
+    hardware = [known.get(name) for name in environment.HARDWARE]
     machine = of_value(
-        [cpu.get("model"), report.environment.get("cores"), report.protocol.get("threads")]
+        [cpu.get("model"), hardware, report.environment.get("cores"), report.protocol.get("threads")]
     )[:12]
     return [
         Entry(
@@ -115,7 +116,8 @@ def trends(entries: Iterable[Entry]) -> list[Trend]:
 def _trend(key: tuple[str, str, str, int | None, str, str], group: Sequence[Entry]) -> Trend:
     values = [each.value for each in group]
     steps = change_points(values)
-    return Trend(*key, tuple(group), tuple(steps), 2 * _SHORTEST, leaving(values, steps))
+    earliest = None if steps else leaving(values[::-1], [])
+    return Trend(*key, tuple(group), tuple(steps), 2 * _SHORTEST, leaving(values, steps), earliest)
 
 
 def leaving(values: Sequence[float], steps: Sequence[int]) -> float | None:

@@ -14,6 +14,7 @@ from optcli.gate import comparisons
 from optcli.gate.rule import Decision, Rule, planned
 from optcli.gate.sequence import Figure, until_decided
 from optcli.latency import Candidate, Measured
+from optcli.latency.doubts import UNFIT
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.observer import Observer
 from optcli.results import Estimate, Latency
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _CALLS_FOR_P95 = 60
 # Peak memory differs by so much between launches of the same artifact.
 _MEMORY_SLACK_BYTES = 8_000_000
+_DISTURBED = "other work disturbed it"
 STEP = "gate"
 
 
@@ -177,7 +179,7 @@ def _unfit(rows: Sequence[Latency], batch_size: int) -> str | None:
     """What a row says of its machine, where it was not quiet enough; None: it was."""
     for row in rows:
         if row.batch_size == batch_size and row.region == "host" and not row.fit:
-            return next(iter(row.flags), "other work disturbed it")
+            return next((flag for flag in row.flags if flag.startswith(UNFIT)), _DISTURBED)
     return None
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optcli import sources
-from optcli.artifact import CODE, Format
+from optcli import regular_files, sources
+from optcli.artifact import ABOUT, CODE, Format, described
 from optcli.engines.sidecar import FILE as SIDECAR
 from optcli.engines.sidecar import PLAN
 from optcli.errors import InputError, UsageError, did_you_mean
@@ -80,12 +79,12 @@ def _source(target: str, kind: str, path: Path) -> Target:
 
 
 def _folder(target: str, path: Path) -> Target:
-    about = path / "artifact.json"
-    if about.is_file():
+    about = path / ABOUT
+    if about.exists():
         try:
-            record = json.loads(about.read_bytes())
+            record = described(path)
             return Target(target, "artifact", str(Format(record["format"])), path, record)
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise InputError(
                 f"this does not describe an artifact: {error}", place=str(about), hint="build again"
             ) from error
@@ -116,6 +115,9 @@ def _plan(target: str, path: Path) -> Target:
 
 def _file(target: str, path: Path) -> Target:
     suffix = path.suffix.lower()
+    wrong = regular_files.problem(path, target)
+    if wrong:
+        raise InputError(wrong, place=target, hint="name a file")
     if suffix in (".yaml", ".yml"):
         load(path)
         return Target(target, "recipe", "recipe", path)

@@ -10,7 +10,7 @@ from optcli.latency.measure import LaunchPairs, measure
 from optcli.latency.plan import Candidate
 from optcli.latency.protocol import protocol
 from optcli.latency.samples import Measured, Series, load, save
-from optcli.latency.summary import pair_log_ratios, speedup, to_results
+from optcli.latency.summary import lost_p99, pair_log_ratios, speedup, to_results, undecided
 from optcli.latency.sweep import sweep
 from optcli.latency.verdicts import verdicts
 
@@ -20,6 +20,7 @@ __all__ = [
     "Measured",
     "Series",
     "load",
+    "lost_p99",
     "measure",
     "pair_log_ratios",
     "protocol",
@@ -27,5 +28,6 @@ __all__ = [
     "speedup",
     "sweep",
     "to_results",
+    "undecided",
     "verdicts",
 ]

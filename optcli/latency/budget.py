@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from optcli.latency.tails import is_surely_over
 from optcli.results import Budget, Estimate, SweepPoint
 from optcli.statistics import needed
 
@@ -56,8 +57,10 @@ def _doubt(point: SweepPoint, limit_ms: float) -> str:
             f"batch {point.batch_size} is not decided: p99 needs {needed(0.99)} calls,"
             f" {point.samples} fit into the time cap"
         )
-    if point.p99_ms.low is not None and point.p99_ms.low > limit_ms:
+    if is_surely_over({0.5: point.p50_ms, 0.99: point.p99_ms}, limit_ms, point.waited or 0.0):
         return ""
+    if point.p99_ms.low is not None and point.p99_ms.low > limit_ms:
+        return f"batch {point.batch_size} is not decided: other work may have made its p99"
     return f"batch {point.batch_size} is not clearly within it (p99 {_interval(point.p99_ms)})"
 
 

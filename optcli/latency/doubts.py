@@ -20,6 +20,8 @@ from optcli.statistics import needed
 # Other work is worth a word where it took this share of the timed calls. Some always does: an idle
 # machine interrupts each round once or twice.
 _NOISY = 0.08
+# How the flag of a row begins whose times decide nothing.
+UNFIT = "environment not fit"
 # Computing this much of the time in which others have their turns disturbs them.
 _RESTLESS = 0.05
 
@@ -28,7 +30,7 @@ def flags_of(measured: Measured, series: Series) -> tuple[str, ...]:
     """All doubts about one artifact at one batch size."""
     counted = counting(measured, series)
     flags = _too_few(int(counted.ns.size))
-    flags += [*_fitness(measured, series, counted), *_disturbed(counted), *_starts(counted)]
+    flags += [*fitness_flags(series, counted, fit=is_fit(measured, series)), *_starts(counted)]
     flags += _cut_short(measured, series)
     flags += _threads(measured.opened[series.name])
     flags += _restless(measured, series)
@@ -52,15 +54,21 @@ def _too_few(count: int) -> list[str]:
     ]
 
 
-def _fitness(measured: Measured, series: Series, counted: Series) -> list[str]:
-    """Why it is not fit, over all launches; else what is to be known of those that count."""
-    fit = is_fit(measured, series)
+def fitness_flags(series: Series, counted: Series, *, fit: bool) -> list[str]:
+    """Why it is not fit, over all launches; else what is to be known of those that count.
+
+    And what other work cost.
+    """
+    return [*_fitness(series, counted, fit), *_disturbed(counted)]
+
+
+def _fitness(series: Series, counted: Series, fit: bool) -> list[str]:
     if not fit:
         shares = {"IQR/median": spread_of(series), "waiting for a processor": lost_of(series)}
         found = [f"{name} {share * 100:.0f} %" for name, share in shares.items() if share > NOT_FIT]
         if (times := apart(series)) > APART:
             found.append(f"launches {times:.2g} times apart")
-        return [f"environment not fit ({', '.join(found or ['in too many launches'])})"]
+        return [f"{UNFIT} ({', '.join(found or ['in too many launches'])})"]
     share = spread_of(counted)
     flags = [f"fluctuating (IQR/median {share * 100:.0f} %)"] if share > FLUCTUATING else []
     if left_out := len(series.ns) - len(counted.ns):

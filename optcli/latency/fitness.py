@@ -34,8 +34,9 @@ DISAGREE = 0.15
 # A row needs so many launches that count, unless fewer were asked for; a ratio so many of both sides.
 _LAUNCHES = 3
 _PAIRS = 2
-# An input's own median needs so many calls, else it would take noise for the input's.
-_FEWEST_PER_FEED = 8
+# An input's own median needs so many calls, else it would take noise for the input's. A quick
+# measurement of slow calls has seven of each.
+_FEWEST_PER_FEED = 6
 
 
 def spread_of(series: Series) -> float:
@@ -71,8 +72,8 @@ def quiet_rounds(series: Series) -> tuple[int, ...]:
 
     total_ns = series.ns.sum(axis=1)
     lost = (np.array(series.waited_ns) + 1e9 * np.array(series.steal_s)) / total_ns
-    levels = _medians(series)
-    medians = np.median(_scaled(series), axis=1) * [levels[launch] for launch in series.launch]
+    levels, scaled = _medians(series), _scaled(series)
+    medians = np.median(scaled, axis=1) * [levels[launch] for launch in series.launch]
     by_launch: dict[int, list[int]] = {}
     for row, launch in enumerate(series.launch):
         by_launch.setdefault(launch, []).append(row)
@@ -85,7 +86,7 @@ def quiet_rounds(series: Series) -> tuple[int, ...]:
     found: list[int] = []
     for launch, rows in quiet.items():
         kept = [row for row in rows if medians[row] <= APART * best]
-        if len(kept) >= wanted[launch] and spread_of(series.rows(kept)) <= NOT_FIT:
+        if len(kept) >= wanted[launch] and spread(scaled[kept]) <= NOT_FIT:
             found += kept
     return tuple(sorted(found))
 
@@ -107,7 +108,12 @@ def is_fit(measured: Measured, series: Series) -> bool:
     """
     if measured.settings["mode"] == "gate":
         return max(spread_of(series), lost_of(series)) <= NOT_FIT
-    return len(counted_launches(series)) >= _wanted(measured, series)
+    return is_quiet(series, int(measured.settings["launches"]))
+
+
+def is_quiet(series: Series, asked: int) -> bool:
+    """Whether so many launches count that the others may be left out; `asked` were asked for."""
+    return len(counted_launches(series)) >= _wanted(series, asked)
 
 
 def counting(measured: Measured, series: Series) -> Series:
@@ -122,7 +128,8 @@ def counted_together(measured: Measured, one: Series, other: Series) -> tuple[in
     if not (is_fit(measured, one) and is_fit(measured, other)):
         return ()
     common = tuple(counting(measured, one).paired(counting(measured, other)))
-    wanted = min(_PAIRS, *(_wanted(measured, each) for each in (one, other)))
+    asked = int(measured.settings["launches"])
+    wanted = min(_PAIRS, *(_wanted(each, asked) for each in (one, other)))
     return common if len(common) >= wanted else ()
 
 
@@ -139,9 +146,9 @@ def agree(ratio: float, best: float) -> bool:
     return abs(math.log(ratio / best)) <= DISAGREE
 
 
-def _wanted(measured: Measured, series: Series) -> int:
+def _wanted(series: Series, asked: int) -> int:
     """How many launches must count; an artifact that failed has only those before."""
-    return min(_LAUNCHES, int(measured.settings["launches"]), len(series.launches))
+    return min(_LAUNCHES, asked, len(series.launches))
 
 
 def _medians(series: Series) -> dict[int, float]:

@@ -23,8 +23,10 @@ from optcli.observer import Observer
 from optcli.settings import LatencySettings, TensorSpec
 
 _MEMORY_SHARE = 0.7
-# Before each further launch of what was disturbed: other work may be done by then. Of `max_seconds`.
+# Before each further launch of what was disturbed: other work may be done by then. Of `max_seconds`, and
+# at most so long.
 _PAUSES = (0.2, 0.4, 0.8)
+_LONGEST_PAUSE_S = 10.0
 # All further launches together take so many times the time cap of the timed calls, or one more launch.
 _AGAIN = 6
 
@@ -77,7 +79,7 @@ def _measure_again(session: Session, together: Sequence[Sequence[Candidate]], la
     """
     end = time.monotonic() + _AGAIN * session.settings.max_seconds
     for attempt, pause in enumerate(_PAUSES):
-        pause_s = pause * session.settings.max_seconds
+        pause_s = min(pause * session.settings.max_seconds, _LONGEST_PAUSE_S)
         found = undecided(session.so_far(together))
         late = attempt > 0 and time.monotonic() + pause_s + launch_s > end
         if not found or late:

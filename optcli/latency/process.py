@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import runners
 from optcli.artifact import Artifact
+from optcli.environment import usable_cores
 from optcli.errors import RunnerError
 from optcli.latency import feeds, memory, warming
 from optcli.latency.gpu_memory import GpuMemory
@@ -58,6 +59,8 @@ class Process:
         self._feeds = feeds.make(self._inputs, samples, payload["batch_sizes"], payload["seed"])
         self._turn = 0
         self._cpu_ns = 0
+        # Threads of its own wait for each other then: waiting says nothing of other work.
+        self._crowded = False
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
         """Carry out one command. Of a round it also says what the process computed since the last."""
@@ -106,6 +109,11 @@ class Process:
         self._runner.open(self._artifact, self._inputs)
         loaded = time.perf_counter_ns()
         effective = self._runner.effective()
+        threads = effective.get("threads") or self._runner.thread_count()
+        self._crowded = threads > usable_cores()
+        if self._crowded:
+            said = f"{threads} threads on {usable_cores()} cores wait for each other: other work is not told"
+            effective = {**effective, "flags": [*effective.get("flags", []), said]}
         # What importing left behind is not looked through again before every round.
         gc.collect()
         gc.freeze()
@@ -113,7 +121,7 @@ class Process:
             "import_ms": (imported - start) / 1e6,
             "load_ms": (loaded - imported) / 1e6,
             "effective": effective,
-            "threads": effective.get("threads") or self._runner.thread_count(),
+            "threads": threads,
         }
 
     def _round(self, batch_size: int, calls: int, lead_in: int) -> dict[str, Any]:
@@ -138,6 +146,7 @@ class Process:
                 "device_ns": _nanoseconds(device_ms),
                 "cpu_ns": cpu,
                 **noise.since(),
+                **({"waited_ns": 0} if self._crowded else {}),
                 **about,
             }
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from optcli.latency.fitness import counting
 from optcli.latency.samples import Measured, load
 
 POINTS = 201
@@ -12,15 +13,17 @@ POINTS = 201
 def quantiles(measured: Measured) -> dict[str, dict[int, list[float]]]:
     """Milliseconds at evenly spaced probabilities from 0 to 1, by variant and batch size.
 
-    Over all calls of an artifact's series, whatever launch or round they belong to; four significant
-    digits, as no chart shows more.
+    Over the calls of an artifact's series that count, as in the table, whatever launch or round they
+    belong to; four significant digits, as no chart shows more.
     """
     import numpy as np
 
     shares = np.linspace(0.0, 1.0, POINTS)
     return {
         name: {
-            series.batch_size: [float(f"{ms:.4g}") for ms in np.quantile(series.ns, shares) / 1e6]
+            series.batch_size: [
+                float(f"{ms:.4g}") for ms in np.quantile(counting(measured, series).ns, shares) / 1e6
+            ]
             for series in measured.of(name)
         }
         for name in measured.names

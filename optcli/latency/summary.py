@@ -14,12 +14,13 @@ from optcli.latency.fitness import (
     counted_together,
     counting,
     is_fit,
+    lost_of,
     spread_of,
 )
 from optcli.latency.launches import of_one_launch, percentile_over_launches, ratio_over_launches
 from optcli.latency.samples import Measured, Series
 from optcli.results import Estimate, Latency
-from optcli.statistics import log_ratios, percentile, ratio_interval
+from optcli.statistics import log_ratios, needed, percentile, ratio_interval
 
 Region = Literal["host", "device"]
 
@@ -94,6 +95,12 @@ def undecided(measured: Measured) -> dict[int, Undecided]:
     }
 
 
+def lost_p99(measured: Measured) -> bool:
+    """Whether enough calls for p99 were timed of some artifact, and too few of them count."""
+    enough = needed(0.99)
+    return any(each.ns.size >= enough > counting(measured, each).ns.size for each in measured.series)
+
+
 def pair_log_ratios(
     measured: Measured, name: str, batch_size: int, *, over: str | None = None, q: float = 0.5
 ) -> list[float]:
@@ -156,7 +163,7 @@ def _latency(measured: Measured, series: Series) -> Latency:
         warm_calls=int(median(start.warm_calls for start in counted.starts)),
         peak_memory_bytes=_median(start.peak_memory_bytes for start in counted.starts),
         peak_gpu_memory_bytes=_median(start.peak_gpu_memory_bytes for start in counted.starts),
-        waited=round(sum(counted.waited_ns) / float(counted.ns.sum()), 4),
+        waited=round(lost_of(counted), 4),
         fit=is_fit(measured, series),
         flags=(*flags_of(measured, series), *doubts),
     )
@@ -224,7 +231,10 @@ def _over_baseline(
     if ratio is not None:
         return ratio, []
     unfit = [each.name for each in (base, series) if not is_fit(measured, each)]
-    why = f"the machine was not fit for {' and '.join(unfit)}" if unfit else "launches disagree"
+    why = f"the machine was not fit for {' and '.join(unfit)}"
+    if not unfit:
+        together = counted_together(measured, base, series)
+        why = "launches disagree" if together else "the machine was not quiet for both at once"
     return None, [f"no speed-up: {why} in {len(base.paired(series))} launches"]
 
 

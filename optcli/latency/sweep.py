@@ -12,14 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optcli import runners, workers
 from optcli.errors import OptcliError
-from optcli.latency import fitness, memory
+from optcli.latency import doubts, fitness, memory
 from optcli.latency.budget import budget
 from optcli.latency.fit import fit
-from optcli.latency.plan import Candidate
+from optcli.latency.plan import Candidate, Plan
+from optcli.latency.samples import Series
 from optcli.latency.sweep_plan import (
     LEAD_IN,
     LEAST_CALLS,
@@ -30,11 +31,15 @@ from optcli.latency.sweep_plan import (
     grows_no_more,
     ladder,
 )
+from optcli.latency.takes import Take
 from optcli.observer import Observer
 from optcli.results import Estimate, Sweep, SweepPoint
 from optcli.settings import SweepSettings, TensorSpec
-from optcli.statistics import needed, percentile, percentile_over_rounds, spread
+from optcli.statistics import needed, percentile, percentile_over_rounds
 from optcli.workers import Child
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _MEMORY_SHARE = 0.7
 # Launches end where the machine turns out to be so many times as slow as planned.
@@ -97,22 +102,23 @@ class _Run:
         with self._launched(sizes) as child:
             stopped = self._explore(child, sizes)
         calls = allot(self.usual_ns, self.settings, self.p99_ms and self.p99_ms * 1e6)
-        launches: list[dict[int, list[float]]] = []
-        spent_s = 0.0
-        for number in range(self.settings.launches):
-            if number >= 2 and spent_s > _PATIENCE * self.settings.max_seconds:
+        takes = {size: Take(self.candidate.name, size, 0, Plan(ROUNDS, calls[size])) for size in calls}
+        launches, spent_s = 0, 0.0
+        while launches < self.settings.launches:
+            if launches >= 2 and spent_s > _PATIENCE * self.settings.max_seconds:
                 break
-            launches.append(self._launch(number, calls))
-            spent_s += sum(sum(times) for times in launches[-1].values()) / 1e9
-        points = tuple(self._point(size, [launch[size] for launch in launches]) for size in calls)
+            self._launch(launches, takes)
+            launches += 1
+            spent_s = sum(sum(row["ns"]) for take in takes.values() for row in take.rows) / 1e9
+        series = {size: take.series() for size, take in takes.items()}
+        points = tuple(self._point(series[size]) for size in calls)
         sound = [point.batch_size for point in points if point.fit]
-        medians = [[percentile(launch[size], 0.5) / 1e6 for size in sound] for launch in launches]
         return Sweep(
             points=points,
-            fit=fit(sound, medians),
+            fit=fit(sound, _medians_ms([series[size] for size in sound])),
             budget=None if self.p99_ms is None else budget(points, self.p99_ms, stopped),
             stopped_because=stopped,
-            launches=len(launches),
+            launches=launches,
             threads=self.threads,
             measured_at=measured_at,
         )
@@ -130,7 +136,13 @@ class _Run:
             "runner": self.candidate.runner,
             "options": options,
         }
-        child = workers.spawn(_SPAWNED, payload, log=self.log, environment=environment)
+        child = workers.spawn(
+            _SPAWNED,
+            payload,
+            log=self.log,
+            environment=environment,
+            confined=() if self.candidate.artifact.foreign else None,
+        )
         try:
             self.threads = _ask(child, {"do": "open"}, self.timeout_s)["threads"]
         except OptcliError:
@@ -184,49 +196,68 @@ class _Run:
         command = {"do": "warm", "batch_size": size, "calls": WARM_CALLS, "seconds": seconds}
         return _ask(child, command, self.timeout_s)
 
-    def _launch(self, number: int, calls: Mapping[int, int]) -> dict[int, list[float]]:
-        """One launch: nanoseconds of every timed call, by batch size."""
+    def _launch(self, number: int, takes: Mapping[int, Take]) -> None:
+        """One launch: the rounds of every batch size, in random order."""
         order = random.Random(f"{self.seed}/{number}")  # noqa: S311 - turns, not secrets
-        found: dict[int, list[float]] = {size: [] for size in calls}
-        with self._launched(list(calls)) as child:
-            for size in calls:
+        with self._launched(list(takes)) as child:
+            for size, take in takes.items():
                 self._warm(child, size)
+                take.begin_launch(number, self.usual_ns[size])
             for turn in range(ROUNDS):
                 done = (number + turn / ROUNDS) / self.settings.launches
                 said = f"launch {number + 1} of {self.settings.launches}"
                 self.observer.progress(self.step, 0.2 + 0.8 * done, said)
-                turns = list(calls)
+                turns = list(takes)
                 order.shuffle(turns)
                 for size in turns:
-                    found[size] += self._round(child, size, calls[size])
-        return found
+                    takes[size].add(self._round(child, size, takes[size].plan.calls))
 
-    def _round(self, child: Child, size: int, calls: int) -> list[float]:
+    def _round(self, child: Child, size: int, calls: int) -> dict[str, Any]:
         command = {"do": "round", "batch_size": size, "calls": calls, "lead_in": LEAD_IN}
         expected_s = (calls + LEAD_IN) * self.usual_ns[size] / 1e9
-        found: list[float] = _ask(child, command, max(_SHORTEST_WAIT_S, 20 * expected_s))["ns"]
-        return found
+        return _ask(child, command, max(_SHORTEST_WAIT_S, 20 * expected_s))
 
-    def _point(self, size: int, launches: Sequence[Sequence[float]]) -> SweepPoint:
-        p50, p99 = (percentile_over_rounds(launches, q) for q in (0.5, 0.99))
-        times = [ns for launch in launches for ns in launch]
+    def _point(self, series: Series) -> SweepPoint:
+        """Of the launches that count, as in a comparison; of all where too few do."""
+        quiet = fitness.is_quiet(series, self.settings.launches)
+        counted = series.rows(fitness.quiet_rounds(series)) if quiet else series
+        launches = list(counted.launches.values())
+        p50, p99 = (
+            percentile_over_rounds([_joined(each) for each in launches], q) for q in (0.5, 0.99)
+        )
         assert p50 is not None
-        flags = [] if p99 else [f"p99 n/a (n={len(times)}, needs {needed(0.99)})"]
-        share = spread(times)
-        if share > fitness.FLUCTUATING:
-            word = "environment not fit" if share > fitness.NOT_FIT else "fluctuating"
-            flags.append(f"{word} (IQR/median {100 * share:.0f} %)")
+        flags = () if p99 else (f"p99 n/a (n={counted.ns.size}, needs {needed(0.99)})",)
         return SweepPoint(
-            batch_size=size,
+            batch_size=series.batch_size,
             p50_ms=_milliseconds(p50),
             p99_ms=p99 and _milliseconds(p99),
-            throughput_per_s=size * len(times) / sum(times) * 1e9,
-            samples=len(times),
-            peak_memory_bytes=self.held_bytes[size] or None,
-            spread=round(share, 4),
-            fit=share <= fitness.NOT_FIT,
-            flags=tuple(flags),
+            throughput_per_s=series.batch_size * counted.ns.size / float(counted.ns.sum()) * 1e9,
+            samples=int(counted.ns.size),
+            peak_memory_bytes=self.held_bytes[series.batch_size] or None,
+            spread=round(fitness.spread_of(counted), 4),
+            waited=round(fitness.lost_of(counted), 4),
+            fit=quiet,
+            flags=(*flags, *doubts.fitness_flags(series, counted, fit=quiet)),
         )
+
+
+def _medians_ms(series: Sequence[Series]) -> list[list[float]]:
+    """By launch, the median at each batch size: of the launches that count at all of them, or of all."""
+    if not series:
+        return []
+    counted = [set(fitness.counted_launches(each)) for each in series]
+    everywhere = sorted(set.intersection(*counted))
+    launches = everywhere if len(everywhere) > 1 else sorted(series[0].launches)
+    return [
+        [percentile(_joined(each.launches[launch]), 0.5) / 1e6 for each in series]
+        for launch in launches
+    ]
+
+
+def _joined(rounds: Sequence[np.ndarray]) -> np.ndarray:
+    import numpy as np
+
+    return np.concatenate(list(rounds))
 
 
 def _ask(child: Child, command: dict[str, Any], timeout_s: float) -> dict[str, Any]:

@@ -15,6 +15,8 @@ WARM_CALLS = 5
 # With every doubling hardly more images a second for so many times, throughput grows no more.
 _STALE = 2
 _GROWS = 1.01
+# A launch in which the machine was not quiet does not count; one of five may be lost.
+_SPARE = 1.25
 
 
 def ladder(inputs: Sequence[TensorSpec], most: int) -> tuple[int, ...]:
@@ -37,7 +39,7 @@ def allot(
     sizes = sorted(usual_ns)
     decide = [size for size in reversed(sizes) if limit_ns and usual_ns[size] <= limit_ns][:2]
     calls = dict.fromkeys(sizes, LEAST_CALLS)
-    enough, plenty = needed(0.99), 1000
+    enough, plenty = math.ceil(_SPARE * needed(0.99)), 1000
     for samples, chosen in (
         (enough, decide),
         (100, sizes),

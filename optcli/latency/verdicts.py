@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from optcli.latency.tails import is_surely_over
 from optcli.results import Estimate, Latency, Outcome, Verdict
 from optcli.settings import LatencySettings, SloSettings
 from optcli.statistics import needed
 
 SPEEDUP = "speed-up"
 _AGAIN = "measure again when the machine is quiet"
+_TOO_FEW = "launches that were quiet for both do not agree, or are too few"
 
 
 def verdicts(
@@ -20,14 +22,17 @@ def verdicts(
     *,
     is_baseline: bool = False,
     beside: Sequence[Latency] = (),
+    parent: str | None = None,
+    beside_parent: Sequence[Latency] = (),
 ) -> tuple[Verdict, ...]:
     """All verdicts on one variant's latency, from the bounds of its intervals.
 
     The speed-up is judged at the first batch size. It is advice ("does not pay") and blocks only
     where `min_speedup` is set; the speed-up over the row's own parent is advice too: INT8 that is
     slower than its own FP32. The service level blocks, but for the baseline. Whole calls are judged,
-    not the device's part of them. `beside` are the baseline's rows. Where a row is not fit, or for a
-    speed-up the baseline's is not, the answer is inconclusive.
+    not the device's part of them. `beside` are the baseline's rows, `parent` is the variant that this
+    one goes on from and `beside_parent` are its rows. Where a row is not fit, or for a speed-up the other's is not, the answer is
+    inconclusive.
     """
     latencies = [each for each in latencies if each.region == "host"]
     if not latencies:
@@ -35,9 +40,9 @@ def verdicts(
     first = latencies[0]
     base = next((each for each in beside if _same_place(each, first)), None)
     found = [] if is_baseline else [_pays(first, base, settings.min_speedup, baseline)]
-    parent = first.over_parent
-    if parent is not None and parent.variant != baseline and first.fit:
-        found.append(_over(parent.speedup, 1.0, parent.variant, blocking=False, parent=True))
+    other = next((each for each in beside_parent if _same_place(each, first)), None)
+    if parent is not None and parent != baseline and other is not None:
+        found.append(_over_parent(first, parent, other))
     return (*found, *_service_level(latencies, slo, blocking=not is_baseline))
 
 
@@ -52,13 +57,29 @@ def _pays(latency: Latency, base: Latency | None, least: float | None, baseline:
         return _over(latency.speedup, least or 1.0, baseline, blocking=blocking)
     why = f"it could not be measured beside {baseline}"
     if base is not None:
-        why = f"it cannot be told now: launches do not agree how much it is; {_AGAIN}"
+        why = f"it cannot be told now: {_TOO_FEW}; {_AGAIN}"
     if unfit:
         who = "of this variant" if not latency.fit else f"of {baseline}"
         who = "of both" if base is not None and not base.fit and not latency.fit else who
         why = f"it cannot be told now: other work disturbed the times {who}; {_AGAIN}"
     return Verdict(
         name=SPEEDUP, outcome="inconclusive", blocking=blocking, limit=least or 1.0, reason=why
+    )
+
+
+def _over_parent(latency: Latency, parent: str, beside: Latency) -> Verdict:
+    """Advice: a variant that is slower than what it was made from is no gain."""
+    is_fit = latency.fit and beside.fit
+    if latency.over_parent is not None and is_fit:
+        return _over(latency.over_parent.speedup, 1.0, parent, blocking=False, parent=True)
+    why = f"{_TOO_FEW if is_fit else 'other work disturbed the times'}; {_AGAIN}"
+    return Verdict(
+        name=f"{SPEEDUP} over {parent}",
+        over=parent,
+        outcome="inconclusive",
+        blocking=False,
+        limit=1.0,
+        reason=f"it cannot be told now: {why}",
     )
 
 
@@ -118,7 +139,7 @@ def _within(row: Latency, name: str, limit_ms: float, blocking: bool) -> Verdict
     interval = None
     if found is None:
         wanted = needed(int(label.removeprefix("p")) / 100)
-        reason = f"{label} {at} is not known: it needs {wanted} calls, {row.samples} were timed"
+        reason = f"{label} {at} is not known: it needs {wanted} calls, {row.samples} count"
     elif not row.fit:
         reason = (
             f"{label} {found.value:.3g} ms {at} cannot be held against {limit_ms:g} ms now: other work"
@@ -126,12 +147,16 @@ def _within(row: Latency, name: str, limit_ms: float, blocking: bool) -> Verdict
         )
     else:
         low, high = found.low, found.high
-        span = ""
+        span, doubt = "", ""
         if low is not None and high is not None:
             outcome = "accept" if high <= limit_ms else "reject" if low > limit_ms else "inconclusive"
             interval, span = (low, high), f" [{low:.3g}, {high:.3g}]"
         words = {"accept": "within", "reject": "over", "inconclusive": "not clearly within"}
-        reason = f"{label} {found.value:.3g} ms{span} {at}, {words[outcome]} {limit_ms:g} ms"
+        word, lost = words[outcome], row.waited or 0.0
+        if outcome == "reject" and not is_surely_over(_up_to(row, name), limit_ms, lost):
+            outcome = "inconclusive"
+            doubt = f", but other work had the processors for {100 * lost:.1f} % of the time; {_AGAIN}"
+        reason = f"{label} {found.value:.3g} ms{span} {at}, {word} {limit_ms:g} ms{doubt}"
     return Verdict(
         name=f"slo {name}",
         outcome=outcome,
@@ -141,6 +166,14 @@ def _within(row: Latency, name: str, limit_ms: float, blocking: bool) -> Verdict
         interval=interval,
         reason=reason,
     )
+
+
+def _up_to(row: Latency, name: str) -> dict[float, Estimate | None]:
+    """The percentiles of a row from the median up to this one, by their share."""
+    found: dict[float, Estimate | None] = {0.50: row.p50_ms, 0.90: row.p90_ms, 0.95: row.p95_ms}
+    found[0.99] = row.p99_ms
+    last = int(name.removeprefix("p").removesuffix("_ms")) / 100
+    return {share: each for share, each in found.items() if share <= last}
 
 
 def _times(estimate: Estimate) -> str:

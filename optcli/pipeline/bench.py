@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from optcli.latency import Candidate, Measured
 from optcli.observer import Observer, Silent
 from optcli.pipeline import quiet
 from optcli.pipeline.opening import Opened, find, open_all
-from optcli.results import ArtifactSummary, RecipeSummary, Report, VariantReport
+from optcli.results import ArtifactSummary, Latency, RecipeSummary, Report, VariantReport
 from optcli.settings import LatencySettings, TensorSpec
 from optcli.store import Store
 from optcli.workers import confinement, run
@@ -129,7 +129,7 @@ def _report(
         if each.artifact.precision == effective.get("precision") == "unknown":
             effective["precision"] = "n/a"
         problem = measured.failures.get(each.name)
-        mine = rows.get(each.name, ())
+        mine = tuple(_over(baseline, row, measured.failures) for row in rows.get(each.name, ()))
         variants[each.name] = VariantReport(
             status="failed" if problem else "built",
             reason=problem,
@@ -169,6 +169,14 @@ def _report(
         protocol=latency.protocol(measured),
         variants=variants,
     )
+
+
+def _over(baseline: str, row: Latency, failures: Mapping[str, str]) -> Latency:
+    """The row, without a speed-up over a baseline that failed on the way."""
+    if baseline not in failures or row.speedup is None:
+        return row
+    flags = (*row.flags, f"no speed-up: the baseline {baseline} failed")
+    return row.model_copy(update={"speedup": None, "flags": flags})
 
 
 def _now() -> str:

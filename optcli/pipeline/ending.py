@@ -66,15 +66,30 @@ def _missing(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Endi
 
 
 def _marked(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Ending]:
-    """Blocking verdicts on what the recipe asks for: the baseline, and what it marks."""
+    """Blocking verdicts on what the recipe asks for: the baseline, and what it marks.
+
+    What it marks and what cannot run here has none, and is undecided.
+    """
+    unmeasured = {variant.name for variant in plan.variants if variant.unmeasurable}
     for name, variant in variants.items():
         marks = plan.recipe.variants[name]
         why = [word for word, is_set in (("required", marks.required), ("gate", marks.gate)) if is_set]
         if name == plan.baseline or why:
             outcome, against = blocked(variant)
-            if outcome != "accept":
-                mark = f", marked {' and '.join(why)}," if why else ", the baseline,"
+            mark = f", marked {' and '.join(why)}," if why else ", the baseline,"
+            if name in unmeasured and why and _asks(plan):
+                said = f"{name}{mark} is undecided: it was built and not run ({variant.reason})"
+                yield Ending(ExitCode.INCONCLUSIVE, said)
+            elif outcome != "accept":
                 yield Ending(_CODES[outcome], f"{name}{mark} {_WORDS[outcome]} ({_listed(against)})")
+
+
+def _asks(plan: Plan) -> bool:
+    """Whether the recipe asks anything that only running a variant can answer."""
+    recipe = plan.recipe
+    return (
+        "evaluation" in recipe.data or recipe.slo is not None or recipe.latency.min_speedup is not None
+    )
 
 
 def _none_accepted(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Ending]:

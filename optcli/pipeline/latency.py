@@ -114,7 +114,7 @@ def measure(
     samples.unlink(missing_ok=True)
     latency.save(measured, samples)
     found = _of_record(record, ids)
-    if _is_decided(found):
+    if _is_decided(plan, measured):
         with store.work(_KIND, key) as work:
             shutil.copyfile(samples, work / "samples.npz")
             store.put(_KIND, key, work, record, ingredients)
@@ -123,10 +123,11 @@ def measure(
     return found
 
 
-def _is_decided(found: Found) -> bool:
-    """Whether everything was measured, on a machine that was fit for it."""
-    rows = [row for rows in found.rows.values() for row in rows]
-    return not found.failures and all(row.fit for row in rows)
+def _is_decided(plan: Plan, measured: Measured) -> bool:
+    """Whether everything was measured, on a machine that was fit for every figure that is wanted."""
+    wants_p99 = plan.recipe.slo is not None and plan.recipe.slo.p99_ms is not None
+    told = not latency.undecided(measured) and not (wants_p99 and latency.lost_p99(measured))
+    return not measured.failures and told
 
 
 def _ids(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import optcli
 from optcli import inspection
+from optcli.artifact import described
 from optcli.errors import OptcliError
 from optcli.inspection import Findings, Target, Tensor
 from optcli.results import Operations
@@ -18,7 +18,6 @@ from optcli.store import Store, key_of
 _KIND = "operations"
 _PACKAGE = Path(optcli.__file__).parent
 _BYTES = {"fp64": 8.0, "fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "float8": 1.0, "bool": 1.0}
-_ABOUT = "artifact.json"
 
 
 def count(folder: Path, store: Store) -> Operations | None:
@@ -27,7 +26,7 @@ def count(folder: Path, store: Store) -> Operations | None:
     Compiled code cannot be read: what it was made from is counted instead, which passes that only
     convert leave as it is.
     """
-    about: dict[str, Any] = json.loads((folder / _ABOUT).read_bytes())
+    about = described(folder)
     code = sorted((_PACKAGE / "inspection").glob("*.py"))
     ingredients = {
         "step": _KIND,

@@ -18,7 +18,10 @@ from optcli.results import Sweep
 from optcli.store import Store, key_of
 
 _KIND = "sweep"
-_NAMES = ("budget", "feeds", "fit", "memory", "process", "sweep", "sweep_plan", "warming")
+_NAMES = (
+    *("budget", "doubts", "feeds", "fit", "fitness", "memory", "noise", "process", "samples", "sweep"),
+    *("sweep_plan", "tails", "takes", "warming"),
+)
 _CODE = (*(f"latency/{name}.py" for name in _NAMES), "statistics.py")
 
 

@@ -10,6 +10,7 @@ from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.pipeline.execute import Done, log_of, repeat_command
 from optcli.pipeline.latency import Found, runner_options
+from optcli.pipeline.parents import parent_of
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
 from optcli.results import Accuracy, ArtifactSummary, StepSummary, VariantReport, Verdict
 from optcli.store import Store
@@ -135,6 +136,7 @@ def verdicts(
         found.extend(
             accuracy.verdicts(judged[variant.name], plan.recipe.accuracy, is_baseline=is_baseline)
         )
+    parent = parent_of(variant, plan)
     found.extend(
         latency.verdicts(
             measured.rows.get(variant.name, ()),
@@ -143,6 +145,8 @@ def verdicts(
             plan.baseline,
             is_baseline=is_baseline,
             beside=measured.rows.get(plan.baseline, ()),
+            parent=parent,
+            beside_parent=measured.rows.get(parent, ()) if parent else (),
         )
     )
     return tuple(found)

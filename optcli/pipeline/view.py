@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import digest
-from optcli.artifact import Artifact
+from optcli.artifact import ABOUT, Artifact, described
 from optcli.errors import StoreError
 from optcli.observer import Observer
 from optcli.store.locks import held
@@ -52,7 +52,7 @@ def place(folder: Path, artifact: Artifact, made_by: list[dict[str, Any]]) -> No
         try:
             shutil.copytree(artifact.path, fresh, dirs_exist_ok=True, copy_function=shutil.copyfile)
             fresh.chmod(0o755)
-            (fresh / "artifact.json").write_text(json.dumps(about, indent=2) + "\n")
+            (fresh / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
             remove(folder)
             fresh.rename(folder)
         finally:
@@ -64,8 +64,8 @@ def read(folder: Path) -> tuple[dict[str, Any], str]:
 
     Raises OSError and ValueError.
     """
-    about: dict[str, Any] = json.loads((folder / "artifact.json").read_bytes())
-    files = [path for path in digest.files_below(folder) if path != folder / "artifact.json"]
+    about = described(folder)
+    files = [path for path in digest.files_below(folder) if path != folder / ABOUT]
     content = {path.relative_to(folder).as_posix(): digest.of_file(path) for path in files}
     return about, digest.of_value(sorted(content.items()))
 
@@ -86,7 +86,7 @@ def remove(folder: Path) -> None:
     """Remove a variant's folder, if it is there and optcli made it."""
     if not folder.exists():
         return
-    if not (folder / "artifact.json").is_file():
+    if not (folder / ABOUT).is_file():
         raise StoreError(
             "this folder is in the way: optcli did not write it",
             place=str(folder),
@@ -113,7 +113,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _is_current(folder: Path, artifact: Artifact, about: dict[str, Any]) -> bool:
     try:
-        known = json.loads((folder / "artifact.json").read_bytes())
+        known = described(folder)
     except (OSError, ValueError):
         return False
     if known != json.loads(json.dumps(about)):

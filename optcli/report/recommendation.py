@@ -218,13 +218,11 @@ def _not_told(allowed: Sequence[_Choice], best: _Choice | None) -> str:
         choice.name
         for choice in allowed
         if choice.speedup is None
-        and not choice.latency.fit
         and (best is None or choice.latency.p50_ms.value < best.latency.p50_ms.value)
     ]
     if not names:
         return ""
-    verb = "was" if len(names) == 1 else "were"
-    return f" {wording.listed(names)} {verb} disturbed and may be faster: {AGAIN}."
+    return f" {wording.listed(names)} could not be compared and may be faster: {AGAIN}."
 
 
 def _praise(

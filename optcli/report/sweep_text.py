@@ -8,7 +8,7 @@ from optcli.report import wording
 from optcli.results import Report, Sweep, SweepFit, SweepPoint
 
 # Of the interquartile range over the median, as everywhere.
-_FLUCTUATING = 0.10
+_FLUCTUATING = 0.15
 
 
 def sweep_lines(report: Report) -> list[str]:
@@ -85,9 +85,9 @@ def _cells(sweep: Sweep) -> list[tuple[str, ...]]:
         (
             str(point.batch_size),
             wording.milliseconds(point.p50_ms),
-            wording.interval(point.p50_ms),
+            wording.interval(point.p50_ms) if point.fit else "",
             wording.milliseconds(point.p99_ms),
-            wording.interval(point.p99_ms),
+            wording.interval(point.p99_ms) if point.fit else "",
             wording.number(point.throughput_per_s),
             str(point.samples),
         )

@@ -52,6 +52,8 @@ def _changed(trend: Trend) -> str:
         change = "" if trend.change is None else f": {100 * trend.change:+.1f} % since the first"
         return f"cannot tell yet, {runs}{change}"
     found = "; ".join(_step(trend, step) for step in trend.steps)
+    if trend.latest is None and trend.earliest is not None:
+        return f"cannot tell: the first run is {100 * trend.earliest:+.1f} % off the later ones"
     if trend.latest is None:
         return found or "no"
     last = f"cannot tell yet: the last run {100 * trend.latest:+.1f} %"

@@ -6,10 +6,11 @@ None with a flag that says why. New keys may come; a key that changes meaning ch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from optcli.errors import first_line
 from optcli.results.layers import Layers
@@ -59,7 +60,7 @@ class Latency(Result):
     `load_ms`, `first_ms` and `warm_calls` (calls until it was steady) are medians over the `launches`,
     `rounds` is how many rounds all of these had together. `spread` is the interquartile range over the
     median, without what different inputs explain; `waited` the share of the time in which a thread of
-    it was ready to run and had no processor. `measured_at` is ISO 8601 with its offset. `fit` says
+    it was ready to run and had no processor, because other work or another machine on its host had it. `measured_at` is ISO 8601 with its offset. `fit` says
     whether the machine was quiet enough for this row to decide anything: a row that is not fit has no
     speed-up, and neither has any row that would be compared with it. `over_parent` is the speed-up over
     the variant that this one goes on from, `over_fp32` that over the fastest one that computes the
@@ -94,12 +95,22 @@ class Latency(Result):
     fit: bool = True
     flags: tuple[str, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _older_reports_tell_it_by_a_flag(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "fit" not in value:
+            flags = value.get("flags") or ()
+            unfit = any(str(flag).startswith("environment not fit") for flag in flags)
+            return {**value, "fit": not unfit}
+        return value
+
 
 class SweepPoint(Result):
     """Latency at one batch size of a sweep; `samples` counts the timed calls of all launches.
 
     `p99_ms` is None where there are too few of them, with a flag that says so. `spread` is the
-    interquartile range over the median; a point that is not `fit` decides nothing.
+    interquartile range over the median; `waited` as that of `Latency`. A point that is not `fit` decides
+    nothing.
     """
 
     batch_size: int
@@ -109,6 +120,7 @@ class SweepPoint(Result):
     samples: int
     peak_memory_bytes: int | None = None
     spread: float | None = None
+    waited: float | None = None
     fit: bool = True
     flags: tuple[str, ...] = ()
 

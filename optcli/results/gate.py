@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from optcli.results import Estimate, Outcome, RecipeSummary, Result
 
@@ -168,8 +168,8 @@ class Entry(Result):
     metric: str
     batch_size: int | None = None
     unit: str
-    value: float
-    change: float | None = None
+    value: FiniteFloat
+    change: FiniteFloat | None = None
     outcome: Outcome
     machine: str
 
@@ -180,7 +180,7 @@ class Trend:
 
     `fewest` is how many runs a step takes to be seen, before and after it together. `latest` is by how
     much the last run lies off its level where fewer runs than a step needs have left it: nobody can
-    tell yet whether that stays.
+    tell yet whether that stays. `earliest` is the same of the first run, which nothing came before.
     """
 
     recipe: str
@@ -193,6 +193,7 @@ class Trend:
     steps: tuple[int, ...]
     fewest: int = 0
     latest: float | None = None
+    earliest: float | None = None
 
     @property
     def enough(self) -> bool:

@@ -121,11 +121,18 @@ def batch_range(inputs: Sequence[TensorSpec]) -> SymbolRange:
     return SymbolRange(min=low, opt=max(low, min(ranges[0].opt, high)), max=high)
 
 
+# The longest that anything is measured, and the most fresh processes of one artifact.
+_DAY_S = 86_400.0
+_MOST_LAUNCHES = 100
+
+
 class SweepSettings(Settings):
     """The batch sweep: sizes 1, 2, 4, ... of one artifact at a time, in several launches."""
 
     max: int = Field(64, ge=1, description="the largest batch size; the model's own limit holds too")
-    max_seconds: float = Field(60.0, gt=0, description="time cap per artifact, for all its launches")
+    max_seconds: float = Field(
+        60.0, gt=0, le=_DAY_S, description="time cap per artifact, for all its launches"
+    )
     launches: int = Field(5, ge=2, le=20, description="fresh processes per artifact")
 
 
@@ -150,7 +157,7 @@ class LatencySettings(Settings):
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field((1,), min_length=1)
     threads: int | None = Field(None, ge=1, description="intra-op threads; default: the usable cores")
     launches: int = Field(
-        3, ge=1, le=100, description="fresh processes per artifact; quick 3, table 5, gate 8"
+        3, ge=1, le=_MOST_LAUNCHES, description="fresh processes per artifact; quick 3, table 5, gate 8"
     )
     rounds: int = Field(
         4, ge=2, description="interleaved rounds per launch and batch size; table and gate 8"
@@ -169,6 +176,7 @@ class LatencySettings(Settings):
     max_seconds: float = Field(
         10.0,
         gt=0,
+        le=_DAY_S,
         description="time cap of the timed calls per artifact and batch size, all launches together; "
         "table 30, gate 20",
     )
@@ -236,7 +244,7 @@ class GateSettings(Settings):
         GateBar(limit=0.30, margin=0.10, undecided="advice"),
         description="bar of the 95th percentile; null: none",
     )
-    looks: tuple[Annotated[int, Field(ge=2)], ...] = Field(
+    looks: tuple[Annotated[int, Field(ge=2, le=_MOST_LAUNCHES)], ...] = Field(
         (8, 16, 24), min_length=1, description="after how many launch pairs to look"
     )
     false_alarms: float = Field(
@@ -249,7 +257,9 @@ class GateSettings(Settings):
     threads: int | None = Field(
         None, ge=1, description="of each artifact; default: one less than the usable cores"
     )
-    max_seconds: float = Field(180.0, gt=0, description="time cap per artifact and batch size")
+    max_seconds: float = Field(
+        180.0, gt=0, le=_DAY_S, description="time cap per artifact and batch size"
+    )
     max_size_growth: float | None = Field(0.05, ge=0, description="of the artifact's files; null: none")
     max_memory_growth: float | None = Field(
         0.10, ge=0, description="of the peak memory of its process; null: none"

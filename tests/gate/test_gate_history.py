@@ -7,6 +7,7 @@ import pytest
 
 from optcli.errors import InputError, StoreError
 from optcli.gate import comparisons, history
+from optcli.report.trends import text
 from optcli.results import RecipeSummary
 from optcli.results.gate import Entry, GatedVariant, GateReport, Trend
 
@@ -121,3 +122,30 @@ def test_a_last_run_that_leaves_its_level_is_not_called_unchanged():
     assert trend_of(*calm, 1.44, 1.44, 1.44).steps == (6,)
     left = sum(history.leaving(noisy([1.0] * 30, 0.03, seed), []) is not None for seed in range(200))
     assert left <= 10
+
+
+def test_a_first_run_off_the_later_ones_is_not_called_unchanged():
+    found = trend_of(1.0, 1.44, 1.44, 1.45, 1.44, 1.43)
+    assert (found.steps, found.latest) == ((), None)
+    assert found.earliest == pytest.approx(-0.31, abs=0.01)
+    assert "cannot tell: the first run is -30.6 % off the later ones" in text([found])
+    assert trend_of(1.0, 1.01, 0.99, 1.0, 1.01, 1.0).earliest is None
+
+
+def test_two_machines_of_one_processor_have_two_histories():
+    here = run(1.0)
+    other = here.model_copy(
+        update={"environment": {**here.environment, "machine": {"memory_gib": 64, "identity": "b"}}}
+    )
+    restarted = other.model_copy(
+        update={"environment": {**here.environment, "machine": {"memory_gib": 64, "identity": "c"}}}
+    )
+    machines = [history.entries_of(each)[0].machine for each in (here, other, restarted)]
+    assert machines[0] != machines[1] == machines[2]
+
+
+def test_a_figure_that_is_none_is_no_entry(tmp_path):
+    line = history.entries_of(run(1.0))[0].model_dump_json().replace('"value":1.0', '"value":NaN')
+    (tmp_path / "h").write_text(f"{line}\n{line}\n")
+    with pytest.raises(InputError, match="no entry of a history"):
+        history.load(tmp_path / "h")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 
 import pytest
@@ -11,7 +12,10 @@ from tiny_networks import INPUTS, apply, torch_artifact
 from tiny_project import write_model
 
 from optcli import inspection
-from optcli.errors import InputError, TrustError, UsageError
+from optcli.errors import InputError, OptcliError, TrustError, UsageError
+from optcli.formats import model_files
+from optcli.inspection import resolve
+from optcli.pipeline import view
 
 pytestmark = pytest.mark.slow
 
@@ -222,3 +226,27 @@ def test_an_exported_program_of_another_suffix(tmp_path):
     program = torch.export.export(torch.nn.Linear(4, 3), (torch.zeros(2, 4),))
     torch.export.save(program, tmp_path / "net.pt")
     assert inspection.inspect(str(tmp_path / "net.pt"), tmp_path).format == "exported"
+
+
+@pytest.mark.parametrize("name", ["f", "f.pt", "f.onnx", "f.yaml", "f.pt2"])
+def test_a_pipe_is_refused_at_once(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(OptcliError, match="found a pipe"):
+        resolve(str(tmp_path / name), tmp_path)
+    assert model_files.format_of(tmp_path / "f.pt") in (None, "torchscript")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "[" * 100_000, "{}", '{"key": "k"}', '{"format": "onnx", "made_by": [], "facts": {}}', None],
+    ids=["list", "deep", "empty", "part", "nothing made it", "pipe"],
+)
+def test_a_folder_that_describes_no_artifact(tmp_path, text):
+    if text is None:
+        os.mkfifo(tmp_path / "artifact.json")
+    else:
+        (tmp_path / "artifact.json").write_text(text)
+    with pytest.raises(InputError, match="does not describe an artifact"):
+        resolve(str(tmp_path), tmp_path)
+    with pytest.raises((OSError, ValueError)):
+        view.read(tmp_path)

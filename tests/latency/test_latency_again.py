@@ -105,6 +105,9 @@ def test_pauses_grow_and_all_of_it_is_bounded(measure, monkeypatch):
     monkeypatch.setattr(module, "_PAUSES", (0.2, 0.4, 0.8))
     measure({"eager": {**CALM, "slowed": (1, 2, 4, 8, 16, 32)}, "onnx": CALM})
     assert pauses == [2.0, 4.0], "a third would pass 60 s"
+    pauses.clear()
+    measure({"eager": {**CALM, "slowed": (1, 2, 4, 8, 16, 32)}, "onnx": CALM}, max_seconds=86_400)
+    assert pauses == [10.0] * 3, "a pause is no longer than that, however long a measurement may take"
 
 
 @pytest.mark.parametrize("mode", ["quick", "table"])

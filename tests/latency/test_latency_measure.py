@@ -63,7 +63,7 @@ def test_results_have_percentiles_and_a_paired_speedup(measure):
     assert first.speedup.value == pytest.approx(2, rel=0.01)
     assert first.speedup.low < 2 < first.speedup.high
     assert second.throughput_per_s == pytest.approx(4 / 8e-3, rel=0.01)
-    assert (first.samples, first.flags) == (8 * 46, ())
+    assert (first.samples, first.flags) == (8 * 69, ())
     assert first.cpu_ms == pytest.approx(8, rel=0.01)
     assert (first.load_ms, first.first_ms, first.peak_memory_bytes) == (20, 9, 50_000_000)
     assert rows["eager"][0].speedup.value == 1
@@ -197,14 +197,14 @@ def test_a_machine_that_becomes_busy_costs_rounds_not_hours(measure):
 
 def test_interrupted_and_stolen_rounds_are_marked(measure, monkeypatch):
     calm = ScriptedChild.do_round
-    disturbed = iter([{"switches": 9}, {"steal_s": 0.03}, {"waited_ns": 30_000_000}] * 2 + [{}] * 2)
+    disturbed = iter([{"switches": 9}, {"steal_s": 0.045}, {"waited_ns": 45_000_000}] * 2 + [{}] * 2)
     monkeypatch.setattr(
         ScriptedChild, "do_round", lambda self, command: {**calm(self, command), **next(disturbed)}
     )
     row = latency.to_results(measure({"eager": {"call_ns": 4e6}}, ONCE))["eager"][0]
     assert row.flags == (
         "noisy: 8 % of the time lost (18 involuntary context switches, "
-        "0.06 s stolen by the hypervisor, 0.06 s waiting for a processor)",
+        "0.09 s stolen by the hypervisor, 0.09 s waiting for a processor)",
     )
 
 
@@ -233,7 +233,7 @@ def test_samples_of_another_version_are_refused(measure, tmp_path):
 
 def test_protocol_says_how_it_was_measured(measure):
     protocol = latency.protocol(measure({"eager": {"call_ns": 4e6}, "int8": {"call_ns": 1e5}}))
-    assert protocol["calls_per_round"] == [46, 200]
+    assert protocol["calls_per_round"] == [69, 200]
     assert (protocol["mode"], protocol["launches"], protocol["rounds"]) == ("quick", 1, 8)
     assert protocol["inputs"] == "random"
     assert protocol["threads"] == [2]

@@ -105,6 +105,22 @@ def test_waiting_for_a_processor_is_counted_where_the_system_tells(monkeypatch, 
     assert before.since()["waited_ns"] == 2_000_000
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_threads_that_wait_for_each_other_tell_nothing_of_other_work(payload, monkeypatch, cores):
+    """Two threads on one core wait for half of the time, and nobody else is there."""
+    monkeypatch.setattr(process, "usable_cores", lambda: cores)
+    waits = iter(range(0, 10**9, 10**8))
+    monkeypatch.setattr(noise, "waited_ns", lambda: next(waits))
+    turn = {"do": "round", "batch_size": 1, "calls": 2, "lead_in": 0}
+    channel = ScriptedChannel({"do": "open"}, turn)
+    payload["options"] = {"threads": 2}
+    process.serve(payload, channel)
+    opened, found = channel.answers
+    assert found["waited_ns"] == (0 if cores == 1 else 10**8)
+    flags = opened["effective"].get("flags", [])
+    assert any("wait for each other" in flag for flag in flags) == (cores == 1)
+
+
 def test_warming_up_stops_at_its_time(payload):
     channel = ScriptedChannel(
         {"do": "open"}, {"do": "warm", "batch_size": 1, "calls": 10**9, "seconds": 0.0}

@@ -1,14 +1,17 @@
 """The batch sweep: its ladder, what ends it, and where its time goes."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from optcli import workers
 from optcli.errors import OptcliError, StepError
+from optcli.latency.budget import budget
 from optcli.latency.sweep import sweep
 from optcli.latency.sweep_plan import allot, cost_s, ladder
 from optcli.observer import Silent
+from optcli.results import Estimate, SweepPoint
 from optcli.settings import LatencySettings, SweepSettings, TensorSpec
 
 MB = 10**6
@@ -57,7 +60,10 @@ class Sized:
     def do_round(self, size, command):
         self.model.timed[size] = self.model.timed.get(size, 0) + command["calls"]
         slow = 1 + 0.001 * len(self.model.children)
-        return {"ns": [self.model.times(size) * slow * 1e6] * command["calls"]}
+        ns = [self.model.times(size) * slow * 1e6] * command["calls"]
+        waited_ns = int(self.model.waits(size, len(self.model.children) - 2) * sum(ns))
+        quiet = {"cpu_ns": 0, "switches": 0, "steal_s": 0.0, "idle_cpu_ns": 0}
+        return {"ns": ns, "waited_ns": waited_ns, "first_feed": 0, "feeds": 1, **quiet}
 
     def do_memory(self, size, command):
         return {"peak_memory_bytes": 50 * MB + self.model.image_bytes * self.last}
@@ -65,22 +71,27 @@ class Sized:
 
 @pytest.fixture
 def run(monkeypatch, plain_runner, candidate, tmp_path):
-    def run(times, *, dies_at=10**6, image_bytes=MB, fails=None, inputs=None, p99_ms=None, **settings):
+    def run(
+        times, *, dies_at=10**6, image_bytes=MB, fails=None, inputs=None, p99_ms=None, foreign=False,
+        waits=lambda size, launch: 0.0, **settings,
+    ):  # fmt: skip
         model = SimpleNamespace(
             times=times, dies_at=dies_at, image_bytes=image_bytes, fails=fails, children=[], said=[],
-            timed={},
+            timed={}, waits=waits, confined=[],
         )  # fmt: skip
         run.model = model
 
-        def spawn(function, payload, *, log, environment):
+        def spawn(function, payload, *, log, environment, confined):
+            model.confined.append(confined)
             assert function == "optcli.latency.process:serve"
             assert not any(not child.killed for child in model.children), "one resident at a time"
             model.children.append(Sized(model, payload))
             return model.children[-1]
 
         monkeypatch.setattr(workers, "spawn", spawn)
+        chosen = candidate("onnx", threads=2)
         return sweep(
-            candidate("onnx", threads=2),
+            replace(chosen, artifact=replace(chosen.artifact, foreign=foreign)),
             inputs or image(),
             None,
             SweepSettings(**settings),
@@ -217,6 +228,48 @@ def test_the_line_goes_without_points_that_other_work_disturbed(run, monkeypatch
     assert [point.batch_size for point in found.points if not point.fit] == [8]
     assert found.fit.linear
     assert found.fit.per_image_ms.value == pytest.approx(1, rel=0.02)
+
+
+def test_one_slow_launch_of_five_does_not_count(run):
+    found = run(line, max=4, waits=lambda size, launch: 0.5 * (launch == 2))
+    assert all(point.fit for point in found.points)
+    for point in found.points:
+        assert point.samples * 5 == run.model.timed[point.batch_size] * 4
+        assert any(flag.startswith("not counted: 2 of 10 rounds") for flag in point.flags)
+    assert found.points[0].p99_ms is not None, "there are calls to spare"
+
+
+def test_other_work_in_three_launches_leaves_nothing_to_decide(run):
+    found = run(line, max=4, p99_ms=7, waits=lambda size, launch: 0.5 * (launch < 3 and size == 2))
+    assert [point.fit for point in found.points] == [True, False, True]
+    assert "environment not fit (waiting for a processor 30 %)" in found.points[1].flags[-2]
+    assert found.budget.batch_size == 1
+    assert "batch 2 is not decided: other work disturbed it" in found.budget.sentence
+
+
+def test_a_tail_that_other_work_may_have_made_is_not_over_the_budget(run):
+    noisy = run(line, max=2, p99_ms=5.5, waits=lambda size, launch: 0.02)
+    assert noisy.budget.batch_size == 1
+    found = budget([point(5.4, 6.0, waited) for waited in (0.005, 0.02)], 5.5, "")
+    assert "batch 2 is not decided: other work may have made its p99" in found.sentence
+    found = budget([point(5.4, 6.0, 0.005)], 5.5, "")
+    assert "not decided" not in found.sentence
+
+
+def point(p50, p99, waited):
+    def about(value):
+        return Estimate(value=value, low=value - 0.05, high=value + 0.05)
+
+    return SweepPoint(
+        batch_size=2, p50_ms=about(p50), p99_ms=about(p99), throughput_per_s=1, samples=400,
+        waited=waited,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_a_foreign_model_is_held_to_reading(run, foreign):
+    run(line, max=2, foreign=foreign)
+    assert set(run.model.confined) == {() if foreign else None}
 
 
 def test_how_it_is_written_in_a_recipe():

@@ -50,7 +50,7 @@ def test_min_speedup_blocks(least, outcome):
 def test_slower_than_its_parent_is_said():
     parent = Against(variant="onnx", speedup=Estimate(value=0.8, low=0.7, high=0.9))
     rows = [row(Estimate(value=2, low=1.8, high=2.2), over_parent=parent)]
-    found = verdicts(rows, NO_BAR, None, "eager")
+    found = verdicts(rows, NO_BAR, None, "eager", parent="onnx", beside_parent=[row()])
     assert [(each.name, each.outcome) for each in found] == [
         ("speed-up", "accept"),
         ("speed-up over onnx", "reject"),
@@ -63,7 +63,8 @@ def test_slower_than_its_parent_is_said():
 def test_over_a_parent_that_is_the_baseline_nothing_is_said_twice():
     parent = Against(variant="eager", speedup=Estimate(value=2, low=1.8, high=2.2))
     rows = [row(Estimate(value=2, low=1.8, high=2.2), over_parent=parent)]
-    assert [each.name for each in verdicts(rows, NO_BAR, None, "eager")] == ["speed-up"]
+    found = verdicts(rows, NO_BAR, None, "eager", parent="eager", beside_parent=[row()])
+    assert [each.name for each in found] == ["speed-up"]
 
 
 FOUR = Estimate(value=4, low=3.9, high=4.1)
@@ -89,7 +90,9 @@ def test_a_disturbed_side_decides_no_speedup(mine, base, who, speedup):
 def test_where_launches_do_not_agree_it_is_said():
     (verdict,) = verdicts([row(None)], NO_BAR, None, "eager", beside=[row(FOUR)])
     assert verdict.outcome == "inconclusive"
-    assert verdict.reason.startswith("it cannot be told now: launches do not agree")
+    assert verdict.reason.startswith(
+        "it cannot be told now: launches that were quiet for both do not agree"
+    )
 
 
 def test_only_the_baseline_s_row_of_the_same_batch_size_counts():
@@ -106,6 +109,58 @@ def test_a_disturbed_row_decides_no_service_level(bound):
     )
     assert verdict.outcome == "inconclusive"
     assert "measure again when the machine is quiet" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("waited", "p50_low", "p95_low", "outcome"),
+    [
+        (0.005, 1.9, 4, "reject"),  # less was disturbed than lies beyond p99
+        (0.02, 1.9, 4, "inconclusive"),  # the tail beyond p99 may be the disturbance alone
+        (0.02, 1.9, 5.5, "reject"),  # 2 % cannot make p95
+        (0.08, 1.9, 5.5, "inconclusive"),
+        (0.08, 5.2, 5.5, "reject"),  # nor the median
+    ],
+)
+def test_a_tail_that_other_work_may_have_made_breaks_no_promise(waited, p50_low, p95_low, outcome):
+    found = row(p99=Estimate(value=9, low=8, high=10), waited=waited).model_copy(
+        update={
+            "p50_ms": Estimate(value=p50_low + 0.1, low=p50_low, high=p50_low + 0.2),
+            "p95_ms": Estimate(value=p95_low + 1, low=p95_low, high=p95_low + 2),
+        }
+    )
+    (verdict,) = verdicts([found], NO_BAR, SloSettings(p99_ms=5), "eager", is_baseline=True)
+    assert verdict.outcome == outcome
+    assert ("other work had the processors" in verdict.reason) == (outcome == "inconclusive")
+
+
+@pytest.mark.parametrize(
+    "flag", ["environment not fit (IQR/median 40 %)", "noisy: 9 % of the time lost"]
+)
+def test_an_older_report_says_by_a_flag_that_a_row_decides_nothing(flag):
+    older = row(flags=(flag,)).model_dump(exclude={"fit"})
+    assert Latency.model_validate(older).fit == flag.startswith("noisy")
+    assert Latency.model_validate({**older, "fit": True}).fit
+
+
+ABOVE = Estimate(value=1.2, low=1.1, high=1.3)
+
+
+@pytest.mark.parametrize(
+    ("over", "parent_fit", "said"),
+    [
+        (ABOVE, True, "1.20 times"),
+        (None, False, "other work disturbed the times"),
+        (None, True, "are too few"),
+    ],
+)
+def test_the_own_parent_has_a_verdict_also_where_it_cannot_be_told(over, parent_fit, said):
+    found = row(ABOVE, over_parent=over and Against(variant="onnx", speedup=over))
+    beside = {"parent": "onnx", "beside_parent": [row(ABOVE, fit=parent_fit)]}
+    _, verdict = verdicts([found], NO_BAR, None, "eager", **beside)
+    assert (verdict.name, verdict.blocking) == ("speed-up over onnx", False)
+    assert verdict.outcome == ("accept" if over else "inconclusive")
+    assert said in verdict.reason
+    assert len(verdicts([found], NO_BAR, None, "eager", parent="onnx")) == 1, "it was not measured"
 
 
 def test_without_an_interval_nothing_is_decided():
@@ -129,5 +184,5 @@ def test_a_percentile_that_was_not_measured_is_inconclusive():
     rows = [row(Estimate(value=2, low=1.8, high=2.2), samples=128)]
     _, verdict = verdicts(rows, NO_BAR, SloSettings(p99_ms=10), "eager")
     assert (verdict.outcome, verdict.blocking) == ("inconclusive", True)
-    assert verdict.reason == "p99 at batch size 1 is not known: it needs 368 calls, 128 were timed"
+    assert verdict.reason == "p99 at batch size 1 is not known: it needs 368 calls, 128 count"
     assert verdict.actual is None

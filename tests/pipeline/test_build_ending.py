@@ -22,7 +22,7 @@ def variant(*outcomes, status="built", **more):
     return VariantReport(status=status, artifact=artifact, verdicts=judged, **more)
 
 
-def end(variants, marks=None, advice=NOTHING, errors=None, missing=()):
+def end(variants, marks=None, advice=NOTHING, errors=None, missing=(), unmeasurable=(), data=()):
     """`marks` are what the recipe says of variants, `missing` those that lack something here."""
     said = {name: SimpleNamespace(required=False, gate=False) for name in ("eager", *variants)}
     said |= {
@@ -30,10 +30,17 @@ def end(variants, marks=None, advice=NOTHING, errors=None, missing=()):
         for name, one in (marks or {}).items()
     }
     planned = [
-        SimpleNamespace(name=name, required=one.required, missing=("a GPU",) if name in missing else ())
+        SimpleNamespace(
+            name=name,
+            required=one.required,
+            missing=("a GPU",) if name in missing else (),
+            unmeasurable=("a GPU",) if name in unmeasurable else (),
+        )
         for name, one in said.items()
     ]
-    plan = SimpleNamespace(recipe=SimpleNamespace(variants=said), baseline="eager", variants=planned)
+    latency = SimpleNamespace(min_speedup=None)
+    recipe = SimpleNamespace(variants=said, data=data, slo=None, latency=latency)
+    plan = SimpleNamespace(recipe=recipe, baseline="eager", variants=planned)
     return ending(plan, {"eager": variant("accept"), **variants}, errors or {}, advice)
 
 
@@ -104,6 +111,17 @@ def test_what_was_not_run_is_not_asked():
     assert end({"engine": built}).code == ExitCode.DONE
     found = end({"engine": built, "int8": variant("reject")})
     assert found.code == ExitCode.REJECTED
+
+
+@pytest.mark.parametrize("mark", ["required", "gate"])
+def test_what_the_recipe_marks_and_nobody_could_run_is_undecided(mark):
+    built = variant(flags=("no-gpu",), reason="no GPU")
+    variants, marks = {"engine": built, "onnx": variant("accept")}, {"engine": {mark: True}}
+    found = end(variants, marks, unmeasurable=("engine",), data=("evaluation",))
+    assert found.code == ExitCode.INCONCLUSIVE
+    said = f"engine, marked {mark}, is undecided: it was built and not run (no GPU)"
+    assert found.reason == said
+    assert end(variants, marks, unmeasurable=("engine",)).code == ExitCode.DONE, "nothing was asked"
 
 
 def test_failures_and_what_is_missing_come_first():

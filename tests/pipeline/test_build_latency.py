@@ -2,8 +2,10 @@
 
 import pytest
 
+from tiny_project import HEAD
+
 from optcli import environment
-from optcli.latency import fitness
+from optcli.latency import fitness, summary
 from optcli.pipeline import latency
 
 VARIANTS = """\
@@ -53,6 +55,28 @@ def test_what_the_machine_was_not_fit_for_is_not_kept(project, found, monkeypatc
     assert found[0].ratios == {}
     project.build()
     assert project.measured, "a build on a quiet machine measures again"
+    project.build()
+    assert not project.measured
+
+
+def test_a_comparison_without_a_ratio_is_not_kept_though_every_row_is_fit(project, found, monkeypatch):
+    project.recipe(VARIANTS)
+    with monkeypatch.context() as apart:
+        apart.setattr(summary, "counted_together", lambda measured, one, other: ())
+        report = project.build()
+    assert all(row.fit for variant in report.variants.values() for row in variant.latency)
+    assert report.variants["copied"].latency[0].speedup is None
+    project.build()
+    assert project.measured
+
+
+def test_a_p99_that_was_asked_for_and_lost_is_not_kept(project, found, monkeypatch):
+    project.recipe(VARIANTS, head=f"{HEAD}slo: {{p99_ms: 1000}}\n")
+    with monkeypatch.context() as lost:
+        lost.setattr("optcli.pipeline.latency.latency.lost_p99", lambda measured: True)
+        project.build()
+    project.build()
+    assert project.measured
     project.build()
     assert not project.measured
 

@@ -35,7 +35,7 @@ def fit(residual=0.01, linear=True):
 
 
 SWEPT = Sweep(
-    points=(point(1, spread=0.12), point(2), point(4, p99=False)),
+    points=(point(1, spread=0.25), point(2), point(4, p99=False)),
     fit=fit(),
     budget=Budget(
         p99_ms=50, batch_size=2, throughput_per_s=333, sentence="within 50 ms at p99: batch 2"

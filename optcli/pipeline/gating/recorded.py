@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 # Of what an environment says of a machine; another kernel or library is the runtime's matter.
 _MACHINE = ("cpu", "cores", "gpu", "gpu_models")
-# Of `environment.machine()`: what a restart does not change. Processors of one name may differ in it.
-_HARDWARE = ("processor", "instructions", "online", "cpu_quota", "memory_gib", "hypervisor")
 _MARK = "against figures recorded elsewhere or earlier, not measured side by side"
 
 
@@ -117,7 +115,7 @@ def _other_machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
             was, here = (_told(each.get(name)) for each in (then, now))
             return f"recorded on another machine: {name} {was}, here {here}"
     known, found = then.get("machine", {}), now.get("machine", {})
-    for name in _HARDWARE:
+    for name in environment.HARDWARE:
         if name in known and known[name] != found.get(name):
             return f"recorded on another machine: its {name} differs"
     return None

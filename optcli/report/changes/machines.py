@@ -7,12 +7,20 @@ from typing import Any
 
 from optcli.results import Report, VariantReport
 
+# Of what `environment.machine` says, that which a restart does not change.
+_HARDWARE = {
+    "processor": "the processor's model",
+    "online": "the number of processors",
+    "memory_gib": "the memory in GiB",
+    "hypervisor": "the hypervisor",
+}
 # Where the report has it, and what a person calls it. What one side does not know is no difference.
 _MACHINE = (
     (("environment", "cpu", "model"), "the CPU"),
     (("environment", "cpu", "machine"), "the architecture"),
     (("environment", "cores"), "the number of usable cores"),
     (("environment", "gpu"), "the GPU"),
+    *((("environment", "machine", name), said) for name, said in _HARDWARE.items()),
     (("protocol", "conditions", "before", "cpu_quota"), "the CPU quota"),
     (("protocol", "conditions", "before", "governor"), "the governor"),
     (("protocol", "conditions", "before", "boost"), "boost"),

@@ -26,14 +26,14 @@ _CODES = {
 }
 _GLOSSARY = (
     ("p50, p95, p99", "half of the calls, 95 %, 99 % took no longer"),
-    ("[low, high]", "the 95 % interval: what the value may be, by what the rounds show"),
+    ("[low, high]", "the 95 % interval: what the value may be, by how much launches and rounds differ"),
     ("n/a (n=…, needs …)", "too few calls for this percentile: it is left out rather than guessed"),
-    ("speed-up", "how many times as fast as the baseline, compared round by round"),
+    ("speed-up", "how many times as fast as the baseline, from rounds of the same launches"),
     ("vs fp32", "the same over the fastest variant that computes the unchanged network in fp32"),
     ("no clear gain", "the interval does not tell whether it is faster; advice, it blocks nothing"),
-    ("noisy", "other work interrupted some rounds; no sample is dropped for that"),
+    ("noisy", "other work had the processors for over 8 % of the time of the rounds that count"),
     ("fluctuating", "the middle half of the calls spreads over more than 15 % of the median"),
-    ("environment not fit", "over more than 25 %: measure again when the machine is quiet"),
+    ("environment not fit", "too few launches were quiet: the row decides nothing; measure again later"),
 )  # fmt: skip
 
 

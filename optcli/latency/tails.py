@@ -1,0 +1,20 @@
+"""Whether a percentile breaks a limit, or only looks so because other work disturbed some calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from optcli.results import Estimate
+
+
+def is_surely_over(percentiles: Mapping[float, Estimate | None], limit_ms: float, lost: float) -> bool:
+    """Whether the slowest calls are over the limit for a reason of their own.
+
+    `percentiles` go by their share (0.99), up to the one that is judged; `lost` is the share of the time
+    in which other work had the processors. Calls that it slowed are the slowest ones: of a tail no
+    larger than that share they may be all. So one of the percentiles with a larger tail must be over.
+    """
+    return any(
+        each is not None and each.low is not None and each.low > limit_ms and 1 - share >= lost
+        for share, each in percentiles.items()
+    )
