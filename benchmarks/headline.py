@@ -11,9 +11,9 @@ where it was. The machine must be idle otherwise. Raw samples are kept in the wo
 `--from-samples` judges what today's code makes of them, without measuring again.
 
 Printed, and written to benchmarks/results/headline.json (the runs to headline.jsonl beside it), for
-the headline (the speed-up of the fastest variant of each run), for all speed-ups and medians, by variant
-and batch size and over all: how often the 95 % interval holds the truth, how often it is withheld, how
-wide it is. Wanted:
+the headline (the speed-up of the fastest variant of each run), for all speed-ups and medians, by
+variant and batch size and over all: how often the 95 % interval holds the truth, how often it is
+withheld, how wide it is. Wanted:
 
 - the interval holds the truth in 90 % of the idle rows, or is withheld; withheld in 15 % at most
 - the median half-width of an idle speed-up is 15 % at most

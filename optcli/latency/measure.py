@@ -23,8 +23,8 @@ from optcli.observer import Observer
 from optcli.settings import LatencySettings, TensorSpec
 
 _MEMORY_SHARE = 0.7
-# Before each further launch of what was disturbed: other work may be done by then. Of `max_seconds`, and
-# at most so long.
+# Before each further launch of what was disturbed: other work may be done by then. Of `max_seconds`,
+# and at most so long.
 _PAUSES = (0.2, 0.4, 0.8)
 _LONGEST_PAUSE_S = 10.0
 # All further launches together take so many times the time cap of the timed calls, or one more launch.

@@ -112,8 +112,9 @@ class Process:
         threads = effective.get("threads") or self._runner.thread_count()
         self._crowded = threads > usable_cores()
         if self._crowded:
-            said = f"{threads} threads on {usable_cores()} cores wait for each other: other work is not told"
-            effective = {**effective, "flags": [*effective.get("flags", []), said]}
+            crowd = f"{threads} threads on {usable_cores()} cores wait for each other"
+            flags = [*effective.get("flags", []), f"{crowd}: what other work cost is not known"]
+            effective = {**effective, "flags": flags}
         # What importing left behind is not looked through again before every round.
         gc.collect()
         gc.freeze()

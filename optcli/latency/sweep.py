@@ -242,7 +242,7 @@ class _Run:
 
 
 def _medians_ms(series: Sequence[Series]) -> list[list[float]]:
-    """By launch, the median at each batch size: of the launches that count at all of them, or of all."""
+    """By launch, the median at each batch size: of launches that count at all of them, or of all."""
     if not series:
         return []
     counted = [set(fitness.counted_launches(each)) for each in series]

@@ -10,9 +10,9 @@ from optcli.results import Estimate
 def is_surely_over(percentiles: Mapping[float, Estimate | None], limit_ms: float, lost: float) -> bool:
     """Whether the slowest calls are over the limit for a reason of their own.
 
-    `percentiles` go by their share (0.99), up to the one that is judged; `lost` is the share of the time
-    in which other work had the processors. Calls that it slowed are the slowest ones: of a tail no
-    larger than that share they may be all. So one of the percentiles with a larger tail must be over.
+    `percentiles` go by their share (0.99), up to the one that is judged; `lost` is the share of the
+    time in which other work had the processors. Calls that it slowed are the slowest ones: they may be
+    all of a tail that is no larger than that share. So a percentile with a larger tail must be over.
     """
     return any(
         each is not None and each.low is not None and each.low > limit_ms and 1 - share >= lost

@@ -31,8 +31,8 @@ def verdicts(
     where `min_speedup` is set; the speed-up over the row's own parent is advice too: INT8 that is
     slower than its own FP32. The service level blocks, but for the baseline. Whole calls are judged,
     not the device's part of them. `beside` are the baseline's rows, `parent` is the variant that this
-    one goes on from and `beside_parent` are its rows. Where a row is not fit, or for a speed-up the other's is not, the answer is
-    inconclusive.
+    one goes on from and `beside_parent` are its rows. Where a row is not fit, or for a speed-up the
+    other's is not, the answer is inconclusive.
     """
     latencies = [each for each in latencies if each.region == "host"]
     if not latencies:

@@ -233,7 +233,7 @@ def test_a_pipe_is_refused_at_once(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(OptcliError, match="found a pipe"):
         resolve(str(tmp_path / name), tmp_path)
-    assert model_files.format_of(tmp_path / "f.pt") in (None, "torchscript")
+    model_files.format_of(tmp_path / name)  # by its name: nobody waits for what is in it
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,8 @@ def test_a_plan_alone_is_no_engine(tmp_path):
 
 
 def test_a_plan_stands_for_its_folder(tmp_path):
-    about = {"format": "tensorrt", "precision": "fp16"}
+    made_by = [{"step": "source", "key": "k", "inputs": []}]
+    about = {"format": "tensorrt", "key": "k", "digest": "d", "made_by": made_by, "facts": {}}
     (tmp_path / "artifact.json").write_text(json.dumps(about))
     (tmp_path / "model.plan").write_bytes(b"plan")
     found = resolve(str(tmp_path / "model.plan"), tmp_path)

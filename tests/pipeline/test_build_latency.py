@@ -1,7 +1,6 @@
 """Latency in a build: what is told of every two variants, and what is kept for later builds."""
 
 import pytest
-
 from tiny_project import HEAD
 
 from optcli import environment
