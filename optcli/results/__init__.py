@@ -59,13 +59,13 @@ class Latency(Result):
     above the same process without runtime and model, `peak_gpu_memory_bytes` on GPUs. `import_ms`,
     `load_ms`, `first_ms` and `warm_calls` (calls until it was steady) are medians over the `launches`,
     `rounds` is how many rounds all of these had together. `spread` is the interquartile range over the
-    median, without what different inputs explain. `waited` is the share of the time in which a thread of
-    it was ready to run and had no processor, because other work or another machine on the host had it.
-    `measured_at` is ISO 8601 with its offset. `fit` says whether the machine was quiet enough for this
-    row to decide anything: a row that is not fit has no speed-up, and neither has any row that would be
-    compared with it. `over_parent` is the speed-up over the variant that this one goes on from,
-    `over_fp32` that over the fastest one that computes the unchanged network in fp32; None where nothing
-    was measured beside it, or one side was not fit.
+    median, without what different inputs explain. `waited` is the share of the time in which a thread
+    of it was ready to run and had no processor, because other work or another machine on the host had
+    it. `measured_at` is ISO 8601 with its offset. `fit` says whether the machine was quiet enough for
+    this row to decide anything: a row that is not fit has no speed-up, and neither has any row that
+    would be compared with it. `over_parent` is the speed-up over the variant that this one goes on from,
+    `over_fp32` that over the fastest one that computes the unchanged network in fp32; None where
+    nothing was measured beside it, or one side was not fit.
     """
 
     batch_size: int
