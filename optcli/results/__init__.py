@@ -63,8 +63,8 @@ class Latency(Result):
     of it was ready to run and had no processor, because other work or another machine on the host had
     it. `measured_at` is ISO 8601 with its offset. `fit` says whether the machine was quiet enough for
     this row to decide anything: a row that is not fit has no speed-up, and neither has any row that
-    would be compared with it. `over_parent` is the speed-up over the variant that this one goes on from,
-    `over_fp32` that over the fastest one that computes the unchanged network in fp32; None where
+    would be compared with it. `over_parent` is the speed-up over the variant that this one goes on
+    from, `over_fp32` that over the fastest one that computes the unchanged network in fp32; None where
     nothing was measured beside it, or one side was not fit.
     """
 
