@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 # Of the interquartile range over the median (torch.utils.benchmark warns at 10 and 25 %; on an idle
-# machine on a shared host it is 3 to 13 %), and of the share of the time in which something that could
-# have run had no processor.
-FLUCTUATING = 0.15
-NOT_FIT = 0.25
-# Launches of one artifact on a quiet machine differ by a few percent. A round whose median is so many
-# times that of the best launch was disturbed.
-APART = 1.2
+# machine on a shared host it is 5 to 16 %), and, `NOT_FIT`, of the share of the time in which something
+# that could have run had no processor. These bars, `APART` and the usual differences between launches
+# are calibrated together by `benchmarks/headline.py`.
+FLUCTUATING = 0.20
+NOT_FIT = 0.30
+# Launches of one artifact on a quiet machine differ by a few percent, beside busy neighbours on a host
+# by up to 20 %. A round whose median is so many times that of the best launch was disturbed.
+APART = 1.3
 # A launch counts where so many of its rounds were quiet, and this share of them.
 _ROUNDS = 2
 _SHARE = 0.25

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 # So many launches tell themselves how they differ.
 _ENOUGH = 5
-# Fewer do not: three may agree by chance, or share a minute in which the machine was slow. Launches of
-# one artifact, and pairs of launches, then count as differing by this much as well (standard deviation
-# of the logarithm), which weighs as much as three launches. On a quiet machine it is 1 to 3 %; where
-# neighbours share the host, 5 to 10 %.
-_USUAL = 0.10
+# Fewer do not: three may agree by chance, or share a minute in which the machine was slow. Launches
+# then count as differing by this much as well (standard deviation of the logarithm), which weighs as
+# much as three launches. On a quiet machine it is 1 to 3 %; where neighbours share the host, 5 to 12 %:
+# for the times of one artifact more than for the ratio of two, which drift together. Calibrated by
+# `benchmarks/headline.py`.
+_USUAL = 0.12
+_USUAL_RATIO = 0.09
 _WEIGHT = 2.0
 
 
@@ -42,11 +44,11 @@ def percentile_over_launches(
     if found is None:
         return None
     if len(launches) < 2:
-        return of_one_launch(found, confidence)
+        return of_one_launch(found, _USUAL, confidence)
     import numpy as np
 
     logs = [math.log(percentile(np.concatenate(launch), q)) for launch in map(list, launches)]
-    centre, low, high = mean_interval(logs, confidence)
+    centre, low, high = mean_interval(logs, _USUAL, confidence)
     lower, upper = found.value * math.exp(low - centre), found.value * math.exp(high - centre)
     if q != 0.5 and found.low is not None and found.high is not None:
         lower, upper = min(lower, found.low), max(upper, found.high)
@@ -67,32 +69,42 @@ def ratio_over_launches(
         return None
     if len(log_ratios) == 1:
         return Estimate(value=math.exp(log_ratios[0]))
-    value, low, high = (math.exp(each) for each in mean_interval(log_ratios, confidence))
+    found = mean_interval(log_ratios, _USUAL_RATIO, confidence)
+    value, low, high = (math.exp(each) for each in found)
     if best is not None and len(log_ratios) < _ENOUGH:
         low, high = min(low, best), max(high, best)
     return Estimate(value=value, low=low, high=high)
 
 
-def of_one_launch(found: Estimate | None, confidence: float = 0.95) -> Estimate | None:
+def of_one_pair(found: Estimate | None, confidence: float = 0.95) -> Estimate | None:
+    """A ratio over rounds of a single pair of launches, its interval widened as that of one launch."""
+    return of_one_launch(found, _USUAL_RATIO, confidence)
+
+
+def of_one_launch(found: Estimate | None, usual: float, confidence: float = 0.95) -> Estimate | None:
     """A figure over rounds of a single launch, its interval widened by what launches usually differ by.
 
-    One launch cannot show that itself, and its rounds may agree to a tenth of a percent.
+    One launch cannot show that itself, and its rounds may agree to a tenth of a percent. `usual` is a
+    standard deviation of the logarithm.
     """
     if found is None or found.low is None or found.high is None:
         return found
-    _, _, usual = moderated_interval([0.0], _USUAL, _WEIGHT, confidence)
-    below = math.hypot(math.log(found.value / found.low), usual)
-    above = math.hypot(math.log(found.high / found.value), usual)
+    _, _, reach = moderated_interval([0.0], usual, _WEIGHT, confidence)
+    below = math.hypot(math.log(found.value / found.low), reach)
+    above = math.hypot(math.log(found.high / found.value), reach)
     return Estimate(
         value=found.value, low=found.value * math.exp(-below), high=found.value * math.exp(above)
     )
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+def mean_interval(
+    values: Sequence[float], usual: float, confidence: float = 0.95
+) -> tuple[float, float, float]:
     """Mean, lower and upper bound of what launches gave: Student's t.
 
-    Of fewer than five launches the variance is moderated by the usual one.
+    Of fewer than five launches the variance is moderated by the usual one, of standard deviation
+    `usual`.
     """
     if len(values) < _ENOUGH:
-        return moderated_interval(values, _USUAL, _WEIGHT, confidence)
+        return moderated_interval(values, usual, _WEIGHT, confidence)
     return t_interval(values, confidence)

@@ -17,7 +17,7 @@ from optcli.latency.fitness import (
     lost_of,
     spread_of,
 )
-from optcli.latency.launches import of_one_launch, percentile_over_launches, ratio_over_launches
+from optcli.latency.launches import of_one_pair, percentile_over_launches, ratio_over_launches
 from optcli.latency.samples import Measured, Series
 from optcli.results import Estimate, Latency
 from optcli.statistics import log_ratios, needed, percentile, ratio_interval
@@ -138,7 +138,7 @@ def _ratio(measured: Measured, base: Series, other: Series, region: Region = "ho
     if len(launches) == 1:
         rounds = [each for launch in one.paired(two).values() for each in launch]
         found = ratio_interval([mine for mine, _ in rounds], [theirs for _, theirs in rounds])
-        return of_one_launch(found)
+        return of_one_pair(found)
     best = best_ratio(one, two)
     found = ratio_over_launches(_launch_log_ratios(one, two), best=best)
     if measured.settings["mode"] == "gate":

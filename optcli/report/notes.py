@@ -80,7 +80,7 @@ def _missing(report: Report) -> Iterator[str]:
 
 _KINDS = {
     "noisy": "noisy (other work took over 8 % of the time)",
-    "fluctuating": "fluctuating (the middle half of the calls spreads over 15 % of the median)",
+    "fluctuating": "fluctuating (the middle half of the calls spreads over 20 % of the median)",
     "environment not fit": "environment not fit (too few launches in which the machine was quiet)",
     "time cap": "time cap (fewer rounds than planned)",
     "unsteady": "unsteady (calls were still getting faster or slower after warming up)",

@@ -8,7 +8,7 @@ from optcli.report import wording
 from optcli.results import Report, Sweep, SweepFit, SweepPoint
 
 # Of the interquartile range over the median, as everywhere.
-_FLUCTUATING = 0.15
+_FLUCTUATING = 0.20
 
 
 def sweep_lines(report: Report) -> list[str]:

@@ -87,15 +87,15 @@ def test_ratio_of_one_launch_has_no_interval_and_of_none_no_value():
 
 def test_from_five_launches_on_they_tell_themselves_how_they_differ():
     values = list(0.01 * np.random.default_rng(1).normal(size=24))
-    assert launches.mean_interval(values) == t_interval(values)
+    assert launches.mean_interval(values, 0.1) == t_interval(values)
     error = np.std(values, ddof=1) / math.sqrt(24)
-    _, low, high = launches.mean_interval(values)
+    _, low, high = launches.mean_interval(values, 0.1)
     assert high - low == pytest.approx(2 * 2.0687 * error, rel=1e-3)
-    assert launches.mean_interval(values[:5]) == t_interval(values[:5])
+    assert launches.mean_interval(values[:5], 0.1) == t_interval(values[:5])
 
 
 def test_few_launches_that_agree_are_not_believed_to_a_tenth_of_a_percent():
-    mean, low, high = launches.mean_interval([1.0, 1.001, 0.999])
+    mean, low, high = launches.mean_interval([1.0, 1.001, 0.999], 0.1)
     assert mean == pytest.approx(1.0)
     assert 0.09 < high - 1 < 0.14
     assert 0.09 < 1 - low < 0.14
@@ -120,13 +120,13 @@ def test_a_percentile_with_too_few_samples_is_not_there():
 
 
 def test_one_launch_is_never_surer_than_launches_are_alike():
-    sure = launches.of_one_launch(Estimate(value=2.0, low=1.9999, high=2.0001))
+    sure = launches.of_one_launch(Estimate(value=2.0, low=1.9999, high=2.0001), 0.1)
     assert math.log(sure.high / 2) == pytest.approx(4.303 * 0.10, rel=0.01)
     assert math.log(2 / sure.low) == pytest.approx(4.303 * 0.10, rel=0.01)
-    unsure = launches.of_one_launch(Estimate(value=2.0, low=0.5, high=8))
+    unsure = launches.of_one_launch(Estimate(value=2.0, low=0.5, high=8), 0.1)
     assert (unsure.low, unsure.high) == (pytest.approx(0.47, abs=0.01), pytest.approx(8.5, abs=0.1))
-    assert launches.of_one_launch(Estimate(value=2.0)).low is None
-    assert launches.of_one_launch(None) is None
+    assert launches.of_one_launch(Estimate(value=2.0), 0.1).low is None
+    assert launches.of_one_launch(None, 0.1) is None
 
 
 def test_the_same_artifact_in_one_launch_is_told_apart_as_seldom_as_it_should():
@@ -136,6 +136,6 @@ def test_the_same_artifact_in_one_launch_is_told_apart_as_seldom_as_it_should():
     for _ in range(200):
         pair = rng.normal(0, 0.0075)
         rounds = [[[math.exp(x)] for x in rng.normal(level, 0.001, ROUNDS)] for level in (0, pair)]
-        found = launches.of_one_launch(ratio_interval(*rounds))
+        found = launches.of_one_pair(ratio_interval(*rounds))
         inside += found.low <= 1 <= found.high
     assert inside >= 184

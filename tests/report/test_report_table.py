@@ -156,7 +156,7 @@ def test_doubts_are_collected_by_kind():
         for name, share in (("a", 12), ("b", 15))
     }
     shown = text(report(rows, baseline="a"))
-    assert "  fluctuating (the middle half of the calls spreads over 15 % of the median)" in shown
+    assert "  fluctuating (the middle half of the calls spreads over 20 % of the median)" in shown
     assert "  time cap: 2 of 8 rounds: all" in shown
 
 

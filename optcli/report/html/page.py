@@ -32,7 +32,7 @@ _GLOSSARY = (
     ("vs fp32", "the same over the fastest variant that computes the unchanged network in fp32"),
     ("no clear gain", "the interval does not tell whether it is faster; advice, it blocks nothing"),
     ("noisy", "other work had the processors for over 8 % of the time of the rounds that count"),
-    ("fluctuating", "the middle half of the calls spreads over more than 15 % of the median"),
+    ("fluctuating", "the middle half of the calls spreads over more than 20 % of the median"),
     ("environment not fit", "too few launches were quiet: the row decides nothing; measure again"),
 )  # fmt: skip
 
