@@ -98,7 +98,9 @@ def version_in(python: str | None, package: str) -> str | None:
     if python is None:
         return version(package)
     # By import, not by metadata: a folder of unpacked libraries has none.
-    command = [python, "-c", f"import {package}; print({package}.__version__)"]
+    # Without the current folder, where anything may lie that is called as the package is.
+    code = "import sys; sys.path[:] = filter(None, sys.path); "
+    command = [python, "-c", f"{code}import {package}; print({package}.__version__)"]
     hidden = ("PYTHONPATH", "PYTHONHOME")
     variables = {name: value for name, value in os.environ.items() if name not in hidden}
     try:

@@ -52,11 +52,12 @@ class Script:
     """Scripted launch pairs: `growth` holds the log ratios of each measurement in turn."""
 
     def __init__(self):
-        self.growth, self.seen, self.slo = [0.0], [], []
+        self.growth, self.seen, self.slo, self.feeds = [0.0], [], [], []
 
     def __call__(self, before, now, inputs, feeds, settings, slo, variants, logs, seed, observer):
         self.seen.append((before, now, settings, seed))
         self.slo.append(slo)
+        self.feeds.append(feeds)
         value = self.growth[min(len(self.seen), len(self.growth)) - 1]
         ratios = [value + x / 1e4 for x in range(8)]
         if value is WILD:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from optcli.baselines.manifest import SCHEMA
 from optcli.baselines.pack import Baseline, Kept, load, save
-from optcli.baselines.places import fetch, names, place_of
-from optcli.baselines.revisions import CheckedOut, checked_out, commit_of
+from optcli.baselines.places import fetch, local_file, names, place_of
+from optcli.baselines.revisions import CheckedOut, checked_out, commit_of, committed
 
 __all__ = [
     "SCHEMA",
@@ -19,8 +19,10 @@ __all__ = [
     "Kept",
     "checked_out",
     "commit_of",
+    "committed",
     "fetch",
     "load",
+    "local_file",
     "names",
     "place_of",
     "save",

@@ -39,6 +39,13 @@ def names(artifacts: Path) -> list[str]:
     return sorted(path.name.removesuffix(SUFFIX) for path in folder(artifacts).glob(f"*{SUFFIX}"))
 
 
+def local_file(reference: str, artifacts: Path) -> Path | None:
+    """The file that a NAME or a FILE stands for, there or not; None for a URL."""
+    if _URL.match(reference):
+        return None
+    return place_of(reference, artifacts) if _is_name(reference) else Path(reference)
+
+
 @contextmanager
 def fetch(reference: str, artifacts: Path) -> Iterator[Path]:
     """A local file with the pack that a NAME, a FILE or a URL stands for, as long as the block runs.
@@ -52,7 +59,8 @@ def fetch(reference: str, artifacts: Path) -> Iterator[Path]:
             yield target
         return
     path = Path(reference)
-    if path.suffix or len(path.parts) > 1 or path.is_file():
+    # A name is never a file, whatever lies in this folder: v1.2 is one, and so is main.
+    if not _is_name(reference):
         if not path.is_file():
             raise InputError(
                 "there is no such file", place=reference, hint="check the path of the baseline"
@@ -68,9 +76,19 @@ def fetch(reference: str, artifacts: Path) -> Iterator[Path]:
         raise InputError(
             f"there is no baseline {reference!r}",
             place=str(folder(artifacts)),
-            hint=hint or f"save one with `optcli baseline save {reference}`, or name a git:REVISION",
+            hint=_hint(reference, hint),
         )
     yield named
+
+
+def _is_name(reference: str) -> bool:
+    return _NAME.fullmatch(reference) is not None and not reference.endswith(SUFFIX)
+
+
+def _hint(reference: str, near: str) -> str:
+    if Path(reference).is_file():
+        return f"write ./{reference} for the file of that name"
+    return near or f"save one with `optcli baseline save {reference}`, or name a git:REVISION"
 
 
 def _download(url: str, target: Path) -> None:

@@ -13,6 +13,7 @@ Its place is the same each time, so that the digests of data files are remembere
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -32,22 +33,29 @@ _NOT_LINKED = frozenset({".venv", "venv", "node_modules", "__pycache__", ".git"}
 
 # Files that say which libraries are installed, wherever they lie in the repository.
 _REQUIREMENTS = (
-    "requirements*.txt",
-    "requirements*.in",
-    "constraints*.txt",
+    "*requirements*.txt",
+    "*requirements*.in",
+    "*requirements*.lock",
+    "requirements/*",
+    "*/requirements/*",
+    "*constraints*.txt",
+    "*.lock",
     "pyproject.toml",
     "setup.cfg",
-    "poetry.lock",
-    "uv.lock",
-    "pdm.lock",
-    "pixi.lock",
+    "setup.py",
+    "pixi.toml",
     "pylock*.toml",
     "Pipfile",
-    "Pipfile.lock",
     "environment*.yml",
     "environment*.yaml",
     "conda-lock*.yml",
+    ".python-version",
+    ".tool-versions",
+    "Dockerfile*",
+    "*.dockerfile",
 )
+# What a line of such a file names in turn.
+_INCLUDED = re.compile(r"(?:-r|-c|--requirement|--constraint)[ =]*(\S+)")
 # What of a pyproject.toml says so; the rest is the settings of other tools.
 _DEPENDENCIES = (
     ("project", "dependencies"),
@@ -81,13 +89,23 @@ class CheckedOut:
         """Files of requirements and locks whose demands on libraries are not those of the commit."""
         then = _git(self.top, "ls-tree", "-r", "-z", "--name-only", self.commit).split("\0")
         now = _git(self.top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        known = {*then, *now.split("\0")}
+        named = {name for name in known if _is_requirements(name)}
+        while more := {other for name in named for other in self._included(name)} & known - named:
+            named |= more
+        # What the commit did not have may be linked into its worktree.
+        before = {name: _demands(self.worktree / name) if name in then else None for name in named}
+        return sorted(name for name in named if before[name] != _demands(self.top / name))
+
+    def _included(self, name: str) -> list[str]:
+        """Files that a requirements file of either side takes in, by their paths in the repository."""
         found = []
-        for name in sorted({*then, *now.split("\0")}):
-            if any(fnmatch(name.rpartition("/")[2], pattern) for pattern in _REQUIREMENTS):
-                # What the commit did not have may be linked into its worktree.
-                before = _demands(self.worktree / name) if name in then else None
-                if before != _demands(self.top / name):
-                    found.append(name)
+        for side in (self.worktree, self.top):
+            demands = _demands(side / name)
+            for line in demands if isinstance(demands, list) else ():
+                match = _INCLUDED.match(str(line))
+                if match is not None:
+                    found.append(os.path.normpath(os.path.join(os.path.dirname(name), match[1])))
         return found
 
 
@@ -100,7 +118,7 @@ def checked_out(recipe: Path, revision: str, store: Store) -> Iterator[CheckedOu
     """
     recipe = recipe.absolute()
     top, commit = commit_of(recipe, revision)
-    inside = recipe.resolve().relative_to(top.resolve())
+    inside = _inside(recipe, top)
     mirror = store.root / "revisions" / commit
     worktree = mirror / top.relative_to(top.anchor)
     with store.lock(_KIND, commit):
@@ -123,6 +141,23 @@ def checked_out(recipe: Path, revision: str, store: Store) -> Iterator[CheckedOu
             _remove(top, worktree, mirror)
 
 
+def _inside(recipe: Path, top: Path) -> Path:
+    """Where the recipe lies in the repository, by its name: a link is compared with what had its name.
+
+    Only what leads to the repository may be a link. Raises `UsageError` where a link from outside leads
+    to the recipe.
+    """
+    named = Path(os.path.abspath(recipe))
+    for above in named.parents:
+        if above.exists() and above.samefile(top):
+            return named.relative_to(above)
+    raise UsageError(
+        "a link from outside of its repository leads to the recipe",
+        place=str(recipe),
+        hint=f"name the recipe by its path below {top}",
+    )
+
+
 def commit_of(recipe: Path, revision: str) -> tuple[Path, str]:
     """The repository that a recipe lies in, and the commit of a revision of it.
 
@@ -138,6 +173,22 @@ def commit_of(recipe: Path, revision: str) -> tuple[Path, str]:
             place=str(top),
             hint="fetch it first; in CI check out with the whole history (`fetch-depth: 0`)",
         ) from error
+
+
+def _is_requirements(name: str) -> bool:
+    """Whether a file of the repository says which libraries are installed."""
+    base = name.rpartition("/")[2]
+    return any(fnmatch(name if "/" in each else base, each) for each in _REQUIREMENTS)
+
+
+def committed(place: Path) -> bool:
+    """Whether git holds the file, or anything in the folder: who writes commits can have written it."""
+    folder = next(each for each in (place, *place.parents) if each.is_dir())
+    try:
+        done = _run(folder, "ls-files", "-z", "--", str(place))
+    except FileNotFoundError:
+        return False
+    return done.returncode == 0 and bool(done.stdout)
 
 
 def _demands(file: Path) -> Any:

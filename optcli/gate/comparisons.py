@@ -41,6 +41,7 @@ def latency(
         outcome=outcome,
         blocking=outcome != "inconclusive" or bar.undecided == "blocks",
         improved=decision.improved,
+        seems_worse=outcome == "reject" or decision.change.value > bar.limit,
         pairs=decision.pairs,
         pair_changes=decision.growths,
         reason=_sentence(decision, rule, outcome),

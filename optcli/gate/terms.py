@@ -153,7 +153,9 @@ def _accuracy(before: AccuracySettings | None, now: AccuracySettings | None) -> 
     if before is None or now is None:
         if before != now:
             was, is_now = (each and each.metric for each in (before, now))
-            yield Change(kind="bar", place="accuracy", before=was, after=is_now, tighter=before is None)
+            # Without the section outputs had to keep their names and shapes.
+            tighter = before is None and now is not None and now.interface == "same"
+            yield Change(kind="bar", place="accuracy", before=was, after=is_now, tighter=tighter)
         return
     then, here = _resolved(before), _resolved(now)
     for name in then:
@@ -224,13 +226,13 @@ def _gate(before: GateSettings, now: GateSettings) -> Iterator[Change]:
                 before=_plain(getattr(before, name)),
                 after=_plain(getattr(now, name)),
             )
+    # More of them are not tighter: they share the time, so that none may be decided.
     if set(before.batch_sizes) != set(now.batch_sizes):
         yield Change(
             kind="rule",
             place="gate.batch_sizes",
             before=list(before.batch_sizes),
             after=list(now.batch_sizes),
-            tighter=set(before.batch_sizes) < set(now.batch_sizes),
         )
 
 

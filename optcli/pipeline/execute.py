@@ -299,6 +299,8 @@ class Execution:
         self._running.add(child)
         try:
             with inputs.named_as_kept(), child:
+                if self._interrupted:  # while it was started: whoever ended the others has not seen it
+                    child.kill()
                 record = child.result(self._settings.timeout_s, lambda event: self._heard(label, event))
             inputs.check()
             self._see_that_the_store_kept(inputs)

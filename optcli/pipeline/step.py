@@ -141,7 +141,8 @@ def prepare_data(payload: dict[str, Any], channel: Channel | None) -> dict[str, 
             place="data.evaluation",
             hint="label the samples, or remove `accuracy:`: then outputs alone are compared",
         )
-    order = ("calibration", "validation", "evaluation", "training")
+    # Latency is measured on these samples, and of all roles the gate compares what evaluation reads.
+    order = ("evaluation", "calibration", "validation", "training")
     probed = roles[next(role for role in order if role in roles)]
     count = min(PROBE_SAMPLES, len(probed))
     rows = [probed[index * len(probed) // count] for index in range(count)]

@@ -31,6 +31,7 @@ ChangeKind = Literal[
     "libraries",
     "untracked-model",
     "untracked-data",
+    "committed",
     "terms",
 ]
 # Why a file is the same on both sides of a comparison with a commit, whatever it held then.
@@ -68,8 +69,10 @@ class Comparison(Result):
     `change` is the growth as a fraction (0.05: 5 % slower or larger) with its 95 % interval, for an
     accuracy the loss in fractions; `limit` is what it is judged by, and growth by up to `slack`, in
     the figure's unit, never blocks. A comparison that does not block
-    is for information; one that was not `compared` has no figures, and says why. `pairs` counts launch
-    pairs, `pair_changes` is the growth in each of them as it was measured: what the rule decided from.
+    is for information; one that was not `compared` has no figures, and says why. One that is
+    inconclusive and yet `seems_worse` (the rule found it slower, or its estimate lies beyond the limit)
+    is no mere noise. `pairs` counts launch pairs, `pair_changes` is the growth in each of them as it
+    was measured: what the rule decided from.
     """
 
     metric: Metric
@@ -85,6 +88,7 @@ class Comparison(Result):
     blocking: bool = True
     compared: bool = True
     improved: bool = False
+    seems_worse: bool = False
     pairs: int = 0
     pair_changes: tuple[float, ...] = ()
     reason: str

@@ -33,6 +33,11 @@ _DEATHS = {
     signal.SIGFPE: "crashed with an arithmetic error",
 }
 _POLL_S = 0.2
+# For interpreters older than 3.11, which do not know -P.
+_START = (
+    "import sys; sys.path[:] = [each for each in sys.path if each]; import runpy; "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
 
 OnEvent = Callable[[dict[str, Any]], None]
 
@@ -164,7 +169,7 @@ def spawn(
     Call from a thread that outlives the worker.
     """
     ours, theirs = channel.pair()
-    command = [interpreter, "-m", "optcli.workers.child", str(theirs.fileno()), str(os.getpid())]
+    command = [*_running(interpreter, "optcli.workers.child"), str(theirs.fileno()), str(os.getpid())]
     with _open_log(log) as stream:
         process = subprocess.Popen(
             command,
@@ -219,7 +224,7 @@ class ForkServer:
 
     def __init__(self, preload: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._control, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "optcli.workers.server", str(theirs.fileno())]
+        command = [*_running(sys.executable, "optcli.workers.server"), str(theirs.fileno())]
         self._process = subprocess.Popen(
             [*command, str(os.getpid()), *preload],
             stdin=subprocess.DEVNULL,
@@ -306,8 +311,21 @@ def _open_log(log: Path | None) -> Any:
     return log.open("ab")
 
 
+def _running(interpreter: str, module: str) -> list[str]:
+    """The command that runs a module, with nothing imported from the current folder.
+
+    Else whatever lies there, such as a downloaded `socket.py`, would run instead of the library.
+    """
+    if interpreter == sys.executable:
+        return [interpreter, "-P", "-m", module]
+    return [interpreter, "-c", _START, module]
+
+
 def _import_path() -> dict[str, str]:
-    """Let the worker import this very optcli, also where it is not installed."""
-    root = str(Path(__file__).parents[2])
-    rest = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join([root, rest]) if rest else root}
+    """Let the worker import this very optcli, also where it is not installed.
+
+    An empty part of PYTHONPATH would stand for the current folder.
+    """
+    rest = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    parts = [str(Path(__file__).parents[2]), *filter(None, rest)]
+    return {"PYTHONPATH": os.pathsep.join(parts)}

@@ -428,3 +428,23 @@ def test_a_pipe_is_no_pack(tmp_path, store):
     os.mkfifo(pipe)
     with pytest.raises(InputError, match="wanted a regular file"):
         baselines.load(pipe, "p", store)
+
+
+@pytest.mark.parametrize("name", ["main", "v1.2", "v2.0.onnx"])
+def test_a_name_is_never_a_file_of_the_current_folder(tmp_path, monkeypatch, name):
+    """A pull request could add a file called as the baseline is."""
+    monkeypatch.chdir(tmp_path)
+    named = baselines.place_of(name, tmp_path / "artifacts")
+    named.parent.mkdir(parents=True)
+    (tmp_path / name).write_bytes(b"of the pull request")
+    with (
+        pytest.raises(InputError, match="there is no baseline") as caught,
+        baselines.fetch(name, tmp_path / "artifacts"),
+    ):
+        pass
+    assert caught.value.hint == f"write ./{name} for the file of that name"
+    named.write_bytes(b"saved")
+    with baselines.fetch(name, tmp_path / "artifacts") as found:
+        assert found.read_bytes() == b"saved"
+    with baselines.fetch(f"./{name}", tmp_path / "artifacts") as found:
+        assert found.read_bytes() == b"of the pull request"

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from optcli.errors import ExitCode
 from optcli.gate import comparisons, decide, planned
 from optcli.gate.latency import latencies, service_level
 from optcli.gate.sequence import Figure
 from optcli.pipeline.gating import recorded
+from optcli.pipeline.gating.answer import answer
 from optcli.results import Estimate, Latency
+from optcli.results.gate import GatedVariant
 from optcli.settings import GateBar, GateSettings, SloSettings
 
 BLOCKS, ADVICE = GateBar(limit=0.3, margin=0.1), GateBar(limit=0.3, margin=0.1, undecided="advice")
@@ -55,6 +58,23 @@ def test_a_machine_that_is_not_fit_decides_nothing(side, ratios):
     assert (found.outcome, found.blocking, found.improved) == ("inconclusive", True, False)
     assert "IQR/median 40 %" in found.reason
     assert "p99" not in found.reason
+
+
+@pytest.mark.parametrize("fit", [True, False])
+@pytest.mark.parametrize("decided", [True, False])
+def test_what_seems_worse_is_no_noise_to_wave_through(fit, decided):
+    """Three times as slow: decided on a machine that was not fit, or cut short by the time cap."""
+    ratios = SLOWER if decided else SLOWER[:2]
+    found = judged(BLOCKS, ratios, row(fit=fit))
+    _, _, code = answer({"v": gated(found)}, [], "main", "pass")
+    assert code == (ExitCode.REJECTED if fit and decided else ExitCode.INCONCLUSIVE)
+    unfit = judged(BLOCKS, SAME, row(fit=False))
+    assert unfit.outcome == "inconclusive"
+    assert answer({"v": gated(unfit)}, [], "main", "pass")[2] == ExitCode.DONE
+
+
+def gated(*comparisons):
+    return GatedVariant(runner="onnxruntime", comparisons=comparisons)
 
 
 def test_the_promise_is_neither_kept_nor_broken_on_a_machine_that_is_not_fit():

@@ -45,7 +45,9 @@ def folder(place: Path, format: str, kind: str = "torchvision") -> Path:
         "format": format,
         "precision": "fp32",
         "size_bytes": 4,
-        "made_by": [{"step": "source", "kind": kind, "inputs": [spec().model_dump(mode="json")]}],
+        "made_by": [
+            {"step": "source", "key": "k", "kind": kind, "inputs": [spec().model_dump(mode="json")]}
+        ],
         "facts": {"outputs": ["output"]},
     }
     (place / "artifact.json").write_text(json.dumps(about))

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from tiny_project import DATA
 
+from optcli.pipeline import execute
 from optcli.store import Store
 
 VARIANTS = """\
@@ -111,3 +112,26 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(project):
     assert build.returncode == 130, said.decode()
     assert "interrupted" in said.decode()
     assert all_gone(mark)
+
+
+def test_an_interrupt_while_a_step_is_started_ends_that_step_too(project, monkeypatch):
+    """Starting takes seconds on a busy machine; nothing may then be waited for until it times out."""
+    project.recipe('  plain: []\n  hang: [{"./fakes.py:Misbehave": {way: hang}}]\n')
+    started = []
+
+    def slowly(*arguments, **options):
+        started.append(spawn(*arguments, **options))
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1.0)
+        return started[-1]
+
+    spawn = execute.spawn
+    monkeypatch.setattr(execute, "spawn", slowly)
+    monkeypatch.setattr(execute, "_LAST_WORDS_S", 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        project.build(timeout_s=40.0)
+    deadline = time.monotonic() + 20
+    while any(psutil.pid_exists(child.pid) for child in started) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert started
+    assert not any(psutil.pid_exists(child.pid) for child in started)

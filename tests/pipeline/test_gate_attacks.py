@@ -1,5 +1,9 @@
 """A pull request that changes what it is judged by: it is named, whatever it tries, and no pass."""
 
+import shutil
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from gated_project import COPIED, git, judge, of, write_separable
 from tiny_project import DATA, write_model
@@ -242,3 +246,123 @@ def test_the_command_line_takes_what_is_accepted_and_lists_what_there_is(judged,
     said = capsys.readouterr().err
     assert "'everything'" in said
     assert "evaluation" in said
+
+
+def weak(project):
+    """A model that is right less often, as `weak.onnx`, named by `old.yaml`."""
+    write_model(project.folder / "weak.onnx", seed=1)
+    text = (project.folder / "recipe.yaml").read_text()
+    (project.folder / "old.yaml").write_text(text.replace("model.onnx", "weak.onnx"))
+
+
+def test_a_recipe_that_becomes_a_link_is_compared_with_what_had_its_name(judged, pairs):
+    """Else any older recipe with a worse model, merged beside it, could take its place."""
+    weak(judged)
+    commit(judged, "another recipe")
+    (judged.folder / "recipe.yaml").unlink()
+    (judged.folder / "recipe.yaml").symlink_to("old.yaml")
+    assert judge(judged, accept=()).exit_code == ExitCode.REJECTED
+
+
+def test_a_repository_may_be_reached_by_a_link(judged, pairs):
+    linked = judged.folder.parent / "linked"
+    linked.symlink_to(judged.folder)
+    assert judge(replace(judged, folder=linked), accept=()).outcome == "accept"
+
+
+@pytest.mark.parametrize("place", ["store", "pack"])
+def test_a_store_or_a_pack_that_git_holds_is_no_witness(judged, pairs, place):
+    reference = "git:HEAD"
+    if place == "store":
+        judged.store = judged.folder / "artifacts" / ".store"
+        judged.build()
+    else:
+        judged.build()
+        saved(judged)
+        pack = judged.folder / "main.optcli.tar"
+        shutil.copyfile(baselines.place_of("main", judged.artifacts), pack)
+        reference = str(pack)
+    report = judge(judged, reference, accept=())
+    assert "committed" not in {kind for kind, _ in opened(report)}
+    git(judged.folder, "add", "-f", ".")
+    git(judged.folder, "commit", "-qm", "and what was built")
+    report = judge(judged, reference, accept=())
+    assert "committed" in {kind for kind, _ in opened(report)}
+    assert report.exit_code == ExitCode.INCONCLUSIVE
+    assert "so a pull request can bring its own" in report.sentence
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("requirements/base.txt", "requirements.lock", "requirements-dev.lock", "setup.py"),
+        *("deps.txt", ".python-version", "Dockerfile", "docker/gpu.dockerfile", "conda.lock"),
+    ],
+)
+def test_other_libraries_are_noticed_wherever_they_are_named(judged, pairs, name):
+    file = judged.folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("numpy==1\n")
+    if name == "deps.txt":
+        (judged.folder / "requirements.txt").write_text("-r deps.txt\n")
+    commit(judged, "libraries")
+    file.write_text("numpy==2\n")
+    report = judge(judged, accept=())
+    (change,) = [each for each in report.changes if each.kind == "libraries"]
+    assert change.files == (name,)
+
+
+def test_other_calibration_data_do_not_change_what_is_timed(judged, pairs):
+    """Inputs that are nearly 0 make some networks faster, on both sides, and nothing would show it."""
+    judge(judged, accept=())
+    text = (judged.folder / "recipe.yaml").read_text()
+    calibration = next(line for line in text.splitlines() if "calibration:" in line)
+    change(judged, (calibration, calibration.replace("scale: 0.004", "scale: 1.0e-9")))
+    judge(judged, accept=())
+    before, after = (np.load(feeds)["image"] for feeds in pairs.feeds)
+    assert np.array_equal(before, after)
+
+
+BROKEN = """
+import onnx
+from onnx import numpy_helper
+from fakes import Copy
+
+
+class Broken(Copy):
+    def run(self, source, job):
+        made = super().run(source, job)
+        model = onnx.load(job.out / "model.onnx")
+        weight = numpy_helper.to_array(model.graph.initializer[0]) * float("nan")
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "weight"))
+        onnx.save(model, job.out / "model.onnx")
+        return made
+"""
+BAR = "accuracy: {metric: top1, max_drop: 0.01}\n"
+
+
+def test_a_new_variant_without_a_bar_is_held_to_its_float_variants_outputs(judged, pairs):
+    (judged.folder / "broken.py").write_text(BROKEN)
+    change(judged, (BAR, ""))
+    commit(judged, "no bar")
+    new = '  broken: {passes: ["./broken.py:Broken"], gate: true}\n'
+    change(
+        judged, ("variants:\n", f"variants:\n  plain: []\n{new}"), ("  plain: []\n  copied", "  copied")
+    )
+    report = judge(judged, accept=())
+    assert report.outcome != "accept"
+    found = [each for each in report.variants["broken"].comparisons if each.metric == "outputs"]
+    assert any(each.outcome != "accept" and each.blocking for each in found)
+
+
+def test_a_new_variant_without_any_float_variant_beside_it_is_not_passed(judged, pairs, monkeypatch):
+    monkeypatch.setattr(
+        "optcli.pipeline.gating.accuracy._floats", lambda gating: [("plain", None, False)]
+    )
+    change(judged, ("variants:\n", 'variants:\n  new: {passes: ["./fakes.py:Copy"], gate: true}\n'))
+    change(judged, ("latency:", "baseline: plain\nlatency:"))
+    report = judge(judged, accept=("variants",))
+    (found,) = [each for each in report.variants["new"].comparisons if each.metric == "accuracy"]
+    assert (found.outcome, found.compared) == ("inconclusive", False)
+    assert "the float variant plain was built on neither side" in found.reason
+    assert any("no anchor" in flag for flag in report.variants["copied"].flags)

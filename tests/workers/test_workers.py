@@ -160,3 +160,33 @@ def test_many_forks_side_by_side():
     finally:
         server.close()
     assert len({child.pid for child in children}) == 12
+
+
+@pytest.mark.parametrize("name", ["socket", "json", "statistics", "optcli", "faulthandler"])
+@pytest.mark.parametrize("path", [None, "", ":"], ids=["no path", "empty", "empty parts"])
+def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch, name, path):
+    """A download beside a model is not run because it is called as a library is."""
+    (tmp_path / f"{name}.py").write_text("open('marker', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{path}{HERE}" if path else str(HERE))
+    with workers.spawn("calls:double", {"number": 2}) as child:
+        assert child.result(60) == 4
+    server = workers.ForkServer(["statistics"], {})
+    try:
+        with server.start("calls:double", {"number": 3}) as child:
+            assert child.result(60) == 6
+    finally:
+        server.close()
+    assert not (tmp_path / "marker").exists()
+
+
+def test_another_interpreter_imports_nothing_from_the_current_folder_either(tmp_path, monkeypatch):
+    other = tmp_path / "python"
+    other.symlink_to(sys.executable)
+    (tmp_path / "socket.py").write_text("open('marker', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    path = os.pathsep.join([str(HERE), *filter(None, sys.path)])
+    monkeypatch.setenv("PYTHONPATH", path)
+    with workers.spawn("calls:double", {"number": 2}, interpreter=str(other)) as child:
+        assert child.result(60) == 4
+    assert not (tmp_path / "marker").exists()

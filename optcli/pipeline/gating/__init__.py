@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from optcli import environment
+from optcli import baselines, environment
 from optcli.digest import FileDigests
 from optcli.gate import history, terms
 from optcli.gate.latency import threads_of
 from optcli.observer import Observer, Silent
+from optcli.paths import shown
 from optcli.pipeline import view
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.gating.answer import answer
@@ -67,6 +68,7 @@ def gate(
         packages = sorted({package for side in mine.values() for package in side.packages})
         before = origin.made(list(names), packages)
         both = sides(mine, before)
+        missing = [*missing, *_committed(reference, root, kept)]
         changes = _changes(origin, made.plan.recipe, both, missing, kept.digests, options)
         demanded, slo = _demanded(loaded, origin, options)
         gating = Gating(made, before, origin, demanded, slo, changes, options, kept, folder, observer)
@@ -82,7 +84,7 @@ def gate(
                 changes=tuple(changes),
                 accepted=tuple(sorted(options.accept)),
                 variants=found,
-                environment=environment.describe(packages),
+                environment={**environment.describe(packages), "machine": environment.machine()},
                 baseline_environment=before.environment,
                 protocol=_protocol(demanded, gating),
                 started=began,
@@ -133,6 +135,18 @@ def _changes(
     return [
         each.model_copy(update={"accepted": not each.tighter and each.kind in options.accept})
         for each in found
+    ]
+
+
+def _committed(reference: str, root: Path, store: Store) -> list[Change]:
+    """The store and the baseline's file, where git holds them: a pull request can bring its own."""
+    places = [store.root]
+    pack = None if reference.startswith("git:") else baselines.local_file(reference, root)
+    places += [pack.absolute()] if pack is not None else []
+    return [
+        Change(kind="committed", place=shown(place), files=(shown(place),))
+        for place in places
+        if baselines.committed(place)
     ]
 
 

@@ -83,9 +83,26 @@ def compare(
         except OptcliError as error:
             why = f"the candidate cannot be judged by the baseline's recipe: {error.message}"
             found.append(comparisons.cannot_tell("accuracy", why))
+    lacking = _lacking(gating, side, incomparable) if "evaluation" in now.data else None
+    if lacking is not None:
+        if side.before is None:
+            found.append(comparisons.cannot_tell("accuracy", lacking))
+        else:
+            flags.append(f"no anchor against small losses that add up: {lacking}")
     if not found:
-        found = [comparisons.not_given("accuracy", None, "the recipe names no evaluation data")]
+        why = "it is the float variant itself"
+        why = why if "evaluation" in now.data else "the recipe names no evaluation data"
+        found = [comparisons.not_given("accuracy", None, why)]
     return found, flags
+
+
+def _lacking(gating: Gating, side: Side, incomparable: Incomparable | None) -> str | None:
+    """Why a variant cannot be compared with any float variant; None where it can, or is one."""
+    name = gating.made.plan.baseline
+    floats = [each for _, each, old in _floats(gating) if not (old and incomparable is not None)]
+    if side.name == name or any(each is not None for each in floats):
+        return None
+    return f"the float variant {name} was built on neither side"
 
 
 def _judges_otherwise(gating: Gating, then: Recipe) -> bool:
@@ -145,7 +162,7 @@ def _on(
         found += _judged(result, theirs, bars, label)
         if recipe.accuracy is not None and (few := accuracy.too_few(result, recipe.accuracy)):
             flags.append(few)
-    if recipe.accuracy is None:
+    if recipe.accuracy is None and side.before is not None:
         return found, flags
     for anchor in _anchors(gating, side, incomparable):
         name = f"{anchor.name} (float)"
@@ -157,26 +174,30 @@ def _on(
         whose = "the baseline's" if anchor.is_baselines else "its own"
         result, theirs = _beside(mine, base, around)
         against = f" against {whose} {anchor.name}{label}"
-        found += _judged(result, theirs, bars, against, outputs=False)
+        # Outputs count where nothing else is compared.
+        found += _judged(result, theirs, bars, against, outputs=recipe.accuracy is None)
     return found, flags
 
 
 def _anchors(gating: Gating, side: Side, incomparable: Incomparable | None) -> Iterator[_Anchor]:
     """The float variants that this one has not been compared with yet; each artifact once."""
-    own = gating.made.plan.baseline
-    kept = kept_of(gating.made, [own]).get(own)
-    then = gating.origin.terms.baseline if gating.origin.terms is not None else own
-    before = gating.before.variants.get(then)
     seen = {side.now.artifact.digest}
     if side.before is not None:
         seen.add(side.before.artifact.digest)
-    candidates = [(own, kept, False)]
-    if before is not None and incomparable is None:
-        candidates.append((then, before, True))
-    for name, each, is_baselines in candidates:
+    for name, each, is_baselines in _floats(gating):
+        if is_baselines and incomparable is not None:
+            continue
         if each is not None and each.artifact.digest not in seen:
             seen.add(each.artifact.digest)
             yield _Anchor(name, each, is_baselines)
+
+
+def _floats(gating: Gating) -> Iterator[tuple[str, Kept | None, bool]]:
+    """The float variants by name, the candidate's and the baseline's; None where one was not built."""
+    own = gating.made.plan.baseline
+    then = gating.origin.terms.baseline if gating.origin.terms is not None else own
+    yield own, kept_of(gating.made, [own]).get(own), False
+    yield then, gating.before.variants.get(then), True
 
 
 def _beside(mine: Subject, base: Subject, around: Circumstances) -> tuple[Accuracy, Accuracy]:

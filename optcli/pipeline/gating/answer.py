@@ -27,9 +27,9 @@ def answer(
 ) -> tuple[Outcome, str, ExitCode]:
     """What to do with the merge. `on_inconclusive` makes a doubt a `pass` or a `fail`.
 
-    Only noise is waved through by `pass`: latency that was measured and not decided. What was not
-    compared, and terms that changed without being declared, stay inconclusive. So does a gate whose
-    every variant is new.
+    Only noise is waved through by `pass`: latency that was measured and not decided, and does not look
+    worse than its limit. What was not compared, and terms that changed without being declared, stay
+    inconclusive. So does a gate whose every variant is new.
     """
     outcome = worst(variant.outcome for variant in variants.values())
     undeclared = [each for each in changes if each.open]
@@ -50,7 +50,7 @@ def _doubts(variants: Mapping[str, GatedVariant]) -> list[tuple[str, Comparison]
 
 
 def _is_noise(found: Comparison) -> bool:
-    return found.compared and found.metric in _TIMED
+    return found.compared and found.metric in _TIMED and not found.seems_worse
 
 
 def _found(variants: Mapping[str, GatedVariant], outcome: Outcome) -> list[tuple[str, Comparison]]:

@@ -43,7 +43,7 @@ def versions_in(interpreter: str, packages: Sequence[str]) -> dict[str, str | No
         [
             interpreter,
             "-c",
-            f"import sys; sys.path.append({path!r})\n{code}",
+            f"import sys; sys.path[:] = [*filter(None, sys.path), {path!r}]\n{code}",
             json.dumps(list(packages)),
         ],
         capture_output=True,

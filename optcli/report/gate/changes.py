@@ -36,6 +36,11 @@ def told(change: Change) -> str:
             f"{_files(change)} changed, and both sides run in today's libraries: give the baseline"
             " its own with --baseline-python VENV"
         )
+    if change.kind == "committed":
+        return (
+            f"git holds {_files(change)}, so a pull request can bring its own: keep it outside of the"
+            " repository (OPTCLI_STORE, --store, or a baseline's URL)"
+        )
     if change.kind == "terms":
         return "the saved baseline does not hold what it was judged by: save it again"
     if change.kind == "variants" and change.after is None:
