@@ -60,6 +60,7 @@ def test_a_mobilenet_of_torchvision_with_weights_of_ones_own(tmp_path: Path) -> 
     assert (int8.runner["precision"], onnx.runner["precision"]) == ("int8", "fp32")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("found")
 def test_a_detector_without_labels_whose_int8_is_far_off(tmp_path: Path) -> None:
     report = built(tmp_path, YOLOX)
@@ -73,6 +74,7 @@ def test_a_detector_without_labels_whose_int8_is_far_off(tmp_path: Path) -> None
     assert [row.batch_size for row in onnx.latency] == [1]
 
 
+@pytest.mark.long
 def test_two_inputs_and_a_dictionary_of_outputs(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     np.savez(

@@ -101,6 +101,7 @@ def test_samples_of_another_size(files, optcli):
     assert "have shape [5, 3, 8, 8], wanted [n, 3, 4, 4]" in said.err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_format_beside_onnx(files, optcli):
     import torch

@@ -173,6 +173,7 @@ def test_torch_compile_without_a_compiler(monkeypatch):
     assert "apt-get install g++" in found.hint
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_whole_examination_as_json(tmp_path, monkeypatch):
     import optcli.doctor as doctor

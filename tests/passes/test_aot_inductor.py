@@ -23,6 +23,7 @@ def children() -> str:
     )
 
 
+@pytest.mark.long
 def test_a_package_is_right_at_every_batch_size_and_leaves_nothing_behind(tmp_path, monkeypatch):
     from torch._inductor import codecache
 

@@ -34,6 +34,7 @@ def output(runner, artifact, values, inputs=IMAGE):
         return next(iter(model.run(values).values()))
 
 
+@pytest.mark.long
 def test_a_network_is_quantized_and_compiled_to_integer_kernels(conv, tmp_path, capfd):
     made = quantize(conv, tmp_path / "made")
     assert made.precision == "int8"

@@ -43,6 +43,7 @@ def output(runner, artifact, values, inputs=IMAGE):
         return next(iter(model.run(values).values()))
 
 
+@pytest.mark.long
 def test_aot_inductor_computes_all_of_it_on_integers(conv, quantized, tmp_path):
     assert quantized.precision == "int8"
     assert quantized.facts["quantized_operators"] == {"conv2d": 4, "linear": 1}
@@ -117,6 +118,7 @@ def test_options_keep_it_close(conv, quantized, tmp_path, options):
         assert str(programs[0].graph) != str(programs[1].graph)
 
 
+@pytest.mark.long
 def test_dynamic_needs_no_samples_and_takes_linear_layers_alone(conv, tmp_path):
     assert QuantizePt2e(dynamic=True).roles() == ()
     assert QuantizePt2e().roles() == ("calibration",)
@@ -158,6 +160,7 @@ def test_exported_programs_attention_and_several_inputs(conv, tmp_path):
     assert sqnr_db(wanted, output(TorchRunner(threads=1), made, values, tokens)) > 20
 
 
+@pytest.mark.long
 def test_grey_images_are_right_once_compiled_for_any_batch_size(tmp_path):
     """The integer kernel of a layer with one channel writes what Inductor reads in another order."""
     inputs, source = INPUTS["Grey"], torch_artifact(tmp_path, "Grey")

@@ -19,7 +19,7 @@ from optcli.passes.channels_last import ChannelsLast
 from optcli.passes.torch_compile import TorchCompile
 from optcli.runners.torch import TorchRunner
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 # A step compiles in a process of its own; importing torchao there changes Inductor's configuration.
 COMPILE = """
@@ -76,7 +76,6 @@ def started_anew(folder: Path, made: Artifact, source: Artifact) -> dict:
     return in_a_process(WARM, folder / "artifacts.json", folder)
 
 
-@pytest.mark.long
 def test_a_new_process_starts_warm_and_leaves_the_seed_alone(compiled, tmp_path):
     source, made = compiled
     before = {path: path.read_bytes() for path in made.path.rglob("*") if path.is_file()}
@@ -106,7 +105,6 @@ def test_it_can_be_run_as_the_network_it_is(compiled):
     assert largest_error(eager, made, source, INPUTS["Conv"], (1, 3)) == 0
 
 
-@pytest.mark.long
 def test_one_graph_for_each_size_autocast_and_channels_last(tmp_path):
     inputs, source = INPUTS["Conv"], torch_artifact(tmp_path / "a", "Conv")
     layout = apply(ChannelsLast(), source, tmp_path / "layout", inputs)

@@ -218,7 +218,7 @@ def test_the_baseline_of_a_commit_is_built_and_evaluated_by_its_interpreter(
     assert (pairs.seen[0][0].interpreter, profiled) == (str(python), [str(python)])
     assert of(report, "accuracy").outcome == "accept"
     starts = (tmp_path / "starts").read_text().splitlines()
-    assert [line.split()[:2] for line in starts] == [["-m", "optcli.workers.child"]] * 2
+    assert ["optcli.workers.child" in line.split() for line in starts] == [True] * 2
 
 
 def test_operators_of_the_baseline_are_timed_by_its_interpreter(monkeypatch, tmp_path):

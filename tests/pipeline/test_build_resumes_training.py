@@ -55,6 +55,7 @@ class Heard(Silent):
         self.warnings.append(message)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_build_goes_on_after_the_last_whole_epoch(tmp_path):
     (tmp_path / "net.py").write_text(dedent(NET))

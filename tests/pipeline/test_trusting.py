@@ -142,6 +142,7 @@ def test_a_recipe_cannot_say_that_its_model_is_trusted(project):
             planned(project.folder / "recipe.yaml", Store(project.store), (), ())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_trust_has_built_is_marked_and_nobody_else_opens_it_silently(project, monkeypatch):
     """The key is the same with and without; what is kept says of itself what it is."""

@@ -134,6 +134,7 @@ def test_torchscript(network, tmp_path):
     assert any("conv" in kind for kind in types(found))
 
 
+@pytest.mark.long
 def test_a_package_of_aot_inductor_is_said_to_be_one_piece(network, tmp_path):
     from optcli.passes.aot_inductor import AotInductor
 
