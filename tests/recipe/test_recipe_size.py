@@ -57,7 +57,8 @@ HANGS = {
         "is a list or mapping",
     ),
     "a long text from a matrix": (
-        f"{HEAD}matrix:\n  m-${{x}}: {{over: {{x: [{'a' * 40}]}}, variant: [prune: {{x: '{'${x}' * 1_000}'}}]}}\n",
+        f"{HEAD}matrix:\n  m-${{x}}: {{over: {{x: [{'a' * 40}]}}, "
+        f"variant: [prune: {{x: '{'${x}' * 1_000}'}}]}}\n",
         "found text of 40000 characters",
     ),
     "passes": (
