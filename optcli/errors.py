@@ -169,14 +169,16 @@ def _subclasses(kind: type[OptcliError]) -> list[type[OptcliError]]:
 
 
 _MOST_LISTED = 50
+_MOST_COMPARED = 300
 
 
 def did_you_mean(name: str, choices: Sequence[str]) -> str:
     """A hint that offers the nearest of `choices`, or lists them when none is near."""
     import difflib
 
-    # Longer names are no slips of the pen, and comparing them takes seconds.
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.55) if len(name) <= 200 else []
+    # Longer names are no slips of the pen, and comparing them takes seconds; so do thousands of names.
+    compared = [choice for choice in choices[:_MOST_COMPARED] if len(choice) <= 200]
+    near = difflib.get_close_matches(name, compared, n=1, cutoff=0.55) if len(name) <= 200 else []
     if near:
         return f"did you mean {near[0]!r}?"
     listed = sorted(choices)[:_MOST_LISTED]

@@ -5,7 +5,9 @@ closure is the file and every local module that it imports, found by reading the
 running it: only `load` runs anything, and it belongs into a worker process.
 
 A module is local if it lies below the import root: the file's own folder, or the folder above the
-top package where the file is part of one. What a file reads at run time (images, JSON) is not part
+top package where the file is part of one. What lies elsewhere and is not installed (a `src/` on
+PYTHONPATH, an editable installation) is part of the digest, but is not copied: an artifact imports it
+from where it lies. What a file reads at run time (images, JSON) is not part
 of the closure.
 """
 
@@ -28,11 +30,14 @@ from optcli import environment, regular_files
 from optcli.digest import FileDigests, of_value
 from optcli.errors import InputError, UsageError, did_you_mean
 from optcli.user_imports import (
+    Outside,
     defined_names,
     imported_modules,
+    imports_outside,
     is_local_name,
     local_file,
     module_root,
+    outside,
 )
 
 
@@ -54,13 +59,15 @@ class Closure:
     """What a reference needs.
 
     `module` is the dotted name under which its module is imported with `root` on `sys.path`. `files`
-    are absolute, sorted, all below `root`. `distributions` are the top names of installed packages.
+    are absolute, sorted, all below `root`. `outside` are modules that lie elsewhere and are not
+    installed either, with their files. `distributions` are the top names of packages.
     """
 
     root: Path
     module: str
     files: tuple[Path, ...]
     distributions: tuple[str, ...]
+    outside: tuple[tuple[str, Path], ...] = ()
 
 
 def parse(reference: str) -> Reference:
@@ -96,7 +103,7 @@ def problem(reference: str, folder: Path) -> tuple[str, str] | None:
 
 
 def closure(reference: str, folder: Path) -> Closure:
-    """The file or module and every local module it imports, transitively.
+    """The file or module and every module it imports that is not installed, transitively.
 
     Raises `UsageError` for a bad reference, `InputError` for a missing file or a syntax error.
     """
@@ -106,6 +113,8 @@ def closure(reference: str, folder: Path) -> Closure:
         return Closure(folder, module, (), (module.split(".")[0],))
     files: set[Path] = set()
     installed: set[str] = set()
+    elsewhere: dict[str, Path] = {}
+    tops: dict[str, Outside | None] = {}
     waiting = [module]
     seen: set[str] = set()
     while waiting:
@@ -119,12 +128,19 @@ def closure(reference: str, folder: Path) -> Closure:
         file = local_file(root, name)
         if file is None:
             if not is_local_name(root, name):
-                installed.add(name.split(".")[0])
+                top = name.split(".")[0]
+                installed.add(top)
+                there = tops[top] if top in tops else tops.setdefault(top, outside(top))
+                beyond = there.file(name) if there is not None else None
+                if beyond is not None:
+                    elsewhere[name] = beyond
+                    waiting.extend(imports_outside(beyond, name))
             continue
         files.add(file)
         waiting.extend(imported_modules(file, name))
     packages = installed - set(sys.stdlib_module_names)
-    return Closure(root, module, tuple(sorted(files)), tuple(sorted(packages)))
+    named = tuple(sorted(elsewhere.items()))
+    return Closure(root, module, tuple(sorted(files)), tuple(sorted(packages)), named)
 
 
 def digest(reference: str, folder: Path, digests: FileDigests) -> str:
@@ -133,8 +149,10 @@ def digest(reference: str, folder: Path, digests: FileDigests) -> str:
     The same wherever the folder lies. Raises as `closure` does, and OSError.
     """
     origin = closure(reference, folder)
+    beyond = [[name, digests.of(file)] for name, file in origin.outside]
     return of_value(
         {
+            **({"outside": beyond} if beyond else {}),
             "module": origin.module,
             "name": parse(reference).name,
             "files": digests.of_files(origin.root, origin.files),

@@ -7,6 +7,10 @@ import importlib.util
 import os
 import sys
 import sysconfig
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from optcli import environment, regular_files
@@ -81,9 +85,82 @@ def module_root(module: str, folder: Path) -> Path | None:
     return None
 
 
+@dataclass(frozen=True)
+class Outside:
+    """A module or package that lies neither below the import root nor where packages are installed.
+
+    On PYTHONPATH, say, or installed in editable mode: its version says nothing of its content.
+    """
+
+    origin: Path | None
+    folders: tuple[Path, ...]
+
+    def file(self, module: str) -> Path | None:
+        """The file of a module of it, by its dotted name; None where there is none."""
+        inner = module.split(".")[1:]
+        if not inner:
+            return self.origin
+        for folder in self.folders:
+            base = folder.joinpath(*inner)
+            for file in (base / "__init__.py", base.with_name(base.name + ".py")):
+                if regular_files.is_file(file):
+                    return file
+        return None
+
+
+def outside(top: str) -> Outside | None:
+    """Where a top name leads that is not local; None for what is installed, built in or missing.
+
+    Nothing is imported, and what this process has imported already is not looked at: it may be a copy.
+    """
+    if top == _OWN or top in sys.stdlib_module_names:
+        return None
+    spec = _spec(top)
+    if spec is None:
+        return None
+    folders = tuple(Path(os.path.abspath(each)) for each in spec.submodule_search_locations or ())
+    origin = Path(os.path.abspath(spec.origin)) if spec.has_location and spec.origin else None
+    places = [*folders, *([origin] if origin else [])]
+    if not places or any(map(_is_installation, places)):
+        return None
+    return Outside(origin if origin and regular_files.is_file(origin) else None, folders)
+
+
+def _spec(top: str) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        with suppress(Exception):  # it may be a hook of somebody's, which raises anything
+            spec = finder.find_spec(top, None)
+            if spec is not None:
+                return spec
+    return None
+
+
+def imports_outside(file: Path, module: str) -> tuple[str, ...]:
+    """As `imported_modules`, remembered while the file is the same; none where it is no source.
+
+    Such packages can be large, and what is wrong in them is not the recipe's fault.
+    """
+    if file.suffix != ".py":
+        return ()
+    try:
+        status = file.stat()
+    except OSError:
+        return ()
+    return _remembered(file, module, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=10_000)
+def _remembered(file: Path, module: str, changed_ns: int, size: int) -> tuple[str, ...]:
+    try:
+        return tuple(imported_modules(file, module))
+    except InputError:
+        return ()
+
+
 def _is_installation(path: Path) -> bool:
     places = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")]
-    return "site-packages" in path.parts or any(path == p or p in path.parents for p in places)
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return bool(installed) or any(path == p or p in path.parents for p in places)
 
 
 def local_file(root: Path, module: str) -> Path | None:

@@ -102,6 +102,9 @@ LEFT_OUT = {
         "    config.hook.pytest_deselected(items=[items.pop()])\n",
         "test_it.py": ONE,
     },
+    "a test that uses a fixture by mark": {
+        "it_tests.py": f"{PYTEST}@pytest.mark.usefixtures('tmp_path')\n{ONE}"
+    },
     "another file beside the tests": {"../benchmarks/test_it.py": ONE},
 }
 
@@ -114,6 +117,22 @@ def test_a_test_that_something_leaves_out_fails_the_run(tree, files, suite):
     said = wrong(result)
     assert len(said) == 1, said
     assert file_name(said[0].partition(" ")[0].partition("::")[0]) in map(file_name, files)
+
+
+def test_a_fixture_that_is_called_like_a_test_is_none(tree):
+    made = "".join(
+        f"@{decorator}\ndef test_{name}():\n    return 1\n"
+        for name, decorator in (
+            ("one", "pytest.fixture"),
+            ("two", "pytest.fixture(scope='module')"),
+            ("three", "fixture"),
+            ("four", "fixture()"),
+        )
+    )
+    used = "@pytest.mark.usefixtures('test_three')\ndef test_it(test_one):\n    assert test_one\n"
+    result = tree({"test_it.py": f"{PYTEST}from pytest import fixture\n{made}{used}"}, "--suite", "all")
+    assert (result.ret, wrong(result)) == (0, [])
+    result.assert_outcomes(passed=2)
 
 
 def test_by_default_a_folder_called_build_is_left_out_and_that_is_seen(tree, pytester):

@@ -233,3 +233,104 @@ def test_a_missing_file_or_module_says_so(tmp_path):
         message, hint = user_code.problem(reference, tmp_path)
         assert "there is no" in message or "no such file" in message
         assert hint
+
+
+@pytest.fixture
+def scoring(tmp_path, monkeypatch):
+    """A metric that imports what lies in a `src/` on sys.path."""
+    write(
+        tmp_path,
+        {
+            "recipes/metric.py": "import json\nfrom scoringlib import ok\nfrom oneword import word\n",
+            "src/scoringlib/__init__.py": "from scoringlib.rules import ok\nimport numpy\n",
+            "src/scoringlib/rules.py": """
+                from . import limits
+                import no_such_module_at_all
+
+                def ok(outputs, target, meta):
+                    from spaced.inner import part
+                    return True
+                """,
+            "src/scoringlib/limits.py": "least = 1\n",
+            "src/scoringlib/unrelated.py": "this is no Python\n",
+            "src/spaced/inner.py": "part = 1\n",
+            "src/oneword.py": "word = 1\n",
+        },
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "src"))
+    return tmp_path
+
+
+def test_code_on_the_path_belongs_to_the_closure_and_is_not_copied(scoring):
+    closure = user_code.closure("metric.py:ok", scoring / "recipes")
+    assert {name: path.relative_to(scoring / "src").as_posix() for name, path in closure.outside} == {
+        "oneword": "oneword.py",
+        "scoringlib": "scoringlib/__init__.py",
+        "scoringlib.limits": "scoringlib/limits.py",
+        "scoringlib.rules": "scoringlib/rules.py",
+        "spaced.inner": "spaced/inner.py",
+    }
+    assert [path.name for path in closure.files] == ["metric.py"]
+    assert {"numpy", "scoringlib", "no_such_module_at_all"} <= set(closure.distributions)
+    assert not {"scoringlib", "oneword", "spaced"} & set(sys.modules), "nothing is imported"
+    user_code.copy("metric.py:ok", scoring / "recipes", scoring / "code")
+    assert [path.name for path in (scoring / "code").rglob("*.py")] == ["metric.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("oneword.py", True),
+        ("scoringlib/__init__.py", True),
+        ("scoringlib/limits.py", True),
+        ("spaced/inner.py", True),
+        ("scoringlib/unrelated.py", False),
+    ],
+)
+def test_code_on_the_path_changes_the_digest(scoring, name, counts):
+    before = digest(scoring / "recipes", "metric.py:ok")
+    with (scoring / "src" / name).open("a") as file:
+        file.write("\nchanged = True\n")
+    assert (digest(scoring / "recipes", "metric.py:ok") != before) is counts
+
+
+def test_code_on_the_path_has_one_digest_wherever_it_lies(scoring, monkeypatch):
+    before = digest(scoring / "recipes", "metric.py:ok")
+    shutil.move(scoring / "src", scoring / "other")
+    assert digest(scoring / "recipes", "metric.py:ok") != before, "it is gone"
+    monkeypatch.syspath_prepend(str(scoring / "other"))
+    assert digest(scoring / "recipes", "metric.py:ok") == before
+
+
+def test_an_editable_installation_is_followed(tmp_path, monkeypatch):
+    """As setuptools makes it: a finder maps the name to a folder that may be called otherwise."""
+    from importlib.machinery import ModuleSpec
+    from importlib.util import spec_from_file_location
+
+    write(tmp_path, {"metric.py": "from mapped.rules import ok\n"})
+    write(tmp_path / "lib", {"__init__.py": "", "rules.py": "ok = 1\n"})
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path=None, target=None) -> ModuleSpec | None:
+            if name != "mapped":
+                return None
+            folder = tmp_path / "lib"
+            return spec_from_file_location(
+                name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+            )
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    closure = user_code.closure("metric.py:ok", tmp_path)
+    assert dict(closure.outside) == {
+        "mapped": tmp_path / "lib/__init__.py",
+        "mapped.rules": tmp_path / "lib/rules.py",
+    }
+
+
+@pytest.mark.parametrize("place", ["site-packages", "dist-packages"])
+def test_what_is_installed_is_known_by_its_version(tmp_path, monkeypatch, place):
+    write(tmp_path, {"metric.py": "from scoringlib import ok\n", f"{place}/scoringlib.py": "ok = 1\n"})
+    monkeypatch.syspath_prepend(str(tmp_path / place))
+    closure = user_code.closure("metric.py:ok", tmp_path)
+    assert (closure.outside, closure.distributions) == ((), ("scoringlib",))

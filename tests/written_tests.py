@@ -77,4 +77,10 @@ def _tests(body: Sequence[ast.AST], prefix: str, inside: str = "") -> Iterator[s
 
 
 def _is_fixture(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
+    """Whether a decorator is called `fixture`; `pytest.mark.usefixtures` makes no fixture."""
+    return any(_own_name(decorator) == "fixture" for decorator in node.decorator_list)
+
+
+def _own_name(decorator: ast.expr) -> str:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")

@@ -17,6 +17,9 @@ _MOST_CLASSES = 4000
 _MOST_SUSPICIOUS = 0.5
 # Standard errors within which a metric is no better than guessing.
 _NEAR = 3.0
+# Of networks that guess, this share is taken for sound by a share of right samples: about three
+# standard errors, and exact for few samples as well.
+_GUESSES_LUCKILY = 0.002
 
 
 def doubts(
@@ -28,9 +31,10 @@ def doubts(
 ) -> list[str]:
     """Why what has this metric is nothing to compare with: it is zero, or hardly better than guessing.
 
-    Near is within three standard errors, from 30 different samples on; of fewer what is no better at
-    all. `resampled` are the bootstrap's values, from which the standard error is taken where the metric
-    is no share of right samples.
+    A share of right samples must be one that guessing reaches in hardly any run, by the binomial
+    distribution. Any other metric must be three standard errors away, from 30 different samples on;
+    of fewer any better value will do. `resampled` are the bootstrap's values, which the standard error
+    is taken from.
     """
     import numpy as np
 
@@ -39,23 +43,34 @@ def doubts(
         return [f"{name} is {value:g}: look at the weights, at prepare and at the labels"]
     if {"rank", "classes"} <= records.keys() and metric.chance(records) is None:
         name, value, chance = "top1", float((records["rank"] < 1).mean()), guessed(records, 1)
-        error = math.sqrt(chance * (1 - chance) / count)
+        sound = not _is_luck(value, count, chance)
     else:
         known = metric.chance(records)
         if known is None:
             return []
         chance = known
-        finite = resampled[np.isfinite(resampled)] if resampled is not None else np.zeros(0)
-        share = metric.right(records) is not None
-        error = math.sqrt(chance * (1 - chance) / count) if share else 0.0
-        error = float(finite.std()) if not share and len(finite) > 1 else error
-    if value > chance + (_NEAR * error if count >= _FEWEST else 0.0):
+        ahead = value - chance if metric.better() == "higher" else chance - value
+        if metric.right(records) is not None:
+            sound = not _is_luck(value, count, chance)
+        else:
+            finite = resampled[np.isfinite(resampled)] if resampled is not None else np.zeros(0)
+            error = float(finite.std()) if len(finite) > 1 and count >= _FEWEST else 0.0
+            sound = ahead > _NEAR * error
+    if sound:
         return []
     of = f" with {int(records['classes'][0])} classes" if "classes" in records else ""
     return [
         f"{name} {_percent(value)} is hardly more than guessing gives{of} ({_percent(chance)}):"
         " look at the weights, at prepare and at the order of the classes"
     ]
+
+
+def _is_luck(share: float, count: int, chance: float) -> bool:
+    """Whether who guesses has a share of `count` samples right too often to call it knowledge."""
+    from scipy.special import bdtrc
+
+    right = math.floor(share * count + 1e-9)
+    return right <= 0 or float(bdtrc(right - 1, count, chance)) > _GUESSES_LUCKILY
 
 
 def other_order(records: Records) -> str | None:

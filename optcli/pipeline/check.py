@@ -69,13 +69,12 @@ def _hint(
 ) -> str:
     """What to do about a difference; where no range of the inputs is known, usual ones are tried."""
     wrong = "it is wrong for this model: try another exporter, opset or format"
-    guessed = [spec for spec in inputs if spec.range is None and spec.dtype.startswith("float")]
-    if probe is not None or not guessed:
+    guessed = _guessed(inputs, probe)
+    if not guessed:
         return wrong
     name = guessed[0].name
     for low, high in _USUAL_RANGES:
-        told = [s.model_copy(update={"range": (low, high)}) if s in guessed else s for s in inputs]
-        kind, size, feed = next(feeds(told, None))
+        kind, size, feed = next(feeds(_told(inputs, guessed, low, high), None))
         error = _relative_error(parent.run(feed), _run(child, feed, kind, size))
         if error <= tolerance:
             return (
@@ -102,18 +101,59 @@ def usable(
         _, _, feed = next(feeds(inputs, probe))
         outputs = model.run(feed)
         for name, array in outputs.items():
-            if not np.isfinite(array.astype(np.float64)).all():
-                bad = int(np.size(array) - np.isfinite(array.astype(np.float64)).sum())
+            bad = _not_finite(array)
+            if bad:
                 raise InputError(
                     f"the model's output {name!r} holds NaN or infinity "
                     f"({bad} of {np.size(array)} values)",
-                    hint="look for NaN in the weights, and at what `prepare` feeds it",
+                    hint=_range_hint(model, inputs, probe),
                 )
         return [
             f"output {name!r} is the same for every value of the input: are the weights trained?"
             for name, array in outputs.items()
             if array.size > 1 and float(np.ptp(array.astype(np.float64))) == 0.0
         ]
+
+
+def _range_hint(model: Runner, inputs: Sequence[TensorSpec], probe: Path | None) -> str:
+    """What to do about NaN: a logarithm has none below zero, where normal random values lie."""
+    wrong = "look for NaN in the weights, and at what `prepare` feeds it"
+    guessed = _guessed(inputs, probe)
+    if not guessed:
+        return wrong
+    name = guessed[0].name
+    for low, high in _USUAL_RANGES:
+        _, _, feed = next(feeds(_told(inputs, guessed, low, high), None))
+        if not any(_not_finite(array) for array in model.run(feed).values()):
+            return (
+                f"on values between {low:g} and {high:g} it holds none: if the model takes those,"
+                f" declare it with `range: [{low:g}, {high:g}]` at input {name!r}, or give the recipe"
+                f" data; else {wrong}"
+            )
+    tried = " nor ".join(f"between {low:g} and {high:g}" for low, high in _USUAL_RANGES)
+    return (
+        f"neither are the outputs numbers on values {tried}: if the model takes others, declare them"
+        f" with `range: [LOW, HIGH]` at input {name!r}, or give the recipe data; else {wrong}"
+    )
+
+
+def _guessed(inputs: Sequence[TensorSpec], probe: Path | None) -> list[TensorSpec]:
+    """The inputs of which nobody has said what values they take."""
+    if probe is not None:
+        return []
+    return [spec for spec in inputs if spec.range is None and spec.dtype.startswith("float")]
+
+
+def _told(
+    inputs: Sequence[TensorSpec], guessed: Sequence[TensorSpec], low: float, high: float
+) -> list[TensorSpec]:
+    return [s.model_copy(update={"range": (low, high)}) if s in guessed else s for s in inputs]
+
+
+def _not_finite(array: np.ndarray) -> int:
+    import numpy as np
+
+    return int(np.size(array) - np.isfinite(array.astype(np.float64)).sum())
 
 
 def feeds(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[tuple[str, int, Feed]]:

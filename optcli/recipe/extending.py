@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from optcli import regular_files
+from optcli.recipe.budget import Budget
 from optcli.recipe.nodes import Node, Place, Problems
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import read
@@ -21,12 +22,15 @@ class Extending:
     """Reads a recipe and what it extends. Paths come out relative to the recipe's own folder.
 
     `complete` is false once a file could not be read: what is missing then is not the recipe's fault.
+    `budget` is what all files share. A file that is extended again is not read again.
     `read_from` are the files that were read.
     """
 
     def __init__(self, environment: Mapping[str, str], problems: Problems) -> None:
         self._environment, self._problems = environment, problems
         self._files = 0
+        self._known: dict[Path, Node | None] = {}
+        self.budget = Budget()
         self.read_from: list[Path] = []
         self.complete = True
 
@@ -34,9 +38,17 @@ class Extending:
         self, path: Path, shown: str, asked: Place | None = None, above: tuple[Path, ...] = ()
     ) -> Node | None:
         """The merged recipe; None where the file itself cannot be read. Problems are noted."""
-        before = len(self._problems)
-        own = read(path, shown, self._problems, asked)
         self._files += 1
+        place = path.absolute()
+        if place not in self._known:
+            self._known[place] = self._read(path, shown, asked, above)
+        return self._known[place]
+
+    def _read(
+        self, path: Path, shown: str, asked: Place | None, above: tuple[Path, ...]
+    ) -> Node | None:
+        before = len(self._problems)
+        own = read(path, shown, self._problems, asked, self.budget)
         self.read_from.append(path)
         if own is None or not isinstance(own.value, dict):
             if own is not None or len(self._problems) == before:
@@ -83,6 +95,11 @@ class Extending:
                 self._problems.add(item.place, message, "extend fewer")
             else:
                 node = self.read(parent, name, item.place, above)
+                if node is not None and not self.budget.merge(node):
+                    message = "what is extended has too many values, all together"
+                    self._problems.add(item.place, message, "extend less")
+                    self.complete = False
+                    break
                 if node is not None:
                     found.append(_rebased(node.without("extends"), parent.parent, path.parent))
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from optcli.recipe.checks import check_together
 from optcli.recipe.extending import Extending
 from optcli.recipe.matrix import expanded
 from optcli.recipe.models import MatrixEntry, PassUse, Recipe, Variant, digest_of
-from optcli.recipe.nodes import Node, Place, Problems
+from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
 from optcli.recipe.overrides import override
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.sections import Sections, read_sections
@@ -33,20 +34,28 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     `overrides` are `key.key=value` texts, the value in YAML. Raises `RecipeError` with everything
     that is wrong, in file order.
     """
-    path, problems = Path(path), Problems()
+    problems = Problems()
+    try:
+        recipe = _loaded(Path(path), overrides, problems)
+    except TooManyProblemsError:
+        recipe = None
+    if recipe is None or len(problems):
+        raise RecipeError(problems.in_order())
+    return recipe
+
+
+def _loaded(path: Path, overrides: Sequence[str], problems: Problems) -> Recipe | None:
     extending = Extending(os.environ, problems)
     node = extending.read(path, str(path))
     recipe = None
     if node is not None and extending.complete:
         for text in overrides:
-            node = override(node, text, problems)
+            node = override(node, text, problems, extending.budget)
         if overrides:
             node = _environment(node, problems)
         recipe = _checked(node, path, problems)
         if recipe is not None:
             recipe = recipe.model_copy(update={"read_from": tuple(extending.read_from)})
-    if recipe is None or len(problems):
-        raise RecipeError(problems.in_order())
     return recipe
 
 
@@ -79,6 +88,10 @@ def _checked(node: Node, path: Path, problems: Problems) -> Recipe | None:
     return _recipe(node, sections, {k: v for k, v in variants.items() if v is not None}, path, folder)
 
 
+# Of a recipe; each may be built, so that hundreds are days of work.
+_MOST_VARIANTS = 2000
+
+
 def _variant_nodes(recipe: Node, problems: Problems) -> dict[str, Node]:
     """The variants as written, then those that the matrix writes."""
     variants, matrix = recipe.get("variants"), recipe.get("matrix")
@@ -90,6 +103,10 @@ def _variant_nodes(recipe: Node, problems: Problems) -> dict[str, Node]:
             message = f"variants: found {found(variants.value)}, wanted a mapping of names"
             problems.add(variants.place, message, "write NAME: [pass, pass] for each variant")
             return nodes
+        if len(nodes) > _MOST_VARIANTS:
+            message = f"variants: found {len(nodes)}, wanted at most {_MOST_VARIANTS}"
+            problems.add(variants.place, message, "write several recipes")
+            return {}
         if not nodes and not matrix:
             message = "variants: found an empty mapping, wanted at least one variant"
             problems.add(variants.place, message, "write variants: {eager: []}")
@@ -146,9 +163,10 @@ def check_formats(recipe: Recipe, traits: Mapping[str, Traits]) -> None:
     problems = Problems()
     problems.reading(str(recipe.path))
     source = sources.find(recipe.model.source.partition(":")[0]).format
-    for variant in recipe.variants.values():
-        start = Place(str(recipe.path), 1, 1)
-        chain_problems(source, variant, recipe.data, start, problems, traits)
+    start = Place(str(recipe.path), 1, 1)
+    with suppress(TooManyProblemsError):
+        for variant in recipe.variants.values():
+            chain_problems(source, variant, recipe.data, start, problems, traits)
     if len(problems):
         raise RecipeError(problems.in_order())
 
@@ -157,7 +175,8 @@ def option_problems(use: PassUse, kind: type[BaseModel], error: ValidationError)
     """What is wrong with the options of a user's own pass, found where its class is known."""
     problems, place = Problems(), Place.parse(use.place)
     options = _placed(use.options, place)
-    note(kind, error.errors(include_url=False), options, problems, use.name, apart=True)
+    with suppress(TooManyProblemsError):
+        note(kind, error.errors(include_url=False), options, problems, use.name, apart=True)
     return problems.in_order()
 
 

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from optcli.recipe.budget import MOST_VALUES, size
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.shorthand import written_out
 from optcli.recipe.wording import found, unknown_keys
 
+# Of one entry, and of all of them together: variants, and the values in what they say.
 _MOST_VARIANTS = 200
+_MOST_WRITTEN = 1000
+_MOST_VALUES = 5 * MOST_VALUES
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -32,8 +36,15 @@ def expanded(matrix: Node, environment: Mapping[str, str], problems: Problems) -
         message = f"matrix: found {found(matrix.value)}, wanted a mapping"
         problems.add(matrix.place, message, "write NAME-${x}: {over: {x: [1, 2]}, variant: {...}}")
         return made
+    left = _MOST_VALUES
     for name, entry in matrix.items():
         for full, variant in _variants(name, entry, environment, problems):
+            left -= size(variant, left + 1)
+            if left < 0 or len(made) >= _MOST_WRITTEN:
+                many = f"{_MOST_WRITTEN} variants" if left >= 0 else f"{_MOST_VALUES} values"
+                message = f"matrix: the entries write more than {many} together"
+                problems.add(entry.start, message, "name fewer values, or write several recipes")
+                return made
             if full in made:
                 message = f"the matrix writes a variant {full!r} twice"
                 problems.add(entry.start, message, "make the values or the names differ")
@@ -43,26 +54,25 @@ def expanded(matrix: Node, environment: Mapping[str, str], problems: Problems) -
 
 def _variants(
     name: str, entry: Node, environment: Mapping[str, str], problems: Problems
-) -> list[tuple[str, Node]]:
+) -> Iterator[tuple[str, Node]]:
+    """The name and content of each variant of an entry, written when it is asked for."""
     over, template = _parts(entry, problems)
     if over is None or template is None:
-        return []
+        return
     values = _values(name, entry, over, problems)
     if not values:
-        return []
+        return
     combinations = list(itertools.islice(itertools.product(*values.values()), _MOST_VARIANTS + 1))
     if len(combinations) > _MOST_VARIANTS:
         message = f"{name} writes more than {_MOST_VARIANTS} variants"
         problems.add(over.start, message, "name fewer values")
-        return []
-    made = []
+        return
     for combination in combinations:
         names = dict(zip(values, combination, strict=True))
         title = substituted(Node(name, entry.start), environment, problems, names)
         variant = substituted(template, environment, problems, names)
         wrapped = written_out(Node({"variants": Node({"it": variant}, entry.place)}, entry.place))
-        made.append((str(title.value), replace(wrapped.value["variants"].value["it"], key=entry.key)))
-    return made
+        yield str(title.value), replace(wrapped.value["variants"].value["it"], key=entry.key)
 
 
 def _parts(entry: Node, problems: Problems) -> tuple[Node | None, Node | None]:

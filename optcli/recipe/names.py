@@ -8,7 +8,7 @@ from pathlib import Path
 from optcli.errors import RecipeError
 from optcli.recipe.extending import Extending
 from optcli.recipe.naming import TAKEN_BY_RECIPES, name_problem
-from optcli.recipe.nodes import Place, Problems
+from optcli.recipe.nodes import Place, Problems, TooManyProblemsError
 from optcli.recipe.wording import found
 
 
@@ -19,7 +19,10 @@ def name_of(path: Path) -> str:
     is right in all else. Raises `RecipeError` where the file cannot be read or names no folder.
     """
     problems = Problems()
-    node = Extending(os.environ, problems).read(path, str(path))
+    try:
+        node = Extending(os.environ, problems).read(path, str(path))
+    except TooManyProblemsError as error:
+        raise RecipeError(problems.in_order()) from error
     name = node.get("name") if node is not None else None
     value = None if name is None else name.value
     wrong: tuple[str, str] | None = ("wanted a name", "write name: NAME")

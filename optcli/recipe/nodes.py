@@ -14,6 +14,8 @@ from typing import Any
 
 from optcli.errors import Problem, excerpt
 
+# Nobody reads more, and to look for what was meant in thousands of places takes minutes.
+_MOST_PROBLEMS = 100
 # Values are cut where they are quoted; this is for what is put together of many.
 _MOST_SAID = 1000
 
@@ -84,8 +86,12 @@ class Node:
         return replace(self, value={k: v for k, v in self.items() if k not in names})
 
 
+class TooManyProblemsError(Exception):
+    """So much is wrong that looking for more helps nobody: show what was found."""
+
+
 class Problems:
-    """Everything found wrong so far.
+    """Everything found wrong so far, up to a hundred: the next one raises `TooManyProblemsError`.
 
     One wrong thing gives one problem: at a place that has a problem already, later ones are what
     follows from it and are left out, unless they are of another `kind`.
@@ -95,6 +101,7 @@ class Problems:
         self._found: dict[tuple[Place, str], Problem] = {}
         self._files: dict[str, int] = {}
         self._places: set[Place] = set()
+        self._more: list[Problem] = []
 
     def reading(self, file: str) -> None:
         """Files come in the order in which they are read."""
@@ -102,9 +109,16 @@ class Problems:
 
     def add(self, place: Place, message: str, hint: str = "", *, kind: str = "") -> None:
         """Note a problem."""
+        if (place, kind) in self._found:
+            return
         message, hint = excerpt(message, _MOST_SAID), excerpt(hint, _MOST_SAID)
+        if len(self._found) == _MOST_PROBLEMS:
+            message = f"there are more than these {_MOST_PROBLEMS} problems"
+            hint = "mend these first: one thing is often behind many"
+            self._more = [Problem(place.file, place.line, place.column, message, hint)]
+            raise TooManyProblemsError
         problem = Problem(place.file, place.line, place.column, message, hint)
-        self._found.setdefault((place, kind), problem)
+        self._found[place, kind] = problem
         self._places.add(place)
 
     def at(self, place: Place) -> bool:
@@ -117,6 +131,7 @@ class Problems:
     def in_order(self) -> list[Problem]:
         """All problems in file order; those of the command line come last."""
         last = len(self._files)
-        return sorted(
+        found = sorted(
             self._found.values(), key=lambda p: (self._files.get(p.file, last), p.line, p.column)
         )
+        return [*found, *self._more]

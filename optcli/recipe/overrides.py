@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from optcli.errors import did_you_mean, excerpt
+from optcli.recipe.budget import Budget
 from optcli.recipe.nodes import Node, Place, Problems
 from optcli.recipe.reading import parse
 from optcli.recipe.shorthand import written_out
@@ -16,12 +17,12 @@ _NAMED = ("variants", "matrix", "data")
 _MOST_PARTS = 50
 
 
-def override(recipe: Node, text: str, problems: Problems) -> Node:
+def override(recipe: Node, text: str, problems: Problems, budget: Budget | None = None) -> Node:
     """The recipe with `text` (`key.key=value`) applied; what cannot be is noted as a problem.
 
     The value is read as YAML; null removes the key, as it does in a recipe that extends another. A
     part of the key is a key of a mapping, a position in a list (from 0), or in a list of passes the
-    name of one.
+    name of one. `budget` is what the values share with the recipe's files.
     """
     place = Place(f"--set {excerpt(text)}", 0, 0)
     key, equals, written = text.partition("=")
@@ -30,7 +31,9 @@ def override(recipe: Node, text: str, problems: Problems) -> Node:
             place, f"found {excerpt(text)!r}, wanted KEY=VALUE", "such as --set latency.threads=2"
         )
         return recipe
-    value = parse(written, place.file, problems, place) if written.strip() else Node(None, place)
+    value = (
+        parse(written, place.file, problems, place, budget) if written.strip() else Node(None, place)
+    )
     if value is None:
         return recipe
     if not isinstance(value.value, str | dict | tuple):
@@ -43,7 +46,8 @@ def override(recipe: Node, text: str, problems: Problems) -> Node:
         problems.add(place, "extends cannot be set here", "write it in the recipe")
         return recipe
     try:
-        return written_out(_set(recipe, key.strip(), "", replace(value, key=place)))
+        changed = _set(recipe, key.strip(), "", replace(value, key=place))
+        return written_out(changed) if key.lstrip().startswith(("variants", "matrix")) else changed
     except _NoSuchKeyError as error:
         problems.add(place, error.message, error.hint)
         return recipe

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from optcli.errors import did_you_mean
 from optcli.recipe.nodes import Node, Problems
-from optcli.recipe.reading import scalar
+from optcli.recipe.reading import refusal, scalar
 
 _ANY = re.compile(r"\$\$|\$\{(?P<name>[A-Za-z_]\w*)(?P<default>:-[^}]*)?\}|\$\{[^}]*\}?")
 
@@ -51,6 +51,9 @@ class _Text:
         if whole and whole["name"] in self._names:
             return replace(self._names[whole["name"]], key=self._node.key)
         new = _ANY.sub(self._value, text)
+        if (refused := refusal(new)) is not None:
+            self._problem(*refused)
+            return replace(self._node, value=None)
         if whole and text != "$$":
             return replace(self._node, value=scalar(new), text=new)
         return replace(self._node, value=new)

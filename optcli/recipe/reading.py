@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import errno
 import re
+from bisect import bisect_right
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from optcli import regular_files
 from optcli.errors import did_you_mean, excerpt
+from optcli.recipe.budget import MOST_BYTES, MOST_VALUES, Budget
 from optcli.recipe.nodes import Node, Place, Problems
 
 # Far more than any recipe needs: what lies beyond is a mistake or an attack.
-_MOST_BYTES = 256 * 1024
-_MOST_NODES = 50_000
 _MOST_DEPTH = 50
 _MOST_CHARACTERS = 4096
 _MOST_INTEGER = 2**63
@@ -24,11 +24,19 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _CORE = "tag:yaml.org,2002:"
 
 
-def read(path: Path, shown: str, problems: Problems, asked: Place | None = None) -> Node | None:
+def read(
+    path: Path,
+    shown: str,
+    problems: Problems,
+    asked: Place | None = None,
+    budget: Budget | None = None,
+) -> Node | None:
     """A file as a node; None where it cannot be read, with the problem noted.
 
-    `shown` is the file's name in problems; `asked` is the place that names the file, if any.
+    `shown` is the file's name in problems; `asked` is the place that names the file, if any; `budget`
+    is what all files of a recipe share.
     """
+    budget = budget or Budget()
     problems.reading(shown)
     place = asked or Place(shown, 1, 1)
     name = excerpt(shown)
@@ -36,7 +44,7 @@ def read(path: Path, shown: str, problems: Problems, asked: Place | None = None)
         problems.add(place, f"{name} is a folder, wanted a recipe file", _beside(path, ""))
         return None
     try:
-        data = regular_files.read(path, _MOST_BYTES)
+        data = regular_files.read(path, MOST_BYTES)
     except FileNotFoundError:
         problems.add(place, f"there is no file {name}", _beside(path.parent, path.name))
         return None
@@ -48,10 +56,15 @@ def read(path: Path, shown: str, problems: Problems, asked: Place | None = None)
         )
         problems.add(place, f"{name} cannot be read: {error.strerror}", hint)
         return None
+    budget.bytes -= len(data)
+    if budget.bytes < 0:
+        message = f"with {name} the recipe's files have more than {MOST_BYTES} bytes together"
+        problems.add(place, message, "extend less")
+        return None
     text = _decoded(data, shown, problems)
     if text is None:
         return None
-    return parse(text, shown, problems)
+    return parse(text, shown, problems, budget=budget)
 
 
 def _beside(folder: Path, name: str) -> str:
@@ -72,14 +85,26 @@ def _decoded(data: bytes, shown: str, problems: Problems) -> str | None:
         return None
 
 
-def parse(text: str, shown: str, problems: Problems, fixed: Place | None = None) -> Node | None:
+def parse(
+    text: str,
+    shown: str,
+    problems: Problems,
+    fixed: Place | None = None,
+    budget: Budget | None = None,
+) -> Node | None:
     """YAML text as a node, at a `fixed` place if one is given; None where it is empty or wrong."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.reader import ReaderError
 
+    budget = budget or Budget()
+    reader = YAML(typ="safe", pure=True)
+    reader.Composer = _composer(budget, shown)
     try:
-        composed = YAML(typ="safe", pure=True).compose(text)
+        composed = reader.compose(text)
+    except _AbsurdError as absurd:
+        problems.add(fixed or absurd.place, str(absurd), absurd.hint)
+        return None
     except ReaderError as error:
         place = fixed or _position(text, shown, error.position)
         character = f"U+{ord(text[error.position]):04X}"
@@ -105,10 +130,32 @@ def parse(text: str, shown: str, problems: Problems, fixed: Place | None = None)
     if composed is None:
         return None
     try:
-        return _Converter(text, shown, problems, fixed).node(composed, 0)
+        return _Converter(text, shown, problems, fixed, budget).node(composed, 0)
     except _AbsurdError as absurd:
-        problems.add(absurd.place, str(absurd), "write it out without aliases")
+        problems.add(absurd.place, str(absurd), absurd.hint)
         return None
+
+
+def _composer(budget: Budget, shown: str) -> type:
+    """A composer that stops where there is too much, before all of it is read."""
+    from ruamel.yaml.composer import Composer
+
+    class Counting(Composer):  # type: ignore[misc]
+        def __init__(self, loader: Any = None) -> None:
+            super().__init__(loader)
+            self.warn_double_anchors = False  # YAML allows them, and thousands would be told of
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.depth > _MOST_DEPTH or not budget.write():
+                mark = self.parser.peek_event().start_mark
+                place = Place(shown, mark.line + 1, mark.column + 1)
+                if self.depth > _MOST_DEPTH:
+                    raise _too_deep(place)
+                message = f"the recipe has more than {MOST_VALUES} keys and values"
+                raise _AbsurdError(message, place, "write several recipes, or say it with a matrix")
+            return super().compose_node(parent, index)
+
+    return Counting
 
 
 def _position(text: str, shown: str, index: int) -> Place:
@@ -138,18 +185,24 @@ def _syntax(error: Any, lines: list[str]) -> tuple[str, str]:
 
 
 class _AbsurdError(Exception):
-    def __init__(self, message: str, place: Place) -> None:
+    def __init__(self, message: str, place: Place, hint: str) -> None:
         super().__init__(message)
-        self.place = place
+        self.place, self.hint = place, hint
+
+
+def _too_deep(place: Place) -> _AbsurdError:
+    return _AbsurdError(f"values are nested more than {_MOST_DEPTH} deep", place, "flatten it")
 
 
 class _Converter:
     """Turns composed YAML into nodes; counts, because aliases can make little text very large."""
 
-    def __init__(self, text: str, shown: str, problems: Problems, fixed: Place | None) -> None:
-        self._text = text
+    def __init__(
+        self, text: str, shown: str, problems: Problems, fixed: Place | None, budget: Budget
+    ) -> None:
+        self._text, self._budget = text, budget
         self._shown, self._problems, self._fixed = shown, problems, fixed
-        self._count = 0
+        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def _place(self, yaml: Any) -> Place:
         mark = yaml.start_mark
@@ -162,18 +215,21 @@ class _Converter:
 
     def _end_before(self, index: int) -> Place:
         """Where the text before an index ends, comments left out."""
-        lines = self._text[:index].split("\n")
-        while len(lines) > 1 and lines[-1].split("#")[0].strip() == "":
-            lines.pop()
-        return Place(self._shown, len(lines), max(1, len(re.sub(r"\s#.*", "", lines[-1]).rstrip())))
+        number = bisect_right(self._starts, index)
+        line = self._text[self._starts[number - 1] : index].rstrip()  # no comment ends before a token
+        while number > 1 and not line.split("#", 1)[0].strip():
+            number -= 1
+            whole = self._text[self._starts[number - 1] : self._starts[number] - 1]
+            line = re.sub(r"\s#.*", "", whole).rstrip()
+        return Place(self._shown, number, max(1, len(line)))
 
     def node(self, yaml: Any, depth: int) -> Node:
         place = self._place(yaml)
-        self._count += 1
-        if self._count > _MOST_NODES:
-            raise _AbsurdError(f"aliases make more than {_MOST_NODES} values of this", place)
+        if not self._budget.value():
+            message = f"aliases make more than {MOST_VALUES} values of this"
+            raise _AbsurdError(message, place, "write it out without aliases")
         if depth > _MOST_DEPTH:
-            raise _AbsurdError(f"values are nested more than {_MOST_DEPTH} deep", place)
+            raise _too_deep(place)
         tag = str(yaml.tag or "")
         known = tag.removeprefix(_CORE)
         if isinstance(yaml.value, str):
@@ -189,7 +245,7 @@ class _Converter:
 
     def _scalar(self, tag: str, text: str, place: Place) -> Any:
         """A scalar's value; null where it is refused, which is noted."""
-        refused = _refusal(text)
+        refused = refusal(text)
         if refused is not None:
             self._problems.add(place, *refused)
             return None
@@ -214,7 +270,7 @@ class _Converter:
                 self._problems.add(
                     place, "found a list or mapping as a key, wanted text", "write a name"
                 )
-            elif (refused := _refusal(key.value)) is not None:
+            elif (refused := refusal(key.value)) is not None:
                 self._problems.add(place, *refused)
             elif str(key.tag) == f"{_CORE}merge":
                 merged = {**self._merged(value, depth), **merged}
@@ -234,7 +290,7 @@ class _Converter:
         return {name: item for part in reversed(parts) for name, item in part.items()}
 
 
-def _refusal(text: str) -> tuple[str, str] | None:
+def refusal(text: str) -> tuple[str, str] | None:
     """What is wrong with a text wherever it stands: message and hint."""
     if len(text) > _MOST_CHARACTERS:
         message = f"found text of {len(text)} characters, wanted at most {_MOST_CHARACTERS}"

@@ -31,6 +31,7 @@ _SETTINGS: dict[str, type[Settings]] = {
     "slo": SloSettings,
     "gate": GateSettings,
 }
+_MOST_PLUGINS = 100
 _HINTS = {
     "version": "version: 1",
     "name": "name: NAME",
@@ -263,6 +264,10 @@ def read_plugins(recipe: Node, folder: Path, problems: Problems) -> dict[str, st
         problems.add(node.place, message, f"write {example}")
         return {}
     listed = [(name, item) for name, item in node.items()] + [("", item) for item in node.elements()]
+    if len(listed) > _MOST_PLUGINS:  # the code of each is read
+        message = f"plugins: found {len(listed)}, wanted at most {_MOST_PLUGINS}"
+        problems.add(node.place, message, "name fewer")
+        return {}
     read: dict[str, str] = {}
     for name, item in listed:
         if not isinstance(item.value, str):

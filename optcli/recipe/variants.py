@@ -18,6 +18,9 @@ from optcli.recipe.wording import allowed_keys, checked, found
 
 # Each of a row is merged with all before it; people write two or three.
 _MOST_EXTENDED = 50
+_MOST_PASSES = 100
+# Different passes of the user's own; the code of each is read.
+_MOST_OWN = 100
 _KEYS = tuple(Variant.model_fields)
 
 
@@ -28,6 +31,7 @@ class Variants:
         self._plugins, self._folder, self._problems = plugins, folder, problems
         self._uses: dict[int, tuple[Node, PassUse | None]] = {}
         self._places: dict[str, list[str]] = {}
+        self._own: dict[str, tuple[str, str] | None] = {}
 
     def read(self, nodes: Mapping[str, Node]) -> dict[str, Variant | None]:
         """Every variant by name; None where something in it is wrong."""
@@ -89,6 +93,10 @@ class Variants:
         plain = node.without(*(key for key in node.value if key not in VariantSettings.model_fields))
         settings = checked(VariantSettings, plain, self._problems)
         listed = node.get("passes")
+        if listed is not None and len(listed.elements()) > _MOST_PASSES:
+            message = f"found {len(listed.elements())} passes, wanted at most {_MOST_PASSES}"
+            self._problems.add(listed.start, message, "name fewer", kind="many")
+            return None
         uses = [self._use(item) for item in (listed.elements() if listed is not None else ())]
         written = node.get("runner")
         runner = None if written is None else self._runner(written)
@@ -129,7 +137,7 @@ class Variants:
         place = item.place
         use = PassUse(name=name, options=options.plain(), place=self._place(item, name, options))
         if ":" in name:
-            wrong = user_code.problem(name, self._folder)
+            wrong = self._wrong_code(name)
             if wrong is not None:
                 self._problems.add(place, *wrong)
                 return None
@@ -147,6 +155,14 @@ class Variants:
             return use.model_copy(update={"reference": offered})
         self._problems.add(place, f"unknown pass {found(name)}", did_you_mean(name, self._known()))
         return None
+
+    def _wrong_code(self, reference: str) -> tuple[str, str] | None:
+        """What is wrong with a reference to a pass of the user's own; each is looked at once."""
+        if reference not in self._own:
+            if len(self._own) >= _MOST_OWN:
+                return f"more than {_MOST_OWN} different passes of your own", "name fewer"
+            self._own[reference] = user_code.problem(reference, self._folder)
+        return self._own[reference]
 
     def _place(self, item: Node, name: str, options: Node) -> str:
         """Where the pass stands, numbered where a matrix or `--set` puts several at one place."""

@@ -17,6 +17,8 @@ from optcli.recipe.nodes import Node, Problems
 
 _MOST_QUOTED = 80
 _MOST_SAID = 300
+# More than are shown, since one thing can be several errors.
+_MOST_NOTED = 1000
 Model = TypeVar("Model", bound=BaseModel)
 
 _WANTED = {
@@ -136,7 +138,7 @@ def note(
 
     `apart` keeps all of them where the nodes have no places of their own.
     """
-    found_at = [(error, _walk(node, error["loc"])) for error in errors]
+    found_at = [(error, _walk(node, error["loc"])) for error in errors[:_MOST_NOTED]]
     groups: dict[Any, list[tuple[Any, _At]]] = {}
     for error, at in found_at:
         alone = error["type"] in ("missing", "extra_forbidden")

@@ -7,7 +7,7 @@ import pytest
 from plain_network import BAR, Network, Samples
 
 from optcli import accuracy, environment
-from optcli.accuracy import evaluation, labels, metrics, saturation
+from optcli.accuracy import evaluation, labels, metrics, resampling, saturation
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError
 from optcli.observer import Silent
@@ -197,11 +197,78 @@ def test_guessing_is_a_doubt_and_good_or_middling_networks_are_none():
         assert doubts(confused(classes, each, 0.9)) == []
         assert "top1" in doubts(guessing, "calibration_error")[0]
     assert doubts(confused(10, 30, 0.3)) == []
-    # Of six samples only what is no better at all is a doubt.
+    # Six of six are more than luck with three classes.
     assert doubts(confused(3, 2, 1.0)) == []
     assert labels.other_order(confused(3, 2, 0.0)) is None
     none_right = {**confused(3, 2, 1.0), "rank": np.full(6, 2)}
     assert doubts(none_right) == ["top1 is 0: look at the weights, at prepare and at the labels"]
+
+
+@pytest.mark.parametrize(("classes", "samples"), [(2, 20), (10, 20), (2, 29), (3, 60), (10, 5)])
+def test_guessing_hardly_ever_passes_for_sound(classes, samples):
+    """Of few samples as of many: two and ten classes passed in a third of all runs of 20 samples."""
+    runs = 2000
+    each = [confused(classes, samples // classes + 1, 0.0, seed=seed) for seed in range(runs)]
+    rows = [np.random.default_rng(seed).permutation(len(each[0]["label"])) for seed in range(runs)]
+    cut = [
+        {name: array[order[:samples]] for name, array in records.items()}
+        for records, order in zip(each, rows, strict=True)
+    ]
+    passed = sum(doubts(records) == [] for records in cut)
+    assert passed <= 0.006 * runs  # one in 500, and three standard errors of these runs
+
+
+def test_what_few_samples_can_show():
+    assert doubts(confused(10, 1, 1.0)) == [], "10 of 10 with ten classes"
+    assert doubts(confused(2, 5, 1.0)) == [], "10 of 10 with two classes"
+    assert "hardly more than guessing" in doubts(confused(2, 1, 1.0))[0], "2 of 2 may be luck"
+    wrong = confused(2, 10, 1.0)
+    wrong["rank"] = wrong["rank"].copy()
+    wrong["rank"][:6] = 1
+    assert "hardly more than guessing gives with 2 classes (50.0 %)" in doubts(wrong)[0], "14 of 20"
+
+
+OWN = """\
+class Right:
+    {attributes}
+    def __call__(self, outputs, target, meta):
+        return {value}
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "attributes", "targets", "told"),
+    [
+        ("bool(outputs['y'][0] > 0.5)", "", [0, 1] * 20, True),
+        ("bool(outputs['y'][0] > 0.5)", "", [np.int64(0), np.int64(1)] * 20, True),
+        ("bool(outputs['y'][0] > 0.5)", "chance = 0.1", [0, 1] * 20, False),
+        ("bool(outputs['y'][0] > 0.5)", "", [0.5, 1.5] * 20, False),
+        ("bool(outputs['y'][0] > 0.5)", "", [None, 1] * 20, False),
+        ("bool(outputs['y'][0] > 0.5)", "", [1] * 40, False),
+        ("float(outputs['y'][0] > 0.5)", "", [0, 1] * 20, False),
+        ("float(outputs['y'][0] > 0.5)", "chance = 0.5", [None] * 40, True),
+        ("float(outputs['y'][0] > 0.5)", "chance = 0.45; better = 'lower'", [None] * 40, True),
+        ("float(outputs['y'][0] > 0.5)", "chance = 0.9; better = 'lower'", [None] * 40, False),
+    ],
+)
+def test_a_metric_of_ones_own_that_guessing_reaches(tmp_path, value, attributes, targets, told):
+    """A function that is right for 22 of 40 samples of two classes tells a truth value or a number."""
+    text = OWN.replace("{attributes}", attributes).replace("{value}", value)
+    (tmp_path / "mine.py").write_text(text)
+    metric = metrics.make(AccuracySettings(metric="python:mine.py:Right"), tmp_path)
+    right = (np.arange(40) < 22).astype(np.float32)[:, None]
+    names = tuple(map(str, range(40)))
+    records = metric.records(metrics.Seen(names, tuple(targets), ({},) * 40, {"y": right}))
+    resampled = resampling.resampled(metric, records, np.arange(40))
+    found = labels.doubts("mine", metric, records, np.arange(40), resampled)
+    assert bool(found) is told
+    assert not told or "hardly more than guessing" in found[0]
+
+
+def test_a_chance_that_is_no_number_is_refused(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN.replace("{attributes}", "chance = 'half'"))
+    with pytest.raises(InputError, match="the metric's chance is 'half', wanted a number"):
+        metrics.make(AccuracySettings(metric="python:mine.py:Right"), tmp_path)
 
 
 def test_labels_that_are_all_the_same_tell_nothing():

@@ -6,7 +6,7 @@ import pytest
 from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.digest import FileDigests
-from optcli.errors import ExitCode, StepError
+from optcli.errors import ExitCode, InputError, StepError
 from optcli.pipeline import check
 from optcli.pipeline.plan import plan
 from optcli.recipe import load
@@ -136,3 +136,50 @@ def test_whole_numbers_lie_within_their_range():
 def test_a_range_ascends_and_is_finite(range):
     with pytest.raises(ValueError, match="range"):
         TensorSpec(**SPEC, range=range)
+
+
+def operation(folder, *operations):
+    """A network of one input and some operations in a row."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    names = ["x", *(f"t{index}" for index in range(len(operations) - 1)), "y"]
+    nodes = [
+        helper.make_node(kind, [names[index], *more], [names[index + 1]])
+        for index, (kind, *more) in enumerate(operations)
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 8])],
+        [numpy_helper.from_array(np.float32(1000), "thousand")],
+    )
+    folder.mkdir(parents=True)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(made, folder / "model.onnx")
+    return Artifact("k", Format.ONNX, folder, "fp32", 1, "d", {"outputs": ["y"]})
+
+
+@pytest.mark.parametrize("kind", ["Log", "Sqrt"])
+def test_a_model_with_a_domain_is_told_how_to_declare_it(tmp_path, kind):
+    artifact = operation(tmp_path / "model", (kind,))
+    with pytest.raises(InputError, match="holds NaN or infinity") as caught:
+        check.usable(artifact, (TensorSpec(**SPEC),), None, 1)
+    assert "on values between 0 and 1 it holds none" in caught.value.hint
+    assert "`range: [0, 1]` at input 'x'" in caught.value.hint
+    assert check.usable(artifact, (TensorSpec(**SPEC, range=(0, 1)),), None, 1) == []
+
+
+def test_where_no_usual_range_helps_that_is_said_too(tmp_path):
+    artifact = operation(tmp_path / "model", ("Sub", "thousand"), ("Log",))
+    with pytest.raises(InputError) as caught:
+        check.usable(artifact, (TensorSpec(**SPEC),), None, 1)
+    hint = caught.value.hint
+    assert "neither are the outputs numbers on values between 0 and 1 nor between 0 and 255" in hint
+    assert "`range: [LOW, HIGH]` at input 'x'" in hint
+    np.savez(tmp_path / "probe.npz", x=np.zeros((4, 8), np.float32))
+    for spec, probe in (({"range": (0, 1)}, None), ({}, tmp_path / "probe.npz")):
+        with pytest.raises(InputError) as caught:
+            check.usable(artifact, (TensorSpec(**SPEC, **spec),), probe, 1)
+        assert caught.value.hint == "look for NaN in the weights, and at what `prepare` feeds it"

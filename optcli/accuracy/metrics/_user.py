@@ -27,8 +27,10 @@ class UserMetric(Metric):
     or a number, and the metric is their mean; or, where the callable has a method `total`, a row of
     numbers, of which `total(rows)` makes the value. An attribute `better = "lower"` turns the
     direction; `range = (low, high)` says between which bounds the metric lies, where that is not 0 and
-    1: what samples not seen could cost depends on it. A class is made once, with the options; a
-    function gets them as keyword arguments.
+    1: what samples not seen could cost depends on it. `chance = 0.5` is the value that guessing
+    reaches; where the function gives truth values and the targets are whole numbers it is, unless
+    declared, the share of the most frequent one. A class is made once, with the options; a function
+    gets them as keyword arguments.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -38,6 +40,7 @@ class UserMetric(Metric):
     function: Any = None
     direction: Literal["higher", "lower"] = "higher"
     span: float | None = None
+    guessing: float | None = None
 
     @staticmethod
     def of(reference: str, folder: Path, options: dict[str, Any]) -> UserMetric:
@@ -60,6 +63,7 @@ class UserMetric(Metric):
             function=bound,
             direction=found,
             span=_span(getattr(made, "range", None), reference),
+            guessing=_guessing(getattr(made, "chance", None), reference),
         )
 
     def better(self) -> Literal["higher", "lower"]:
@@ -76,7 +80,8 @@ class UserMetric(Metric):
             given = seen.of_sample(index) if seen.decoded is None else seen.decoded[index]
             rows.append(self._row(given, seen.targets[index], seen.meta[index], name))
         try:
-            return {"score": np.stack(rows)}
+            targets = np.array([_whole(target) for target in seen.targets])
+            return {"score": np.stack(rows), "whole": targets}
         except ValueError as error:
             raise InputError(
                 "the metric gives rows of several lengths", place=self.reference, hint=_WANTED
@@ -121,6 +126,16 @@ class UserMetric(Metric):
         plain = score.dtype == bool and score.ndim == 1 and not hasattr(self.function, "total")
         return score if plain and self.direction == "higher" else None
 
+    def chance(self, records: Records) -> float | None:
+        import numpy as np
+
+        if self.guessing is not None or self.right(records) is None:
+            return self.guessing
+        _, counts = np.unique(records["whole"], return_counts=True)
+        # One and the same target for all is no label, and nor is what is no number.
+        told = len(counts) > 1 and bool(np.isfinite(records["whole"]).all())
+        return float(counts.max() / counts.sum()) if told else None
+
     def _row(self, outputs: Any, target: Any, meta: Any, name: str) -> np.ndarray:
         import numpy as np
 
@@ -154,6 +169,33 @@ class UserMetric(Metric):
             place=user_code.place_of(error, files) or self.reference,
             hint="mend it; it is called as metric(outputs, target, meta)",
         )
+
+
+def _whole(target: Any) -> float:
+    """A target that is one whole number; NaN for any other."""
+    import numpy as np
+
+    array = np.asarray(target) if isinstance(target, int | np.ndarray | np.generic) else None
+    if array is None or array.size != 1 or array.dtype.kind not in "biu":
+        return float("nan")
+    return float(array.item())
+
+
+def _guessing(declared: Any, reference: str) -> float | None:
+    """The declared value of guessing; None where none is declared. Raises `InputError`."""
+    if declared is None:
+        return None
+    if isinstance(declared, bool | str) or not isinstance(declared, int | float):
+        found = float("nan")
+    else:
+        found = float(declared)
+    if not abs(found) < float("inf"):
+        raise InputError(
+            f"the metric's chance is {declared!r}, wanted a number",
+            place=reference,
+            hint="chance = 0.1, the value that whoever does not look at the inputs reaches",
+        )
+    return found
 
 
 def _span(declared: Any, reference: str) -> float | None:

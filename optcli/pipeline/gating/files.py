@@ -87,7 +87,10 @@ def _named(recipe: Recipe, digests: FileDigests) -> Iterator[tuple[_Kind, str, S
     references["variants"] = [use.reference for use in uses if use.reference]
     references |= {place: [reference] for place, reference in judging_code(recipe).items()}
     for place, listed in references.items():
-        files = [file for each in listed for file in user_code.closure(each, recipe.folder).files]
+        files: list[Path] = []
+        for each in listed:
+            code = user_code.closure(each, recipe.folder)
+            files += [*code.files, *(file for _, file in code.outside)]
         yield "untracked-model", place, files
     for role, settings in recipe.data.items():
         noting = _Noting(digests)
