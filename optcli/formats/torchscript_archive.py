@@ -73,8 +73,7 @@ def _scan_member(archive: zipfile.ZipFile, member: str, name: str, path: Path, f
     elif folded == "model.json":  # of torch before 1.4: it can name any member as code
         raise _refused("it is in a form that torch no longer writes", path)
     elif folded.endswith(".py") or (folded.startswith("code/") and not _LINES.fullmatch(member)):
-        if not member.endswith("/"):
-            raise _refused(f"it has code in {member!r}", path)
+        raise _refused(f"it has code in {member!r}", path)
     elif folded.endswith("pkl") and not _LINES.fullmatch(member):
         _scan_pickle(archive.read(name), member, found)
 

@@ -10,7 +10,6 @@ import torch
 
 from optcli.errors import InputError, TrustError
 from optcli.formats import exported as exported_format
-from optcli.formats import exported_program
 
 pytestmark = pytest.mark.slow
 
@@ -142,37 +141,3 @@ def test_a_truncated_archive_is_an_input_error(saved, tmp_path, size):
     (tmp_path / exported_format.FILE).write_bytes((saved / exported_format.FILE).read_bytes()[:size])
     with pytest.raises(InputError):
         exported_format.check(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "Symbol('s77', positive=True, integer=True)",
-        "Mul(Integer(3), Symbol('s43', integer=True), Pow(Symbol('u0'), Integer(-1)))",
-        "L['x'].size()[1] >= 4",
-        "Eq(Mod(L['args'][0].size()[2], 2), 0)",
-        "math.isnan(L['x'])",
-        "not L['x'].size()[0] == 3 and 2*L['x'].stride()[0] < 8",
-    ],
-)
-def test_what_torch_writes_is_arithmetic(expression):
-    assert exported_program._is_arithmetic(expression)
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "exec(chr(112))",
-        "().__class__.__bases__",
-        "[x for x in (1,)]",
-        "lambda: 1",
-        "Symbol('a').func('b')",
-        "torch.load('x')",
-        "Symbol('__import__')",
-        "1)\nimport os\n(2",
-        "x := 1",
-        "f'{1}'",
-    ],
-)
-def test_what_is_more_than_arithmetic_is_not(expression):
-    assert not exported_program._is_arithmetic(expression)

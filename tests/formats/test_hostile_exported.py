@@ -144,7 +144,18 @@ def test_a_member_that_torch_export_does_not_write_is_refused(files, refused, tm
 
 
 @pytest.mark.parametrize(
-    "name", ["../evil", "/evil", "a/../../evil", "a\\..\\b", "a//b", "./a", "a\nb"]
+    "name",
+    [
+        "models/other.json/",
+        "code/",
+        "../evil",
+        "/evil",
+        "a/../../evil",
+        "a\\..\\b",
+        "a//b",
+        "./a",
+        "a\nb",
+    ],
 )
 def test_a_member_with_an_odd_name_is_refused(files, refused, name):
     refused({**files, name: b"x"}, "more than one way", always=True)
@@ -263,6 +274,73 @@ def test_a_graph_that_does_more_than_compute_is_refused(files, refused, tmp_path
     refused(with_program(files, PROGRAMS[name]))
 
 
+def escaped(code):
+    """Code in a text, each odd character by its number: torch takes the ends of line out."""
+    return "".join(each if each.isalnum() else f"\\\nx{ord(each):02x}" for each in code)
+
+
+def sizes_of(program):
+    """Every expression in a program, as the dictionaries that hold them."""
+    if isinstance(program, dict):
+        if "expr_str" in program:
+            yield program
+        for value in program.values():
+            yield from sizes_of(value)
+    elif isinstance(program, list):
+        for value in program:
+            yield from sizes_of(value)
+
+
+def test_a_size_with_an_escaped_text_is_refused(files, refused, tmp_path):
+    marker = tmp_path / "marker"
+    code = f'open("{marker}", "w").close() or 3'
+    refused(
+        with_program(files, lambda p: next(sizes_of(p)).update(expr_str=f"Abs('{escaped(code)}')")),
+        "holds the code",
+        marker,
+    )
+
+
+def test_a_guard_that_ends_the_message_around_it_is_refused(files, refused, tmp_path):
+    marker = tmp_path / "marker"
+    code = f'"); open("{marker}", "w"); (1, "'
+    guard = f"1 == 1 or '{escaped(code)}'"
+    refused(with_program(files, lambda p: p.update(guards_code=[guard])), "holds the code", marker)
+
+
+@pytest.mark.parametrize("odd", ["\r", "\x0c", "\x0b", "\u2028", "\0"])
+@pytest.mark.parametrize("key", ["stack_trace", "nn_module_stack"])
+def test_a_source_line_ends_as_python_ends_lines(files, refused, key, odd):
+    """Compilers write them into comments of code."""
+    text = f"File x{odd}exec('')"
+    refused(
+        with_program(files, lambda p: graph(p)["nodes"][0]["metadata"].update({key: text})),
+        "odd characters",
+    )
+
+
+def test_a_size_with_a_number_that_torch_counts_up_to_is_refused(files, refused):
+    name = "u99999999999"
+    refused(
+        with_program(
+            files,
+            lambda p: p["range_constraints"].update({name: {"min_val": 0, "max_val": 1}}),
+        ),
+        "names a size",
+    )
+
+
+@pytest.mark.parametrize("name", ["a.b", "ｅxec", "x y"])
+def test_a_value_has_a_plain_name(files, refused, name):
+    refused(with_program(files, lambda p: graph(p)["inputs"][0]["as_tensor"].update(name=name)))
+
+
+def test_a_weight_named_as_pythons_own_attribute_is_refused(files, refused):
+    config = json.loads(files[CONFIG])
+    config["config"]["linear.__class__.forward"] = config["config"]["linear.weight"]
+    refused({**files, CONFIG: json.dumps(config).encode()}, "names something")
+
+
 def test_no_more_than_the_known_operators_of_python_is_taken():
     import operator
 
@@ -320,6 +398,23 @@ def test_an_encrypted_member_and_a_link_are_refused(plain, tmp_path, files):
     struct.pack_into("<L", data, place + 38, 0o120777 << 16)
     plain.write_bytes(data)
     with pytest.raises(InputError, match="link"):
+        exported_format.open(tmp_path)
+
+
+def test_a_folders_flag_and_a_member_out_of_nothing_are_refused(plain, tmp_path, files):
+    data = bytearray(plain.read_bytes())
+    data[data.rindex(b"PK\x01\x02") + 38] |= 0x10
+    plain.write_bytes(data)
+    with pytest.raises(InputError, match="entry of a folder"):
+        exported_format.open(tmp_path)
+    written(plain, {**files, "extra/x": b""})
+    data = bytearray(plain.read_bytes())
+    entry = data.rindex(b"PK\x01\x02")
+    for place, size in ((struct.unpack_from("<L", data, entry + 42)[0], 8), (entry, 10)):
+        struct.pack_into("<H", data, place + size, zipfile.ZIP_DEFLATED)
+        struct.pack_into("<L", data, place + size + 14, 100)
+    plain.write_bytes(data)
+    with pytest.raises(InputError, match="two sizes"):
         exported_format.open(tmp_path)
 
 
