@@ -21,6 +21,14 @@ def double(payload, channel: Channel):
     return payload["number"] * 2
 
 
+def flood(payload, channel: Channel):
+    words = b"x" * 2**20
+    for _ in range(payload["megabytes"]):
+        os.write(1, words)
+    os.write(2, b"the last")
+    return "done"
+
+
 def conversation(payload, channel: Channel):
     while (message := channel.receive()) is not None:
         channel.send({"echo": message["say"]})
