@@ -40,6 +40,8 @@ _NAMES = frozenset({"name", "as_name", "forward_arg_names"})
 _KEY = re.compile(r"[\w.]*", re.ASCII)
 # Stand in quotes in the code that torch writes, or nowhere in it.
 _PLAIN = re.compile(r"[\w.:/ +\-\[\]<>,|*@$!?&~^%]*")
+# Arguments of operators, such as messages: compilers put them into C++ with quotes around them.
+_QUOTED = re.compile(r"[ !#-\[\]-~]*")
 # A part of a path that leads from a network to Python's own attributes.
 _PYTHONS = re.compile(r"(.*\.)?__\w+__(\..*)?")
 _CODE = {"expr_str": exported_expressions.sizes, "guards_code": exported_expressions.guards}
@@ -80,7 +82,8 @@ def _check(value: Any, key: str, scan: Scan, *, quoted: bool) -> None:
                 if not all(map(_is_comment, item.values())):
                     scan.doubt("what it says about the source of a line holds odd characters")
                 continue
-            inside = (key, name) == ("nodes", "inputs") or (quoted and name != "graph")
+            inputs = (key, name) == ("nodes", "inputs") and not _is_on_graphs(value)
+            inside = inputs or (quoted and name != "graph")
             _check(item, name, scan, quoted=inside)
     elif isinstance(value, list):
         for item in value:
@@ -91,6 +94,11 @@ def _check(value: Any, key: str, scan: Scan, *, quoted: bool) -> None:
 
 def _is_text(metadata: Any) -> bool:
     return isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+
+
+def _is_on_graphs(node: dict[str, Any]) -> bool:
+    """Whether a node calls an operator on graphs: its texts may be options of a compiler."""
+    return str(node.get("target")).startswith("torch.ops.higher_order.")
 
 
 def _is_comment(text: str) -> bool:
@@ -114,7 +122,10 @@ def _check_text(value: str, key: str, scan: Scan, *, quoted: bool) -> None:
     elif key in _NAMES:
         if not _NAME.fullmatch(value):
             scan.doubt(f"it gives a value the name {_short(value)}")
-    elif not (key in _TEXTS and quoted) and not _is_plain(value):
+    elif key in _TEXTS and quoted:
+        if not _QUOTED.fullmatch(value):
+            scan.doubt(f"its graph is given the text {_short(value)}")
+    elif not _is_plain(value):
         scan.doubt(f"its {key} is {_short(value)}")
 
 
