@@ -47,6 +47,7 @@ _PYTHONS = re.compile(r"(.*\.)?__\w+__(\..*)?")
 _CODE = {"expr_str": exported_expressions.sizes, "guards_code": exported_expressions.guards}
 _TREES = frozenset({"in_spec", "out_spec"})
 _TARGETS = frozenset({"target", "as_operator"})
+_JSON = frozenset({"from_node", "custom"})
 _TEXTS = frozenset({"as_string", "as_strings"})
 # What inputs and outputs may be made of. Others name a class or a function to import.
 _CONTAINERS = frozenset({"builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"})
@@ -79,7 +80,7 @@ def _check(value: Any, key: str, scan: Scan, *, quoted: bool) -> None:
                 scan.doubt(f"it names something {_short(name)}")
             if name == "metadata" and key in ("nodes", "graph_module") and _is_text(item):
                 # Where each line came from: shown to people, and in comments of code that is made.
-                if not all(map(_is_comment, item.values())):
+                if not all(_is_comment(key, text) for key, text in item.items()):
                     scan.doubt("what it says about the source of a line holds odd characters")
                 continue
             inputs = (key, name) == ("nodes", "inputs") and not _is_on_graphs(value)
@@ -101,9 +102,27 @@ def _is_on_graphs(node: dict[str, Any]) -> bool:
     return str(node.get("target")).startswith("torch.ops.higher_order.")
 
 
-def _is_comment(text: str) -> bool:
-    """Whether it has no end of line but the plain one, by which comments are written on."""
-    return text.replace("\n", "").replace("\t", "").isprintable()
+def _is_comment(key: str, text: str) -> bool:
+    """Whether it has no end of line but the plain one, by which comments are written on.
+
+    Not even that where only names are wanted, which stand in comments as they are.
+    """
+    if key in _JSON:
+        try:
+            return _is_printable(json.loads(text))
+        except ValueError:
+            return False
+    if key == "stack_trace":
+        text = text.replace("\n", "").replace("\t", "")
+    return text.isprintable()
+
+
+def _is_printable(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(key.isprintable() and _is_printable(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(_is_printable, value))
+    return not isinstance(value, str) or value.isprintable()
 
 
 def _is_plain(text: str) -> bool:

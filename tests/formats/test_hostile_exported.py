@@ -271,6 +271,15 @@ def test_a_graph_that_does_more_than_compute_is_refused(files, refused, tmp_path
     refused(with_program(files, PROGRAMS[name]))
 
 
+@pytest.mark.parametrize("key", ["from_node", "custom"])
+def test_a_name_of_a_source_has_no_end_of_line(files, refused, key):
+    text = json.dumps([{"name": "a\nexec('')", "from_node": []}])
+    refused(
+        with_program(files, lambda p: graph(p)["nodes"][0]["metadata"].update({key: text})),
+        "odd characters",
+    )
+
+
 def escaped(code):
     """Code in a text, each odd character by its number: torch takes the ends of line out."""
     return "".join(each if each.isalnum() else f"\\\nx{ord(each):02x}" for each in code)
