@@ -67,6 +67,15 @@ def test_no_path_of_this_machine_is_saved(saved):
     assert b".py" not in (saved / exported_format.FILE).read_bytes()
 
 
+def test_traces_of_a_file_from_elsewhere_are_left_out_as_it_is_opened(tmp_path):
+    program = torch.export.export(torch.nn.Sequential(torch.nn.Linear(8, 2)), (torch.ones(3, 8),))
+    torch.export.save(program, tmp_path / exported_format.FILE)
+    assert any("stack_trace" in node.meta for node in torch.export.load(
+        tmp_path / exported_format.FILE).graph.nodes)  # fmt: skip
+    opened = exported_format.open(tmp_path)
+    assert not any("stack_trace" in node.meta for node in opened.graph.nodes)
+
+
 @pytest.mark.parametrize("kind", ["pickle", "torch.save"])
 @pytest.mark.parametrize("member", ["data/sample_inputs/model.pt", "data/constants/custom_obj_0"])
 def test_a_pickle_with_code_is_refused_and_does_not_run(saved, tmp_path, member, kind):
