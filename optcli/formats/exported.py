@@ -61,7 +61,7 @@ def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
         found.bring_unknown()
     try:
         with nullcontext() if found.doubts else _tensors_alone():
-            return torch.export.load(os.fspath(path))
+            return _without_traces(torch.export.load(os.fspath(path)))
     except Exception as error:
         lacking = f" and the library of {', '.join(sorted(found.unknown))}" if found.unknown else ""
         raise InputError(
@@ -102,7 +102,12 @@ def save(program: ExportedProgram, folder: Path) -> None:
     """Write the program. Its traces are left out: they hold the paths of this machine."""
     import torch
 
+    torch.export.save(_without_traces(program), os.fspath(folder / FILE))
+
+
+def _without_traces(program: ExportedProgram) -> ExportedProgram:
+    """They are texts of any form, which compilers write into code."""
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.pop("stack_trace", None)
-    torch.export.save(program, os.fspath(folder / FILE))
+    return program

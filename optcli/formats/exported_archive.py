@@ -48,7 +48,7 @@ def scan(path: Path) -> Scan:
     """
     found = Scan()
     with zip_archive.opened(path, "a sound archive of torch.export") as archive:
-        names = [name for name in archive.namelist() if not name.endswith("/")]
+        names = archive.namelist()
         if _OLD_MODEL in names:
             _scan_old(archive, names, found)
         else:
@@ -98,7 +98,7 @@ def _payloads(
             continue
         if config[2] not in models:
             raise _refused(f"{member!r} belongs to no model in it", path)
-        for payload in _read_config(archive.read(name), member):
+        for payload in _read_config(archive.read(name), member, found):
             target = f"data/{config[1]}/{payload.get('path_name')}"
             if _OBJECT.fullmatch(target):
                 found.doubt(f"{target!r} holds more than tensors")
@@ -111,9 +111,10 @@ def _payloads(
     return raw, {member for member in members if _PAYLOAD.fullmatch(member)} - raw
 
 
-def _read_config(data: bytes, member: str) -> list[dict[str, object]]:
-    found = json.loads(data.decode())
-    payloads = found.get("config") if isinstance(found, dict) else None
+def _read_config(data: bytes, member: str, found: Scan) -> list[dict[str, object]]:
+    config = json.loads(data.decode())
+    exported_program.read_config(config, found)
+    payloads = config.get("config") if isinstance(config, dict) else None
     if not isinstance(payloads, dict) or not all(isinstance(one, dict) for one in payloads.values()):
         raise ValueError(f"{member!r} lists no tensors")
     return list(payloads.values())

@@ -7,11 +7,11 @@ a form that can do nothing of the kind: what is not known to be harmless is a do
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from typing import Any
 
+from optcli.formats import exported_expressions
 from optcli.formats.scanning import Scan
 from optcli.formats.torch_operators import only_computes
 
@@ -30,47 +30,27 @@ _ON_GRAPHS = re.compile(
 # Not attrgetter, methodcaller and call, by which everything in Python can be reached.
 _ON_SIZES = re.compile(
     r"_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|abs|eq|ne|lt|le|gt|ge|and_|or_|xor|not_"
-    r"|invert|lshift|rshift|getitem)|math\.[a-z]\w*|torch\.(sym_\w+|_sym_\w+)"
+    r"|invert|lshift|rshift|getitem)"
+    r"|math\.(a?(sin|cos|tan)h?|ceil|exp|fabs|floor|fmod|log(2|10|1p)?|pow|sqrt|trunc)"
+    r"|torch\.(sym_\w+|_sym_\w+)"
 )
 # Part of the code that torch writes: they stand in it without quotes.
-_NAME = re.compile(r"[\w.]*")
-_NAMES = frozenset({"name", "as_name", "forward_arg_names", "class_fqn"})
+_NAME = re.compile(r"\w*", re.ASCII)
+_NAMES = frozenset({"name", "as_name", "forward_arg_names"})
+_KEY = re.compile(r"[\w.]*", re.ASCII)
 # Stand in quotes in the code that torch writes, or nowhere in it.
 _PLAIN = re.compile(r"[\w.:/ +\-\[\]<>,|*@$!?&~^%]*")
-_CODE = frozenset({"expr_str", "guards_code"})
+# Arguments of operators, such as messages: compilers put them into C++ with quotes around them.
+_QUOTED = re.compile(r"[ !#-\[\]-~]*")
+# A part of a path that leads from a network to Python's own attributes.
+_PYTHONS = re.compile(r"(.*\.)?__\w+__(\..*)?")
+_CODE = {"expr_str": exported_expressions.sizes, "guards_code": exported_expressions.guards}
 _TREES = frozenset({"in_spec", "out_spec"})
 _TARGETS = frozenset({"target", "as_operator"})
+_JSON = frozenset({"from_node", "custom"})
 _TEXTS = frozenset({"as_string", "as_strings"})
 # What inputs and outputs may be made of. Others name a class or a function to import.
 _CONTAINERS = frozenset({"builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"})
-
-# fmt: off
-_FUNCTIONS = frozenset({
-    "Abs", "Add", "And", "CeilDiv", "CeilToInt", "CleanDiv", "Eq", "Float", "FloatPow",
-    "FloatTrueDiv", "FloorDiv", "FloorToInt", "Ge", "Gt", "Identity", "IntTrueDiv", "Integer",
-    "IsNonOverlappingAndDenseIndicator", "LShift", "Le", "Lt", "Max", "Min", "Mod",
-    "ModularIndexing", "Mul", "Ne", "Not", "Or", "Pow", "PowByNatural", "PythonMod", "RShift",
-    "Rational", "RoundDecimal", "RoundToInt", "Symbol", "ToFloat", "TruncToFloat", "TruncToInt",
-    "Where", "ceiling", "floor", "int", "max", "min", "not", "sqrt",
-    "Equality", "Unequality", "GreaterThan", "LessThan", "StrictGreaterThan", "StrictLessThan",
-    "BitwiseFn_bitwise_and", "BitwiseFn_bitwise_or", "ExprCondPair", "ITE", "Infinity", "Piecewise",
-})
-# fmt: on
-_METHODS = frozenset({"size", "stride", "storage_offset", "dim", "ndim", "shape", "inf", "isnan"})
-_SYNTAX = (
-    *(
-        ast.Expression,
-        ast.BinOp,
-        ast.UnaryOp,
-        ast.BoolOp,
-        ast.Compare,
-        ast.Constant,
-        ast.Name,
-        ast.Call,
-    ),
-    *(ast.keyword, ast.Subscript, ast.Attribute, ast.Load, ast.operator, ast.unaryop, ast.boolop),
-    *(ast.cmpop, ast.Tuple),
-)
 
 
 def read(text: str, scan: Scan) -> None:
@@ -78,18 +58,33 @@ def read(text: str, scan: Scan) -> None:
 
     Raises `ValueError` for what is no JSON.
     """
-    _check(json.loads(text), "", scan, quoted=False)
+    program = json.loads(text)
+    _check(program, "", scan, quoted=False)
+    ranges = program.get("range_constraints") if isinstance(program, dict) else None
+    for name in ranges if isinstance(ranges, dict) else ():
+        # torch counts up to the number of a size that the data decide.
+        if name.startswith(("u", "zuf")) and not exported_expressions.symbol(name):
+            scan.doubt(f"it names a size {_short(name)}")
+
+
+def read_config(config: Any, scan: Scan) -> None:
+    """As `read`, of the list of a program's tensors."""
+    _check(config, "", scan, quoted=False)
 
 
 def _check(value: Any, key: str, scan: Scan, *, quoted: bool) -> None:
     """Check a value and all below it. `quoted` says that texts stand in the code in quotes."""
     if isinstance(value, dict):
         for name, item in value.items():
-            if not _PLAIN.fullmatch(name):
+            if not _is_plain(name):
                 scan.doubt(f"it names something {_short(name)}")
             if name == "metadata" and key in ("nodes", "graph_module") and _is_text(item):
-                continue  # where each line came from: shown to people, never run
-            inside = (key, name) == ("nodes", "inputs") or (quoted and name != "graph")
+                # Where each line came from: shown to people, and in comments of code that is made.
+                if not all(_is_comment(key, text) for key, text in item.items()):
+                    scan.doubt("what it says about the source of a line holds odd characters")
+                continue
+            inputs = (key, name) == ("nodes", "inputs") and not _is_on_graphs(value)
+            inside = inputs or (quoted and name != "graph")
             _check(item, name, scan, quoted=inside)
     elif isinstance(value, list):
         for item in value:
@@ -102,11 +97,43 @@ def _is_text(metadata: Any) -> bool:
     return isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
 
 
+def _is_on_graphs(node: dict[str, Any]) -> bool:
+    """Whether a node calls an operator on graphs: its texts may be options of a compiler."""
+    return str(node.get("target")).startswith("torch.ops.higher_order.")
+
+
+def _is_comment(key: str, text: str) -> bool:
+    """Whether it has no end of line but the plain one, by which comments are written on.
+
+    Not even that where only names are wanted, which stand in comments as they are.
+    """
+    if key in _JSON:
+        try:
+            return _is_printable(json.loads(text))
+        except ValueError:
+            return False
+    if key == "stack_trace":
+        text = text.replace("\n", "").replace("\t", "")
+    return text.isprintable()
+
+
+def _is_printable(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(key.isprintable() and _is_printable(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(_is_printable, value))
+    return not isinstance(value, str) or value.isprintable()
+
+
+def _is_plain(text: str) -> bool:
+    return _PLAIN.fullmatch(text) is not None and not _PYTHONS.fullmatch(text)
+
+
 def _check_text(value: str, key: str, scan: Scan, *, quoted: bool) -> None:
     if key in _TARGETS:
         _check_target(value, scan)
     elif key in _CODE:
-        if not _is_arithmetic(value):
+        if not _CODE[key](value):
             scan.doubt(f"it holds the code {_short(value)}")
     elif key in _TREES:
         if not _is_plain_tree(value):
@@ -114,7 +141,10 @@ def _check_text(value: str, key: str, scan: Scan, *, quoted: bool) -> None:
     elif key in _NAMES:
         if not _NAME.fullmatch(value):
             scan.doubt(f"it gives a value the name {_short(value)}")
-    elif not (key in _TEXTS and quoted) and not _PLAIN.fullmatch(value):
+    elif key in _TEXTS and quoted:
+        if not _QUOTED.fullmatch(value):
+            scan.doubt(f"its graph is given the text {_short(value)}")
+    elif not _is_plain(value):
         scan.doubt(f"its {key} is {_short(value)}")
 
 
@@ -154,37 +184,9 @@ def _is_tree(tree: Any) -> bool:
     keys = json.loads(tree["context"])
     plain = keys is None or (
         isinstance(keys, list)
-        and all(isinstance(key, int) or (isinstance(key, str) and _NAME.fullmatch(key)) for key in keys)
+        and all(isinstance(key, int) or (isinstance(key, str) and _KEY.fullmatch(key)) for key in keys)
     )
     return plain and all(_is_tree(child) for child in tree["children_spec"])
-
-
-def _is_arithmetic(expression: str) -> bool:
-    """Whether an expression only computes with sizes: no other call, attribute or name with `__`."""
-    try:
-        nodes = list(ast.walk(ast.parse(expression.strip(), mode="eval")))
-    except (SyntaxError, ValueError, MemoryError):
-        return False
-    return all(isinstance(node, _SYNTAX) and _is_plain(node) for node in nodes)
-
-
-def _is_plain(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call):
-        function = node.func
-        if isinstance(function, ast.Name):
-            return function.id in _FUNCTIONS
-        return isinstance(function, ast.Attribute) and function.attr in _METHODS
-    if isinstance(node, ast.Attribute):
-        return node.attr in _METHODS
-    if isinstance(node, ast.Name):
-        return "__" not in node.id
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return _NAME.fullmatch(node.value) is not None and "__" not in node.value
-    return not isinstance(node, ast.Constant) or node.value is None or _is_number(node.value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
 
 
 def _short(value: str) -> str:

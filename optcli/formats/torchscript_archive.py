@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 
 from optcli.errors import InputError
-from optcli.formats import zip_archive
+from optcli.formats import torchscript_loops, zip_archive
 from optcli.formats.scanning import Scan
 from optcli.formats.torch_operators import only_computes
 
@@ -63,6 +63,11 @@ def scan(path: Path) -> Scan:
             raise _refused(f"it has {len(tops)} folders at the top, wanted one", path)
         for member, name in members.items():
             _scan_member(archive, member, name, path, found)
+        codes = [
+            archive.read(name).decode() for member, name in members.items() if _CODE.fullmatch(member)
+        ]
+    if torchscript_loops.on_opening(codes):
+        found.doubt("it runs a loop, or calls within calls, as soon as it is opened")
     return found
 
 
@@ -73,8 +78,7 @@ def _scan_member(archive: zipfile.ZipFile, member: str, name: str, path: Path, f
     elif folded == "model.json":  # of torch before 1.4: it can name any member as code
         raise _refused("it is in a form that torch no longer writes", path)
     elif folded.endswith(".py") or (folded.startswith("code/") and not _LINES.fullmatch(member)):
-        if not member.endswith("/"):
-            raise _refused(f"it has code in {member!r}", path)
+        raise _refused(f"it has code in {member!r}", path)
     elif folded.endswith("pkl") and not _LINES.fullmatch(member):
         _scan_pickle(archive.read(name), member, found)
 

@@ -32,6 +32,7 @@ _LARGEST_MEMBER_COUNT = 200_000
 # What a compressed member may become. torch compresses the text of programs alone.
 _LARGEST_INFLATED_BYTES = 256 * 1024**2
 _LINK = 0o120000
+_FOLDER_FLAG = 0x10
 # What zipfile raises for damaged files.
 _UNSOUND = (
     *(OSError, ValueError, KeyError, EOFError, NotImplementedError),
@@ -94,7 +95,10 @@ def _check(archive: zipfile.ZipFile, stream: BinaryIO, path: Path) -> None:
 
 def _check_name(member: zipfile.ZipInfo, path: Path) -> None:
     name = member.orig_filename
-    parts = name.removesuffix("/").split("/")
+    parts = name.split("/")
+    # torch reads an entry of a folder as any other, and writes none.
+    if name.endswith("/") or member.external_attr & _FOLDER_FLAG:
+        raise _refused(f"{name!r} is the entry of a folder", path)
     odd = not name.isprintable() or "\\" in name or name != member.filename
     if odd or any(part in ("", ".", "..") for part in parts) or ":" in parts[0]:
         raise _refused(f"one of its members is called {name!r}", path)
@@ -108,6 +112,8 @@ def _check_kind(member: zipfile.ZipInfo, path: Path) -> None:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise _refused(f"{member.filename!r} is compressed in a way that torch does not write", path)
     if member.compress_type == zipfile.ZIP_STORED and member.file_size != member.compress_size:
+        raise _refused(f"{member.filename!r} has two sizes", path)
+    if not member.compress_size and member.file_size:  # torch gives what was in memory there
         raise _refused(f"{member.filename!r} has two sizes", path)
     if _count_zip64(member.extra) > 1:
         raise _refused(f"{member.filename!r} has two sizes", path)

@@ -4,7 +4,8 @@ What a scan overlooks still runs in a process that may read, may write below the
 given, and nothing else. Two parts of Linux do it, each used where the system has it:
 
 - Landlock (since Linux 6.2, version 3 of its interface): writing, making, removing and running files.
-- seccomp: the network, starting programs, other processes' memory, modes and owners of files.
+- seccomp: the network, starting programs, other processes' memory, signals to them where Landlock is
+  too old for that, devices, modes, owners and times of files.
 
 Neither needs privileges, and neither can be left again: it is for a process that ends with its work.
 Interfaces: https://docs.kernel.org/userspace-api/landlock.html and seccomp_filter.html.
@@ -30,9 +31,12 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG, _BENEATH = 1, 1
 _EXECUTE, _WRITE_FILE, _REFER, _TRUNCATE, _DEVICE = 1 << 0, 1 << 1, 1 << 13, 1 << 14, 1 << 15
 _REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
+_MAKE_DEVICES = 1 << 6 | 1 << 11
 _TCP, _SIGNALS_AND_SOCKETS = 0b11, 0b11
 # Before it, a file can be emptied where it cannot be written.
 _LEAST_VERSION = 3
+# Since it a process can be kept from sending signals to those outside.
+_KEEPS_SIGNALS = 6
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/kfd", "/dev/dri")
 
 # Numbers of the machine's calls, and how the kernel calls the machine.
@@ -56,8 +60,57 @@ _FORBIDDEN: dict[str, tuple[int, int]] = {
     "chown": (92, -1), "fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54),
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+    # Times of files anywhere: what copies them sets the mode, too, and fails at that already.
+    "utime": (132, -1), "utimes": (235, -1), "futimesat": (261, -1), "utimensat": (280, 88),
+}
+# Where Landlock does not keep signals inside.
+_SIGNALS: dict[str, tuple[int, int]] = {
+    "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
 }
 # fmt: on
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """What one argument of a call may be: `only` these values, or none of these, under a mask."""
+
+    argument: int
+    values: tuple[int, ...]
+    only: bool
+    mask: int = 0xFFFFFFFF
+
+
+# Kinds of files, of sockets, and what is asked of a file or device.
+_DEVICE_FILES, _KIND = (0x2000, 0x6000), 0xF000
+_UNIX, _STREAM, _PACKETS, _SOCKET_TYPE = 1, 1, 5, 0xF
+_TYPE_IN, _TYPE_IN_CONSOLE, _SET_FLAGS, _SET_FLAGS_32, _SET_ATTRIBUTES = (
+    *(0x5412, 0x541C),
+    *(0x40086602, 0x40046602, 0x401C5820),
+)
+_LIMITED: dict[str, tuple[tuple[int, int], tuple[_Limit, ...]]] = {
+    "mknod": ((133, -1), (_Limit(1, _DEVICE_FILES, only=False, mask=_KIND),)),
+    "mknodat": ((259, 33), (_Limit(2, _DEVICE_FILES, only=False, mask=_KIND),)),
+    # One for datagrams can be sent to any address.
+    "socketpair": (
+        (53, 199),
+        (
+            _Limit(0, (_UNIX,), only=True),
+            _Limit(1, (_STREAM, _PACKETS), only=True, mask=_SOCKET_TYPE),
+        ),
+    ),
+    "ioctl": (
+        (16, 29),
+        (
+            _Limit(
+                1,
+                (_TYPE_IN, _TYPE_IN_CONSOLE, _SET_FLAGS, _SET_FLAGS_32, _SET_ATTRIBUTES),
+                only=False,
+            ),
+        ),
+    ),
+    "prlimit64": ((302, 261), (_Limit(0, (0,), only=True),)),
+}
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # denied with EPERM
 _X32 = 0x40000000
 # The call that sets a filter, which takes flags where prctl takes none.
@@ -123,14 +176,14 @@ def _restrict_files(writable: Sequence[Path]) -> None:
     fields = [known]
     if version >= 4:
         fields.append(_TCP)
-    if version >= 6:
+    if version >= _KEEPS_SIGNALS:
         fields.append(_SIGNALS_AND_SOCKETS)
     ruleset = struct.pack(f"<{len(fields)}Q", *fields)
     libc = ctypes.CDLL(None, use_errno=True)
     rules = _call(libc.syscall, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), 0)
     try:
         for folder in writable:
-            _allow(libc, rules, folder, known & ~(_EXECUTE | _DEVICE))
+            _allow(libc, rules, folder, known & ~(_EXECUTE | _DEVICE | _MAKE_DEVICES))
         for device in (*map(Path, _DEVICES), *Path("/dev").glob("nvidia*")):
             with suppress(FileNotFoundError):
                 below = known & (_WRITE_FILE | _TRUNCATE | _DEVICE)
@@ -164,9 +217,18 @@ def _filter_calls() -> None:
     if machine == "x86_64":  # the same calls under other numbers
         steps += [_step(0x35, _X32, 0, 1), _step(0x06, _DENY)]
     column = tuple(_MACHINES).index(machine)
-    for numbers in _FORBIDDEN.values():
+    forbidden, limited = _FORBIDDEN, _LIMITED
+    if _landlock_version() < _KEEPS_SIGNALS:
+        itself = (_Limit(0, (os.getpid(),), only=True),)
+        forbidden = {**_FORBIDDEN, **_SIGNALS}
+        limited = {**_LIMITED, "kill": ((62, 129), itself), "tgkill": ((234, 131), itself)}
+    for numbers in forbidden.values():
         if numbers[column] >= 0:
             steps += [_step(0x15, numbers[column], 0, 1), _step(0x06, _DENY)]
+    for numbers, limits in limited.values():
+        if numbers[column] >= 0:
+            checks = _checked(limits)
+            steps += [_step(0x15, numbers[column], 0, len(checks)), *checks]
     steps.append(_step(0x06, _ALLOW))
     program = _Program(len(steps), b"".join(steps))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -175,6 +237,22 @@ def _filter_calls() -> None:
     flags = ctypes.c_ulong(_ALLOW_SPECULATION)
     if libc.syscall(_SECCOMP[machine], _SET_FILTER, flags, ctypes.byref(program)) != 0:
         _call(libc.prctl, _SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0)
+
+
+def _checked(limits: Sequence[_Limit]) -> list[bytes]:
+    """Steps that end with allowing or denying a call by its arguments."""
+    steps: list[bytes] = []
+    for limit in limits:
+        # The lower half of an argument: the kernel looks at no more of these.
+        steps += [_step(0x20, 16 + 8 * limit.argument), _step(0x54, limit.mask)]
+        for left, value in zip(range(len(limit.values), 0, -1), limit.values, strict=True):
+            # Where it is found: over the other values and the step behind them.
+            steps.append(_step(0x15, value, left, 0))
+        if limit.only:
+            steps.append(_step(0x06, _DENY))
+        else:
+            steps += [_step(0x05, 1), _step(0x06, _DENY)]
+    return [*steps, _step(0x06, _ALLOW)]
 
 
 def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:

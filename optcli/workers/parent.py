@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from optcli.errors import StepError, from_record
-from optcli.workers import channel
+from optcli.workers import channel, logs
 from optcli.workers.lifetime import stop
 
 _DEATHS = {
@@ -38,6 +38,7 @@ _START = (
     "import sys; sys.path[:] = [each for each in sys.path if each]; import runpy; "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
+_LAST_WORDS_S = 2.0
 
 OnEvent = Callable[[dict[str, Any]], None]
 
@@ -46,11 +47,17 @@ class Child:
     """A worker process that carries out one call. Leaving the context kills what is still running."""
 
     def __init__(
-        self, connection: Connection, pid: int, ended: Callable[[float], int | None], log: Path | None
+        self,
+        connection: Connection,
+        pid: int,
+        ended: Callable[[float], int | None],
+        log: Path | None,
+        writing: threading.Thread | None = None,
     ) -> None:
         self._connection = connection
         self._ended_in = ended
         self._scratch: Path | None = None
+        self._writing = writing
         self.pid = pid
         self.log = log
 
@@ -98,6 +105,9 @@ class Child:
     def _ended(self, timeout_s: float) -> int | None:
         """Its exit status once it has ended, None before that."""
         code = self._ended_in(timeout_s)
+        if code is not None and self._writing is not None:
+            self._writing.join(_LAST_WORDS_S)  # the log is whole for whoever looks into it
+            self._writing = None
         if code is not None and self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
@@ -164,13 +174,14 @@ def spawn(
 ) -> Child:
     """Start `module:function` in a fresh interpreter whose environment is set before any import.
 
-    Its standard output and error go to `log` (appended). `confined` holds it to reading, and to writing
-    below these folders and a temporary one of its own (`workers.confinement`); None leaves it free.
+    Its standard output and error go to `log` (appended, and no more than `workers.logs` lets a worker
+    write). `confined` holds it to reading, and to writing below these folders and a temporary one of
+    its own (`workers.confinement`); None leaves it free.
     Call from a thread that outlives the worker.
     """
     ours, theirs = channel.pair()
     command = [*_running(interpreter, "optcli.workers.child"), str(theirs.fileno()), str(os.getpid())]
-    with _open_log(log) as stream:
+    with logs.opened(log) as (stream, writing):
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -181,7 +192,8 @@ def spawn(
             start_new_session=True,
         )
     theirs.close()
-    return _called(Child(ours, process.pid, partial(_ended, process), log), function, payload, confined)
+    child = Child(ours, process.pid, partial(_ended, process), log, writing)
+    return _called(child, function, payload, confined)
 
 
 def _called(
@@ -255,16 +267,16 @@ class ForkServer:
         `confined` is that of `spawn`.
         """
         ours, theirs = channel.pair()
-        with self._starting, _open_log(log) as stream:
+        with self._starting, logs.opened(log) as (stream, writing):
             with suppress(OSError):
-                socket.send_fds(self._control, [b"fork"], [theirs.fileno(), stream.fileno()])
+                socket.send_fds(self._control, [b"fork"], [theirs.fileno(), stream])
             theirs.close()
             with self._news:
                 self._news.wait_for(lambda: self._started or self._gone)
                 if not self._started:
                     raise StepError("the process that forks workers has died")
                 pid = self._started.pop()
-        child = Child(ours, pid, lambda timeout_s: self._code(pid, timeout_s), log)
+        child = Child(ours, pid, lambda timeout_s: self._code(pid, timeout_s), log, writing)
         return _called(child, function, payload, confined)
 
     def close(self) -> None:
@@ -302,13 +314,6 @@ def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
     with suppress(subprocess.TimeoutExpired):
         return process.wait(timeout_s) if timeout_s else process.poll()
     return None
-
-
-def _open_log(log: Path | None) -> Any:
-    if log is None:
-        return open(os.devnull, "ab")
-    log.parent.mkdir(parents=True, exist_ok=True)
-    return log.open("ab")
 
 
 def _running(interpreter: str, module: str) -> list[str]:

@@ -10,7 +10,6 @@ import torch
 
 from optcli.errors import InputError, TrustError
 from optcli.formats import exported as exported_format
-from optcli.formats import exported_program
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +65,15 @@ def test_a_saved_program_is_sound_and_comes_back_with_its_dynamic_sizes(saved):
 
 def test_no_path_of_this_machine_is_saved(saved):
     assert b".py" not in (saved / exported_format.FILE).read_bytes()
+
+
+def test_traces_of_a_file_from_elsewhere_are_left_out_as_it_is_opened(tmp_path):
+    program = torch.export.export(torch.nn.Sequential(torch.nn.Linear(8, 2)), (torch.ones(3, 8),))
+    torch.export.save(program, tmp_path / exported_format.FILE)
+    assert any("stack_trace" in node.meta for node in torch.export.load(
+        tmp_path / exported_format.FILE).graph.nodes)  # fmt: skip
+    opened = exported_format.open(tmp_path)
+    assert not any("stack_trace" in node.meta for node in opened.graph.nodes)
 
 
 @pytest.mark.parametrize("kind", ["pickle", "torch.save"])
@@ -142,37 +150,3 @@ def test_a_truncated_archive_is_an_input_error(saved, tmp_path, size):
     (tmp_path / exported_format.FILE).write_bytes((saved / exported_format.FILE).read_bytes()[:size])
     with pytest.raises(InputError):
         exported_format.check(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "Symbol('s77', positive=True, integer=True)",
-        "Mul(Integer(3), Symbol('s43', integer=True), Pow(Symbol('u0'), Integer(-1)))",
-        "L['x'].size()[1] >= 4",
-        "Eq(Mod(L['args'][0].size()[2], 2), 0)",
-        "math.isnan(L['x'])",
-        "not L['x'].size()[0] == 3 and 2*L['x'].stride()[0] < 8",
-    ],
-)
-def test_what_torch_writes_is_arithmetic(expression):
-    assert exported_program._is_arithmetic(expression)
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "exec(chr(112))",
-        "().__class__.__bases__",
-        "[x for x in (1,)]",
-        "lambda: 1",
-        "Symbol('a').func('b')",
-        "torch.load('x')",
-        "Symbol('__import__')",
-        "1)\nimport os\n(2",
-        "x := 1",
-        "f'{1}'",
-    ],
-)
-def test_what_is_more_than_arithmetic_is_not(expression):
-    assert not exported_program._is_arithmetic(expression)

@@ -151,6 +151,90 @@ def test_code_that_runs_while_the_file_is_opened_is_read_too(refused, tmp_path):
     refused({**files, name: files[name][:place] + line + files[name][place:]}, r"save\(\)", marker)
 
 
+class Restored(torch.nn.Module):
+    """Gives its state away and takes it back; what it does then may be a loop."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 1
+
+    def forward(self, x):
+        for _ in range(self.count):
+            x = x + 1
+        return x
+
+    @torch.jit.export
+    def __getstate__(self):
+        return self.count, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[int, bool]):
+        self.count = state[0]
+        self.training = state[1]
+
+
+class Looping(Restored):
+    @torch.jit.export
+    def __setstate__(self, state: tuple[int, bool]):
+        self.count = 1
+        self.training = state[1]
+        while self.count > 0:
+            self.count += 1
+
+
+def endless(count: int) -> int:
+    for _ in range(4611686018427387904):
+        count += 1
+    return count
+
+
+class LoopingElsewhere(Restored):
+    @torch.jit.export
+    def __setstate__(self, state: tuple[int, bool]):
+        self.count = endless(state[0])
+        self.training = state[1]
+
+
+def deep(count: int) -> int:
+    return deeper(count) + deeper(count)
+
+
+def deeper(count: int) -> int:
+    return still_deeper(count) + still_deeper(count)
+
+
+def still_deeper(count: int) -> int:
+    return deepest(count) + deepest(count)
+
+
+def deepest(count: int) -> int:
+    return count + 1
+
+
+class Deep(Restored):
+    @torch.jit.export
+    def __setstate__(self, state: tuple[int, bool]):
+        self.count = deep(state[0])
+        self.training = state[1]
+
+
+@pytest.mark.parametrize("network", [Looping, LoopingElsewhere, Deep])
+def test_a_loop_that_runs_while_the_file_is_opened_is_a_doubt(refused, tmp_path, network):
+    with torchscript_format.quiet():
+        torchscript_format.save(torch.jit.script(network()), tmp_path)
+    assert torchscript_format.doubts(tmp_path) == (
+        "it runs a loop, or calls within calls, as soon as it is opened",
+    )
+    refused(members(tmp_path / torchscript_format.FILE), "runs a loop")
+
+
+def test_a_loop_that_runs_later_is_none(tmp_path):
+    with torchscript_format.quiet():
+        torchscript_format.save(torch.jit.script(Restored()), tmp_path)
+    assert not torchscript_format.doubts(tmp_path)
+    assert torchscript_format.open(tmp_path)(torch.ones(1)).item() == 2
+
+
 @pytest.mark.parametrize(
     "pickle",
     [

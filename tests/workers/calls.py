@@ -1,24 +1,38 @@
 """What the worker tests have worker processes do."""
 
+import array
 import ctypes
 import errno
+import fcntl
 import importlib
 import os
+import resource
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
 
 from optcli.errors import InputError
-from optcli.workers import Channel
+from optcli.workers import Channel, confinement
 
 
 def double(payload, channel: Channel):
     channel.send({"progress": 0.5})
     print("words for the log")
     return payload["number"] * 2
+
+
+def flood(payload, channel: Channel):
+    words = b"x" * 2**20
+    for _ in range(payload["megabytes"]):
+        os.write(1, words)
+    os.write(2, b"the last")
+    return "done"
 
 
 def conversation(payload, channel: Channel):
@@ -87,8 +101,6 @@ def start_a_child_that_escapes(payload, channel: Channel):
 
 
 def stumble_and_fill_the_log(payload, channel: Channel):
-    import resource
-
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     raise ValueError("seven")
 
@@ -139,7 +151,38 @@ def _fork_and_write(target, place):
         raise OSError(status, "in the child")
 
 
+def _pair(kind):
+    """Without closing it: what cannot be made raises."""
+    return socket.socketpair(socket.AF_UNIX, kind)
+
+
+def _type_into(target):
+    fcntl.ioctl(os.open(target, os.O_RDONLY), termios.TIOCSTI, b"x")
+
+
+def _set_flags(target):
+    flags = array.array("L", [0])
+    fcntl.ioctl(os.open(target, os.O_RDONLY), 0x40086602, flags)
+
+
 _ACTIONS = {
+    "make null": lambda target, place: os.mknod(target, stat.S_IFCHR | 0o666, os.makedev(1, 3)),
+    "make a disk": lambda target, place: os.mknod(target, stat.S_IFBLK | 0o666, os.makedev(7, 0)),
+    "make a pipe": lambda target, place: os.mkfifo(target),
+    "set times": lambda target, place: os.utime(target, (0, 0)),
+    "stream pair": lambda target, place: _pair(socket.SOCK_STREAM | socket.SOCK_CLOEXEC),
+    "packet pair": lambda target, place: _pair(socket.SOCK_SEQPACKET),
+    "datagram pair": lambda target, place: _pair(socket.SOCK_DGRAM | socket.SOCK_CLOEXEC),
+    "signal the parent": lambda target, place: os.kill(int(target), 0),
+    "signal itself": lambda target, place: os.kill(os.getpid(), 0),
+    "signal its thread": lambda target, place: signal.pthread_kill(threading.get_ident(), 0),
+    "signal a file of a process": lambda target, place: signal.pidfd_send_signal(
+        os.pidfd_open(int(target)), 0
+    ),
+    "limit the parent": lambda target, place: resource.prlimit(int(target), resource.RLIMIT_CORE),
+    "limit itself": lambda target, place: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+    "type into a terminal": lambda target, place: _type_into(target),
+    "set flags": lambda target, place: _set_flags(target),
     "write": _write,
     "append": lambda target, place: _write(target, place, "a"),
     "make a folder": lambda target, place: os.mkdir(target),
@@ -157,6 +200,14 @@ _ACTIONS = {
     "import": lambda target, place: importlib.import_module(target),
     "fork and write": _fork_and_write,
 }
+
+
+def tried_on_an_old_kernel(payload, channel: Channel):
+    """As if Landlock could not yet keep signals inside; the worker is free until then."""
+    confinement._landlock_version = lambda: 3
+    confinement.available.cache_clear()
+    confinement.enter([])
+    return tried(payload, channel)
 
 
 def crash(payload, channel: Channel):

@@ -1,5 +1,7 @@
 """Confined workers read, write below their folders, and reach nothing else."""
 
+import os
+import pty
 import socket
 from pathlib import Path
 
@@ -24,7 +26,9 @@ def _calls(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
 
-@pytest.mark.parametrize("action", ["write", "append", "make a folder", "link", "rename", "temporary"])
+@pytest.mark.parametrize(
+    "action", ["write", "append", "make a folder", "make a pipe", "link", "rename", "temporary"]
+)
 def test_it_writes_below_its_folder_and_in_its_temporary_one(tmp_path, action):
     assert tried(action, tmp_path / "file", (tmp_path,)) == "done"
 
@@ -50,6 +54,71 @@ def test_it_reaches_no_network_and_starts_no_program(tmp_path, action):
     with socket.create_server(("127.0.0.1", 0)) as server:
         target = server.getsockname()[1] if action == "connect" else tmp_path
         assert tried(action, target, (tmp_path,)) in ("EPERM", "EACCES")
+
+
+@needs_seccomp
+@pytest.mark.parametrize("action", ["make null", "make a disk"])
+def test_it_makes_no_device_in_its_own_folder(tmp_path, action):
+    assert tried(action, tmp_path / "device", (tmp_path,)) in ("EPERM", "EACCES")
+    assert not (tmp_path / "device").exists()
+
+
+@needs_landlock
+def test_landlock_alone_makes_none_either(tmp_path, monkeypatch):
+    rights = []
+    monkeypatch.setattr(confinement, "_allow", lambda _libc, _rules, _path, right: rights.append(right))
+    monkeypatch.setattr(confinement, "_RESTRICT_SELF", confinement._CREATE_RULESET)
+    monkeypatch.setattr(confinement, "_call", lambda *_: os.open(os.devnull, os.O_RDONLY))
+    confinement._restrict_files([tmp_path])
+    assert not rights[0] & (1 << 6 | 1 << 11)
+    assert rights[0] & (1 << 8)
+
+
+@needs_seccomp
+def test_it_does_not_touch_what_it_may_only_read(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    before = file.stat().st_mtime_ns
+    assert tried("set times", file, ()) == "EPERM"
+    assert tried("set flags", file, ()) == "EPERM"
+    assert file.stat().st_mtime_ns == before
+
+
+@needs_seccomp
+def test_it_has_pairs_of_sockets_that_lead_to_each_other_alone():
+    assert tried("datagram pair", "", ()) == "EPERM"
+    assert [tried(f"{kind} pair", "", ()) for kind in ("stream", "packet")] == ["done", "done"]
+
+
+@needs_seccomp
+def test_it_types_into_no_terminal(tmp_path):
+    ours, theirs = pty.openpty()
+    try:
+        assert tried("type into a terminal", os.ttyname(theirs), ()) == "EPERM"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@needs_seccomp
+@pytest.mark.parametrize("call", ["tried", "tried_on_an_old_kernel"])
+@pytest.mark.parametrize(
+    ("action", "answer"),
+    [
+        ("signal the parent", "EPERM"),
+        ("signal a file of a process", "EPERM"),
+        ("limit the parent", "EPERM"),
+        ("signal itself", "done"),
+        ("signal its thread", "done"),
+        ("limit itself", "done"),
+    ],
+)
+def test_it_does_nothing_to_other_processes(call, action, answer):
+    if call == "tried" and confinement._landlock_version() < 6:
+        pytest.skip("the same as the other one here")
+    payload = {"action": action, "target": str(os.getpid())}
+    confined = () if call == "tried" else None
+    assert run(f"calls:{call}", payload, timeout_s=60, confined=confined) == answer
 
 
 def test_it_reads_and_imports_what_it_needs(tmp_path):
@@ -108,11 +177,12 @@ def test_the_numbers_of_calls_are_the_systems(tmp_path):
     import re
     import subprocess
 
-    source = "#include <sys/syscall.h>\n" + "\n".join(
-        f"{name} SYS_{name}" for name in confinement._FORBIDDEN
-    )
+    limited = {name: numbers for name, (numbers, _) in confinement._LIMITED.items()}
+    numbers = {**confinement._FORBIDDEN, **confinement._SIGNALS, **limited}
+    numbers |= {"kill": (62, 129), "tgkill": (234, 131)}
+    source = "#include <sys/syscall.h>\n" + "\n".join(f"{name} SYS_{name}" for name in numbers)
     said = subprocess.run([compiler(), "-E", "-P", "-"], input=source, capture_output=True, text=True)
     found = dict(re.findall(r"^(\w+) (\d+)$", said.stdout, re.MULTILINE))
     assert len(found) > 30
     for name, number in found.items():
-        assert confinement._FORBIDDEN[name][0] == int(number), name
+        assert numbers[name][0] == int(number), name

@@ -12,6 +12,7 @@ import pytest
 
 from optcli import workers
 from optcli.errors import InputError, StepError
+from optcli.workers.logs import LARGEST_BYTES
 
 HERE = Path(__file__).parent
 
@@ -49,6 +50,23 @@ def test_result_events_and_log(start, tmp_path):
         assert child.result(20, events.append) == 42
     assert events == [{"progress": 0.5}]
     assert "words for the log" in (tmp_path / "log").read_text()
+
+
+def test_a_log_ends_where_it_is_too_long_and_the_worker_goes_on(start, tmp_path):
+    log = tmp_path / "log"
+    with start("flood", {"megabytes": 3 + LARGEST_BYTES // 2**20}, log) as child:
+        assert child.result(60) == "done"
+    assert LARGEST_BYTES < log.stat().st_size < LARGEST_BYTES + 100
+    assert b"left out" in log.read_bytes()[-100:]
+    with start("double", {"number": 1}, log) as child:
+        child.result(20)
+    assert log.read_bytes().endswith(b"words for the log\n")
+
+
+def test_a_log_is_whole_once_its_worker_has_died(start, tmp_path):
+    with start("segfault", None, tmp_path / "log") as child, pytest.raises(StepError):
+        child.result(20)
+    assert "Fatal Python error" in (tmp_path / "log").read_text()
 
 
 def test_conversation(start):

@@ -1,0 +1,63 @@
+"""The log of a worker: what it writes to its standard output and error, up to a limit.
+
+A model from elsewhere may print for ever, and a log is a file on the user's disk. So workers write
+into a pipe, and a thread of the parent copies it: the first bytes into the log, the rest into nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+LARGEST_BYTES = 32 * 1024**2
+_PIECE = 1 << 16
+_CUT = b"\n... the rest of what this worker wrote is left out\n"
+
+
+@contextmanager
+def opened(log: Path | None) -> Iterator[tuple[int, threading.Thread | None]]:
+    """What a worker writes into, and the thread that copies it to the log (appended).
+
+    It does so until all that write are gone, also after leaving, which closes the descriptor here. No
+    log leads to nothing.
+    """
+    if log is None:
+        nothing = os.open(os.devnull, os.O_WRONLY | os.O_APPEND)
+        try:
+            yield nothing, None
+        finally:
+            os.close(nothing)
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    source, written = os.pipe()
+    copying = threading.Thread(target=_copy, args=(source, target), daemon=True, name="worker's log")
+    copying.start()
+    try:
+        yield written, copying
+    finally:
+        os.close(written)
+
+
+def _copy(source: int, target: int) -> None:
+    left = LARGEST_BYTES
+    try:
+        while data := os.read(source, _PIECE):
+            kept = data[:left]
+            left -= len(kept)
+            with suppress(OSError):  # no room: the worker goes on all the same
+                if kept:
+                    os.write(target, kept)
+                if len(kept) < len(data) and left == 0:
+                    os.write(target, _CUT)
+                    left = -1
+            if left < 0:
+                break
+        while os.read(source, _PIECE):  # a worker never waits for its log
+            pass
+    finally:
+        os.close(source)
+        os.close(target)
