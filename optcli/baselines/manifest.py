@@ -75,21 +75,7 @@ class Packed(BaseModel):
 
     def options_from_elsewhere(self) -> dict[str, Any]:
         """The runner's options without those that name a program or a place of one machine."""
-        private = runners.find(self.runner).of_one_machine
-        found: dict[str, Any] = {}
-        for name, value in self.options.items():
-            if name not in private:
-                found[name] = value
-            elif isinstance(value, dict):
-                found[name] = {key: each for key, each in value.items() if _is_plain(each)}
-        return found
-
-
-def _is_plain(value: Any) -> bool:
-    """A number, a truth value or a word: nothing that could be a file."""
-    if isinstance(value, str):
-        return re.fullmatch(r"[A-Za-z0-9_-]{0,40}", value) is not None
-    return isinstance(value, int | float)
+        return runners.options_from_elsewhere(self.runner, self.options)
 
 
 class Manifest(BaseModel):

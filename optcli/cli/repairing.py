@@ -58,7 +58,7 @@ def run(
             trials=trials,
             max_seconds=60 * max_minutes,
             write=write,
-            store=found_at.store(store) if found_at else store,
+            store=found_at.own_store(store) if found_at else store,
             artifacts=found_at.root if found_at else reports.root(artifacts),
             overrides=overrides,
             jobs=jobs,

@@ -160,7 +160,7 @@ def command(
                 place.path,
                 layers,
                 rejected=not no_layers,
-                store=place.store(store),
+                store=place.own_store(store),
                 observer=progress,
                 overrides=overrides,
                 remeasure=remeasure,
