@@ -60,6 +60,14 @@ class Packed(BaseModel):
             raise ValueError("two files have one name")
         return files
 
+    @field_validator("made_by")
+    @classmethod
+    def _have_names(cls, steps: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        for step in steps:
+            if not all(isinstance(step.get(name), str) for name in ("step", "key")):
+                raise ValueError("a step has no name or no key")
+        return steps
+
     @model_validator(mode="after")
     def _fits(self) -> Packed:
         if digest.of_value(sorted(self.files.items())) != self.artifact.digest:
@@ -103,6 +111,8 @@ class Manifest(BaseModel):
             raise ValueError("what it says of the CPU is odd")
         if not isinstance(versions, dict):
             raise ValueError("what it says of versions is odd")
+        if not isinstance(self.environment.get("machine", {}), dict):
+            raise ValueError("what it says of its machine is odd")
         return self
 
 
