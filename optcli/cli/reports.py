@@ -43,9 +43,13 @@ class Found:
         A store beside a report that was named by its path came with that report. It counts only where
         it is the one of this folder, or of one above it.
         """
+        return explicit if self.is_from_elsewhere else self.store(explicit)
+
+    @property
+    def is_from_elsewhere(self) -> bool:
+        """Whether it was named by its path, and lies neither here nor in a folder above."""
         here = Path.cwd()
-        ours = self.by_recipe or self.root.resolve().parent in (here, *here.parents)
-        return self.store(explicit) if ours else explicit
+        return not self.by_recipe and self.root.resolve().parent not in (here, *here.parents)
 
 
 def root(explicit: Path | None) -> Path:

@@ -161,6 +161,7 @@ def command(
                 layers,
                 rejected=not no_layers,
                 store=place.own_store(store),
+                from_elsewhere=place.is_from_elsewhere,
                 observer=progress,
                 overrides=overrides,
                 remeasure=remeasure,

@@ -160,3 +160,39 @@ def test_a_report_of_a_recipe_without_end_is_not_read(tmp_path, optcli, monkeypa
     (tmp_path / "z.yaml").write_text("version: 1\nname: z\nvariants: {}\n")
     monkeypatch.chdir(tmp_path / "deep")
     assert optcli("compare", "../z.yaml").code == 0
+
+
+def test_a_recipe_that_a_report_from_elsewhere_names_is_not_built(tmp_path, optcli, monkeypatch):
+    path = made(tmp_path / "theirs")
+    (tmp_path / "theirs" / "x.yaml").write_text("version: 1\nname: x\nvariants: {}\n")
+    monkeypatch.chdir(tmp_path)
+    said = optcli("verify-accuracy", path, "--repair", "eager")
+    assert (said.code, "builds the recipe that it names" in said.err) == (2, True), said.err
+    assert (
+        "builds the recipe" not in optcli("verify-accuracy", path, "--repair", "eager", "--trust").err
+    )
+
+
+def test_nor_is_its_python_run_to_compare_layers(tmp_path, optcli, monkeypatch):
+    path = made(tmp_path / "theirs")
+    record = json.loads(path.read_text())
+    record["baseline"] = "first"
+    path.write_text(json.dumps(record))
+    (tmp_path / "theirs" / "samples.py").write_text("def all(): ...\n")
+    (tmp_path / "theirs" / "m.onnx").write_bytes(b"x")
+    (tmp_path / "theirs" / "x.yaml").write_text(
+        "version: 1\nname: x\nmodel: {source: 'onnx:m.onnx'}\n"
+        "inputs: [{name: image, dtype: float32, shape: [1, 4]}]\n"
+        "data: {evaluation: {source: 'python:samples.py:all'}}\nvariants: {eager: []}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    said = optcli("verify-accuracy", path, "--layers", "eager")
+    assert (said.code, "brings Python of its own" in said.err) == (2, True), said.err
+    monkeypatch.chdir(tmp_path / "theirs")
+    assert "brings Python" not in optcli("verify-accuracy", path, "--layers", "eager").err
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04 no archive", b"\x93NUMPY nothing", b"", b"x"])
+def test_samples_beside_a_report_that_are_none_leave_the_page_whole(place, optcli, content):
+    (place.artifacts / "tiny" / "samples.npz").write_bytes(content)
+    assert optcli("compare", "--format", "html").code == 0

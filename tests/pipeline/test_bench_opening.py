@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from optcli import digest
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, TrustError, UsageError
 from optcli.inspection import resolve
+from optcli.pipeline import bench_step
 from optcli.pipeline.opening import (
     Opened,
     find,
@@ -253,3 +255,11 @@ def test_what_the_own_store_says_of_an_artifact_comes_before_what_its_folder_say
     artifact = open_each([target], tmp_path, (spec(),), 1)[0].artifact
     assert (artifact.precision, artifact.facts) == ("int8", {"outputs": ["ours"]})
     assert artifact.foreign, "its source was a file, whatever the folder says"
+
+
+def test_samples_that_are_no_arrays_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive:
+        archive.writestr("image", b"no array")
+    payload = {"path": str(tmp_path / "odd.npz"), "inputs": [spec().model_dump(mode="json")]}
+    with pytest.raises(InputError, match="no .npz of arrays"):
+        bench_step.check_samples(payload, None)  # type: ignore[arg-type]
