@@ -9,6 +9,8 @@ import pytest
 
 from optcli import digest, profiling
 from optcli.cli import reports
+from optcli.errors import TrustError, UsageError
+from optcli.pipeline.layers import with_layers
 
 INPUTS = [{"name": "image", "dtype": "float32", "shape": [1, 4]}]
 KEY = "a" * 64
@@ -168,15 +170,14 @@ def test_a_recipe_that_a_report_from_elsewhere_names_is_not_built(tmp_path, optc
     monkeypatch.chdir(tmp_path)
     said = optcli("verify-accuracy", path, "--repair", "eager")
     assert (said.code, "builds the recipe that it names" in said.err) == (2, True), said.err
-    assert (
-        "builds the recipe" not in optcli("verify-accuracy", path, "--repair", "eager", "--trust").err
-    )
+    said = optcli("verify-accuracy", path, "--repair", "eager", "--trust")
+    assert "builds the recipe" not in said.err
 
 
 def test_nor_is_its_python_run_to_compare_layers(tmp_path, optcli, monkeypatch):
     path = made(tmp_path / "theirs")
     record = json.loads(path.read_text())
-    record["baseline"] = "first"
+    record["baseline"] = "first"  # layers are not looked at of a baseline
     path.write_text(json.dumps(record))
     (tmp_path / "theirs" / "samples.py").write_text("def all(): ...\n")
     (tmp_path / "theirs" / "m.onnx").write_bytes(b"x")
@@ -186,10 +187,13 @@ def test_nor_is_its_python_run_to_compare_layers(tmp_path, optcli, monkeypatch):
         "data: {evaluation: {source: 'python:samples.py:all'}}\nvariants: {eager: []}\n"
     )
     monkeypatch.chdir(tmp_path)
-    said = optcli("verify-accuracy", path, "--layers", "eager")
-    assert (said.code, "brings Python of its own" in said.err) == (2, True), said.err
-    monkeypatch.chdir(tmp_path / "theirs")
-    assert "brings Python" not in optcli("verify-accuracy", path, "--layers", "eager").err
+    found = reports.find(path, None)
+    assert found.is_from_elsewhere
+    with pytest.raises(TrustError, match="brings Python of its own"):
+        with_layers(found.report, path, "eager", from_elsewhere=True)
+    for free in ({"from_elsewhere": False}, {"from_elsewhere": True, "trust": True}):
+        with pytest.raises(UsageError, match="the store no longer has"):
+            with_layers(found.report, path, "eager", **free)
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04 no archive", b"\x93NUMPY nothing", b"", b"x"])
