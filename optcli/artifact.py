@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from optcli import regular_files
+from optcli.settings import TensorSpec
 
 # What optcli lays beside an artifact that it hands out: what made it, and its digest.
 ABOUT = "artifact.json"
@@ -72,13 +73,15 @@ class Artifact:
 class _Made(BaseModel):
     step: str
     key: str
-    inputs: list[dict[str, Any]] = []
+    inputs: list[TensorSpec] = []
 
 
 class _About(BaseModel):
     key: str
     digest: str
     format: Format
+    precision: str
+    size_bytes: int = Field(ge=0)
     made_by: list[_Made] = Field(min_length=1)
     facts: dict[str, Any]
 

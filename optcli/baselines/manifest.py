@@ -60,6 +60,14 @@ class Packed(BaseModel):
             raise ValueError("two files have one name")
         return files
 
+    @field_validator("made_by")
+    @classmethod
+    def _have_names(cls, steps: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        for step in steps:
+            if not all(isinstance(step.get(name), str) for name in ("step", "key")):
+                raise ValueError("a step has no name or no key")
+        return steps
+
     @model_validator(mode="after")
     def _fits(self) -> Packed:
         if digest.of_value(sorted(self.files.items())) != self.artifact.digest:
@@ -75,21 +83,7 @@ class Packed(BaseModel):
 
     def options_from_elsewhere(self) -> dict[str, Any]:
         """The runner's options without those that name a program or a place of one machine."""
-        private = runners.find(self.runner).of_one_machine
-        found: dict[str, Any] = {}
-        for name, value in self.options.items():
-            if name not in private:
-                found[name] = value
-            elif isinstance(value, dict):
-                found[name] = {key: each for key, each in value.items() if _is_plain(each)}
-        return found
-
-
-def _is_plain(value: Any) -> bool:
-    """A number, a truth value or a word: nothing that could be a file."""
-    if isinstance(value, str):
-        return re.fullmatch(r"[A-Za-z0-9_-]{0,40}", value) is not None
-    return isinstance(value, int | float)
+        return runners.options_from_elsewhere(self.runner, self.options)
 
 
 class Manifest(BaseModel):
@@ -117,6 +111,8 @@ class Manifest(BaseModel):
             raise ValueError("what it says of the CPU is odd")
         if not isinstance(versions, dict):
             raise ValueError("what it says of versions is odd")
+        if not isinstance(self.environment.get("machine", {}), dict):
+            raise ValueError("what it says of its machine is odd")
         return self
 
 

@@ -26,6 +26,7 @@ from optcli import regular_files
 from optcli.artifact import CODE, UNPROVEN, Artifact
 from optcli.baselines import manifest as manifests
 from optcli.baselines.manifest import SCHEMA, Manifest, Packed
+from optcli.baselines.places import SPARE_BYTES
 from optcli.digest import files_below, of_bytes, of_file
 from optcli.errors import InputError, OptcliError, StoreError, TrustError
 from optcli.formats.recognition import recognized
@@ -37,8 +38,6 @@ KIND = "baseline"
 _WRITTEN = "baseline-written"
 _MANIFEST, _REPORT, _ARTIFACTS = "manifest.json", "report.json", "artifacts"
 _LARGEST_MANIFEST_BYTES = 64 * 1024**2
-# What stays free on the disk beside an unpacked pack.
-_SPARE_BYTES = 256 * 1024**2
 _PIECE_BYTES = 1024**2
 
 
@@ -199,7 +198,7 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(path, "r:") as archive:
             yield archive
-    except (tarfile.TarError, EOFError, UnicodeError, OverflowError) as error:
+    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise _damaged(path, str(error) or "it ends too early") from error
 
 
@@ -248,7 +247,7 @@ def _require_proven(manifest: Manifest, path: Path) -> None:
 def _require_room(work: Path, size: int) -> None:
     """Raise `StoreError` where the disk has no room for as much as the pack itself holds."""
     free = shutil.disk_usage(work).free
-    if size + _SPARE_BYTES > free:
+    if size + SPARE_BYTES > free:
         raise StoreError(
             f"the baseline needs {size / 1e6:.0f} MB, {free / 1e6:.0f} MB are free",
             place=str(work),

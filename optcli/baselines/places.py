@@ -8,13 +8,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
-from optcli.errors import InputError, MissingError, UsageError, did_you_mean, first_line
+from optcli.errors import InputError, MissingError, StoreError, UsageError, did_you_mean, first_line
 
 SUFFIX = ".optcli.tar"
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 # What fsspec calls the libraries of a protocol, where it is another word.
 _EXTRAS = {"https": "http", "gs": "gcs", "s3a": "s3", "az": "abfs"}
+# What stays free on a disk beside a pack that is fetched or unpacked.
+SPARE_BYTES = 256 * 1024**2
+_MOST_BYTES = 64 * 1024**3
+_PIECE_BYTES = 1024**2
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
@@ -91,13 +96,34 @@ def _hint(reference: str, near: str) -> str:
     return near or f"save one with `optcli baseline save {reference}`, or name a git:REVISION"
 
 
+def _copy(source: IO[bytes], file: IO[bytes], url: str) -> None:
+    """Copy what a URL gives as long as there is room. Raises `InputError` and `StoreError`."""
+    copied = 0
+    while piece := source.read(_PIECE_BYTES):
+        copied += len(piece)
+        if copied > _MOST_BYTES:
+            raise InputError(
+                f"the baseline is larger than {_MOST_BYTES / 1e9:.0f} GB",
+                place=url,
+                hint="is this the address of a file that `optcli baseline save` wrote?",
+            )
+        free = shutil.disk_usage(file.name).free
+        if len(piece) + SPARE_BYTES > free:
+            raise StoreError(
+                f"no room to fetch it: {copied / 1e6:.0f} MB came, {free / 1e6:.0f} MB are free",
+                place=str(Path(file.name).parent),
+                hint="make room, or set TMPDIR to a folder on a larger disk",
+            )
+        file.write(piece)
+
+
 def _download(url: str, target: Path) -> None:
     import fsspec
 
     protocol = url.partition(":")[0]
     try:
         with fsspec.open(url, "rb") as source, target.open("wb") as file:
-            shutil.copyfileobj(source, file)
+            _copy(source, file, url)
     except ImportError as error:
         raise MissingError(
             f"reading {protocol}: needs a library: {first_line(error)}",

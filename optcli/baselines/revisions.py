@@ -23,6 +23,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from optcli import regular_files
 from optcli.errors import InputError, MissingError, UsageError
 from optcli.store import Store, disk
 
@@ -194,7 +195,7 @@ def committed(place: Path) -> bool:
 def _demands(file: Path) -> Any:
     """What a file demands of libraries, for comparing; None where there is no such file."""
     try:
-        text = file.read_text(errors="surrogateescape")
+        text = regular_files.read(file).decode(errors="surrogateescape")
     except OSError:
         return None
     if file.name == "pyproject.toml":

@@ -80,7 +80,7 @@ def _compare(
     if len(where) < 2:
         place = reports.find(where[0] if where else None, artifacts)
         found, path = place.report, place.path
-        found = _near_the_limit(found, path.parent, place.store(store)) if roofline else found
+        found = _near_the_limit(found, path.parent, place.own_store(store)) if roofline else found
         if wanted == "terminal" and output is None:
             show(found)
         else:

@@ -30,6 +30,7 @@ from optcli.cli.progress import Progress
     help="Where the Chrome trace goes; default: profiles/VARIANT.trace.json beside the report.",
 )
 @options.trust
+@options.store
 @options.as_json
 @options.verbose
 def command(
@@ -40,6 +41,7 @@ def command(
     top: int,
     trace: Path | None,
     trust: bool,
+    store: Path | None,
     as_json: bool,
 ) -> None:
     """Show where the time of VARIANT goes: by stage, by operator, and what matters in words.
@@ -49,6 +51,7 @@ def command(
     """
     from optcli.pipeline.profile import profile
     from optcli.profiling import lines
+    from optcli.store import Store
 
     place = reports.find(recipe, artifacts)
     progress = Progress()
@@ -61,6 +64,7 @@ def command(
             batch_size=batch_size,
             trace=trace.absolute() if trace is not None else None,
             trust=trust,
+            store=Store(Store.default_root(place.own_store(store))),
             observer=progress,
         )
     finally:

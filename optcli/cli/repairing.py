@@ -9,7 +9,7 @@ import click
 
 from optcli.cli import reports
 from optcli.cli.progress import Progress
-from optcli.errors import ExitCode, OptcliError, UsageError
+from optcli.errors import ExitCode, OptcliError, TrustError, UsageError
 from optcli.paths import shown
 from optcli.results import Report
 from optcli.results.repair import Engine
@@ -46,6 +46,12 @@ def run(
         )
     path = where[0] if where else None
     recipe, found_at = _recipe_and_report(path, artifacts)
+    if found_at is not None and found_at.is_from_elsewhere and not trust:
+        raise TrustError(
+            "this report is from elsewhere, and to repair a variant builds the recipe that it names",
+            place=str(found_at.path),
+            hint=f"look into {shown(recipe)} and name that, or add --trust",
+        )
     from optcli import tune
     from optcli.report.repair_text import repair_text
 
@@ -58,7 +64,7 @@ def run(
             trials=trials,
             max_seconds=60 * max_minutes,
             write=write,
-            store=found_at.store(store) if found_at else store,
+            store=found_at.own_store(store) if found_at else store,
             artifacts=found_at.root if found_at else reports.root(artifacts),
             overrides=overrides,
             jobs=jobs,

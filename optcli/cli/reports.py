@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from optcli import regular_files
 from optcli.errors import UsageError, did_you_mean
 from optcli.paths import shown
 from optcli.results import Report
@@ -27,6 +28,7 @@ class Found:
     report: Report
     path: Path
     root: Path
+    by_recipe: bool = False
 
     def store(self, explicit: Path | None) -> Path | None:
         """The store that the build used: as `--store` and OPTCLI_STORE say, else beside the report."""
@@ -34,6 +36,20 @@ class Found:
         if explicit is not None or os.environ.get("OPTCLI_STORE") or not beside.is_dir():
             return explicit
         return beside
+
+    def own_store(self, explicit: Path | None) -> Path | None:
+        """The same for verbs that open what the store holds: that is trusted.
+
+        A store beside a report that was named by its path came with that report. It counts only where
+        it is the one of this folder, or of one above it.
+        """
+        return explicit if self.is_from_elsewhere else self.store(explicit)
+
+    @property
+    def is_from_elsewhere(self) -> bool:
+        """Whether it was named by its path, and lies neither here nor in a folder above."""
+        here = Path.cwd()
+        return not self.by_recipe and self.root.resolve().parent not in (here, *here.parents)
 
 
 def root(explicit: Path | None) -> Path:
@@ -108,10 +124,11 @@ def _of_recipe(recipe: Path, places: Sequence[Path]) -> Found:
     chosen = next(iter([*own, *likely]), None)
     if chosen is None:
         raise _nothing(name, places)
+    chosen = replace(chosen, by_recipe=True)
     if Path(chosen.report.recipe.path).is_file():
         return chosen
     summary = chosen.report.recipe.model_copy(update={"path": str(recipe)})
-    return Found(chosen.report.model_copy(update={"recipe": summary}), chosen.path, chosen.root)
+    return replace(chosen, report=chosen.report.model_copy(update={"recipe": summary}))
 
 
 def _read(path: Path, place: Path) -> Found:
@@ -143,7 +160,7 @@ def _is_file(recorded: str, recipe: Path) -> bool:
 def _is_like(recorded: str, recipe: Path) -> bool:
     """Whether a report may be of a recipe: the one that it names is gone, or reads the same."""
     try:
-        return Path(recorded).read_bytes() == recipe.read_bytes()
+        return regular_files.read(recorded) == regular_files.read(recipe)
     except OSError:
         return True
 

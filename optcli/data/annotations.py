@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -86,7 +87,7 @@ class _Checked:
                     "write it relative to that folder, without ..; root: names another folder",
                 )
             names.append(name)
-        self._distinct("images", "file_name")
+        self._distinct("images", "file_name", same=_one_name)
         return tuple(zip(numbers, names, strict=True))
 
     def _ids(self, part: str) -> tuple[int, ...]:
@@ -97,14 +98,17 @@ class _Checked:
         self._distinct(part, "id")
         return tuple(found)
 
-    def _distinct(self, part: str, key: str, *, optional: bool = False) -> None:
+    def _distinct(
+        self, part: str, key: str, *, optional: bool = False, same: Callable[[Any], Any] = lambda x: x
+    ) -> None:
+        """Refuse two values of a key that are the `same`."""
         seen: dict[Any, str] = {}
         for place, item in self._listed(part):
             if key not in item and optional:
                 continue
             if key == "id":
                 self._whole(place, item, key)
-            first = seen.setdefault(item[key], place)
+            first = seen.setdefault(same(item[key]), place)
             if first != place:
                 raise self._wrong(
                     f"{place}.{key}",
@@ -169,6 +173,11 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) < 1e30 and math.isfinite(value)
+
+
+def _one_name(name: str) -> str:
+    """One spelling for all of one file: `./a.png`, `b//a.png`."""
+    return posixpath.normpath(name)
 
 
 def _leads_outside(name: str) -> bool:

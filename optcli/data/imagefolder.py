@@ -18,6 +18,9 @@ from optcli.errors import InputError, did_you_mean, excerpt
 from optcli.settings import TensorSpec
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
+# What is opened as an image, whatever it is called: Pillow's other readers are little used, and that of
+# EPS starts Ghostscript on what it finds.
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
 _MOST_FOLDERS = 50_000  # a tree that is no set of images: a whole disk, say
 _LISTED = 1024  # up to so many files a key names each, so that a reader sees which one changed
 
@@ -139,7 +142,7 @@ def open_image(path: str) -> Any:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with regular_files.opened(path) as stream, Image.open(stream) as image:
+        with regular_files.opened(path) as stream, Image.open(stream, formats=FORMATS) as image:
             image.load()
     except (
         OSError,

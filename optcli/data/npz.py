@@ -22,8 +22,8 @@ from optcli.settings import TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
-# What zipfile and zlib raise over a damaged archive.
-_DAMAGED = (
+# What zipfile, zlib and NumPy raise over a damaged archive, or one that is something else besides.
+DAMAGED = (
     ValueError,
     zipfile.BadZipFile,
     zlib.error,
@@ -31,6 +31,8 @@ _DAMAGED = (
     RuntimeError,
     struct.error,
     RecursionError,
+    TypeError,
+    AttributeError,
 )
 # Masks and zeros compress a thousandfold; more, in a file that is not small, is a bomb.
 _MOST_UNPACKED = 1000
@@ -51,7 +53,7 @@ class Npz(Collection):
             return [("source", wrong, "a path relative to the recipe")]
         try:
             names = _names(self.path)
-        except (OSError, *_DAMAGED) as error:
+        except (OSError, *DAMAGED) as error:
             hint = "copy it again if it was cut short; numpy.savez writes one"
             return [("source", f"not an npz file, or a damaged one: {excerpt(str(error))}", hint)]
         except InputError as error:
@@ -194,8 +196,11 @@ class _Archive:
                 regular_files.opened(self.path) as stream,
                 np.load(stream, allow_pickle=False) as archive,
             ):
-                array: np.ndarray = archive[name]
-        except (OSError, EOFError, KeyError, MemoryError, *_DAMAGED) as error:
+                array = archive[name]
+            # NumPy gives the bytes of a member that is none of its own.
+            if not isinstance(array, np.ndarray):
+                raise ValueError("it is no array of NumPy's (.npy)")
+        except (OSError, EOFError, KeyError, MemoryError, *DAMAGED) as error:
             if "allow_pickle" in str(error) or "pickle" in str(error):
                 raise TrustError(
                     f"array {name!r} is pickled, and reading it could run code",
@@ -213,7 +218,8 @@ class _Archive:
                 place=str(self.path),
                 hint="wanted the samples along the first dimension",
             )
-        return array
+        found: np.ndarray = array
+        return found
 
 
 def _names(path: Path) -> list[str]:

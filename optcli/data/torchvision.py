@@ -122,6 +122,7 @@ class TorchvisionDataset(Collection):
             raise MissingError(
                 f"{self.settings.source} needs torchvision: {error}", hint=hint
             ) from error
+        _without_programs()
         known = DATASETS[self.settings.place]
         options: dict[str, Any] = {"root": str(self._root), "download": self.settings.download}
         if known.train_flag:
@@ -135,6 +136,13 @@ class TorchvisionDataset(Collection):
             raise InputError(
                 f"torchvision cannot load it: {error}", place=self.settings.source, hint=hint
             ) from error
+
+
+def _without_programs() -> None:
+    """Keep Pillow from starting Ghostscript on an image that is EPS: torchvision opens any format."""
+    from PIL import EpsImagePlugin
+
+    EpsImagePlugin.gs_binary = False
 
 
 class TorchvisionItems(Items):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from optcli import data
+from optcli import data, regular_files
 from optcli.data import DataSettings
 from optcli.draft.data import EVALUATION, Data, limited, require, shares
 from optcli.draft.wording import relative
@@ -74,9 +73,7 @@ def _problems(path: Path, part: str) -> bool:
 def _count(file: Path, what: str) -> int:
     """How many images or categories the annotations list. Raises `InputError`."""
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            raise ValueError("the file is too large")
-        return len(json.loads(file.read_bytes())[what])
+        return len(regular_files.json_of(file, _MOST_BYTES)[what])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"these are no annotations in COCO's format: {type(error).__name__} {error}",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import regular_files
-from optcli.data.imagefolder import SUFFIXES
+from optcli.data.imagefolder import FORMATS, SUFFIXES
 from optcli.draft.data import CALIBRATION, EVALUATION, Data, limited, shares, two_parts
 from optcli.draft.wording import quoted, relative
 from optcli.errors import InputError
@@ -141,7 +141,7 @@ def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     colours: set[tuple[int, ...]] = set()
     for file in payload["files"]:
         try:
-            with regular_files.opened(file) as stream, Image.open(stream) as mask:
+            with regular_files.opened(file) as stream, Image.open(stream, formats=FORMATS) as mask:
                 several = len(mask.getbands()) > 1
                 pixels = np.asarray(mask.convert("RGB") if several else mask)
         except Exception as error:  # whatever Pillow raises for what is no image
@@ -198,7 +198,7 @@ def _written(seen: dict[str, Any], ending: str) -> str:
     elif seen["colours"]:
         table = "".join(f"    {colour},\n" for colour in seen["colours"])
         labels = _COLOURS.format(table=table)
-    return _SKELETON.format(ending=ending, labels=labels)
+    return _SKELETON.format(formats=FORMATS, ending=ending, labels=labels)
 
 
 _NUMBERS = '''\
@@ -234,6 +234,7 @@ import numpy as np
 from PIL import Image
 
 SUFFIXES = {{".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm"}}
+FORMATS = {formats!r}
 ENDING = {ending!r}  # what the name of a mask has more than that of its image
 
 
@@ -255,8 +256,8 @@ class Pairs:
     def __getitem__(self, index: int) -> dict:
         image, mask = self.pairs[index]
         return {{
-            "inputs": Image.open(image).convert("RGB"),  # `prepare:` in the recipe does the rest
-            "target": labels(Image.open(mask)),
+            "inputs": opened(image).convert("RGB"),  # `prepare:` in the recipe does the rest
+            "target": labels(opened(mask)),
             "id": image.name,
         }}
 
@@ -264,6 +265,10 @@ class Pairs:
 def pairs(images: str, masks: str) -> Pairs:
     """What a recipe names: folders, relative to this file."""
     return Pairs(images, masks)
+
+
+def opened(path: Path) -> Image.Image:
+    return Image.open(path, formats=FORMATS)
 
 
 def files(folder: Path) -> list[Path]:

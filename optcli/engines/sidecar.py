@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -21,6 +22,7 @@ from optcli.engines import TITLES, EngineError
 PLAN = "model.plan"
 FILE = "engine.json"
 SCHEMA = 1
+_MOST_BYTES = 256 * 1024 * 1024
 _REBUILD = "build it again here: `optcli build` with the recipe that made it"
 
 
@@ -84,7 +86,7 @@ def read(folder: Path) -> Sidecar:
     """The sidecar in a folder, and that it is as it was written. Raises `EngineError`."""
     path = folder / FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(_text(path))
         noted = content.pop("sha256")
     except FileNotFoundError as error:
         raise EngineError(
@@ -92,7 +94,7 @@ def read(folder: Path) -> Sidecar:
             place=os.fspath(path),
             hint=_REBUILD,
         ) from error
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise EngineError(
             f"{FILE} cannot be read: {error}", place=os.fspath(path), hint=_REBUILD
         ) from error
@@ -185,6 +187,14 @@ def _check_gpu(about: Sidecar, here: Here, place: str) -> None:
             place=place,
             hint=_REBUILD,
         )
+
+
+def _text(path: Path) -> str:
+    """The content of a regular file that is not too large: a link may lead to `/dev/zero`."""
+    about = os.stat(path)
+    if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BYTES:
+        raise OSError(f"wanted a regular file of at most {_MOST_BYTES} bytes")
+    return path.read_text(encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:

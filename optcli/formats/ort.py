@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from optcli import regular_files
 from optcli.errors import InputError, first_line
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def open(folder: Path) -> InferenceSession:
 
     path = folder / FILE
     try:
-        mark = path.read_bytes()[4:8]
+        with regular_files.opened(path) as stream:
+            mark = stream.read(8)[4:]
     except OSError as error:
         raise InputError(
             f"the file {FILE} cannot be read: {error.strerror}", place=str(path), hint="build it again"

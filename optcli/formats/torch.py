@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from optcli import regular_files
 from optcli.errors import InputError
 from optcli.formats import torch_build, torch_modules, torch_quantized, torch_transforms, torch_weights
 from optcli.settings import Settings, TensorSpec
@@ -51,7 +52,7 @@ def read(folder: Path) -> Description:
     """Read the description. Raises `InputError` where it is missing or damaged."""
     path = folder / DESCRIPTION
     try:
-        return Description.model_validate_json(path.read_bytes())
+        return Description.model_validate_json(regular_files.read(path))
     except (OSError, ValueError) as error:
         raise InputError(
             f"this is not a torch artifact: {str(error).splitlines()[0]}",

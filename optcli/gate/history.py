@@ -94,7 +94,7 @@ def load(path: Path) -> list[Entry]:
     for number, line in enumerate(lines, 1):
         try:
             found.append(Entry.model_validate(json.loads(line)))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
                 raise InputError(
                     "this line is no entry of a history",

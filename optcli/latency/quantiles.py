@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from pathlib import Path
 
 from optcli.latency.fitness import counting
 from optcli.latency.samples import Measured, load
 
 POINTS = 201
+# What NumPy, zipfile and zlib raise over what is no whole .npz of ours.
+_DAMAGED = (
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def quantiles(measured: Measured) -> dict[str, dict[int, list[float]]]:
@@ -34,5 +49,5 @@ def quantiles_of(samples: Path) -> dict[str, dict[int, list[float]]]:
     """From the raw samples beside a report; nothing where they are not there, or not readable."""
     try:
         return quantiles(load(samples))
-    except (OSError, ValueError, KeyError, TypeError):
+    except _DAMAGED:
         return {}

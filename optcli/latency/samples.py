@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from optcli import regular_files
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -208,7 +210,7 @@ def load(path: Path) -> Measured:
     """What `save` wrote. Raises OSError, ValueError or KeyError for a file that it did not."""
     import numpy as np
 
-    with np.load(path, allow_pickle=False) as archive:
+    with regular_files.opened(path) as stream, np.load(stream, allow_pickle=False) as archive:
         about = json.loads(str(archive["about"]))
         if about.pop("version") != _VERSION:
             raise ValueError(f"{path} holds samples of another version of optcli")

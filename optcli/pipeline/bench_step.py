@@ -10,6 +10,7 @@ from typing import Any
 
 from optcli import sources
 from optcli.artifact import Artifact, Format
+from optcli.data import npz
 from optcli.draft import shapes
 from optcli.errors import InputError
 from optcli.formats import aoti as aoti_format
@@ -65,7 +66,7 @@ def check_samples(payload: dict[str, Any], channel: Channel) -> list[str]:
         with np.load(place, allow_pickle=False) as archive:
             arrays = {spec.name: archive[spec.name].shape for spec in inputs if spec.name in archive}
             names = ", ".join(archive)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, EOFError, *npz.DAMAGED) as error:
         raise InputError("this is no .npz of arrays", place=place, hint=hint) from error
     if not arrays:
         raise InputError(f"the file has {names}, none of the inputs", place=place, hint=hint)

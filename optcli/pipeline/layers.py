@@ -13,7 +13,7 @@ from optcli.accuracy import layers
 from optcli.accuracy.layers.advice import incomparable
 from optcli.artifact import Artifact
 from optcli.digest import of_value
-from optcli.errors import OptcliError, UsageError, did_you_mean
+from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean
 from optcli.observer import Observer, Silent
 from optcli.paths import shown
 from optcli.pipeline.entries import artifact_of
@@ -58,12 +58,14 @@ def with_layers(
     overrides: Sequence[str] = (),
     remeasure: bool = False,
     trust: bool = False,
+    from_elsewhere: bool = False,
     timeout_s: float | None = None,
 ) -> Report:
     """The report of a build with the layers of rejected variants alone, or of the one that is `wanted`.
 
     `place` is where the report was read; `wanted: ""` asks for all variants but the baseline, and
-    `rejected: False` for none that is not wanted. What was not asked for by name never fails: it says
+    `rejected: False` for none that is not wanted. Python of the recipe that a report `from_elsewhere`
+    names wants `trust`. What was not asked for by name never fails: it says
     why it is not there. Raises `UsageError` for a variant
     that is not there, and all that comparing raises.
     """
@@ -74,6 +76,12 @@ def with_layers(
     kept = Store(Store.default_root(store))
     try:
         recipe = _recipe(report, place, overrides)
+        if from_elsewhere and not trust and brings_python(recipe):
+            raise TrustError(
+                "the recipe of this report brings Python of its own, and the report is from elsewhere",
+                place=str(place),
+                hint=f"look into {shown(recipe.path)} and name that, or add --trust",
+            )
     except OptcliError as error:
         if wanted:
             raise

@@ -13,6 +13,7 @@ from optcli.formats import model_files
 from optcli.inspection import Target, resolve
 from optcli.inspection.looking import size_bytes
 from optcli.pipeline import bench_step, view
+from optcli.pipeline.entries import made_by
 from optcli.pipeline.trusting import doubts_of, is_from_file, require_trust
 from optcli.settings import SymbolRange, TensorSpec
 from optcli.store import Store
@@ -22,6 +23,8 @@ _TIMEOUT_S = 600.0
 # These files say which sizes vary, not how far.
 _UNBOUNDED = (Format.ONNX, Format.ORT, Format.OPENVINO, Format.TORCHSCRIPT)
 _WANTED = f"{model_files.WANTED}, or an artifact's folder"
+# What the store's own record of an artifact says, whatever its folder's artifact.json does.
+_OURS = ("format", "precision", "size_bytes", "facts")
 # Loading or running these can do anything that the person can.
 _EXECUTABLE = {
     Format.TORCH: "a network in Python",
@@ -69,14 +72,15 @@ def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
                 hint=f"wanted {_WANTED}; a recipe measures the rest: `optcli init`",
             )
         found.append(trusting(target, store, trust=trust))
-        _require_trust(found[-1])
+        require_trust_to_run(found[-1])
     return found
 
 
 def trusting(target: Target, store: Store, *, trust: bool) -> Target:
     """The target with what is known of whether to trust it.
 
-    Raises `TrustError` for an artifact of the own store that was made under `--trust`, without it.
+    What the own store holds is described as the store does: the folder's own words are no part of its
+    digest. Raises `TrustError` for what the own store holds and was made under `--trust`, without it.
     """
     if target.kind != "artifact":
         return replace(target, trusted=trust)
@@ -89,7 +93,11 @@ def trusting(target: Target, store: Store, *, trust: bool) -> Target:
             f"the artifact cannot be read: {error}", place=str(target.path), hint="build it again"
         ) from error
     require_trust(doubts_of(known), str(target.path), trust=trust)
-    return replace(target, trusted=trust, own=True)
+    about = {**target.about, **{name: known.record[name] for name in _OURS if name in known.record}}
+    steps = made_by(known, store)
+    if steps[0].get("step") == "source":  # else its parents were collected
+        about["made_by"] = list(steps)
+    return replace(target, format=str(about["format"]), about=about, trusted=trust, own=True)
 
 
 def _described(target: Target) -> str:
@@ -98,11 +106,11 @@ def _described(target: Target) -> str:
     )
 
 
-def _require_trust(target: Target) -> None:
+def require_trust_to_run(target: Target) -> None:
     """Code is run where the person says so, or where the own store holds the very same artifact.
 
-    TorchScript is scanned, and runs in a worker that can only read; where the system has no such
-    worker, the scan alone is not taken for enough.
+    Raises `TrustError` elsewhere. TorchScript is scanned, and runs in a worker that can only read;
+    where the system has no such worker, the scan alone is not taken for enough.
     """
     format = Format(target.format)
     walled = format not in CODE and confinement.available().whole
@@ -160,7 +168,7 @@ def open_each(
 
 def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) -> Opened:
     if target.kind == "artifact":
-        return _of_folder(target, name, inputs)
+        return of_folder(target, name, inputs)
     if target.format == Format.AOTI and not inputs:
         raise InputError(
             "a package of AOTInductor does not say what it takes",
@@ -211,8 +219,12 @@ def _reaching(spec: TensorSpec, batch_size: int) -> TensorSpec:
     return spec.model_copy(update={"ranges": {**spec.ranges, symbol: span}})
 
 
-def _of_folder(target: Target, name: str, inputs: tuple[TensorSpec, ...]) -> Opened:
-    about, content = view.read(target.path)
+def of_folder(target: Target, name: str, inputs: tuple[TensorSpec, ...] = ()) -> Opened:
+    """An artifact's folder as it is; `inputs` are those that it says itself, where none are given.
+
+    Raises `InputError` where its files are others than its artifact.json says.
+    """
+    about, content = target.about, view.read(target.path)[1]
     if content != about.get("digest"):
         raise InputError(
             "the artifact's files are not those that its artifact.json speaks of",
@@ -268,6 +280,9 @@ def merged(opened: Sequence[Opened]) -> tuple[TensorSpec, ...]:
 
     Raises `InputError` where files take different things.
     """
+    for each in opened:
+        if not each.inputs:
+            raise silent(each)
     first = next((each for each in opened if each.named), opened[0])
     specs = list(first.inputs)
     for other in opened:
@@ -287,6 +302,15 @@ def merged(opened: Sequence[Opened]) -> tuple[TensorSpec, ...]:
                 raise _different(first, other)
             specs[place] = both
     return tuple(specs)
+
+
+def silent(opened: Opened) -> InputError:
+    """The error for an artifact's folder that does not say what the model takes."""
+    return InputError(
+        "artifact.json names no inputs",
+        place=str(opened.path),
+        hint="build it again, or say them with --input",
+    )
 
 
 def _both(one: TensorSpec, other: TensorSpec) -> TensorSpec | None:

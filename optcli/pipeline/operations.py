@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from optcli import inspection
 from optcli.artifact import described
 from optcli.errors import OptcliError
 from optcli.inspection import Findings, Target, Tensor
+from optcli.pipeline import view
+from optcli.pipeline.opening import require_trusted_code, trusting
 from optcli.results import Operations
 from optcli.store import Store, key_of
 
@@ -24,9 +27,13 @@ def count(folder: Path, store: Store) -> Operations | None:
     """What an artifact laid out in `folder` computes and moves; None where it cannot be counted.
 
     Compiled code cannot be read: what it was made from is counted instead, which passes that only
-    convert leave as it is.
+    convert leave as it is. So is what a network in Python was made from, where the store did not make
+    it: to look into it would run its code.
     """
-    about = described(folder)
+    try:
+        about = described(folder)
+    except (OSError, ValueError):
+        return None
     code = sorted((_PACKAGE / "inspection").glob("*.py"))
     ingredients = {
         "step": _KIND,
@@ -37,7 +44,10 @@ def count(folder: Path, store: Store) -> Operations | None:
     key = key_of(ingredients)
     known = store.get(_KIND, key)
     if known is None:
-        found = _counted(folder, about, store)
+        targets = list(_targets(folder, about, store))
+        found = _counted(targets)
+        if not (targets and targets[0].path == folder):
+            return found  # not kept: the artifact itself was not looked into
         record = {"operations": found.model_dump(mode="json") if found else None}
         with store.work(_KIND, key) as work:
             known = store.put(_KIND, key, work, record, ingredients)
@@ -45,8 +55,8 @@ def count(folder: Path, store: Store) -> Operations | None:
     return Operations.model_validate(record) if record else None
 
 
-def _counted(folder: Path, about: dict[str, Any], store: Store) -> Operations | None:
-    for target in _targets(folder, about, store):
+def _counted(targets: Sequence[Target]) -> Operations | None:
+    for target in targets:
         try:
             findings = inspection.look_into(target)
         except OptcliError:
@@ -60,7 +70,13 @@ def _counted(folder: Path, about: dict[str, Any], store: Store) -> Operations | 
 def _targets(folder: Path, about: dict[str, Any], store: Store) -> Iterator[Target]:
     """The artifact, then what it was made from, as far as the store has it."""
     steps = about["made_by"]
-    yield Target(steps[-1]["step"], "artifact", about["format"], folder, about)
+    laid_out = Target(steps[-1]["step"], "artifact", about["format"], folder, about)
+    with suppress(OSError, ValueError, OptcliError):
+        # What is kept is kept under the digest that artifact.json claims.
+        if view.read(folder)[1] == about["digest"]:
+            found = trusting(laid_out, store, trust=False)
+            require_trusted_code(found)
+            yield found
     for number in range(len(steps) - 2, -1, -1):
         entry = store.peek("artifact", steps[number]["key"])
         if entry is not None:

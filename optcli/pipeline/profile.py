@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from optcli import profiling, runners
-from optcli.artifact import UNPROVEN, Artifact, Format
-from optcli.errors import OptcliError, UsageError, did_you_mean
+from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean, first_line
+from optcli.inspection import Target
 from optcli.observer import Observer, Silent
 from optcli.pipeline import quiet, view
-from optcli.pipeline.trusting import brings_python, is_from_file, opened_as, require_trust
+from optcli.pipeline.opening import Opened, of_folder, require_trust_to_run, silent, trusting
+from optcli.pipeline.trusting import brings_python
 from optcli.profiling import Profile
 from optcli.recipe import load
 from optcli.results import ArtifactSummary, Report, VariantReport
+from optcli.runners import Runner
 from optcli.settings import TensorSpec, batch_range
+from optcli.store import Store
 
 _ROLES = ("evaluation", "calibration", "validation", "training")
 
@@ -28,6 +33,7 @@ def profile(
     batch_size: int | None = None,
     trace: Path | None = None,
     trust: bool = False,
+    store: Store | None = None,
     observer: Observer | None = None,
 ) -> Profile:
     """Where the time of a variant goes: see `profiling.Profile`.
@@ -35,25 +41,34 @@ def profile(
     `path` is the report's file; the variant's files lie beside it. `recipe` is where the recipe lies:
     samples come by it, and inputs are random where it cannot be read. `batch_size` is the smallest
     that the model takes where none is given. The Chrome trace goes to `trace`, by default to
-    `profiles/VARIANT.trace.json` beside the report. `trust` is that of a build. Raises
-    `UsageError` for an unknown variant, one that was not built, files that are gone or changed, and a
-    batch size that the model does not take, `TrustError` for what was made under `--trust`.
+    `profiles/VARIANT.trace.json` beside the report. `trust` is that of a build: what `store` does not
+    hold as it lies there is taken as from elsewhere. Raises `UsageError` for an unknown variant, one
+    that was not built, files that are gone or changed, and a batch size that the model does not take,
+    `TrustError` for code from elsewhere and for what was made under `--trust`.
     """
     built = _built(variant, report, path)
     assert built.artifact is not None
     assert built.runner is not None
-    artifact, made_by = _artifact(path.parent / built.artifact.path, built.artifact)
-    require_trust(artifact.facts.get(UNPROVEN, ()), str(artifact.path), trust=trust)
-    inputs = tuple(TensorSpec.model_validate(one) for one in made_by[0]["inputs"])
-    size = _fitting(inputs, batch_size)
-    fed, users, notes = _data(report, recipe or Path(report.recipe.path))
-    name, requested = str(built.runner["name"]), built.runner.get("requested", {})
-    options = {name: value for name, value in requested.items() if value is not None}
-    runner = runners.find(name).model_validate(options)
-    free = users or runner.starts_programs() or runner.requires().gpu
-    artifact = opened_as(artifact, from_file=is_from_file(made_by) and not free, trust=trust)
+    target = _target(variant, path.parent / built.artifact.path, built.artifact)
+    target = trusting(target, store or Store(Store.default_root()), trust=trust)
+    require_trust_to_run(target)
+    ours = target.own or trust
+    opened = of_folder(target, variant)
+    if not opened.inputs:
+        raise silent(opened)
+    size = _fitting(opened.inputs, batch_size)
+    fed, users, notes = _data(report, recipe, ours=ours)
+    name, options, runner = _runner(built.runner, opened, own=target.own)
+    if runner.starts_programs() and not ours:
+        raise TrustError(
+            f"the runner {name} starts programs on it, and it is not from this store",
+            place=str(target.path),
+            hint="add --trust where you know who made it, or name the --store that it was built in",
+        )
+    free = ours and (users or runner.starts_programs() or runner.requires().gpu)
+    artifact = replace(opened.artifact, foreign=opened.artifact.foreign and not free)
     request = {
-        "inputs": [spec.model_dump(mode="json") for spec in inputs],
+        "inputs": [spec.model_dump(mode="json") for spec in opened.inputs],
         "batch_size": size,
         **fed,
         "trace": str(trace or path.parent / "profiles" / f"{variant}.trace.json"),
@@ -90,8 +105,8 @@ def _built(variant: str, report: Report, path: Path) -> VariantReport:
     return found
 
 
-def _artifact(folder: Path, summary: ArtifactSummary) -> tuple[Artifact, list[dict[str, Any]]]:
-    """The artifact as it was built, and its steps. Raises `UsageError` where its files are others."""
+def _target(name: str, folder: Path, summary: ArtifactSummary) -> Target:
+    """The artifact's folder. Raises `UsageError` where it is not the one that the report speaks of."""
     again = "run `optcli build` again: what is in the store is only copied"
     try:
         about, found = view.read(folder)
@@ -101,23 +116,43 @@ def _artifact(folder: Path, summary: ArtifactSummary) -> tuple[Artifact, list[di
         raise UsageError(
             f"the artifact cannot be read: {error}", place=str(folder), hint=again
         ) from error
-    # Native code runs only where nothing of it was touched.
-    if about.get("key") != summary.key or found != about.get("digest"):
+    spoken = (about["key"], about["format"]) == (summary.key, summary.format)
+    if not spoken or found != about["digest"]:
         raise UsageError(
             "the artifact's files are not those that the report speaks of",
             place=str(folder),
             hint=again,
         )
-    artifact = Artifact(
-        key=summary.key,
-        format=Format(summary.format),
-        path=folder,
-        precision=summary.precision,
-        size_bytes=summary.size_bytes,
-        digest=found,
-        facts=about["facts"],
-    )
-    return artifact, list(about["made_by"])
+    return Target(name, "artifact", summary.format, folder, about)
+
+
+def _runner(
+    record: Mapping[str, Any], opened: Opened, *, own: bool
+) -> tuple[str, dict[str, Any], Runner]:
+    """The runner as the report has it. Raises `UsageError` where it is none that runs the artifact.
+
+    The report lies beside the artifact: where that is not our `own`, anybody may have written both.
+    """
+    name, requested = str(record.get("name")), record.get("requested") or {}
+    kind = runners.find(name)
+    try:
+        options = {name: value for name, value in requested.items() if value is not None}
+        options = options if own else runners.options_from_elsewhere(name, options)
+        runner = kind.model_validate(options)
+    except (AttributeError, ValueError) as error:
+        raise UsageError(
+            f"the report names options that the runner {name} does not have: {first_line(error)}",
+            place=str(opened.path),
+            hint="run `optcli build` again",
+        ) from error
+    # Another runner might take the files for what they are not said to be, code among it.
+    if opened.artifact.format not in kind.runs:
+        raise UsageError(
+            f"the runner {name} runs {', '.join(kind.runs)}, found {opened.artifact.format}",
+            place=str(opened.path),
+            hint="run `optcli build` again",
+        )
+    return name, options, runner
 
 
 def _fitting(inputs: tuple[TensorSpec, ...], wanted: int | None) -> int:
@@ -134,17 +169,22 @@ def _fitting(inputs: tuple[TensorSpec, ...], wanted: int | None) -> int:
     return wanted
 
 
-def _data(report: Report, path: Path) -> tuple[dict[str, Any], bool, list[str]]:
+def _data(report: Report, named: Path | None, *, ours: bool) -> tuple[dict[str, Any], bool, list[str]]:
     """What to feed: settings of a role and of what follows the model, folder and seed.
 
-    Then whether Python of the recipe's own is part of it, and doubts.
+    Then whether Python of the recipe's own is part of it, and doubts. A recipe that nobody but the
+    report names brings no Python where the artifact is not `ours`.
     """
+    nothing = {"data": None, "postprocess": None, "folder": "", "seed": 0}
     try:
-        recipe = load(path)
+        recipe = load(named or Path(report.recipe.path))
     except (OptcliError, OSError) as error:
         why = error.message if isinstance(error, OptcliError) else str(error)
         note = f"inputs are random: the recipe cannot be read again ({why})"
-        return {"data": None, "postprocess": None, "folder": "", "seed": 0}, False, [note]
+        return nothing, False, [note]
+    if named is None and not ours and brings_python(recipe):
+        why = "Python of its recipe's own, and the artifact is not from this store (--trust runs it)"
+        return nothing, False, [f"inputs are random: samples are given or followed by {why}"]
     role = next((role for role in _ROLES if role in recipe.data), None)
     after = recipe.postprocess.model_dump(mode="json") if recipe.postprocess else None
     fed = {"data": None, "postprocess": after, "folder": str(recipe.folder), "seed": recipe.seed}

@@ -6,8 +6,9 @@ opened, the loaded model. Add one by adding a file here: docs/add-a-runner.md.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -48,7 +49,7 @@ class Runner(Settings):
 
     runs: ClassVar[tuple[Format, ...]]
     needs: ClassVar[Needs] = Needs()
-    # Options that name a program or a place of one machine: never taken from a pack of another one.
+    # Options that name a program or a place of one machine: never taken from elsewhere.
     of_one_machine: ClassVar[frozenset[str]] = frozenset()
 
     threads: int | None = Field(None, ge=1, description="intra-op threads; default: the usable cores")
@@ -171,3 +172,25 @@ def names() -> tuple[str, ...]:
 def find(name: str) -> type[Runner]:
     """The runner class of a name. Raises `UsageError` for an unknown name."""
     return registry.find(__name__, name, Runner)  # type: ignore[type-abstract]
+
+
+def options_from_elsewhere(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A runner's options without those that name a program or a place of one machine.
+
+    For what somebody else may have written: a pack, or a report beside an artifact that is not ours.
+    """
+    private = find(name).of_one_machine
+    found: dict[str, Any] = {}
+    for option, value in options.items():
+        if option not in private:
+            found[option] = value
+        elif isinstance(value, dict):
+            found[option] = {key: each for key, each in value.items() if _is_plain(each)}
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    """A number, a truth value or a word: nothing that could be a file."""
+    if isinstance(value, str):
+        return re.fullmatch(r"[A-Za-z0-9_-]{0,40}", value) is not None
+    return isinstance(value, int | float)

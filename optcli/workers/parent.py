@@ -24,7 +24,7 @@ from optcli.errors import StepError, from_record
 from optcli.workers import channel, logs
 from optcli.workers.lifetime import stop
 
-_DEATHS = {
+_DEATHS: dict[int, str] = {
     signal.SIGSEGV: "crashed with a segmentation fault",
     signal.SIGABRT: "aborted",
     signal.SIGKILL: "was killed, most likely because memory ran out",
@@ -157,9 +157,12 @@ class Child:
             self.kill()
             return StepError("it closed its channel and did not end", hint="the log has its last words")
         if code < 0:
-            number = signal.Signals(-code)
-            reason = _DEATHS.get(number, f"was ended by {number.name}")
-            return StepError(f"it {reason} ({number.name})", hint="the log has its last words")
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:  # a real-time signal, of which Python names the first and the last
+                name = f"signal {-code}"
+            reason = _DEATHS.get(-code, f"was ended by {name}")
+            return StepError(f"it {reason} ({name})", hint="the log has its last words")
         return StepError(f"it ended early with exit status {code}", hint="the log has its last words")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from optcli import baselines
 from optcli.artifact import Artifact, Format
-from optcli.baselines import Kept
+from optcli.baselines import Kept, places
 from optcli.digest import of_bytes, of_file, of_value
 from optcli.errors import InputError, MissingError, StoreError, TrustError, UsageError
 from optcli.results import RecipeSummary, Report
@@ -448,3 +448,53 @@ def test_a_name_is_never_a_file_of_the_current_folder(tmp_path, monkeypatch, nam
         assert found.read_bytes() == b"saved"
     with baselines.fetch(f"./{name}", tmp_path / "artifacts") as found:
         assert found.read_bytes() == b"of the pull request"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"GNU.sparse.map": "abc"}, {"GNU.sparse.major": "1", "GNU.sparse.minor": "x"},
+     {"GNU.sparse.size": "many"}, {"size": "-"}],
+)  # fmt: skip
+def test_headers_that_tarfile_stumbles_over_are_no_baseline(pack, tmp_path, headers):
+    with tarfile.open(pack) as archive:
+        members = {m.name: archive.extractfile(m).read() for m in archive}
+    with tarfile.open(tmp_path / "odd.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        for name, data in members.items():
+            about = tarfile.TarInfo(name)
+            about.size, about.pax_headers = len(data), headers if name == "report.json" else {}
+            archive.addfile(about, io.BytesIO(data))
+    with pytest.raises(InputError, match="no sound baseline"):
+        baselines.load(tmp_path / "odd.tar", "main", Store(tmp_path / "elsewhere"))
+
+
+@pytest.mark.parametrize("steps", [[{}], [{"step": "source"}], [{"step": 5, "key": "k"}]])
+def test_a_step_without_a_name_or_key_is_refused(pack, tmp_path, steps):
+    def change(manifest):
+        manifest["variants"]["onnx"]["made_by"] = steps
+
+    with pytest.raises(InputError, match="a step has no name or no key"):
+        baselines.load(manifest_changed(pack, tmp_path / "odd.tar", change), "main", Store(tmp_path))
+
+
+def test_a_machine_that_is_none_is_refused(pack, tmp_path):
+    def change(manifest):
+        manifest["environment"]["machine"] = 5
+
+    with pytest.raises(InputError, match="its machine is odd"):
+        baselines.load(manifest_changed(pack, tmp_path / "odd.tar", change), "main", Store(tmp_path))
+
+
+def test_what_a_url_gives_is_held_to_the_disk(pack, tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": places.SPARE_BYTES})()
+    monkeypatch.setattr(places.shutil, "disk_usage", lambda place: usage)
+    with (
+        pytest.raises(StoreError, match="no room to fetch"),
+        baselines.fetch(f"file://{pack}", tmp_path),
+    ):
+        pass
+
+
+def test_what_a_url_gives_has_an_end(pack, tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "_MOST_BYTES", 1000)
+    with pytest.raises(InputError, match="is larger than"), baselines.fetch(f"file://{pack}", tmp_path):
+        pass

@@ -170,3 +170,13 @@ def _places(value: Any) -> Any:
         yield value, key
         if isinstance(item, dict | list):
             yield from _places(item)
+
+
+@pytest.mark.parametrize("other", ["./b.png", "x/./b.png", ".//b.png"])
+def test_one_file_under_two_names_is_refused(coco: Path, other: str) -> None:
+    first = "x/b.png" if other.startswith("x") else "b.png"
+    record = changed(("images", 0, "file_name"), first)
+    record["images"][1]["file_name"] = other
+    with pytest.raises(InputError, match=r"images\[0\] has already") as failure:
+        opened(coco, record)
+    assert "images[1].file_name" in str(failure.value)

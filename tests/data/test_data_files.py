@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from generated import spec
 
+from optcli import data
 from optcli.data import DataSettings, ingredients, problems
 from optcli.data import open as open_data
 from optcli.digest import FileDigests
@@ -106,3 +107,49 @@ def test_an_npz_with_two_arrays_of_one_name_is_refused(tmp_path):
             archive.writestr("image.npy", archive.read("image.npy"))
     found = problems(DataSettings.model_validate({"source": "npz:twice.npz"}), tmp_path)
     assert "two arrays 'image'" in found[0][1]
+
+
+@pytest.mark.parametrize("member", ["image.npy", "image"])
+def test_a_member_of_an_npz_that_is_no_array_is_refused(tmp_path, member):
+    with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive:
+        archive.writestr(member, b"no array")
+    with pytest.raises(InputError, match="'image' cannot be read"):
+        opened(tmp_path, spec(4), source="npz:odd.npz")
+
+
+def test_an_array_with_an_archive_behind_it_is_refused(tmp_path):
+    """zipfile finds the archive at the end, NumPy the array at the beginning."""
+    np.savez(tmp_path / "archive.npz", image=np.zeros((2, 4), "float32"))
+    np.save(tmp_path / "array.npy", np.zeros((2, 4), "float32"))
+    both = (tmp_path / "array.npy").read_bytes() + (tmp_path / "archive.npz").read_bytes()
+    (tmp_path / "both.npz").write_bytes(both)
+    with pytest.raises(InputError, match="'image' cannot be read"):
+        opened(tmp_path, spec(4), source="npz:both.npz")
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 12\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+def test_no_image_starts_a_program(classes, monkeypatch):
+    from PIL import EpsImagePlugin
+
+    from optcli.data.imagefolder import open_image
+    from optcli.draft import masks
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("it was started"))
+    path = classes / "ant" / "evil.png"
+    path.write_bytes(EPS)
+    with pytest.raises(InputError, match="not a readable image"):
+        open_image(str(path))
+    with pytest.raises(InputError, match="the mask cannot be read"):
+        masks.look({"files": [str(path)], "place": "here"}, None)  # type: ignore[arg-type]
+
+
+def test_torchvision_starts_no_program_either(tmp_path, monkeypatch):
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", "gs")
+    settings = DataSettings.model_validate({"source": "torchvision:CIFAR10", "split": "test"})
+    with pytest.raises(InputError, match="torchvision cannot load it"):
+        data._collection(settings, tmp_path)._load()  # type: ignore[attr-defined]
+    assert not EpsImagePlugin.has_ghostscript()

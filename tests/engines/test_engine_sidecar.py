@@ -147,3 +147,13 @@ def test_what_does_not_fit_is_refused_with_both_sides(changes, message):
 )
 def test_what_was_made_compatible_is_loaded(changes):
     sidecar.check_here(about(None, **changes), HERE)
+
+
+def test_a_sidecar_that_has_no_end_is_not_read(tmp_path):
+    (tmp_path / sidecar.FILE).symlink_to("/dev/zero")
+    with pytest.raises(EngineError, match="wanted a regular file"):
+        sidecar.read(tmp_path)
+    (tmp_path / sidecar.FILE).unlink()
+    (tmp_path / sidecar.FILE).write_text("[" * 200_000)
+    with pytest.raises(EngineError, match="cannot be read"):
+        sidecar.read(tmp_path)

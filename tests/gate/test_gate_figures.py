@@ -161,3 +161,7 @@ def test_processors_of_one_name_are_told_apart():
     assert (
         recorded._other_machine({**here, "machine": {**here["machine"], "kernel": "6.2"}}, here) is None
     )
+
+
+def test_a_machine_that_is_no_machine_is_another_one():
+    assert "nothing that can be read" in recorded._other_machine({"machine": 5}, {"machine": {}})

@@ -149,3 +149,12 @@ def test_a_figure_that_is_none_is_no_entry(tmp_path):
     (tmp_path / "h").write_text(f"{line}\n{line}\n")
     with pytest.raises(InputError, match="no entry of a history"):
         history.load(tmp_path / "h")
+
+
+@pytest.mark.parametrize("line", ["[" * 200_000, "[]", "nothing"])
+def test_a_line_that_cannot_be_read_is_named(tmp_path, line):
+    path = tmp_path / "h.jsonl"
+    history.append(path, run(1.0))
+    path.write_text(f"{line}\n{path.read_text()}")
+    with pytest.raises(InputError, match="no entry of a history"):
+        history.load(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from optcli import digest
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, TrustError, UsageError
 from optcli.inspection import resolve
+from optcli.pipeline import bench_step
 from optcli.pipeline.opening import (
     Opened,
     find,
@@ -46,7 +48,7 @@ def folder(place: Path, format: str, kind: str = "torchvision") -> Path:
         "precision": "fp32",
         "size_bytes": 4,
         "made_by": [
-            {"step": "source", "key": "k", "kind": kind, "inputs": [spec().model_dump(mode="json")]}
+            {"key": "12", "step": "source", "kind": kind, "inputs": [spec().model_dump(mode="json")]}
         ],
         "facts": {"outputs": ["output"]},
     }
@@ -211,3 +213,53 @@ def test_a_package_alone_does_not_say_what_it_takes(tmp_path, tmp_store):
     with pytest.raises(InputError, match="does not say what it takes") as failure:
         open_all(find([tmp_path / "made.pt2"], tmp_store, trust=True), tmp_path / "scratch", (), 1)
     assert "--input" in failure.value.hint
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"precision": None}, "precision"),
+        ({"size_bytes": "many"}, "size_bytes"),
+        ({"made_by": [{"key": "k", "step": "source", "inputs": [{"name": 5}]}]}, "made_by.0.inputs"),
+        ({"made_by": [{}]}, "made_by.0"),
+    ],
+)
+def test_a_folder_that_says_odd_things_of_itself_is_refused(tmp_path, tmp_store, change, place):
+    made = folder(tmp_path / "made", "onnx")
+    about = {**json.loads((made / "artifact.json").read_text()), **change}
+    (made / "artifact.json").write_text(json.dumps({k: v for k, v in about.items() if v is not None}))
+    with pytest.raises(InputError, match=f"does not describe an artifact: {place}"):
+        find([made], tmp_store, trust=False)
+
+
+def test_a_folder_that_does_not_say_what_it_takes(tmp_path, tmp_store):
+    made = folder(tmp_path / "made", "onnx")
+    about = json.loads((made / "artifact.json").read_text())
+    about["made_by"][0]["inputs"] = []
+    (made / "artifact.json").write_text(json.dumps(about))
+    targets = find([made], tmp_store, trust=False)
+    with pytest.raises(InputError, match="names no inputs") as failure:
+        open_all(targets, tmp_path, (), 1)
+    assert "--input" in failure.value.hint
+    assert open_all(targets, tmp_path, (spec(),), 1)[1] == (spec(),)
+
+
+def test_what_the_own_store_says_of_an_artifact_comes_before_what_its_folder_says(tmp_path, tmp_store):
+    made = folder(tmp_path / "made", "onnx", "torchvision")
+    record = {"format": "exported", "precision": "int8", "facts": {"outputs": ["ours"]}}
+    with tmp_store.work("artifact", "1234") as work:
+        (work / "model.pt2").write_bytes(b"code")
+        tmp_store.put("artifact", "1234", work, record, {"step": "source", "kind": "exported"})
+    (target,) = find([made], tmp_store, trust=False)
+    assert target.format == "exported"
+    artifact = open_each([target], tmp_path, (spec(),), 1)[0].artifact
+    assert (artifact.precision, artifact.facts) == ("int8", {"outputs": ["ours"]})
+    assert artifact.foreign, "its source was a file, whatever the folder says"
+
+
+def test_samples_that_are_no_arrays_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive:
+        archive.writestr("image", b"no array")
+    payload = {"path": str(tmp_path / "odd.npz"), "inputs": [spec().model_dump(mode="json")]}
+    with pytest.raises(InputError, match="of arrays"):
+        bench_step.check_samples(payload, None)  # type: ignore[arg-type]

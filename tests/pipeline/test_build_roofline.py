@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from tiny_project import Project
 
-from optcli import environment, report, roofline
+from optcli import digest, environment, report, roofline
 from optcli.errors import MissingError, UsageError
-from optcli.inspection import Findings
+from optcli.inspection import Findings, Target
 from optcli.observer import Silent
 from optcli.pipeline import operations
 from optcli.pipeline import roofline as build_roofline
@@ -186,3 +189,26 @@ def test_a_report_with_operations_and_shares(project: Project, monkeypatch: pyte
     elsewhere = found.model_copy(update={"environment": {**found.environment, "cores": 77}})
     with pytest.raises(UsageError, match="another cores"):
         build_roofline.near(elsewhere, folder, store)
+
+
+def test_a_network_in_python_from_elsewhere_is_not_looked_into(
+    tmp_path: Path, tmp_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Target] = []
+    monkeypatch.setattr(operations.inspection, "look_into", looked.append)
+    monkeypatch.setattr(operations, "of", lambda found, name: None)
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "model.json").write_text("{}")
+    content = digest.of_value([["model.json", digest.of_file(folder / "model.json")]])
+    about = {
+        "key": "12", "digest": content, "format": "torch", "precision": "fp32", "size_bytes": 2,
+        "made_by": [{"key": "12", "step": "source", "kind": "python"}], "facts": {},
+    }  # fmt: skip
+    (folder / "artifact.json").write_text(json.dumps(about))
+    assert operations.count(folder, tmp_store) is None
+    assert not looked
+    assert not list(tmp_store.entries()), "another who makes the same may have it counted"
+    (folder / "artifact.json").write_text(json.dumps({**about, "format": "onnx"}))
+    assert operations.count(folder, tmp_store) is None
+    assert len(looked) == 1

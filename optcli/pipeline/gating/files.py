@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from optcli import data, user_code
+from optcli import data, regular_files, user_code
 from optcli.baselines import CheckedOut
 from optcli.digest import FileDigests
 from optcli.errors import OptcliError
@@ -115,7 +115,7 @@ def _is_pointer(file: Path) -> bool:
     try:
         if file.stat().st_size > _LARGEST_POINTER_BYTES:
             return False
-        with file.open("rb") as stream:
+        with regular_files.opened(file) as stream:
             return stream.read(len(_POINTER)) == _POINTER
     except OSError:
         return False

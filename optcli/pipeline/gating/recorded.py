@@ -115,6 +115,8 @@ def _other_machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
             was, here = (_told(each.get(name)) for each in (then, now))
             return f"recorded on another machine: {name} {was}, here {here}"
     known, found = then.get("machine", {}), now.get("machine", {})
+    if not isinstance(known, Mapping):  # no build writes that
+        return "recorded on a machine of which it says nothing that can be read"
     for name in environment.HARDWARE:
         if name in known and known[name] != found.get(name):
             return f"recorded on another machine: its {name} differs"
