@@ -20,6 +20,8 @@ _NEAR = 3.0
 # Of networks that guess, this share is taken for sound by a share of right samples: about three
 # standard errors, and exact for few samples as well.
 _GUESSES_LUCKILY = 0.002
+# Where not one sample is wrong: a handful can show no more, and few people try with so little.
+_GUESSES_ALL = 0.05
 
 
 def doubts(
@@ -70,7 +72,8 @@ def _is_luck(share: float, count: int, chance: float) -> bool:
     from scipy.special import bdtrc
 
     right = math.floor(share * count + 1e-9)
-    return right <= 0 or float(bdtrc(right - 1, count, chance)) > _GUESSES_LUCKILY
+    limit = _GUESSES_ALL if right == count else _GUESSES_LUCKILY
+    return right <= 0 or float(bdtrc(right - 1, count, chance)) > limit
 
 
 def other_order(records: Records) -> str | None:

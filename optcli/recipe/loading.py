@@ -89,7 +89,7 @@ def _checked(node: Node, path: Path, problems: Problems) -> Recipe | None:
 
 
 # Of a recipe; each may be built, so that hundreds are days of work.
-_MOST_VARIANTS = 2000
+_MOST_VARIANTS = 1000
 
 
 def _variant_nodes(recipe: Node, problems: Problems) -> dict[str, Node]:

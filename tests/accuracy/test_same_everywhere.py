@@ -221,7 +221,9 @@ def test_guessing_hardly_ever_passes_for_sound(classes, samples):
 def test_what_few_samples_can_show():
     assert doubts(confused(10, 1, 1.0)) == [], "10 of 10 with ten classes"
     assert doubts(confused(2, 5, 1.0)) == [], "10 of 10 with two classes"
-    assert "hardly more than guessing" in doubts(confused(2, 1, 1.0))[0], "2 of 2 may be luck"
+    assert doubts(confused(2, 3, 1.0)) == [], "6 of 6 with two classes: not one is wrong"
+    for each in (1, 2):
+        assert "hardly more than guessing" in doubts(confused(2, each, 1.0))[0], "it may be luck"
     wrong = confused(2, 10, 1.0)
     wrong["rank"] = wrong["rank"].copy()
     wrong["rank"][:6] = 1

@@ -125,6 +125,24 @@ def test_code_that_judges_is_part_of_the_terms(judged, pairs):
     assert report.outcome != "accept"
 
 
+def test_code_on_the_path_that_judges_is_named_where_it_changed(judged, pairs, monkeypatch):
+    """Both sides would use today's `src/`: a metric that is made easier would pass as unchanged."""
+    metric = "from scoringlib import VALUE\n\n\ndef right(outputs, target, meta):\n    return VALUE\n"
+    (judged.folder / "metric.py").write_text(metric)
+    library = judged.folder / "src" / "scoringlib" / "__init__.py"
+    library.parent.mkdir(parents=True)
+    library.write_text("VALUE = 0.5\n")
+    change(judged, ("metric: top1", "metric: python:metric.py:right"))
+    commit(judged, "own metric")
+    monkeypatch.syspath_prepend(str(judged.folder / "src"))
+    monkeypatch.setenv("PYTHONPATH", str(judged.folder / "src"))
+    assert opened(judge(judged, accept=())) == set()
+    library.write_text("VALUE = 1.0\n")
+    report = judge(judged, accept=())
+    assert ("untracked-model", "metric") in opened(report)
+    assert report.outcome != "accept"
+
+
 def test_a_base_recipe_that_is_extended_is_judged_like_the_recipe(judged, pairs):
     text = (judged.folder / "recipe.yaml").read_text()
     (judged.folder / "base.yaml").write_text(text)
@@ -198,7 +216,8 @@ def test_data_that_the_commit_does_not_hold_are_named(repository, pairs):
     report = judge(repository, accept=())
     assert report.exit_code == ExitCode.INCONCLUSIVE
     assert {kind for kind, _ in opened(report)} == {"untracked-data"}
-    assert judge(repository, accept=UNTRACKED).outcome == "accept"
+    report = judge(repository, accept=UNTRACKED)
+    assert report.outcome == "accept", report.sentence
 
 
 def saved(project):

@@ -41,10 +41,10 @@ HANGS = {
     ),
     "variants": (
         f"{HEAD}variants:\n" + "".join(f"  v{i}: {{extends: v{i + 1}}}\n" for i in range(3_000)),
-        "found 3000, wanted at most 2000",
+        "found 3000, wanted at most 1000",
     ),
     "variants that extend what is not there": (
-        f"{HEAD}variants:\n" + "".join(f"  v{i}: {{extends: w{i}}}\n" for i in range(1_990)),
+        f"{HEAD}variants:\n" + "".join(f"  v{i}: {{extends: w{i}}}\n" for i in range(990)),
         "extends an unknown variant 'w0'",
     ),
     "a matrix": (

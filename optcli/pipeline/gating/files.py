@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -38,7 +39,8 @@ def unversioned(recipe: Recipe, there: CheckedOut, digests: FileDigests) -> list
     """What the recipe of a commit names and the commit does not hold, one entry for each reason.
 
     A file counts as the commit's only where it lies, all links followed, in the worktree itself: what
-    git ignores or never had, and what lies beside the repository, is linked into it from today's.
+    git ignores or never had, and what lies beside the repository, is linked into it from today's; or
+    where today's is as the commit has it.
     """
     found = []
     for kind, place, files in _named(recipe, digests):
@@ -106,9 +108,21 @@ def _named(recipe: Recipe, digests: FileDigests) -> Iterator[tuple[_Kind, str, S
 def _why_not_of_the_commit(file: Path, there: CheckedOut) -> Unversioned | None:
     real = Path(os.path.realpath(file))
     if not real.is_relative_to(os.path.realpath(there.worktree)):
-        inside = real.is_relative_to(os.path.realpath(there.top))
-        return "untracked" if inside else "outside"
+        top = Path(os.path.realpath(there.top))
+        if not real.is_relative_to(top):
+            return "outside"
+        return None if _as_committed(real, there.worktree / real.relative_to(top)) else "untracked"
     return "lfs" if _is_pointer(real) else None
+
+
+def _as_committed(today: Path, then: Path) -> bool:
+    """Whether the commit has a file as it is today: code on PYTHONPATH comes from today's checkout."""
+    if Path(os.path.realpath(then)) == today:  # a link to today's
+        return False
+    try:
+        return filecmp.cmp(today, then, shallow=False)
+    except OSError:
+        return False
 
 
 def _is_pointer(file: Path) -> bool:
