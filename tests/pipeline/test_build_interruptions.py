@@ -32,6 +32,8 @@ def start(project, mark: str) -> "subprocess.Popen[bytes]":
         env={**os.environ, "OPTCLI_TEST_MARK": mark},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        # A suite in the background of a shell has it ignored, and so would have the build.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
@@ -128,8 +130,12 @@ def test_an_interrupt_while_a_step_is_started_ends_that_step_too(project, monkey
     spawn = execute.spawn
     monkeypatch.setattr(execute, "spawn", slowly)
     monkeypatch.setattr(execute, "_LAST_WORDS_S", 0.1)
-    with pytest.raises(KeyboardInterrupt):
-        project.build(timeout_s=40.0)
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            project.build(timeout_s=40.0)
+    finally:
+        signal.signal(signal.SIGINT, ignored)
     deadline = time.monotonic() + 20
     while any(psutil.pid_exists(child.pid) for child in started) and time.monotonic() < deadline:
         time.sleep(0.05)
