@@ -8,11 +8,12 @@ not change an old artifact.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from optcli import environment, user_code
+from optcli import environment, opened_files, paths, user_code
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
@@ -66,7 +67,9 @@ class PythonSource(Source):
             # Before the user's code runs: weights that cannot be trusted stop everything.
             path = _network.weights_path(self.folder, self.weights)
             state = torch_weights.read(path)
-        model = self._built(source, code)
+        with opened_files.watched() as opened:
+            model = self._built(source, code)
+        self._refuse_unseen(opened, out)
         if self.weights is not None:
             torch_weights.load_into(model, state, str(path), classes=self._classes(source, code))
         facts = {
@@ -75,6 +78,20 @@ class PythonSource(Source):
             "weights": Path(self.weights).name if self.weights else f"random (seed {torch_build.SEED})",
         }
         return _network.write(model, out, source, inputs, facts)
+
+    def _refuse_unseen(self, opened: Sequence[str], out: Path) -> None:
+        """Raise `InputError` where the network has read a file that no key holds."""
+        known = [_network.weights_path(self.folder, self.weights)] if self.weights else []
+        folders = (self.folder, Path.cwd())
+        found = opened_files.of_project(opened, folders, known)
+        unseen = [path for path in found if not path.is_relative_to(os.path.realpath(out))]
+        if unseen:
+            raise InputError(
+                f"the network reads {paths.shown(unseen[0])} while it is made: another file there would"
+                " not be noticed",
+                place=f"python:{self.target}",
+                hint="give weights by `model.weights`, numbers by `model.arguments`",
+            )
 
     def _built(self, source: dict[str, Any], code: Path) -> torch.nn.Module:
         """The network from the copy of the code; errors name the user's files, not the copy's."""

@@ -396,3 +396,57 @@ def test_real_models_agree_with_their_onnx_files(
     session = onnxruntime.InferenceSession(shared / "models" / f"{Path(weights).stem}.onnx")
     wanted = session.run(None, {"input": example_inputs(inputs, 2)["input"].numpy()})[0]
     assert abs(found - wanted).max() <= 1e-4 * abs(wanted).max()
+
+
+READING = """
+import json, os, tempfile
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, path):
+        super().__init__()
+        with open(path) as stream:
+            self.width = json.load(stream)["width"]
+
+    def forward(self, image):
+        return image.mean((1, 2, 3)) * self.width
+
+
+def scratch():
+    with tempfile.NamedTemporaryFile("w+") as stream:
+        json.dump({"width": 2}, stream)
+        stream.flush()
+        return Net(stream.name)
+"""
+
+
+@pytest.mark.parametrize("where", ["recipe", "current folder", "link"])
+def test_a_network_that_reads_a_file_which_no_key_holds_is_refused(tmp_path, monkeypatch, where):
+    """Else another file there gives the old artifact, and a gate has the same file on both sides."""
+    here, project = tmp_path / "here", tmp_path / "project"
+    for each in (here, project):
+        each.mkdir()
+    (project / "nets.py").write_text(READING)
+    place = (here if where == "current folder" else project) / "width.json"
+    place.write_text('{"width": 2}')
+    if where == "link":
+        (here / "linked.json").symlink_to(place)
+        place = here / "linked.json"
+    monkeypatch.chdir(here)
+    source = python(project, "Net", arguments={"path": str(place)})
+    error = failing(source, tmp_path / "out")
+    assert re.search(r"reads .*width.json while it is made", error.message)
+    assert error.hint == "give weights by `model.weights`, numbers by `model.arguments`"
+
+
+def test_files_that_are_nobodys_project_may_be_read(tmp_path, monkeypatch):
+    project = tmp_path / "project"
+    (project / ".cache").mkdir(parents=True)
+    (project / "nets.py").write_text(READING)
+    monkeypatch.chdir(project)
+    (project / ".cache" / "width.json").write_text('{"width": 2}')
+    hidden = {"path": ".cache/width.json"}
+    assert written(python(project, "Net", arguments=hidden), tmp_path / "a").outputs
+    assert written(python(project, "scratch"), tmp_path / "b").outputs

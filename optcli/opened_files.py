@@ -1,0 +1,66 @@
+"""Files that code opens while it runs.
+
+A key holds the code of a network and what the recipe names. What the code opens by itself is in no key:
+an old result would be taken for that of another file, and a gate would see the same file on both sides.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from optcli import regular_files
+
+_CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll")
+_WRITING = os.O_WRONLY | os.O_RDWR
+# An audit hook cannot be taken away again: there is one, which tells whoever watches.
+_watching: list[list[str]] = []
+_hooked: list[bool] = []
+
+
+@contextmanager
+def watched() -> Iterator[list[str]]:
+    """The paths, as they were given, of all that this process opens to read as long as the block runs.
+
+    By Python's own `open` and `os.open`; what a library opens in C is not seen.
+    """
+    if not _hooked:
+        _hooked.append(True)
+        sys.addaudithook(_hear)
+    found: list[str] = []
+    _watching.append(found)
+    try:
+        yield found
+    finally:
+        _watching.remove(found)
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "open" or not _watching:
+        return
+    path, _, flags = arguments
+    if isinstance(path, str | bytes | os.PathLike) and not (flags or 0) & _WRITING:
+        for found in _watching:
+            found.append(os.fsdecode(path))
+
+
+def of_project(paths: Sequence[str], folders: Sequence[Path], known: Sequence[Path]) -> list[Path]:
+    """Which of these are files of a person's project: below one of its folders, and no code.
+
+    What is hidden (`.cache`, `.venv`) or installed is not the project's. `known` are files that the
+    recipe names.
+    """
+    tops = [Path(os.path.realpath(folder)) for folder in folders]
+    named = {os.path.realpath(path) for path in known}
+    found: dict[Path, None] = {}
+    for path in map(os.path.realpath, paths):
+        inside = [Path(path).relative_to(top).parts for top in tops if Path(path).is_relative_to(top)]
+        hidden = any(part.startswith(".") or part == "site-packages" for i in inside for part in i)
+        ours = bool(inside) and not hidden and path not in named and not path.endswith(_CODE)
+        if ours and regular_files.is_file(path):
+            found[Path(path)] = None
+    return list(found)
