@@ -169,7 +169,7 @@ def _subclasses(kind: type[OptcliError]) -> list[type[OptcliError]]:
 
 
 _MOST_LISTED = 50
-_MOST_COMPARED = 300
+_MOST_COMPARED = 2000
 
 
 def did_you_mean(name: str, choices: Sequence[str]) -> str:

@@ -85,6 +85,7 @@ def test_a_plan_alone_is_no_engine(tmp_path):
 def test_a_plan_stands_for_its_folder(tmp_path):
     made_by = [{"step": "source", "key": "k", "inputs": []}]
     about = {"format": "tensorrt", "key": "k", "digest": "d", "made_by": made_by, "facts": {}}
+    about |= {"precision": "fp16", "size_bytes": 4}
     (tmp_path / "artifact.json").write_text(json.dumps(about))
     (tmp_path / "model.plan").write_bytes(b"plan")
     found = resolve(str(tmp_path / "model.plan"), tmp_path)
