@@ -5,10 +5,11 @@
 
 Every run is a fresh `optcli build` that measures latency again (the rest comes from the benchmark's own
 store). The truth is what long builds in `table` mode say while nothing is put beside them: before,
-between and after the others. Loaded runs have one or two busy processes beside them that come and go,
-by a seed. Each run is appended to a file of JSON lines at once; started again, the benchmark goes on
-where it was. The machine must be idle otherwise. Raw samples are kept in the work folder:
-`--from-samples` judges what today's code makes of them, without measuring again.
+between and after the others; each run is held against the two around it, as a shared host drifts.
+Loaded runs have one or two busy processes beside them that come and go, by a seed. Each run is appended
+to a file of JSON lines at once; started again, the benchmark goes on where it was. The machine must be
+idle otherwise. Raw samples are kept in the work folder: `--from-samples` judges what today's code makes
+of them, without measuring again.
 
 Printed, and written to benchmarks/results/headline.json (the runs to headline.jsonl beside it), for
 the headline (the speed-up of the fastest variant of each run), for all speed-ups and medians, by
@@ -189,6 +190,19 @@ def truth_of(runs: Sequence[Run], baseline: str) -> dict[str, dict[str, Any]]:
     }
 
 
+def beside_truths(runs: Sequence[Run]) -> list[Run]:
+    """The runs in their order, each with the truth of the builds before and after it.
+
+    A shared host is another machine an hour later: all truths together are nobody's.
+    """
+    found = []
+    for place, run in enumerate(runs):
+        before = [each for each in runs[:place] if each["kind"] == "truth"][-1:]
+        after = [each for each in runs[place:] if each["kind"] == "truth"][:1]
+        found.append({**run, "truth": truth_of([*before, *after], run["baseline"])})
+    return found
+
+
 def _key(row: Row) -> str:
     return f"{row['variant']}, batch {row['batch_size']}"
 
@@ -199,7 +213,7 @@ def coverage(runs: Sequence[Run], truth: dict[str, dict[str, Any]], figure: str)
     widths: dict[str, list[float]] = {}
     for run in runs:
         for row in run["rows"]:
-            known = truth.get(_key(row), {}).get(figure)
+            known = run.get("truth", truth).get(_key(row), {}).get(figure)
             if known is None:  # the baseline over itself, or a truth that could not be told
                 continue
             told = row[figure] if row["fit"] else None
@@ -238,7 +252,8 @@ def headlines(runs: Sequence[Run], truth: dict[str, dict[str, Any]]) -> dict[str
         )
         for run in runs
     ]
-    return coverage([{"rows": [row]} for row in fastest], truth, "speedup")["all"]
+    alone = [{**run, "rows": [row]} for run, row in zip(runs, fastest, strict=True)]
+    return coverage(alone, truth, "speedup")["all"]
 
 
 def off(runs: Sequence[Run], truth: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -250,7 +265,8 @@ def off(runs: Sequence[Run], truth: dict[str, dict[str, Any]]) -> dict[str, Any]
     for run in runs:
         base = {row["batch_size"]: row for row in run["rows"] if row["variant"] == run["baseline"]}
         for row in run["rows"]:
-            known, other = truth.get(_key(row), {}).get("speedup"), base.get(row["batch_size"])
+            known = run.get("truth", truth).get(_key(row), {}).get("speedup")
+            other = base.get(row["batch_size"])
             if known is None or other is None:
                 continue
             told = row["speedup"]
@@ -284,6 +300,8 @@ def judged(runs: Sequence[Run]) -> dict[str, Any]:
     """Everything that is said of the runs, and whether it is as wanted."""
     by_kind = {kind: [r for r in runs if r["kind"] == kind] for kind in ("truth", "idle", "loaded")}
     truth = truth_of(by_kind["truth"], runs[0]["baseline"])
+    runs = beside_truths(runs)
+    by_kind = {kind: [run for run in runs if run["kind"] == kind] for kind in by_kind}
     found: dict[str, Any] = {"truth": truth, "without_truth": _untold(runs, truth)}
     for kind in ("idle", "loaded"):
         found[kind] = {
