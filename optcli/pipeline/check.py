@@ -72,20 +72,13 @@ def _hint(
     guessed = _guessed(inputs, probe)
     if not guessed:
         return wrong
-    name = guessed[0].name
     for low, high in _USUAL_RANGES:
         kind, size, feed = next(feeds(_told(inputs, guessed, low, high), None))
         error = _relative_error(parent.run(feed), _run(child, feed, kind, size))
         if error <= tolerance:
-            return (
-                f"on values between {low:g} and {high:g} they differ by {error:.2g} only: if the model"
-                f" takes those, declare it with `range: [{low:g}, {high:g}]` at input {name!r}, or give"
-                f" the recipe data; else {wrong}"
-            )
-    return (
-        f"if the model takes other values, declare them with `range: [LOW, HIGH]` at input {name!r},"
-        f" or give the recipe data; else {wrong}"
-    )
+            found = f"on values between {low:g} and {high:g} they differ by {error:.2g} only"
+            return f"{found}: {_declare(guessed, f'[{low:g}, {high:g}]')}; else {wrong}"
+    return f"{_declare(guessed, '[LOW, HIGH]')}; else {wrong}"
 
 
 def usable(
@@ -121,19 +114,22 @@ def _range_hint(model: Runner, inputs: Sequence[TensorSpec], probe: Path | None)
     guessed = _guessed(inputs, probe)
     if not guessed:
         return wrong
-    name = guessed[0].name
     for low, high in _USUAL_RANGES:
         _, _, feed = next(feeds(_told(inputs, guessed, low, high), None))
         if not any(_not_finite(array) for array in model.run(feed).values()):
-            return (
-                f"on values between {low:g} and {high:g} it holds none: if the model takes those,"
-                f" declare it with `range: [{low:g}, {high:g}]` at input {name!r}, or give the recipe"
-                f" data; else {wrong}"
-            )
+            found = f"on values between {low:g} and {high:g} it holds none"
+            return f"{found}: {_declare(guessed, f'[{low:g}, {high:g}]')}; else {wrong}"
     tried = " nor ".join(f"between {low:g} and {high:g}" for low, high in _USUAL_RANGES)
+    found = f"neither are the outputs numbers on values {tried}"
+    return f"{found}: {_declare(guessed, '[LOW, HIGH]')}; else {wrong}"
+
+
+def _declare(guessed: Sequence[TensorSpec], values: str) -> str:
+    """How to say which values an input takes."""
+    taken = "others, declare them" if "LOW" in values else "those, declare it"
     return (
-        f"neither are the outputs numbers on values {tried}: if the model takes others, declare them"
-        f" with `range: [LOW, HIGH]` at input {name!r}, or give the recipe data; else {wrong}"
+        f"if the model takes {taken} with `range: {values}` at input {guessed[0].name!r},"
+        " or give the recipe data"
     )
 
 
