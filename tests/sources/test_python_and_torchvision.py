@@ -400,6 +400,7 @@ def test_real_models_agree_with_their_onnx_files(
 
 READING = """
 import json, os, tempfile
+from importlib.metadata import entry_points
 import torch
 from torch import nn
 
@@ -412,6 +413,10 @@ class Net(nn.Module):
 
     def forward(self, image):
         return image.mean((1, 2, 3)) * self.width
+
+
+def plugins(path):
+    return Net(path) if entry_points(group="widths") else None
 
 
 def scratch():
@@ -450,3 +455,22 @@ def test_files_that_are_nobodys_project_may_be_read(tmp_path, monkeypatch):
     hidden = {"path": ".cache/width.json"}
     assert written(python(project, "Net", arguments=hidden), tmp_path / "a").outputs
     assert written(python(project, "scratch"), tmp_path / "b").outputs
+
+
+def test_entry_points_of_an_editable_install_may_be_read(tmp_path, monkeypatch):
+    """A checkout on `sys.path` has the metadata of its own install inside the project's folder."""
+    project = tmp_path / "project"
+    metadata = project / "mine.egg-info"
+    metadata.mkdir(parents=True)
+    (project / "nets.py").write_text(READING)
+    (metadata / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[widths]\none = nets:Net\n")
+    (tmp_path / "width.json").write_text('{"width": 2}')
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(project)
+    arguments = {"path": str(tmp_path / "width.json")}
+    assert written(python(project, "plugins", arguments=arguments), tmp_path / "a").outputs
+    weights = metadata / "width.json"
+    weights.write_text('{"width": 2}')
+    error = failing(python(project, "Net", arguments={"path": str(weights)}), tmp_path / "b")
+    assert "reads mine.egg-info/width.json" in error.message
