@@ -16,9 +16,9 @@ from typing import Any
 from optcli import regular_files
 
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll")
-# What installers write beside a package's code: the interpreter reads it to find entry points and versions.
+# What installers write beside a package: the interpreter finds entry points and versions by it.
 _INSTALLERS = (".egg-info", ".dist-info")
-_METADATA = ("entry_points.txt", "METADATA", "PKG-INFO", "RECORD", "top_level.txt", "direct_url.json")
+_METADATA = ("entry_points.txt", "METADATA", "PKG-INFO", "RECORD", "top_level.txt")
 _WRITING = os.O_WRONLY | os.O_RDWR
 # An audit hook cannot be taken away again: there is one, which tells whoever watches.
 _watching: list[list[str]] = []
@@ -63,8 +63,11 @@ def of_project(paths: Sequence[str], folders: Sequence[Path], known: Sequence[Pa
     for path in map(os.path.realpath, paths):
         inside = [Path(path).relative_to(top).parts for top in tops if Path(path).is_relative_to(top)]
         hidden = any(part.startswith(".") or part == "site-packages" for i in inside for part in i)
-        hidden = hidden or (Path(path).parent.name.endswith(_INSTALLERS) and Path(path).name in _METADATA)
-        ours = bool(inside) and not hidden and path not in named and not path.endswith(_CODE)
-        if ours and regular_files.is_file(path):
+        other = hidden or path in named or path.endswith(_CODE) or _is_metadata(Path(path))
+        if inside and not other and regular_files.is_file(path):
             found[Path(path)] = None
     return list(found)
+
+
+def _is_metadata(path: Path) -> bool:
+    return path.parent.name.endswith(_INSTALLERS) and path.name in _METADATA
