@@ -178,7 +178,7 @@ def did_you_mean(name: str, choices: Sequence[str]) -> str:
 
     # Longer names are no slips of the pen, and comparing them takes seconds; so do thousands of names.
     compared = [choice for choice in choices[:_MOST_COMPARED] if len(choice) <= 200]
-    near = difflib.get_close_matches(name, compared, n=1, cutoff=0.55) if len(name) <= 200 else []
+    near = difflib.get_close_matches(name, compared, n=1, cutoff=0.65) if len(name) <= 200 else []
     if near:
         return f"did you mean {near[0]!r}?"
     listed = sorted(choices)[:_MOST_LISTED]
