@@ -51,7 +51,8 @@ class Decision:
     """What the pairs say so far.
 
     `change` is the growth as a fraction with its 95 % interval (not corrected for looks); `low` and
-    `high` are the bounds that decided, `growths` that of every pair, as fractions too.
+    `high` are the bounds that decided, `growths` that of every pair, as fractions too. `improved`:
+    faster by more than the margin, with the certainty that a `fail` needs.
     """
 
     answer: Answer
@@ -59,16 +60,12 @@ class Decision:
     change: Estimate
     low: float
     high: float
+    improved: bool = False
 
     @property
     def pairs(self) -> int:
         """How many launch pairs there are."""
         return len(self.growths)
-
-    @property
-    def improved(self) -> bool:
-        """Whether it became faster, by the same certainty that a `fail` would need."""
-        return self.answer == "pass" and self.high < 0
 
 
 def planned(bar: GateBar, settings: GateSettings, comparisons: int) -> Rule:
@@ -98,7 +95,7 @@ def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
         raise ValueError("there is no pair to decide from")
     index = rule.looks.index(count) if count in rule.looks else None
     tail = rule.fail_tails[index] if index is not None else rule.fail_tails[-1]
-    low, _ = rule.bounds(log_ratios, tail)
+    low, faster = rule.bounds(log_ratios, tail)
     _, high = rule.bounds(log_ratios, rule.pass_tail)
     answer: Answer = "continue"
     if index is not None or count > rule.looks[-1]:
@@ -109,7 +106,10 @@ def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
         elif count >= rule.looks[-1]:
             answer = "inconclusive"
     growths = tuple(math.expm1(each) for each in log_ratios)
-    return Decision(answer, growths, _change(log_ratios, rule), math.expm1(low), math.expm1(high))
+    improved = answer == "pass" and faster < -math.log1p(rule.margin)
+    return Decision(
+        answer, growths, _change(log_ratios, rule), math.expm1(low), math.expm1(high), improved
+    )
 
 
 def _change(log_ratios: Sequence[float], rule: Rule) -> Estimate:

@@ -163,6 +163,17 @@ def test_what_is_told():
     assert (faster.answer, faster.improved, faster.pairs) == ("pass", True, 8)
     assert faster.change.low < faster.change.value < faster.change.high < -0.08
     assert not decide([0.001, -0.001, 0.002, 0.0, 0.001, -0.002, 0.0, 0.001], ONE).improved
+
+
+def test_what_a_rebuild_explains_is_no_improvement():
+    """One artifact against itself was "improved: 0.9 % faster"."""
+    found = decide([-0.009, -0.011, -0.008, -0.01, -0.012, -0.007, -0.009, -0.013], ONE)
+    assert found.answer == "pass"
+    assert found.change.high < 0
+    assert not found.improved
+    same = [decide(np.random.default_rng(seed).normal(-0.005, 0.01, 8), ONE) for seed in range(200)]
+    assert not any(each.improved for each in same)
+    assert sum(each.change.high < 0 for each in same) > 20
     assert decide([0.2] * 7, ONE).answer == "continue"
     with pytest.raises(ValueError, match="no pair"):
         decide([], ONE)

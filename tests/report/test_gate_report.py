@@ -7,9 +7,10 @@ import pytest
 
 from optcli.gate import comparisons, decide, planned
 from optcli.report import gate
+from optcli.report.gate import changes
 from optcli.report.gate.rows import rows
 from optcli.results import Estimate, RecipeSummary, Verdict
-from optcli.results.gate import Comparison, GatedVariant, GateReport, OperatorGrowth, worst
+from optcli.results.gate import Change, Comparison, GatedVariant, GateReport, OperatorGrowth, worst
 from optcli.settings import GateBar, GateSettings
 
 BAR = GateBar(limit=0.05)
@@ -180,3 +181,24 @@ def test_a_comparison_without_figures_can_be_shown():
     report = made(new)
     assert "reported" in gate.text(report)
     assert json.loads(gate.benchmark_json(report)) == []
+
+
+def test_places_that_read_the_same_files_are_told_once():
+    def change(place, *files):
+        return Change(kind="untracked-data", place=place, unversioned="outside", files=files)
+
+    raw = [f"/data/raw/{name}" for name in "abcd"]
+    found = changes.together(
+        [
+            change("data.calibration", *raw),
+            change("data.evaluation", *raw),
+            change("data.training", raw[0], "/other/b"),
+            Change(kind="bar", place="accuracy.max_drop", before=0.01, after=0.05),
+        ]
+    )
+    why = "which lies outside of the repository: compare with a saved build (`optcli baseline save`)"
+    assert found == [
+        f"data.calibration and data.evaluation: both sides read today's 4 files of /data/raw, {why}",
+        f"data.training: both sides read today's /data/raw/a, /other/b, {why}",
+        "accuracy.max_drop 0.01, now 0.05",
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from optcli.errors import ExitCode
-from optcli.report.gate.changes import kinds_of, told
+from optcli.report.gate.changes import kinds_of, together
 from optcli.results import Outcome
 from optcli.results.gate import Change, Comparison, GatedVariant, worst
 
@@ -92,8 +92,9 @@ def _cannot_tell(
 ) -> str:
     parts = []
     if undeclared:
-        said = "; ".join(map(told, undeclared[:_MOST_TOLD]))
-        more = len(undeclared) - _MOST_TOLD
+        clauses = together(undeclared)
+        said = "; ".join(clauses[:_MOST_TOLD])
+        more = len(clauses) - _MOST_TOLD
         said += f", and {more} more" if more > 0 else ""
         declare = f"--accept {','.join(kinds_of(undeclared))}"
         parts.append(

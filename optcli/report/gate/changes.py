@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
 
 from optcli.results.gate import Change, ChangeKind, Choice, GatedVariant, GateReport, Unversioned
@@ -10,10 +11,10 @@ from optcli.results.gate import Change, ChangeKind, Choice, GatedVariant, GateRe
 _MOST_FILES = 3
 _LONGEST = 60
 _UNVERSIONED: dict[Unversioned, str] = {
-    "untracked": "git does not have it",
-    "outside": "it lies outside of the repository",
-    "lfs": "git-lfs has not fetched it",
-    "submodule": "it lies in a submodule",
+    "untracked": "git does not have",
+    "outside": "lies outside of the repository",
+    "lfs": "git-lfs has not fetched",
+    "submodule": "lies in a submodule",
 }
 _CHOICES: dict[Choice, str] = {
     "named": "named by --variant",
@@ -28,7 +29,7 @@ def told(change: Change) -> str:
     """One change in one clause: `accuracy.max_drop 0.01, now 0.05`."""
     if change.unversioned is not None:
         return (
-            f"{change.place}: {_files(change)} is the same on both sides, because"
+            f"{change.place}: both sides read today's {_files(change)}, which"
             f" {_UNVERSIONED[change.unversioned]}: compare with a saved build (`optcli baseline save`)"
         )
     if change.kind == "libraries":
@@ -52,6 +53,18 @@ def told(change: Change) -> str:
     return f"{change.place} {_value(change.before)}, now {_value(change.after)}"
 
 
+def together(changes: Sequence[Change]) -> list[str]:
+    """What `told` says of each, once for places whose files are the same."""
+    alike: dict[object, list[Change]] = {}
+    for index, each in enumerate(changes):
+        shared = each.unversioned is not None
+        alike.setdefault((each.unversioned, each.files) if shared else index, []).append(each)
+    return [
+        told(group[0].model_copy(update={"place": " and ".join(each.place for each in group)}))
+        for group in alike.values()
+    ]
+
+
 def lines(report: GateReport) -> list[str]:
     """Every change of the terms with what became of it."""
     found = []
@@ -72,8 +85,12 @@ def kinds_of(changes: Sequence[Change]) -> list[ChangeKind]:
 
 
 def _files(change: Change) -> str:
-    shown = ", ".join(change.files[:_MOST_FILES])
-    more = len(change.files) - _MOST_FILES
+    """The files by name; many of one folder by the folder."""
+    files, more = change.files, len(change.files) - _MOST_FILES
+    folders = {PurePath(path).parent for path in files}
+    if more > 0 and len(folders) == 1:
+        return f"{len(files)} files of {folders.pop()}"
+    shown = ", ".join(files[:_MOST_FILES])
     return f"{shown} and {more} more" if more > 0 else shown
 
 
