@@ -15,13 +15,14 @@ from optcli.passes import Job, Made, Pass
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
-    from openvino import Model
+    from openvino import Model, PartialShape
 
 
 class ToOpenvino(Pass):
     """Converts ONNX models and exported programs to OpenVINO's format.
 
-    Weights stay as they are, dynamic sizes stay dynamic, inputs and outputs keep their names.
+    Weights stay as they are, inputs and outputs keep their names. Sizes that the recipe leaves open
+    stay open; what only works out their shapes is simplified before anything else sees the graph.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.EXPORTED)
@@ -38,10 +39,10 @@ class ToOpenvino(Pass):
                 f"OpenVINO cannot convert a PyTorch graph that is {source.precision}",
                 hint="put to_openvino first, and quantize_nncf behind it",
             )
-        core = openvino_format.core()
+        openvino_format.forbid_telemetry()
         try:
             if source.format == Format.ONNX:
-                model = core.read_model(str(source.path / onnx_format.FILE))
+                model = _from_onnx(source, job.inputs)
             else:
                 model = _from_program(source, job.inputs)
         except OptcliError:
@@ -56,18 +57,38 @@ class ToOpenvino(Pass):
         return Made()
 
 
+def _from_onnx(source: Artifact, inputs: Sequence[TensorSpec]) -> Model:
+    """Convert an ONNX model, with the sizes that the recipe fixes.
+
+    Just reading the file would leave everything that works out shapes in the graph: NNCF would quantize
+    some of it, and the CPU would compute it at each call.
+    """
+    import openvino
+
+    return openvino.convert_model(source.path / onnx_format.FILE, input=_shapes(inputs))
+
+
+def _shapes(inputs: Sequence[TensorSpec]) -> dict[str, PartialShape]:
+    """The shapes by input name; sizes that vary are open."""
+    import openvino
+
+    return {
+        spec.name: openvino.PartialShape([-1 if isinstance(size, str) else size for size in spec.shape])
+        for spec in inputs
+    }
+
+
 def _from_program(source: Artifact, inputs: Sequence[TensorSpec]) -> Model:
     """Convert an exported program; name what OpenVINO only numbers, fix the sizes that it lets vary."""
     import openvino
+    from openvino import _offline_transformations
 
     model = openvino.convert_model(exported_format.open(source.path, trust=source.trusted))
     for port, spec in zip(model.inputs, inputs, strict=True):
         port.get_tensor().set_names({spec.name})
-    shapes = {
-        spec.name: openvino.PartialShape([-1 if isinstance(size, str) else size for size in spec.shape])
-        for spec in inputs
-    }
-    model.reshape(shapes)
+    model.reshape(_shapes(inputs))
+    # It simplified the graph before the sizes were fixed: once more, with what is known now.
+    _offline_transformations.apply_moc_transformations(model, cf=False, smart_reshape=True)
     for port, name in zip(model.outputs, source.facts["outputs"], strict=True):
         port.get_tensor().set_names({name})
     return model

@@ -55,7 +55,9 @@ def build(
     kept = Store(Store.default_root(store))
     to_do = planned(Path(recipe), kept, overrides, only)
     folder = (artifacts or Path("artifacts")).absolute() / to_do.recipe.name
-    made = make(to_do, kept, observer, Settings(jobs, keep_going, timeout_s, trust), phases)
+    how = Settings(jobs, keep_going, timeout_s, trust)
+    made = make(to_do, kept, observer, how, phases, remeasure=remeasure)
+    to_do = made.plan
     built, feeds = made.artifacts, made.feeds
     with view.alone(folder, observer):
         for variant in to_do.variants:

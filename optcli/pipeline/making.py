@@ -11,7 +11,7 @@ from optcli.accuracy import require_metric
 from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError, UsageError, did_you_mean
 from optcli.observer import Observer
-from optcli.pipeline import plugins
+from optcli.pipeline import plugins, shapes
 from optcli.pipeline.execute import Done, Execution, Settings, log_of
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan, PlannedVariant, plan
@@ -45,8 +45,18 @@ def planned(path: Path, store: Store, overrides: Sequence[str], only: Sequence[s
     return plan(recipe, plugins.traits(recipe, store, store.digests), store.digests, only)
 
 
-def make(to_do: Plan, store: Store, observer: Observer, settings: Settings, phases: Phases) -> Made:
-    """Carry out a plan's steps, as far as the store does not have them.
+def make(
+    to_do: Plan,
+    store: Store,
+    observer: Observer,
+    settings: Settings,
+    phases: Phases,
+    *,
+    remeasure: bool = False,
+) -> Made:
+    """Carry out a plan's steps, as far as the store does not have them, and settle how each is run.
+
+    The plan of the result has the shapes of every runner chosen; `remeasure` compares these anew.
 
     Raises what fails all variants: `StepError` and `InputError` for the model or the data,
     `MissingError` where not even the model can be read here, `TrustError` for a model that nobody can
@@ -73,7 +83,10 @@ def make(to_do: Plan, store: Store, observer: Observer, settings: Settings, phas
         for variant in to_do.variants
         if variant.last.key in done and done[variant.last.key].status != "failed"
     }
-    return Made(to_do, done, artifacts, data.path / "probe.npz" if data else None)
+    feeds = data.path / "probe.npz" if data else None
+    with phases.take("shapes"):
+        to_do = shapes.settled(to_do, artifacts, store, feeds, observer, remeasure=remeasure)
+    return Made(to_do, done, artifacts, feeds)
 
 
 def made_by(variant: PlannedVariant) -> list[dict[str, Any]]:

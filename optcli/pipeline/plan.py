@@ -56,7 +56,8 @@ class PlannedVariant:
     """A variant as steps; `missing` says why it cannot be built here, `unmeasurable` why not run.
 
     `possible` are the steps to do: all, or where something is missing none, unless the first step that
-    cannot be done has something to check: then those before it, and that check.
+    cannot be done has something to check: then those before it, and that check. `static_gains` says how
+    many times as fast the runner was when compiled for a batch size alone, where that was compared.
     """
 
     name: str
@@ -67,6 +68,7 @@ class PlannedVariant:
     missing: tuple[environment.Missing, ...]
     unmeasurable: tuple[environment.Missing, ...]
     possible: tuple[Step, ...]
+    static_gains: dict[str, float] = field(default_factory=dict)
 
     @property
     def last(self) -> Step:

@@ -68,7 +68,12 @@ def variant_report(
         steps=summaries,
         build_s=_build_s([done[step.key] for step in steps]),
         artifact=summary(variant.name, artifact),
-        runner={"name": variant.runner_name, "requested": options, **effective},
+        runner={
+            "name": variant.runner_name,
+            "requested": options,
+            **effective,
+            **({"static_gains": variant.static_gains} if variant.static_gains else {}),
+        },
         latency=measured.rows.get(variant.name, ()),
         accuracy=judged.get(variant.name),
         verdicts=()

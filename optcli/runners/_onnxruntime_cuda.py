@@ -40,7 +40,7 @@ class CudaCalls:
         *,
         graphs: bool,
     ) -> None:
-        self._session, self._names, self._halves = session, tuple(names), halves
+        self.session, self._names, self._halves = session, tuple(names), halves
         self._gpu, self._stream, self._graphs = gpu, stream, graphs
         self._start, self._stop = Event(gpu), Event(gpu)
         self._slots: dict[tuple[tuple[int, ...], ...], _Slot] = {}
@@ -69,7 +69,7 @@ class CudaCalls:
             if self._graphs and not slot.outputs:
                 self._find_outputs(slot)
             self._start.record(self._stream)
-            self._session.run_with_iobinding(slot.binding, slot.options)
+            self.session.run_with_iobinding(slot.binding, slot.options)
             self._stop.record(self._stream)
             self._stream.synchronize()
         self._in_flight, self._timed = False, True
@@ -115,14 +115,14 @@ class CudaCalls:
 
     def _new_slot(self) -> _Slot:
         graph = str(len(self._slots) + 1) if self._graphs else None
-        slot = _Slot(self._session.io_binding(), _run_options(graph))
+        slot = _Slot(self.session.io_binding(), _run_options(graph))
         for name in self._names:
             slot.binding.bind_output(name, "cuda", self._gpu.device.index)
         return slot
 
     def _find_outputs(self, slot: _Slot) -> None:
         """Run once without recording, then bind outputs to memory that stays."""
-        self._session.run_with_iobinding(slot.binding, _run_options("-1"))
+        self.session.run_with_iobinding(slot.binding, _run_options("-1"))
         self._stream.synchronize()
         device = self._gpu.device.index
         for name, value in zip(self._names, slot.binding.get_outputs(), strict=True):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -28,10 +29,20 @@ from optcli.runners._onnxruntime_sessions import (
     opened,
     words,
 )
+from optcli.runners._shapes import (
+    BATCH_SIZES,
+    SHAPES,
+    Shapes,
+    StaticForms,
+    described,
+    observed,
+    sizes_of,
+)
+from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnxruntime import InferenceSession
+    from onnxruntime import InferenceSession, SessionOptions
 
 _LEVELS = {
     "disabled": "ORT_DISABLE_ALL",
@@ -75,7 +86,11 @@ class OnnxruntimeRunner(Runner):
         "all", description="how far ONNX Runtime may rewrite the graph when it loads it"
     )
 
+    shapes: Shapes | None = SHAPES
+    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = BATCH_SIZES
+
     _session: InferenceSession | None = PrivateAttr(None)
+    _forms: StaticForms | None = PrivateAttr(None)
     _artifact: Artifact | None = PrivateAttr(None)
     _gpu: Gpu | None = PrivateAttr(None)
     _stream: Stream | None = PrivateAttr(None)
@@ -85,6 +100,8 @@ class OnnxruntimeRunner(Runner):
         check_options(self.provider, self.provider_options)
         if PROVIDERS[self.provider].device == "cpu" and (self.cuda_graphs or self.tf32):
             raise ValueError(f"cuda_graphs and tf32 are for GPUs: `provider: {self.provider}` is none")
+        if self.shapes == "static" and self.provider != "cpu":
+            raise ValueError(f"shapes: static is for `provider: cpu`, found {self.provider}")
         return self
 
     def requires(self) -> Needs:
@@ -100,6 +117,42 @@ class OnnxruntimeRunner(Runner):
         return {**super().environment(), **({} if inexact else {"NVIDIA_TF32_OVERRIDE": "0"})}
 
     def load(self, artifact: Artifact) -> None:
+        ahead = artifact.format == Format.ORT
+        path = artifact.path / (ort_format.FILE if ahead else onnx_format.FILE)
+        try:
+            self._open(os.fspath(path), artifact)
+        except OptcliError:
+            self.close()
+            raise
+        except Exception as error:
+            self.close()
+            brain = artifact.precision == "bf16" and self.provider == "cpu"
+            raise RunnerError(
+                f"ONNX Runtime cannot load the model: {first_line(error)}",
+                place=str(path),
+                hint=_NO_BF16 if brain else "",
+            ) from error
+        self._artifact = artifact
+
+    def _open(self, path: str, artifact: Artifact) -> None:
+        """Open the session; with static shapes one for each batch size."""
+        static = self.shapes == "static" and artifact.format == Format.ONNX
+        sizes = sizes_of(self.batch_sizes, self.inputs) if static else ()
+        names, can_pad = _batch_names(artifact, self.inputs) if sizes else (frozenset(), False)
+        if not names:
+            self._session = opened(path, self._settings(), self.provider, self._options())
+            return
+
+        def form(size: int | None) -> HostCalls:
+            settings = self._settings("any" if size is None else str(size))
+            for name in names if size is not None else ():
+                settings.add_free_dimension_override_by_name(name, size)
+            self._session = opened(path, settings, self.provider, self._options())
+            return _host_calls(self._session)
+
+        self._forms = StaticForms(form, sizes, self.inputs, can_pad=can_pad)
+
+    def _settings(self, form: str = "") -> SessionOptions:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -114,23 +167,8 @@ class OnnxruntimeRunner(Runner):
         options.log_severity_level = 3
         if self._profile is not None:
             options.enable_profiling = True
-            options.profile_file_prefix = os.fspath(self._profile / "onnxruntime")
-        ahead = artifact.format == Format.ORT
-        path = artifact.path / (ort_format.FILE if ahead else onnx_format.FILE)
-        try:
-            self._session = opened(os.fspath(path), options, self.provider, self._options())
-        except OptcliError:
-            self.close()
-            raise
-        except Exception as error:
-            self.close()
-            brain = artifact.precision == "bf16" and self.provider == "cpu"
-            raise RunnerError(
-                f"ONNX Runtime cannot load the model: {first_line(error)}",
-                place=str(path),
-                hint=_NO_BF16 if brain else "",
-            ) from error
-        self._artifact = artifact
+            options.profile_file_prefix = os.fspath(self._profile / f"onnxruntime{form}")
+        return options
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
         self._calls.bind(feed)
@@ -163,6 +201,7 @@ class OnnxruntimeRunner(Runner):
                 if getattr(onnxruntime.GraphOptimizationLevel, constant) == level
             ),
             "version": onnxruntime.__version__,
+            **described(self._calls),
         }
         if self._artifact.format == Format.ORT:
             # Loading adds hardly anything to what was saved.
@@ -173,25 +212,32 @@ class OnnxruntimeRunner(Runner):
             found["optimization_level"] = saved
         return found
 
+    def observed(self) -> dict[str, Any]:
+        return observed(self._calls)
+
     def end_profile(self) -> Path:
-        """The file of ONNX Runtime's own profiler, on every call since it was opened for profiling."""
-        return Path(self._opened().end_profiling())
+        """The file of ONNX Runtime's own profiler, on every call since it was opened for profiling.
+
+        Of the batch size that was computed last.
+        """
+        calls = self._calls.current if isinstance(self._calls, StaticForms) else self._calls
+        return Path(cast(HostCalls | CudaCalls, calls).session.end_profiling())
 
     def close(self) -> None:
         self.__dict__.pop("_calls", None)
-        self._session = None
+        self._session = self._forms = None
         if self._gpu is not None:
             self._gpu.close()
         self._gpu = self._stream = None
 
     @cached_property
-    def _calls(self) -> HostCalls | CudaCalls:
+    def _calls(self) -> HostCalls | CudaCalls | StaticForms:
         session = self._opened()
-        names = [output.name for output in session.get_outputs()]
-        inputs = session.get_inputs()
-        halves = frozenset(each.name for each in inputs if each.type == "tensor(float16)")
+        if self._forms is not None:
+            return self._forms
         if self._gpu is None or self._stream is None:
-            return HostCalls(session, names, halves)
+            return _host_calls(session)
+        names, halves = _names(session)
         graphs = self.cuda_graphs or _is_on(self.provider_options.get(PROVIDERS[self.provider].graphs))
         return CudaCalls(session, names, halves, self._gpu, self._stream, graphs=graphs)
 
@@ -242,6 +288,35 @@ class OnnxruntimeRunner(Runner):
                 return precision
         exact = not self.tf32 and not _is_on(self.provider_options.get("use_tf32"))
         return found if exact else "tf32"
+
+
+def _host_calls(session: InferenceSession) -> HostCalls:
+    return HostCalls(session, *_names(session))
+
+
+def _names(session: InferenceSession) -> tuple[list[str], frozenset[str]]:
+    """Its outputs, and its inputs that are half as wide as the recipe says."""
+    halves = (each.name for each in session.get_inputs() if each.type == "tensor(float16)")
+    return [output.name for output in session.get_outputs()], frozenset(halves)
+
+
+def _batch_names(artifact: Artifact, inputs: Sequence[TensorSpec]) -> tuple[frozenset[str], bool]:
+    """What the file calls the batch, and whether every output begins with it.
+
+    None where the file's batch does not vary. Raises `RunnerError` where it varies without a name.
+    """
+    model = onnx_format.outline(artifact.path)
+    shapes = onnx_format.input_shapes(model)
+    firsts = {spec.name: shapes[spec.name][0] for spec in inputs if spec.batch_symbol is not None}
+    nameless = [name for name, size in firsts.items() if size is None]
+    if nameless:
+        raise RunnerError(
+            f"the batch of the input {nameless[0]!r} has no name in the file: it cannot be fixed",
+            hint="set `shapes: dynamic` under `runner:`, or export the model with named dimensions",
+        )
+    names = frozenset(size for size in firsts.values() if isinstance(size, str))
+    outputs = [value.type.tensor_type.shape.dim for value in model.graph.output]
+    return names, all(len(dims) > 0 and dims[0].dim_param in names for dims in outputs)
 
 
 def _is_on(value: Value | None) -> bool:

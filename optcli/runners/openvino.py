@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, PrivateAttr
 
@@ -12,10 +13,21 @@ from optcli.errors import RunnerError
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
 from optcli.runners import Runner
+from optcli.runners._openvino_calls import HostCalls
+from optcli.runners._shapes import (
+    BATCH_SIZES,
+    SHAPES,
+    Shapes,
+    StaticForms,
+    described,
+    observed,
+    sizes_of,
+)
+from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
-    from openvino import CompiledModel, InferRequest
+    from openvino import Core, Model
 
 _SHORT = {"f32": "fp32", "float32": "fp32", "f16": "fp16", "float16": "fp16"}
 _SHORT |= {"bf16": "bf16", "bfloat16": "bf16"}
@@ -25,7 +37,8 @@ class OpenvinoRunner(Runner):
     """Runs OpenVINO and ONNX models in OpenVINO, on the CPU.
 
     Where nothing else is said it computes in FP32: left alone, OpenVINO takes bfloat16 on CPUs that
-    have it. The precision and the number of threads are read back from the compiled model.
+    have it. The precision and the number of threads are read back from the compiled model. With static
+    shapes it is compiled for each batch size by itself.
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.OPENVINO, Format.ONNX)
@@ -39,12 +52,11 @@ class OpenvinoRunner(Runner):
     )
     streams: int = Field(1, ge=1, description="requests that it may work on at once")
 
-    _compiled: CompiledModel | None = PrivateAttr(None)
-    _request: InferRequest | None = PrivateAttr(None)
-    _outputs: tuple[str, ...] = PrivateAttr(())
-    _halves: set[str] = PrivateAttr(default_factory=set)
+    shapes: Shapes | None = SHAPES
+    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = BATCH_SIZES
+
+    _loaded: HostCalls | StaticForms | None = PrivateAttr(None)
     _quantized: str | None = PrivateAttr(None)
-    _buffers: dict[str, np.ndarray] = PrivateAttr(default_factory=dict)
 
     def load(self, artifact: Artifact) -> None:
         core = openvino_format.core()
@@ -52,7 +64,7 @@ class OpenvinoRunner(Runner):
         path = artifact.path / (onnx_format.FILE if onnx else openvino_format.FILE)
         try:
             model = core.read_model(str(path))
-            self._compiled = core.compile_model(model, "CPU", self._configuration())
+            self._loaded = self._compiled(core, model)
         except RuntimeError as error:
             reason = openvino_format.reason(error)
             raise RunnerError(
@@ -62,65 +74,40 @@ class OpenvinoRunner(Runner):
                 or ("try it in ONNX Runtime: `runner: onnxruntime`" if onnx else "build it again"),
             ) from error
         self._quantized = openvino_format.precision(model)
-        self._outputs = openvino_format.output_names(model)
-        self._halves = {
-            name
-            for name, port in zip(openvino_format.input_names(model), model.inputs, strict=True)
-            if port.get_element_type().get_type_name() == "f16"
-        }
-        self._request = self._compiled.create_infer_request()
         self._require_precision()
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
-        import numpy as np
-        import openvino
-
-        request = self._opened()
-        for name, array in feed.items():
-            # What a pass has made of the inputs is what a client would send.
-            dtype = np.dtype(np.float16) if name in self._halves else array.dtype
-            buffer = self._buffers.get(name)
-            if buffer is None or buffer.shape != array.shape or buffer.dtype != dtype:
-                buffer = self._buffers[name] = np.empty(array.shape, dtype)
-                try:
-                    request.set_tensor(name, openvino.Tensor(buffer, shared_memory=True))
-                except RuntimeError as error:
-                    raise RunnerError(
-                        f"OpenVINO refuses the input {name!r}: {openvino_format.reason(error)}"
-                    ) from error
-            np.copyto(buffer, array, casting="same_kind")
+        self._calls.bind(feed)
 
     def execute(self) -> None:
-        try:
-            self._opened().infer()
-        except RuntimeError as error:
-            raise RunnerError(f"OpenVINO failed: {openvino_format.reason(error)}") from error
+        self._calls.execute()
 
     def fetch(self) -> dict[str, np.ndarray]:
-        request = self._opened()
-        return {
-            name: request.get_output_tensor(index).data.copy()
-            for index, name in enumerate(self._outputs)
-        }
+        return self._calls.fetch()
 
     def effective(self) -> dict[str, Any]:
         import openvino
 
-        assert self._compiled is not None
-        return {
+        compiled = self._usual.compiled
+        found = {
             "precision": self._quantized or self._precision(),
             "float_precision": self._precision(),
-            "provider": ",".join(self._compiled.get_property("EXECUTION_DEVICES")),
-            "threads": int(self._compiled.get_property("INFERENCE_NUM_THREADS")),
-            "streams": int(self._compiled.get_property("NUM_STREAMS")),
-            "hint": str(self._compiled.get_property("PERFORMANCE_HINT")).lower(),
+            "provider": ",".join(compiled.get_property("EXECUTION_DEVICES")),
+            "threads": int(compiled.get_property("INFERENCE_NUM_THREADS")),
+            "streams": int(compiled.get_property("NUM_STREAMS")),
+            "hint": str(compiled.get_property("PERFORMANCE_HINT")).lower(),
             "version": openvino.get_version(),
         }
+        return {**found, **described(self._calls)}
+
+    def observed(self) -> dict[str, Any]:
+        return observed(self._calls)
 
     def counters(self) -> list[dict[str, Any]]:
         """What OpenVINO counted of each layer that ran, in their order; opened for profiling only.
 
-        `time_us` is the mean over all calls since the model was compiled, in whole microseconds.
+        `time_us` is the mean over all calls since the model was compiled, in whole microseconds. Of the
+        batch size that was computed last.
         """
         return [
             {
@@ -129,14 +116,53 @@ class OpenvinoRunner(Runner):
                 "kernel": layer.exec_type,
                 "time_us": round(layer.real_time.total_seconds() * 1e6),
             }
-            for layer in self._opened().get_profiling_info()
+            for layer in self._usual.layers()
             if layer.status == layer.EXECUTED
         ]
 
     def close(self) -> None:
-        self._request = None
-        self._compiled = None
-        self._buffers.clear()
+        self.__dict__.pop("_calls", None)
+        self._loaded = None
+
+    @cached_property
+    def _calls(self) -> HostCalls | StaticForms:
+        # A private attribute of a pydantic model costs a microsecond at each look, this one nothing.
+        if self._loaded is None:
+            raise RunnerError("the runner holds no model", hint="open it first")
+        return self._loaded
+
+    @property
+    def _usual(self) -> HostCalls:
+        """The form that computed last, of which there may be several."""
+        calls = self._calls
+        return cast(HostCalls, calls.current if isinstance(calls, StaticForms) else calls)
+
+    def _compiled(self, core: Core, model: Model) -> HostCalls | StaticForms:
+        import openvino
+
+        names = openvino_format.input_names(model)
+        outputs = openvino_format.output_names(model)
+        halves = {
+            name
+            for name, port in zip(names, model.inputs, strict=True)
+            if port.get_element_type().get_type_name() == "f16"
+        }
+
+        def form(size: int | None) -> HostCalls:
+            shaped = model
+            if size is not None:
+                shaped = model.clone()
+                shaped.reshape(
+                    {spec.name: openvino.PartialShape(_with_batch(spec, size)) for spec in self.inputs}
+                )
+            return HostCalls(core.compile_model(shaped, "CPU", self._configuration()), outputs, halves)
+
+        sizes = sizes_of(self.batch_sizes, self.inputs) if self.shapes == "static" else ()
+        open_batch = all(port.get_partial_shape().is_dynamic for port in model.inputs)
+        if not sizes or not open_batch:
+            return form(None)
+        can_pad = all(_begins_open(port.get_partial_shape()) for port in model.outputs)
+        return StaticForms(form, sizes, self.inputs, can_pad=can_pad)
 
     def _configuration(self) -> dict[str, Any]:
         settings: dict[str, Any] = {
@@ -155,8 +181,8 @@ class OpenvinoRunner(Runner):
         return settings
 
     def _precision(self) -> str:
-        assert self._compiled is not None
-        found = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        compiled = self._usual.compiled
+        found = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         return _SHORT.get(found, str(found))
 
     def _require_precision(self) -> None:
@@ -168,7 +194,15 @@ class OpenvinoRunner(Runner):
                 hint="set `precision: f32` under `runner:`",
             )
 
-    def _opened(self) -> InferRequest:
-        if self._request is None:
-            raise RunnerError("the runner holds no model", hint="open it first")
-        return self._request
+
+def _with_batch(spec: TensorSpec, size: int) -> list[int]:
+    """The shape with the batch size, other sizes that vary left open."""
+    return [
+        size if each == spec.batch_symbol else -1 if isinstance(each, str) else each
+        for each in spec.shape
+    ]
+
+
+def _begins_open(shape: Any) -> bool:
+    """Whether an output's first size is open, as a batch is."""
+    return bool(shape.rank.is_static and len(shape) > 0 and shape[0].is_dynamic)

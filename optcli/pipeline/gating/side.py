@@ -13,6 +13,9 @@ from optcli.pipeline.making import Made, made_by
 from optcli.results.gate import Change
 from optcli.runners import find as find_runner
 
+# Threads are the gate's own matter. Which shapes are faster is measured on each side.
+_OWN = ("threads", "shapes", "batch_sizes")
+
 
 @dataclass(frozen=True)
 class Side:
@@ -75,7 +78,7 @@ def _settings(kept: Kept) -> dict[str, Any]:
         found = find_runner(kept.runner).model_validate(kept.options).model_dump(mode="json")
     except (OptcliError, ValueError):
         found = dict(kept.options)
-    return {name: value for name, value in found.items() if name != "threads"}
+    return {name: value for name, value in found.items() if name not in _OWN}
 
 
 def kept_of(made: Made, names: Sequence[str]) -> dict[str, Kept]:

@@ -1,0 +1,438 @@
+"""What optcli makes beside what a person makes with the same library by hand, in turns.
+
+    .venv/bin/python benchmarks/by_hand.py --work FOLDER [--networks resnet50,vit_b_16] \
+        [--methods onnx,openvino-int8] [--shared FOLDER] [--rounds 30]
+
+For each network, method and batch size 1 and 8. Ours is what `optcli build` makes of a recipe with a
+batch of 1 to 8, opened as the build opens it. By hand is the library's own documented way with a batch
+that is fixed, its defaults, and two threads on both sides. Both lie in one process and take turns in
+rounds of about 30 ms; the figure is the median over the rounds of (time by hand / our time): below 1 ours
+is slower. Networks have random weights with batch norms averaged over random images. `--shared` holds
+`models/` with trained ones. What is made stays in `--work`; a second call measures again.
+
+Prints a table, and writes benchmarks/results/by_hand.json. Ends with 1 where a ratio is under 0.95.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "by_hand.json"
+BATCH_SIZES = (1, 8)
+THREADS = 2
+SAMPLES = 32
+LEAST = 0.95
+_ROUND_S = 0.03
+_LIGHT = ("resnet50", "mobilenet_v3_large", "efficientnet_b0", "convnext_tiny", "vit_b_16")
+_MORE = ("regnet_y_400mf", "shufflenet_v2_x1_0", "densenet121", "swin_t", "mobilenet_v3_small")
+_FILES = {"yolox_nano": 416, "mobilenet_v3_small_fashion": 64, "vit_tiny_fashion": 32}
+# Passes by method, and the model that the person starts from.
+METHODS: dict[str, list[Any]] = {
+    "torchscript": ["torchscript"],
+    "onnx": ["export_onnx"],
+    "onnx-int8": ["export_onnx", "quantize_onnxruntime"],
+    "openvino": ["export_onnx", "to_openvino"],
+    "openvino-int8": ["export_onnx", "to_openvino", "quantize_nncf"],
+    "aoti": ["aot_inductor"],
+    "pt2e-aoti": ["export", "quantize_pt2e", "aot_inductor"],
+}
+
+
+def network(name: str) -> Any:
+    """A torchvision network whose activations have a usual size."""
+    import torch
+    import torchvision
+
+    torch.manual_seed(0)
+    model = getattr(torchvision.models, name)(weights=None)
+    norms = [each for each in model.modules() if isinstance(each, torch.nn.BatchNorm2d)]
+    for each in norms:
+        each.momentum = None
+    if norms:
+        with torch.no_grad():
+            model.train()(torch.randn(16, 3, 224, 224, generator=torch.Generator().manual_seed(3)))
+    if name.startswith("vit"):  # torchvision's head is all zeros
+        torch.nn.init.normal_(model.heads.head.weight, std=0.02)
+    return model.eval()
+
+
+def images(name: str) -> np.ndarray:
+    """Random samples of the network's size, for calibration and for the calls."""
+    size = _FILES.get(name, 224)
+    return np.random.default_rng(1).standard_normal((SAMPLES, 3, size, size)).astype(np.float32)
+
+
+def ours(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> dict[str, Any]:
+    """What `optcli build` makes: by method its artifact, runner and options, or why there is none."""
+    from optcli.observer import Silent
+    from optcli.pipeline.execute import Settings
+    from optcli.pipeline.latency import runner_options
+    from optcli.pipeline.making import make, planned
+    from optcli.pipeline.phases import Phases
+    from optcli.store import Store
+
+    np.savez(work / "samples.npz", **{_input(name, shared): images(name)})
+    variants = {method: {"passes": _passes(name, method), "required": False} for method in methods}
+    recipe = {
+        "version": 1,
+        "name": "by-hand",
+        "model": _model(name, work, shared),
+        "inputs": [
+            {
+                "name": _input(name, shared),
+                "shape": ["batch", 3, *images(name).shape[2:]],
+                "batch": {"min": 1, "opt": 8, "max": 8},
+            }
+        ],
+        "data": {"calibration": {"source": "npz:samples.npz"}},
+        "latency": {"batch_sizes": list(BATCH_SIZES), "threads": THREADS},
+        "variants": {"start": [], **variants},
+    }
+    (work / "recipe.yaml").write_text(json.dumps(recipe, indent=1))
+    store = Store(work / "store")
+    made = make(planned(work / "recipe.yaml", store, (), ()), store, Silent(), Settings(), Phases())
+    found: dict[str, Any] = {}
+    for variant in made.plan.variants:
+        if variant.name not in methods:
+            continue
+        if variant.name not in made.artifacts:
+            failed = [made.done[s.key] for s in variant.steps if s.key in made.done]
+            reasons = [str(each.error) for each in failed if each.error is not None]
+            found[variant.name] = {"failed": "; ".join(reasons) or "it cannot be built here"}
+            continue
+        found[variant.name] = {
+            "artifact": made.artifacts[variant.name].to_record(),
+            "runner": variant.runner_name,
+            "options": runner_options(variant, THREADS),
+            "inputs": [spec.model_dump(mode="json") for spec in made.plan.recipe.inputs],
+        }
+    return found
+
+
+def _passes(name: str, method: str) -> list[Any]:
+    passes = METHODS[method]
+    return [each for each in passes if name not in _FILES or each != "export_onnx"]
+
+
+def _input(name: str, shared: Path | None) -> str:
+    if name not in _FILES:
+        return "x"
+    import onnx
+
+    assert shared is not None
+    model = onnx.load(shared / "models" / f"{name}.onnx", load_external_data=False)
+    return str(model.graph.input[0].name)
+
+
+def _model(name: str, work: Path, shared: Path | None) -> dict[str, Any]:
+    if name in _FILES:
+        assert shared is not None
+        return {"source": f"onnx:{shared / 'models' / name}.onnx"}
+    import safetensors.torch
+
+    weights = work / "weights.safetensors"
+    if not weights.is_file():
+        safetensors.torch.save_model(network(name), str(weights))
+    return {"source": f"torchvision:{name}", "weights": str(weights)}
+
+
+def by_hand(name: str, method: str, size: int, work: Path, shared: Path | None) -> Path:
+    """The library's own way to the same, for one batch size; gives the file."""
+    out = work / f"hand-{method}-{size}"
+    out.mkdir(exist_ok=True)
+    kind = method.partition("-")[0]
+    path = out / {"openvino": "model.xml", "onnx": "model.onnx"}.get(kind, "model.pt2")
+    done = out / "done"
+    if not done.is_file():
+        if method in ("torchscript", "aoti", "pt2e-aoti"):
+            _torch_by_hand(name, method, size, path)
+        else:
+            _onnx_by_hand(name, method, size, path, shared)
+        done.touch()
+    return path
+
+
+def _torch_by_hand(name: str, method: str, size: int, path: Path) -> None:
+    import torch
+
+    model, x = network(name), torch.from_numpy(images(name)[:size].copy())
+    if method == "torchscript":
+        with torch.no_grad():
+            torch.jit.freeze(torch.jit.trace(model, x)).save(str(path))
+        return
+    if method == "pt2e-aoti":
+        import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
+        from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+        quantizer = x86.X86InductorQuantizer()
+        quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+        with torch.no_grad():
+            prepared = prepare_pt2e(torch.export.export(model, (x,), strict=True).module(), quantizer)
+            for start in range(0, SAMPLES - size + 1, size):
+                prepared(torch.from_numpy(images(name)[start : start + size].copy()))
+            model = convert_pt2e(prepared)
+    with torch.no_grad():
+        program = torch.export.export(model, (x,), strict=method == "pt2e-aoti")
+        torch._inductor.aoti_compile_and_package(
+            program, package_path=str(path), inductor_configs={"freezing": True}
+        )
+
+
+def _onnx_by_hand(name: str, method: str, size: int, path: Path, shared: Path | None) -> None:
+    import onnx
+
+    start = path.parent / "start.onnx"
+    if name in _FILES:
+        assert shared is not None
+        model = onnx.load(shared / "models" / f"{name}.onnx")
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = size
+        del model.graph.value_info[:]
+        for value in model.graph.output:
+            value.type.tensor_type.shape.dim[0].Clear()
+        onnx.save(model, start)
+    else:
+        import torch
+
+        x = torch.from_numpy(images(name)[:size].copy())
+        torch.onnx.export(
+            network(name), (x,), str(start), input_names=["x"], output_names=["y"], dynamo=True,
+            external_data=False,
+        )  # fmt: skip
+    inputs = onnx.load(start, load_external_data=False).graph.input[0].name
+    rows = images(name)
+    batches = [{inputs: rows[at : at + size]} for at in range(0, SAMPLES - size + 1, size)]
+    if method == "onnx":
+        os.replace(start, path)
+    elif method == "onnx-int8":
+        _static_int8(start, path, batches)
+    else:
+        import nncf
+        import openvino
+
+        converted = openvino.convert_model(start)
+        if method == "openvino-int8":
+            transformer = {"model_type": nncf.ModelType.TRANSFORMER} if "vit" in name else {}
+            converted = nncf.quantize(converted, nncf.Dataset(batches), **transformer)
+        openvino.save_model(converted, str(path), compress_to_fp16=False)
+
+
+def _static_int8(start: Path, path: Path, batches: list[dict[str, np.ndarray]]) -> None:
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.rest = iter(batches)
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.rest, None)
+
+    ready = path.parent / "ready.onnx"
+    quant_pre_process(str(start), str(ready), skip_symbolic_shape=True)
+    kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+    quantize_static(
+        str(ready), str(path), Reader(), quant_format=QuantFormat.QDQ, per_channel=True, **kinds
+    )
+
+
+def opened(method: str, path: Path, name: str, size: int) -> Callable[[], Any]:
+    """One call of what was made by hand, as the library's own documentation makes it."""
+    x = np.ascontiguousarray(images(name)[:size])
+    if method.startswith("onnx"):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = THREADS
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        feed = {session.get_inputs()[0].name: x}
+        return lambda: session.run(None, feed)
+    if method.startswith("openvino"):
+        import openvino
+
+        settings = {"INFERENCE_NUM_THREADS": THREADS, "PERFORMANCE_HINT": "LATENCY"}
+        compiled = openvino.compile_model(str(path), "CPU", settings)
+        return lambda: compiled([x])
+    import torch
+
+    torch.set_num_threads(THREADS)
+    tensor = torch.from_numpy(x)
+    script = method == "torchscript"
+    load: Any = torch.jit.load if script else torch._inductor.aoti_load_package
+    model = load(str(path))
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return model(tensor)
+
+    return call
+
+
+def compare(payload: dict[str, Any]) -> dict[str, Any]:
+    """The two in turns: milliseconds of each, and the ratio with the middle half of its rounds."""
+    from optcli import runners
+    from optcli.artifact import Artifact
+    from optcli.settings import TensorSpec
+
+    made, size = payload["made"], payload["size"]
+    inputs = [TensorSpec.model_validate(spec) for spec in made["inputs"]]
+    runner = runners.find(made["runner"]).model_validate(made["options"])
+    feed = {inputs[0].name: np.ascontiguousarray(images(payload["name"])[:size])}
+    hand = opened(payload["method"], Path(payload["path"]), payload["name"], size)
+    with runner.open(Artifact.from_record(made["artifact"]), inputs) as model:
+        calls: list[Callable[[], Any]] = [lambda: model.run(feed), hand]
+        usual = max(_usual(each) for each in calls)
+        count = max(1, round(_ROUND_S / usual))
+        times: list[list[float]] = [[], []]
+        for number in range(payload["rounds"]):
+            for index in (0, 1) if number % 2 else (1, 0):
+                times[index].append(median(_taken(calls[index]) for _ in range(count)))
+        shapes = model.effective().get("shapes")
+    ratios = sorted(theirs / mine for mine, theirs in zip(*times, strict=True))
+    quarter = len(ratios) // 4
+    return {
+        "ours_ms": 1e3 * median(times[0]),
+        "by_hand_ms": 1e3 * median(times[1]),
+        "ratio": median(ratios),
+        "middle": [ratios[quarter], ratios[-1 - quarter]],
+        "shapes": shapes,
+    }
+
+
+def _usual(call: Callable[[], Any]) -> float:
+    end = time.perf_counter() + 0.3
+    times = [_taken(call) for _ in range(3)]
+    while time.perf_counter() < end:
+        times.append(_taken(call))
+    return median(times[2:])
+
+
+def _taken(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _alone(what: str, payload: dict[str, Any]) -> Any:
+    """A function of this file in a fresh process; raises what it says where it fails."""
+    from optcli.runners import find
+
+    environment = find(payload["runner"])(threads=THREADS).environment() if "runner" in payload else {}
+    done = subprocess.run(
+        [sys.executable, __file__, "--do", what],
+        input=json.dumps(payload),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr else "it died")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _do(what: str) -> None:
+    payload = json.load(sys.stdin)
+    shared = Path(payload["shared"]) if payload.get("shared") else None
+    if what == "ours":
+        found = ours(payload["name"], payload["methods"], Path(payload["work"]), shared)
+    elif what == "by_hand":
+        at = Path(payload["work"])
+        found = {"path": str(by_hand(payload["name"], payload["method"], payload["size"], at, shared))}
+    else:
+        found = compare(payload)
+    print(json.dumps(found))
+
+
+def main() -> None:
+    """Measure, print a table, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--do", help=argparse.SUPPRESS)
+    parser.add_argument("--work", type=Path)
+    also = ", ".join((*_MORE, *_FILES))
+    parser.add_argument("--networks", default=",".join(_LIGHT), help=f"comma-separated; also {also}")
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--shared", type=Path)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    if given.do:
+        _do(given.do)
+        return
+    rows: list[dict[str, Any]] = []
+    for name in given.networks.split(","):
+        rows += _network_rows(name, given)
+    command = "python benchmarks/by_hand.py " + " ".join(sys.argv[1:])
+    _write(given.results, command, rows)
+    slow = [row for row in rows if row.get("ratio", 1.0) < LEAST]
+    print(f"{len(slow)} of {len(rows)} under {LEAST}")
+    sys.exit(1 if slow else 0)
+
+
+def _network_rows(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+    work = given.work.absolute() / name
+    work.mkdir(parents=True, exist_ok=True)
+    methods = [
+        each
+        for each in given.methods.split(",")
+        if name not in _FILES or METHODS[each][0] == "export_onnx"
+    ]
+    common = {"name": name, "work": str(work), "shared": str(given.shared or "")}
+    made = _alone("ours", {**common, "methods": methods})
+    rows = []
+    for method in methods:
+        for size in BATCH_SIZES:
+            row: dict[str, Any] = {"network": name, "method": method, "batch_size": size}
+            try:
+                if "failed" in made[method]:
+                    raise RuntimeError(f"ours: {made[method]['failed']}")
+                hand = _alone("by_hand", {**common, "method": method, "size": size})
+                payload = {**common, **hand, "made": made[method], "method": method, "size": size}
+                payload |= {"rounds": given.rounds, "runner": made[method]["runner"]}
+                row |= _alone("compare", payload)
+            except RuntimeError as error:
+                row["failed"] = str(error)
+            rows.append(row)
+            print(_line(row), flush=True)
+    return rows
+
+
+def _line(row: dict[str, Any]) -> str:
+    what = f"{row['network']:28} {row['method']:14} {row['batch_size']:2}"
+    if "failed" in row:
+        return f"{what}  failed: {row['failed'][:100]}"
+    low, high = row["middle"]
+    times = f"ours {row['ours_ms']:8.3f} ms, by hand {row['by_hand_ms']:8.3f} ms"
+    return f"{what}  {times}: {row['ratio']:.2f} [{low:.2f}, {high:.2f}] {row['shapes'] or ''}"
+
+
+def _write(path: Path, command: str, rows: list[dict[str, Any]]) -> None:
+    """Keep the rows, in place of older ones of the same network, method and batch size."""
+    from optcli import environment
+
+    def place(row: dict[str, Any]) -> str:
+        return f"{row['network']} {row['method']} {row['batch_size']}"
+
+    known = json.loads(path.read_text())["rows"] if path.is_file() else []
+    versions = environment.describe(["torch", "onnxruntime", "openvino", "nncf", "torchao"])
+    rows = [{**row, "command": command, "when": time.strftime("%Y-%m-%d")} for row in rows]
+    found = {place(row): row for row in (*known, *rows)}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        json.dumps({"environment": versions, "rows": list(found.values())}, indent=1) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

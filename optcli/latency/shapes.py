@@ -1,0 +1,84 @@
+"""Which form of a model is faster: compiled for each batch size by itself, or once for all of them.
+
+Both are opened in one process and take turns in short rounds, so that the machine's drift meets both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from optcli import runners
+from optcli.artifact import Artifact
+from optcli.errors import OptcliError
+from optcli.latency import feeds
+from optcli.runners import Runner
+from optcli.settings import TensorSpec
+
+# Rounds of each form, and how long one lasts; a call that takes longer is a round of its own.
+_ROUNDS, _ROUND_S = 10, 0.02
+# Warming up: the first calls pack weights and choose kernels.
+_WARM_CALLS, _WARM_S = 3, 0.1
+_MOST_S = 20.0
+
+
+def compare(payload: dict[str, Any]) -> dict[str, Any]:
+    """How many times as fast the static form is as the dynamic one, by batch size.
+
+    `payload` holds what a measuring process is given (`optcli.latency.process`). Gives `ratios`, and
+    `refused` with the reason where the runtime cannot compile the model for one size.
+    """
+    inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
+    samples = Path(payload["feeds"]) if payload["feeds"] else None
+    artifact = Artifact.from_record(payload["artifact"])
+    kind = runners.find(payload["runner"])
+    batches = feeds.make(inputs, samples, payload["batch_sizes"], payload["seed"])
+    options = {**payload["options"], "batch_sizes": payload["batch_sizes"]}
+    dynamic = kind.model_validate({**options, "shapes": "dynamic"}).open(artifact, inputs)
+    try:
+        static = kind.model_validate({**options, "shapes": "static"}).open(artifact, inputs)
+    except OptcliError as error:
+        dynamic.close()
+        return {"ratios": {}, "refused": error.message}
+    with dynamic, static:
+        if static.effective().get("shapes") != "static":
+            return {"ratios": {}, "refused": "the file's batch size is fixed"}
+        ratios = {str(size): _ratio(static, dynamic, feed) for size, feed in batches.items()}
+    return {"ratios": ratios, "refused": None}
+
+
+def _ratio(static: Runner, dynamic: Runner, batches: Sequence[Mapping[str, Any]]) -> float:
+    """The median over rounds of how many times as fast the static form was in it."""
+    usual = [_warm(each, batches) for each in (static, dynamic)]
+    calls = max(1, round(_ROUND_S / max(usual)))
+    rounds = max(3, min(_ROUNDS, round(_MOST_S / (2 * calls * max(usual)))))
+    found = []
+    for number in range(rounds):
+        pair = [static, dynamic] if number % 2 else [dynamic, static]
+        taken = {id(each): _round(each, batches, calls) for each in pair}
+        found.append(taken[id(dynamic)] / taken[id(static)])
+    return median(found)
+
+
+def _warm(runner: Runner, batches: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds of a usual call, once it is warm."""
+    times = [_call(runner, batches[0]) for _ in range(_WARM_CALLS)]
+    end = time.perf_counter() + _WARM_S
+    while time.perf_counter() < end:
+        times.append(_call(runner, batches[len(times) % len(batches)]))
+    return median(times[_WARM_CALLS - 1 :])
+
+
+def _round(runner: Runner, batches: Sequence[Mapping[str, Any]], calls: int) -> float:
+    """Seconds of the median call. The first one brings the model back into the caches."""
+    times = [_call(runner, batches[number % len(batches)]) for number in range(calls + 1)]
+    return median(times[1:])
+
+
+def _call(runner: Runner, feed: Mapping[str, Any]) -> float:
+    start = time.perf_counter()
+    runner.run(dict(feed))
+    return time.perf_counter() - start

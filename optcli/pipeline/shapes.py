@@ -1,0 +1,150 @@
+"""Static or dynamic shapes: where a recipe does not say, what is faster here.
+
+Measured once for an artifact in its runner at the recipe's batch sizes, and kept in the store. From
+then on it is part of the runner's settings: what measures, judges and serves it opens it alike.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from optcli import environment, workers
+from optcli.artifact import Artifact
+from optcli.errors import OptcliError
+from optcli.latency.feeds import choose_batch_sizes
+from optcli.observer import Observer
+from optcli.pipeline import quiet
+from optcli.pipeline.latency import identity, runner_options
+from optcli.pipeline.plan import Plan, PlannedVariant, own_code
+from optcli.settings import TensorSpec
+from optcli.store import Store, key_of
+
+_KIND = "shapes"
+_CODE = ("latency/shapes.py", "latency/feeds.py", "pipeline/shapes.py")
+# More forms of one model would take more memory than they are worth.
+_MOST_FORMS = 16
+# Compiling for each size takes memory and time to load: it must be so many times as fast, over all
+# batch sizes, to be worth it.
+_WORTH = 1.02
+_TIMEOUT_S = 600.0
+
+
+def settled(
+    plan: Plan,
+    artifacts: Mapping[str, Artifact],
+    store: Store,
+    feeds: Path | None,
+    observer: Observer,
+    *,
+    remeasure: bool = False,
+) -> Plan:
+    """The plan with `shapes` and `batch_sizes` of every runner that has them, of variants built.
+
+    One that cannot be compared keeps the form for all sizes, and says so. `remeasure` compares anew.
+    """
+    sizes, _ = choose_batch_sizes(plan.recipe.inputs, plan.recipe.latency.batch_sizes)
+    few = len(sizes) <= _MOST_FORMS
+    variants = []
+    for each in plan.variants:
+        if few and _is_open(each, plan.recipe.inputs) and each.name in artifacts:
+            artifact = artifacts[each.name]
+            ratios = _ratios(plan, each, artifact, sizes, store, feeds, observer, remeasure=remeasure)
+            each = _chosen(each, sizes, ratios)
+        elif _wanted(each) == "static" and getattr(each.runner, "batch_sizes", None) is None:
+            each = _set(each, batch_sizes=sizes)
+        variants.append(each)
+    return replace(plan, variants=tuple(variants))
+
+
+def _wanted(variant: PlannedVariant) -> str | None:
+    return getattr(variant.runner, "shapes", None)
+
+
+def _is_open(variant: PlannedVariant, inputs: tuple[TensorSpec, ...]) -> bool:
+    """Whether shapes are still to be chosen: the recipe does not say, and the batch size varies."""
+    has_choice = "shapes" in type(variant.runner).model_fields and _wanted(variant) is None
+    on_cpu = getattr(variant.runner, "provider", "cpu") == "cpu"
+    varies = any(spec.batch_symbol is not None for spec in inputs)
+    return has_choice and on_cpu and varies and not variant.unmeasurable
+
+
+def _ratios(
+    plan: Plan,
+    variant: PlannedVariant,
+    artifact: Artifact,
+    sizes: tuple[int, ...],
+    store: Store,
+    feeds: Path | None,
+    observer: Observer,
+    *,
+    remeasure: bool,
+) -> dict[str, float]:
+    """How many times as fast the static form is, by batch size; empty where there is none."""
+    options = runner_options(variant, plan.threads)
+    ingredients = {
+        "step": _KIND,
+        "artifact": identity(variant, artifact, plan.threads),
+        "batch_sizes": list(sizes),
+        "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
+        "environment": environment.describe(variant.runner.needs.packages),
+        "machine": environment.machine(),
+        "code": own_code(variant.runner_name, _CODE, store.digests),
+    }
+    key = key_of(ingredients)
+    if remeasure:
+        store.discard(_KIND, key)
+    known = store.get(_KIND, key)
+    if known is not None:
+        return dict(known.record["ratios"])
+    step = f"{variant.name} › {_KIND}"
+    payload = {
+        "inputs": ingredients["inputs"],
+        "feeds": str(feeds) if feeds else None,
+        "batch_sizes": list(sizes),
+        "seed": plan.recipe.seed,
+        "artifact": artifact.to_record(),
+        "runner": variant.runner_name,
+        "options": options,
+    }
+    try:
+        with quiet.alone(step, observer):
+            observer.started(step)
+            began = time.monotonic()
+            record = workers.run(
+                "optcli.latency.shapes:compare",
+                payload,
+                environment=type(variant.runner).model_validate(options).environment(),
+                timeout_s=_TIMEOUT_S,
+                confined=() if artifact.foreign else None,
+            )
+            observer.finished(step, time.monotonic() - began)
+    except OptcliError as error:
+        observer.warned(step, f"not compared, so one form for all sizes: {error.message}")
+        return {}
+    with store.work(_KIND, key) as work:
+        store.put(_KIND, key, work, record, ingredients)
+    return dict(record["ratios"])
+
+
+def _chosen(
+    variant: PlannedVariant, sizes: tuple[int, ...], ratios: Mapping[str, float]
+) -> PlannedVariant:
+    gains = {size: round(ratio, 3) for size, ratio in ratios.items()}
+    variant = replace(variant, static_gains=gains)
+    if ratios and _mean(ratios) >= _WORTH:
+        return _set(variant, shapes="static", batch_sizes=sizes)
+    return _set(variant, shapes="dynamic")
+
+
+def _set(variant: PlannedVariant, **settings: Any) -> PlannedVariant:
+    return replace(variant, runner=variant.runner.model_copy(update=settings))
+
+
+def _mean(ratios: Mapping[str, float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, ratios.values())) / len(ratios))

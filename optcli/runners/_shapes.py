@@ -1,0 +1,204 @@
+"""One model compiled for single batch sizes, and for any: which of these forms computes a batch.
+
+A graph whose batch size is open works out shapes at every call and takes kernels that suit any size.
+Compiled for one size it does neither. A batch of a size in between is padded to the next compiled one,
+or goes to the form for any size, whichever takes less time here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from pydantic import Field
+
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Shapes = Literal["static", "dynamic"]
+SHAPES: Any = Field(
+    None,
+    description="`static`: compiled for each of `batch_sizes`, `dynamic`: once for all sizes; "
+    "default: what a build measures to be faster at the recipe's batch sizes, `dynamic` elsewhere",
+)
+BATCH_SIZES: Any = Field(
+    None,
+    min_length=1,
+    max_length=64,
+    description="batch sizes to compile for where shapes are `static`; default: those that the recipe "
+    "measures latency at",
+)
+
+# Calls of each form, in turns, that decide where a size in between goes. The first two are warm-up.
+_TRIALS, _WARM = 9, 2
+
+
+class Calls(Protocol):
+    """The three steps of a call in one form of a model."""
+
+    def bind(self, feed: dict[str, np.ndarray]) -> None:
+        """Take one batch."""
+
+    def execute(self) -> None:
+        """Compute it."""
+
+    def fetch(self) -> dict[str, np.ndarray]:
+        """The outputs by name."""
+
+
+class StaticForms:
+    """Calls of a model that is compiled for some batch sizes, as one model for all.
+
+    `make` compiles the model for a size, or for any (None). `can_pad`: whether every output begins with
+    the batch; inputs that do not keep a batch from being padded as well. `load_ms` says what compiling
+    took, by size or `any`, `said` where batches of other sizes went.
+    """
+
+    __slots__ = (
+        "_any",
+        "_batched",
+        "_can_pad",
+        "_current",
+        "_cut",
+        "_forms",
+        "_make",
+        "_routes",
+        "load_ms",
+        "said",
+    )
+
+    def __init__(
+        self,
+        make: Callable[[int | None], Calls],
+        sizes: Sequence[int],
+        inputs: Sequence[TensorSpec],
+        *,
+        can_pad: bool,
+    ) -> None:
+        self._make = make
+        self._batched = next(spec.name for spec in inputs if spec.batch_symbol is not None)
+        self._can_pad = can_pad and _only_begin_with_batch(inputs)
+        self.load_ms: dict[str, float] = {}
+        self._forms = {size: self._made(size) for size in sorted(set(sizes))}
+        self._any: Calls | None = None
+        self._routes: dict[int, tuple[Calls, int | None]] = {
+            size: (form, None) for size, form in self._forms.items()
+        }
+        self._current = next(iter(self._forms.values()))
+        self._cut: int | None = None
+        self.said: dict[int, str] = {}
+
+    @property
+    def sizes(self) -> list[int]:
+        """The batch sizes that were compiled for."""
+        return sorted(self._forms)
+
+    @property
+    def current(self) -> Calls:
+        """The form that computed last."""
+        return self._current
+
+    def bind(self, feed: dict[str, np.ndarray]) -> None:
+        """Take one batch, in the form for its size."""
+        size = len(feed[self._batched])
+        route = self._routes.get(size)
+        if route is None:
+            route = self._routes[size] = self._route(size, feed)
+        self._current, larger = route
+        self._cut = size if larger is not None else None
+        self._current.bind(feed if larger is None else _filled(feed, larger))
+
+    def execute(self) -> None:
+        """Compute it."""
+        self._current.execute()
+
+    def fetch(self) -> dict[str, np.ndarray]:
+        """The outputs by name, without what was padded."""
+        found = self._current.fetch()
+        return found if self._cut is None else {name: each[: self._cut] for name, each in found.items()}
+
+    def _made(self, size: int | None) -> Calls:
+        start = time.perf_counter()
+        form = self._make(size)
+        self.load_ms["any" if size is None else str(size)] = 1e3 * (time.perf_counter() - start)
+        return form
+
+    def _route(self, size: int, feed: dict[str, np.ndarray]) -> tuple[Calls, int | None]:
+        """The form for a size that none was compiled for, and the size to pad to."""
+        if self._any is None:
+            self._any = self._made(None)
+        larger = min((each for each in self._forms if each > size), default=None)
+        if larger is None or not self._can_pad:
+            self.said[size] = "the form for any size"
+            return self._any, None
+        padded = _filled(feed, larger)
+        form = self._forms[larger]
+        times: tuple[list[float], list[float]] = ([], [])
+        for _ in range(_TRIALS):
+            for found, calls, batch in zip(times, (form, self._any), (padded, feed), strict=True):
+                found.append(_seconds(calls, batch))
+        if min(times[0][_WARM:]) < min(times[1][_WARM:]):
+            self.said[size] = f"padded to {larger}"
+            return form, larger
+        self.said[size] = "the form for any size"
+        return self._any, None
+
+
+def _filled(feed: dict[str, np.ndarray], larger: int) -> dict[str, np.ndarray]:
+    """The batch with its last sample repeated, which leaves the range of its values as it is."""
+    import numpy as np
+
+    found = {}
+    for name, array in feed.items():
+        found[name] = filled = np.empty((larger, *array.shape[1:]), array.dtype)
+        filled[: len(array)] = array
+        filled[len(array) :] = array[-1]
+    return found
+
+
+def _seconds(calls: Calls, feed: dict[str, np.ndarray]) -> float:
+    start = time.perf_counter()
+    calls.bind(feed)
+    calls.execute()
+    calls.fetch()
+    return time.perf_counter() - start
+
+
+def described(calls: object) -> dict[str, Any]:
+    """For a runner's `effective`: which sizes were compiled, and what each took to load."""
+    if not isinstance(calls, StaticForms):
+        return {"shapes": "dynamic"}
+    load_ms = {size: round(taken, 1) for size, taken in calls.load_ms.items()}
+    return {"shapes": "static", "compiled_batch_sizes": calls.sizes, "compile_ms": load_ms}
+
+
+def observed(calls: object) -> dict[str, Any]:
+    """For a runner's `observed`: where batches went that nothing was compiled for."""
+    if not isinstance(calls, StaticForms) or not calls.said:
+        return {}
+    routes = {str(size): how for size, how in sorted(calls.said.items())}
+    return {**described(calls), "other_batch_sizes": routes}
+
+
+def sizes_of(wanted: Sequence[int] | None, inputs: Sequence[TensorSpec]) -> tuple[int, ...]:
+    """The batch sizes to compile for: those wanted that the inputs take, else the usual one.
+
+    None at all where no input has a batch that varies.
+    """
+    ranges = [spec.batch_range() for spec in inputs if spec.batch_symbol is not None]
+    if not ranges:
+        return ()
+    asked = tuple(wanted or ()) or (ranges[0].opt,)
+    return tuple(
+        sorted({size for size in asked if all(each.min <= size <= each.max for each in ranges)})
+    )
+
+
+def _only_begin_with_batch(inputs: Sequence[TensorSpec]) -> bool:
+    """Whether every input begins with the same symbol and has it nowhere else."""
+    symbols = {spec.batch_symbol for spec in inputs}
+    inside = any(size in symbols for spec in inputs for size in spec.shape[1:])
+    return len(symbols) == 1 and None not in symbols and not inside

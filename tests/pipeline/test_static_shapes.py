@@ -1,0 +1,125 @@
+"""Static or dynamic shapes, where the recipe does not say: compared once, then part of the runner."""
+
+import json
+
+import pytest
+from tiny_project import HEAD, Heard
+
+from optcli.errors import StepError
+from optcli.pipeline import shapes
+from optcli.pipeline.execute import Settings
+from optcli.pipeline.making import make, planned
+from optcli.pipeline.phases import Phases
+from optcli.store import Store
+
+VARIANTS = """\
+  plain: []
+  openvino: [to_openvino]
+"""
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """How many times as fast the static form is said to be; `asked` holds who was compared."""
+
+    class Compared:
+        def __init__(self):
+            self.ratios, self.refused, self.asked, self.error = {"1": 1.3}, None, [], None
+
+        def run(self, function, payload, **how):
+            assert function == "optcli.latency.shapes:compare"
+            self.asked.append(payload)
+            if self.error:
+                raise self.error
+            return {"ratios": self.ratios, "refused": self.refused}
+
+    found = Compared()
+    monkeypatch.setattr(shapes.workers, "run", found.run)
+    return found
+
+
+def runners(project, heard=None, **how):
+    store = Store(project.store)
+    to_do = planned(project.folder / "recipe.yaml", store, (), ())
+    made = make(to_do, store, heard or Heard(), Settings(), Phases(), **how)
+    return {each.name: each for each in made.plan.variants}
+
+
+@pytest.mark.slow
+def test_what_is_faster_is_chosen_and_remembered(project, compared):
+    project.recipe(VARIANTS)
+    found = runners(project)["openvino"]
+    assert (found.runner.shapes, found.runner.batch_sizes) == ("static", (1,))
+    assert found.static_gains == {"1": 1.3}
+    count = len(compared.asked)
+    assert runners(project)["openvino"].runner.shapes == "static"
+    assert len(compared.asked) == count, "it is in the store"
+    compared.ratios = {"1": 0.9}
+    assert runners(project, remeasure=True)["openvino"].runner.shapes == "dynamic"
+    assert len(compared.asked) > count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ratios", "chosen"),
+    [
+        ({"1": 1.01}, "dynamic"),
+        ({"1": 1.03}, "static"),
+        ({"1": 1.2, "2": 0.8}, "dynamic"),
+        ({}, "dynamic"),
+    ],
+)
+def test_it_must_be_worth_its_memory(project, compared, ratios, chosen):
+    project.recipe(VARIANTS)
+    compared.ratios = ratios
+    assert runners(project)["openvino"].runner.shapes == chosen
+
+
+@pytest.mark.slow
+def test_what_the_recipe_says_is_not_compared(project, compared):
+    head = HEAD.replace("latency: {", "latency: {batch_sizes: [1, 4], ")
+    project.recipe(
+        "  plain: {passes: [], runner: {name: openvino, shapes: static}}\n"
+        "  one: {passes: [], runner: {name: openvino, shapes: static, batch_sizes: [2]}}\n"
+        "  any: {passes: [], runner: {name: openvino, shapes: dynamic}}\n",
+        head=head,
+    )
+    found = {name: each.runner for name, each in runners(project).items()}
+    assert found["plain"].batch_sizes == (1, 4)
+    assert found["one"].batch_sizes == (2,)
+    assert found["any"].shapes == "dynamic"
+    assert not compared.asked
+
+
+@pytest.mark.slow
+def test_a_fixed_batch_leaves_nothing_to_choose(project, compared):
+    head = HEAD.replace("[batch, 3, 4, 4], batch: {min: 1, opt: 2, max: 4}", "[1, 3, 4, 4]")
+    project.recipe("  plain: {passes: [], runner: openvino}\n", head=head)
+    with pytest.MonkeyPatch.context():
+        found = runners(project)["plain"]
+    assert found.runner.shapes is None
+    assert not compared.asked
+
+
+@pytest.mark.slow
+def test_a_comparison_that_fails_costs_nothing_but_itself(project, compared):
+    project.recipe(VARIANTS)
+    compared.error = StepError("it died")
+    heard = Heard()
+    assert runners(project, heard)["openvino"].runner.shapes == "dynamic"
+    assert any("one form for all sizes: it died" in note for note in heard.notes)
+    compared.error = None
+    assert runners(project)["openvino"].runner.shapes == "static", "the next build compares again"
+
+
+@pytest.mark.slow
+def test_a_real_build_says_what_was_compiled(project):
+    project.recipe(VARIANTS)
+    project.build()
+    report = json.loads((project.artifacts / "tiny" / "report.json").read_text())
+    found = report["variants"]["openvino"]["runner"]
+    assert set(found["static_gains"]) == {"1"}
+    assert found["shapes"] == found["requested"]["shapes"]
+    if found["shapes"] == "static":
+        assert found["compiled_batch_sizes"] == [1]
+        assert found["compile_ms"]["1"] > 0
