@@ -17,6 +17,7 @@ from optcli.errors import OptcliError
 from optcli.latency import feeds
 from optcli.runners import Runner
 from optcli.settings import TensorSpec
+from optcli.workers import Channel
 
 # Rounds of each form, and how long one lasts; a call that takes longer is a round of its own.
 _ROUNDS, _ROUND_S = 10, 0.02
@@ -25,7 +26,7 @@ _WARM_CALLS, _WARM_S = 3, 0.1
 _MOST_S = 20.0
 
 
-def compare(payload: dict[str, Any]) -> dict[str, Any]:
+def compare(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     """How many times as fast the static form is as the dynamic one, by batch size.
 
     `payload` holds what a measuring process is given (`optcli.latency.process`). Gives `ratios`, and
