@@ -51,8 +51,8 @@ def settled(
     few = len(sizes) <= _MOST_FORMS
     variants = []
     for each in plan.variants:
-        if few and _is_open(each, plan.recipe.inputs) and each.name in artifacts:
-            artifact = artifacts[each.name]
+        artifact = artifacts.get(each.name)
+        if few and artifact is not None and _is_open(each, plan.recipe.inputs, artifact):
             ratios = _ratios(plan, each, artifact, sizes, store, feeds, observer, remeasure=remeasure)
             each = _chosen(each, sizes, ratios)
         elif _wanted(each) == "static" and getattr(each.runner, "batch_sizes", None) is None:
@@ -65,12 +65,11 @@ def _wanted(variant: PlannedVariant) -> str | None:
     return getattr(variant.runner, "shapes", None)
 
 
-def _is_open(variant: PlannedVariant, inputs: tuple[TensorSpec, ...]) -> bool:
+def _is_open(variant: PlannedVariant, inputs: tuple[TensorSpec, ...], artifact: Artifact) -> bool:
     """Whether shapes are still to be chosen: the recipe does not say, and the batch size varies."""
-    has_choice = "shapes" in type(variant.runner).model_fields and _wanted(variant) is None
-    on_cpu = getattr(variant.runner, "provider", "cpu") == "cpu"
     varies = any(spec.batch_symbol is not None for spec in inputs)
-    return has_choice and on_cpu and varies and not variant.unmeasurable
+    chosen = _wanted(variant) is not None or variant.unmeasurable
+    return varies and not chosen and variant.runner.gains_by_static_shapes(artifact)
 
 
 def _ratios(

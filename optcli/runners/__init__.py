@@ -126,6 +126,10 @@ class Runner(Settings):
         """
         return False
 
+    def gains_by_static_shapes(self, artifact: Artifact) -> bool:
+        """Whether compiling for one batch size may make this artifact faster: a build then compares."""
+        return False
+
     def environment(self) -> dict[str, str]:
         """Environment variables that must be set before the runtime is imported.
 

@@ -111,6 +111,11 @@ class OnnxruntimeRunner(Runner):
         plugin = (provider.plugin,) if provider.plugin else ()
         return Needs((*self.needs.packages, *plugin), gpu=True)
 
+    def gains_by_static_shapes(self, artifact: Artifact) -> bool:
+        # Its kernels are the same: what it saves is working out shapes at each call.
+        onnx = artifact.format == Format.ONNX
+        return self.provider == "cpu" and onnx and onnx_format.works_out_shapes(artifact.path)
+
     def environment(self) -> dict[str, str]:
         # TensorRT's provider has no option for it; CUDA's libraries read this one.
         inexact = PROVIDERS[self.provider].device == "cpu" or self.tf32

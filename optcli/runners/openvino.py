@@ -58,6 +58,10 @@ class OpenvinoRunner(Runner):
     _loaded: HostCalls | StaticForms | None = PrivateAttr(None)
     _quantized: str | None = PrivateAttr(None)
 
+    def gains_by_static_shapes(self, artifact: Artifact) -> bool:
+        # It takes other kernels, and other layouts of memory, where it knows the size.
+        return True
+
     def load(self, artifact: Artifact) -> None:
         core = openvino_format.core()
         onnx = artifact.format == Format.ONNX

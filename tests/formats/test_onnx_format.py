@@ -120,3 +120,20 @@ def test_precision_follows_the_operators_and_the_weights():
     assert onnx_format.precision(model(np.ones((4, 2), np.float16))) == "fp16"
     quantize = onnx.helper.make_node("QuantizeLinear", ["y", "s"], ["q"])
     assert onnx_format.precision(model(extra=[quantize])) == "int8"
+
+
+@pytest.mark.parametrize(("operator", "found"), [("Shape", True), ("Reshape", False)])
+def test_a_graph_that_works_out_shapes_is_seen_without_parsing(tmp_path, operator, found):
+    from onnx import TensorProto, helper, numpy_helper
+
+    made = [helper.make_node("Shape", ["x"], ["sizes"])] if operator == "Shape" else []
+    sizes = [numpy_helper.from_array(np.array([-1, 3]), "sizes")] if operator != "Shape" else []
+    graph = helper.make_graph(
+        [*made, helper.make_node("Reshape", ["x", "sizes"], ["y"])],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
+        sizes,
+    )
+    onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
+    assert onnx_format.works_out_shapes(tmp_path) is found

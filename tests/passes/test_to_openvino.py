@@ -1,0 +1,91 @@
+"""OpenVINO's graph after conversion: the layers that compute, none that only work out shapes."""
+
+import pytest
+from tiny_networks import apply, onnx_file
+
+from optcli.formats import openvino as openvino_format
+from optcli.passes.export import Export
+from optcli.passes.export_onnx import ExportOnnx
+from optcli.passes.to_openvino import ToOpenvino
+from optcli.settings import TensorSpec
+from optcli.sources.torchvision import TorchvisionSource
+
+pytestmark = pytest.mark.slow
+
+
+def kinds(model):
+    return [each.get_type_name() for each in model.get_ops()]
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "shape", "working_out_shapes"),
+    [
+        ("resnet20_cifar10", "input", ("batch", 3, 32, 32), 0),
+        ("mobilenet_v3_small_fashion", "input", ("batch", 3, 64, 64), 0),
+        ("vit_tiny_fashion", "input", ("batch", 3, 32, 32), 1),  # the class token is repeated
+        ("yolox_nano", "images", (1, 3, 416, 416), 0),
+    ],
+)
+def test_an_open_batch_adds_no_layer(shared, tmp_path, name, tensor, shape, working_out_shapes):
+    import openvino
+
+    file = shared / "models" / f"{name}.onnx"
+    spec = TensorSpec.model_validate({"name": tensor, "shape": list(shape)})
+    made = apply(ToOpenvino(), onnx_file(file, tmp_path / "onnx"), tmp_path / "openvino", [spec])
+    found = openvino_format.open(made.path)
+    fixed = openvino.convert_model(file, input={tensor: list(spec.concrete(2))})
+    assert kinds(found).count("ShapeOf") == working_out_shapes
+    assert len(kinds(found)) <= len(kinds(fixed))
+    assert openvino_format.input_names(found) == (tensor,)
+    assert found.inputs[0].get_partial_shape()[0].is_dynamic == isinstance(shape[0], str)
+    read = openvino.Core().read_model(file)
+    assert openvino_format.output_names(found) == openvino_format.output_names(read)
+    if name != "yolox_nano":
+        assert kinds(read).count("ShapeOf") > 20, "else this tells nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("resnet18", Export),
+        ("mobilenet_v3_small", ExportOnnx),
+        ("shufflenet_v2_x0_5", Export),
+    ],
+)
+def test_networks_from_pytorch_too(tmp_path, name, way):
+    from optcli.artifact import Artifact, Format
+
+    source = TorchvisionSource(target=name, weights=None, arguments={}, folder=tmp_path)
+    inputs = [TensorSpec.model_validate({"name": "image", "shape": ["batch", 3, 64, 64]})]
+    (tmp_path / "torch").mkdir()
+    facts = source.write(tmp_path / "torch", inputs)
+    torch_artifact = Artifact(
+        "key", Format.TORCH, tmp_path / "torch", "fp32", 0, "digest", {"outputs": list(facts.outputs)}
+    )
+    parent = apply(way(), torch_artifact, tmp_path / "exported", inputs)
+    found = openvino_format.open(apply(ToOpenvino(), parent, tmp_path / "openvino", inputs).path)
+    assert kinds(found).count("ShapeOf") == 0
+    # One at the end, which makes a vector of each image; shuffled channels have one each.
+    shuffles = 16 if name.startswith("shufflenet") else 0
+    assert kinds(found).count("Reshape") <= 1 + 2 * shuffles
+
+
+def test_sizes_that_the_recipe_fixes_are_fixed(tmp_path):
+    import onnx
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Shape", ["x"], ["sizes"]),
+            helper.make_node("Reshape", ["x", "sizes"], ["y"]),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, "height", "width"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3, "height", "width"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, tmp_path / "net.onnx")
+    spec = TensorSpec.model_validate({"name": "x", "shape": ["batch", 3, 8, 8]})
+    start = onnx_file(tmp_path / "net.onnx", tmp_path / "onnx")
+    found = openvino_format.open(apply(ToOpenvino(), start, tmp_path / "openvino", [spec]).path)
+    assert [str(size) for size in found.inputs[0].get_partial_shape()] == ["?", "3", "8", "8"]
