@@ -132,7 +132,7 @@ def _footer(report: Report) -> list[str]:
         lines.append(_LIMITS)
     if any(variant.latency for variant in report.variants.values()):
         lines += [_measured(report), _meaning(report)]
-        lines += _reused(report)
+        lines += [*_static(report), *_reused(report)]
     lines += _evaluated(report)
     return lines
 
@@ -180,6 +180,24 @@ def _fp32(report: Report) -> str:
         for name in names
     )
     return f" vs fp32: over the fastest that computes the unchanged network in fp32, {which}."
+
+
+def _static(report: Report) -> Iterator[str]:
+    """Which artifacts were compiled for single batch sizes, and what that gained where compared."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, variant in report.variants.items():
+        runner = variant.runner or {}
+        sizes, gains = runner.get("compiled_batch_sizes"), runner.get("static_gains")
+        if not variant.latency or not isinstance(sizes, list):
+            continue
+        gained = ""
+        if isinstance(gains, dict) and gains:
+            times = [f"{gain:.3g}" for gain in gains.values() if isinstance(gain, int | float)]
+            gained = f" ({wording.listed(times)} times as fast as one form for all)"
+        found.setdefault(tuple(map(str, sizes)), []).append(f"{name}{gained}")
+    for each, names in found.items():
+        one = "batch size" if len(each) == 1 else "batch sizes"
+        yield f"Compiled for {one} {wording.listed(each)} alone: {wording.listed(names)}."
 
 
 def _on_device(report: Report) -> bool:

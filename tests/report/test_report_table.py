@@ -223,3 +223,27 @@ def test_the_last_line_says_the_exit_code_and_why():
     assert text(report()).splitlines()[-1] == "exit 4: aoti failed"
     assert text(report(exit_reason="")).splitlines()[-1].startswith("Accuracy: ")
     assert markdown(report()).rstrip().endswith("exit 4: aoti failed")
+
+
+def test_what_was_compiled_for_single_batch_sizes_is_told():
+    def compiled(sizes, gains):
+        runner = {"name": "openvino", "shapes": "static", "compiled_batch_sizes": sizes}
+        runner |= {"static_gains": gains} if gains else {}
+        return variant(900, [latency(1, 1)]).model_copy(update={"runner": runner})
+
+    shown = text(
+        report(
+            {
+                "eager": variant(1000, [latency(1, 1)]),
+                "chosen": compiled([1, 8], {"1": 1.312, "8": 1.07}),
+                "asked": compiled([1, 8], None),
+                "one": compiled([1], {"1": 1.1}),
+                "hostile": compiled("8", {"1": []}),
+            }
+        )
+    )
+    shown = " ".join(shown.split())
+    chosen = "chosen (1.31 and 1.07 times as fast as one form for all)"
+    assert f"Compiled for batch sizes 1 and 8 alone: {chosen} and asked." in shown
+    assert "Compiled for batch size 1 alone: one (1.1 times as fast as one form for all)." in shown
+    assert "hostile (" not in shown
