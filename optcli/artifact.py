@@ -36,6 +36,8 @@ CODE = frozenset({Format.TORCH, Format.AOTI, Format.TENSORRT, Format.TENSORRT_RT
 SCANNED = frozenset({Format.EXPORTED, Format.TORCHSCRIPT})
 # The fact that holds the doubts of a scan, which every artifact that descends from it inherits.
 UNPROVEN = "unproven"
+# The fact that holds, by batch size, how many weights are packed anew on every call.
+PACKS_EACH_CALL = "packs_each_call"
 
 
 @dataclass(frozen=True)
