@@ -14,9 +14,9 @@ from optcli.formats import aoti as aoti_format
 from optcli.formats import torch_devices
 from optcli.formats.aoti_models import ANY_SIZE, Models, Routes, name_of
 from optcli.formats.torch_calls import example_inputs
+from optcli.formats.weight_packing import Packing, packed_each_call, packing
 from optcli.passes import Job
 from optcli.passes._fixed_batch import can_pad, fixed, measured
-from optcli.passes._weight_packing import Packing, packed_each_call, packing
 from optcli.settings import batch_range
 
 if TYPE_CHECKING:

@@ -36,18 +36,24 @@ _REORDER = re.compile(r"^onednn_verbose,.*\bexec\b.*,reorder,.*,(?P<sizes>\d+(?:
 
 @dataclass
 class Packing:
-    """What was laid out for `batch_size`: numbers of layers, and those that could not be."""
+    """How many layers had their weights laid out for `batch_size`, and how many could not.
 
-    batch_size: int
+    None: for the batch that it was compiled with.
+    """
+
+    batch_size: int | None = None
     layers: int = 0
     left: int = 0
 
 
 @contextmanager
-def packing(inputs: Sequence[TensorSpec], batch_size: int) -> Iterator[Packing]:
+def packing(
+    inputs: Sequence[TensorSpec] = (), batch_size: int | None = None
+) -> Iterator[Packing]:
     """Whatever Inductor freezes in the block has its weights laid out for a batch size.
 
-    Every other size that varies is taken at its `opt`. Graphs of known sizes stay as they are.
+    Every other size that varies is taken at its `opt`. Without `inputs`, which are those of the graph,
+    sizes are taken as they are when it compiles. Graphs of known sizes stay as they are.
     """
     from torch._inductor import freezing
 
@@ -66,12 +72,14 @@ def packing(inputs: Sequence[TensorSpec], batch_size: int) -> Iterator[Packing]:
 
 
 def _sizes(
-    examples: Sequence[Any], inputs: Sequence[TensorSpec], batch_size: int
+    examples: Sequence[Any], inputs: Sequence[TensorSpec], batch_size: int | None
 ) -> dict[Any, int]:
-    """What to take for each symbol of the graph's inputs."""
+    """What to take for each symbol of the graph's inputs; nothing: what it is there and then."""
     import torch
 
     found: dict[Any, int] = {}
+    if batch_size is None:
+        return found
     tensors = [each for each in examples if isinstance(each, torch.Tensor)]
     for spec, tensor in zip(inputs, tensors, strict=False):
         for size, wanted in zip(tensor.shape, spec.concrete(batch_size), strict=True):
@@ -81,8 +89,6 @@ def _sizes(
 
 
 def _pack(module: GraphModule, sizes: dict[Any, int], found: Packing) -> None:
-    if not sizes:
-        return
     for node in list(module.graph.nodes):
         name = str(node.target).removesuffix(".default")
         if node.op != "call_function":
@@ -91,9 +97,9 @@ def _pack(module: GraphModule, sizes: dict[Any, int], found: Packing) -> None:
             shape = _shape(_reader(node).args[0], sizes)
             if shape is not None:
                 node.args = (*node.args[:-1], shape)
-        elif name == _CONVOLUTION and node.args[1].op == "get_attr":
+        elif name == _CONVOLUTION and _varies(node.args[0]) and node.args[1].op == "get_attr":
             shape = _shape(node.args[0], sizes)
-            if shape is not None and _one_order(node.args[0], node):
+            if shape is not None and _told_apart(node.args[0], node):
                 _pack_convolution(module, node, shape)
             else:
                 shape = None
@@ -114,17 +120,27 @@ def _shape(node: Node, sizes: dict[Any, int]) -> list[int] | None:
     value = node.meta.get("val")
     if value is None:
         return None
-    shape = [
-        size if isinstance(size, int) else size.node.expr.subs(sizes) for size in value.shape
-    ]
-    return [int(size) for size in shape] if all(map(_is_number, shape)) else None
+    shape = [_number(size, sizes) for size in value.shape]
+    return None if None in shape else [int(size) for size in shape if size is not None]
 
 
-def _is_number(size: Any) -> bool:
-    return isinstance(size, int) or bool(size.is_Integer)
+def _number(size: Any, sizes: dict[Any, int]) -> int | None:
+    if isinstance(size, int):
+        return size
+    found = size.node.expr.subs(sizes)
+    if found.is_Integer:
+        return int(found)
+    hint = size.node.hint
+    return None if hint is None else int(hint)
 
 
-def _one_order(source: Node, convolution: Node) -> bool:
+def _varies(node: Node) -> bool:
+    """Whether a size of what a node gives is not known: Inductor has laid out the rest."""
+    value = node.meta.get("val")
+    return value is None or not all(isinstance(size, int) for size in value.shape)
+
+
+def _told_apart(source: Node, convolution: Node) -> bool:
     """Whether an image with its channels last can be told from one with them first.
 
     Where it cannot (one channel, or one pixel), Inductor expects of a kernel with packed weights an
