@@ -5,7 +5,7 @@
 Compiles a network of torchvision with random weights, as it is and quantized by `quantize_pt2e`, for
 batch sizes 1 to 16: by AOTInductor as it is (`hand`), by the pass with `shapes: dynamic`, `static` and
 `auto`, and by hand for one batch size alone (`hand-1`, `hand-8`). Then times them in turns at batch 1
-and 8, and says how many weights each packs on every call. What is in FOLDER already is taken from there.
+and 8, and says how many weights each packs on every call. What is in FOLDER already is taken from it.
 """
 
 from __future__ import annotations

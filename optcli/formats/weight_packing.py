@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
-    import torch
     from torch.export import ExportedProgram
     from torch.fx import GraphModule, Node
 
@@ -47,9 +46,7 @@ class Packing:
 
 
 @contextmanager
-def packing(
-    inputs: Sequence[TensorSpec] = (), batch_size: int | None = None
-) -> Iterator[Packing]:
+def packing(inputs: Sequence[TensorSpec] = (), batch_size: int | None = None) -> Iterator[Packing]:
     """Whatever Inductor freezes in the block has its weights laid out for a batch size.
 
     Every other size that varies is taken at its `opt`. Without `inputs`, which are those of the graph,
@@ -221,4 +218,6 @@ def _log_of(call: Callable[[], object]) -> list[str]:
             os.close(before)
         log.seek(0)
         text = log.read().decode(errors="replace")
-    return [line for line in text.splitlines() if line.startswith("onednn_verbose") and "exec" in line]
+    return [
+        line for line in text.splitlines() if line.startswith("onednn_verbose") and ",exec," in line
+    ]

@@ -103,7 +103,7 @@ class Compiling:
         self.models[name_of(batch_size)] = self._compiled(program, batch_size)
 
     def only_fixed(self) -> Routes:
-        """Routes without a model for any size, where the others suffice: what is missing is filled up."""
+        """Routes without a model for any size: other batches are filled up, or cut into pieces."""
         return Routes(
             self._fixed, False, dict.fromkeys(self._fixed, 1), pieces=True, input=self._batched
         )

@@ -21,7 +21,12 @@ def test_a_package_with_a_library_is_sound(tmp_path):
 
 def test_the_models_of_a_package_are_told_with_their_sizes(tmp_path):
     folder = "model/data/aotinductor"
-    members = [f"{folder}/model/a.so", f"{folder}/model/a.cpp", f"{folder}/batch_8/b.so", "model/version"]
+    members = [
+        f"{folder}/model/a.so",
+        f"{folder}/model/a.cpp",
+        f"{folder}/batch_8/b.so",
+        "model/version",
+    ]
     assert aoti_format.models(package(tmp_path, members)) == {"model": 200, "batch_8": 100}
 
 

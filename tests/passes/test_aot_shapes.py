@@ -78,9 +78,7 @@ def test_what_is_packed_on_every_call_is_never_silent(conv, tmp_path, monkeypatc
     assert "shapes: static" in said[0]
 
 
-def test_a_size_at_which_weights_would_be_packed_gets_a_model_of_its_own(
-    conv, tmp_path, monkeypatch
-):
+def test_a_size_at_which_weights_would_be_packed_gets_a_model_of_its_own(conv, tmp_path, monkeypatch):
     monkeypatch.setattr(weight_packing, "_pack", lambda *_: None)
     made, said = compiled(conv, tmp_path / "made", sizes=(4,), strict=False)
     assert sorted(aoti_format.models(made.path)) == ["batch_4", "model"]

@@ -75,7 +75,9 @@ def test_other_sizes_vary_as_before(tmp_path):
     inputs = INPUTS["Pair"]
     image, mask = inputs
     program = exported(lambda layer, image, mask: image.mean((2, 3)) * mask, image, mask)
-    made = _fixed_batch.fixed(program, job(artifact(tmp_path, Format.EXPORTED), tmp_path / "out", inputs), 3)
+    made = _fixed_batch.fixed(
+        program, job(artifact(tmp_path, Format.EXPORTED), tmp_path / "out", inputs), 3
+    )
     for height, width in ((8, 9), (24, 11)):
         found = made.module()(torch.ones(3, 3, height, width), torch.ones(3, 1))
         assert tuple(found.shape) == (3, 3)
@@ -96,9 +98,7 @@ def clock(monkeypatch):
 def test_the_faster_way_is_taken(clock, tmp_path):
     work = job(artifact(tmp_path, Format.EXPORTED), tmp_path / "out", [IMAGE])
     models = Models({}, Routes((1, 8), True))
-    clock.update(
-        model=lambda rows: 4 * rows, batch_1=lambda rows: 1, batch_8=lambda rows: 18
-    )
+    clock.update(model=lambda rows: 4 * rows, batch_1=lambda rows: 1, batch_8=lambda rows: 18)
     routes = _fixed_batch.measured(models, work)
     assert dict(routes.padded_from) == {1: 1, 8: 5}
     assert routes.pieces  # 12 rows: 48 at once, 36 in two parts
