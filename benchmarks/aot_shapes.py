@@ -23,6 +23,7 @@ import numpy as np
 
 from optcli.artifact import Artifact, Format
 from optcli.environment import usable_cores
+from optcli.formats.weight_packing import Packed, packed_each_call
 from optcli.observer import Silent
 from optcli.passes import Job
 from optcli.passes.aot_inductor import AotInductor
@@ -101,11 +102,12 @@ def by_hand(source: Artifact, out: Path, size: int | None) -> dict[str, Any]:
     work = job(source, out)
     found = exported.open(source.path)
     found = found if size is None else fixed(found, work, size)
-    torch._inductor.aoti_compile_and_package(
-        found,
-        package_path=str(out / aoti.FILE),
-        inductor_configs={"freezing": True, "cpp.dynamic_threads": True, "compile_threads": 1},
-    )
+    with torch.no_grad():  # else it does not freeze
+        torch._inductor.aoti_compile_and_package(
+            found,
+            package_path=str(out / aoti.FILE),
+            inductor_configs={"freezing": True, "cpp.dynamic_threads": True, "compile_threads": 1},
+        )
     return {}
 
 
@@ -127,19 +129,18 @@ def made(source: Artifact, way: str, out: Path) -> Artifact:
     return Artifact("", Format.AOTI, out, source.precision, 0, "", facts)
 
 
-def packs(source: Artifact, runner: AotiRunner, size: int) -> int | None:
-    """How many weights a call packs."""
+def packs(source: Artifact, runner: AotiRunner, size: int) -> Packed:
+    """What a call packs."""
     from optcli.formats import exported
-    from optcli.formats.weight_packing import packed_each_call
 
     feed = {"image": image(size)}
-    return packed_each_call(lambda: runner.run(feed), exported.open(source.path))
+    return packed_each_call(lambda: runner.run(feed), exported.open(source.path)) or Packed()
 
 
 def times_ms(runners: Mapping[str, AotiRunner], size: int) -> dict[str, list[float]]:
     """Calls of all, in turns in random order."""
     feed, found = {"image": image(size)}, {name: list[float]() for name in runners}
-    for turn in range(10):
+    for turn in range(6):
         for name in random.sample(list(runners), len(runners)):
             runners[name].run(feed)
             for _ in range(5 if turn else 1):
@@ -169,10 +170,10 @@ def main() -> None:
                 if way not in ("hand-1", "hand-8") or way == f"hand-{size}"
             }
             for way, each in times_ms(fitting, size).items():
-                count = packs(source, fitting[way], size)
+                found = packs(source, fitting[way], size)
                 print(
                     f"{kind} batch {size} {way:<8} p50 {statistics.median(each):8.2f} ms,"
-                    f" {count} weights packed on every call"
+                    f" {found.weights} weights ({found.share:.0%}) packed on every call"
                 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -36,8 +37,11 @@ CODE = frozenset({Format.TORCH, Format.AOTI, Format.TENSORRT, Format.TENSORRT_RT
 SCANNED = frozenset({Format.EXPORTED, Format.TORCHSCRIPT})
 # The fact that holds the doubts of a scan, which every artifact that descends from it inherits.
 UNPROVEN = "unproven"
-# The fact that holds, by batch size, how many weights are packed anew on every call.
+# The fact that holds, by batch size, how many weights (`weights`) are packed anew on every call, and
+# what part of a call that takes (`share_of_time`); None where it is not known.
 PACKS_EACH_CALL = "packs_each_call"
+# Of less it is not worth to speak: a first layer of one channel, say.
+_COSTLY_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,16 @@ class Artifact:
     def from_record(record: dict[str, Any]) -> Artifact:
         """The artifact that `to_record` wrote."""
         return Artifact(**{**record, "format": Format(record["format"]), "path": Path(record["path"])})
+
+
+def costly_packing(facts: Mapping[str, Any]) -> dict[int, int]:
+    """By batch size: how many weights are packed on every call, where that costs time."""
+    found = facts.get(PACKS_EACH_CALL)
+    return {
+        int(size): each["weights"]
+        for size, each in (found if isinstance(found, dict) else {}).items()
+        if each is not None and each["share_of_time"] >= _COSTLY_SHARE
+    }
 
 
 class _Made(BaseModel):

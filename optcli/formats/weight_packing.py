@@ -4,7 +4,9 @@ oneDNN reads weights in blocks whose order depends on the kernel, and so on the 
 Inductor lays constant weights out like that once, when it compiles: but where a size of the input is
 not known it lets weights of floats be, and lays integers out for sizes that it makes up. What is not
 in the wanted order oneDNN brings there on every call. So `packing` has them laid out for one batch
-size. At another size oneDNN may want another order: `packed_each_call` counts, from its own log.
+size. At another size oneDNN may want another order, and the way from one to another is far slower than
+the one from no order at all: floats of which several orders are wanted stay as they are. What is left
+to do on every call `packed_each_call` finds in oneDNN's own log.
 """
 
 from __future__ import annotations
@@ -23,43 +25,58 @@ from typing import TYPE_CHECKING, Any
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
+    import torch
     from torch.export import ExportedProgram
     from torch.fx import GraphModule, Node
 
 # Operators that lay integer weights out, and are told the shape of the input last.
 _PREPACK = frozenset({"onednn.qconv_prepack", "onednn.qlinear_prepack"})
 _CONVOLUTION = "mkldnn._convolution_pointwise"
+_CALLS = 3
 # A line of oneDNN's log: what was computed, and its sizes before the milliseconds at the end.
-_REORDER = re.compile(r"^onednn_verbose,.*\bexec\b.*,reorder,.*,(?P<sizes>\d+(?:x\d+)*),[^,]*$")
+_LINE = re.compile(r"^onednn_verbose,.*,exec,\w+,(?P<what>\w+),.*,(?P<sizes>[^,]*),(?P<ms>[\d.]+)$")
 
 
 @dataclass
 class Packing:
-    """How many layers had their weights laid out for `batch_size`, and how many could not.
+    """How many layers had their weights laid out once and for all, and how many were left."""
 
-    None: for the batch that it was compiled with.
-    """
-
-    batch_size: int | None = None
     layers: int = 0
     left: int = 0
 
 
-@contextmanager
-def packing(inputs: Sequence[TensorSpec] = (), batch_size: int | None = None) -> Iterator[Packing]:
-    """Whatever Inductor freezes in the block has its weights laid out for a batch size.
+@dataclass(frozen=True)
+class Packed:
+    """What a call packs: how many weights, their share of all elements, and of oneDNN's time."""
 
-    Every other size that varies is taken at its `opt`. Without `inputs`, which are those of the graph,
-    sizes are taken as they are when it compiles. Graphs of known sizes stay as they are.
+    weights: int = 0
+    share: float = 0.0
+    share_of_time: float = 0.0
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "weights": self.weights,
+            "share": round(self.share, 4),
+            "share_of_time": round(self.share_of_time, 4),
+        }
+
+
+@contextmanager
+def packing(inputs: Sequence[TensorSpec], batch_sizes: Sequence[int]) -> Iterator[Packing]:
+    """Whatever Inductor freezes in the block has its weights laid out for the first of the batch sizes.
+
+    Floats only where all of the sizes want the same order. `inputs` are those of the graph; every
+    other size that varies is taken at its `opt`. Graphs of known sizes stay as they are.
     """
     from torch._inductor import freezing
 
-    found = Packing(batch_size)
+    found = Packing()
     plain = freezing.freezing_passes
 
     def passes(module: GraphModule, examples: Sequence[Any]) -> None:
         plain(module, examples)
-        _pack(module, _sizes(examples, inputs, batch_size), found)
+        _pack(module, [_sizes(examples, inputs, size) for size in batch_sizes], found)
 
     freezing.freezing_passes = passes
     try:
@@ -68,15 +85,11 @@ def packing(inputs: Sequence[TensorSpec] = (), batch_size: int | None = None) ->
         freezing.freezing_passes = plain
 
 
-def _sizes(
-    examples: Sequence[Any], inputs: Sequence[TensorSpec], batch_size: int | None
-) -> dict[Any, int]:
-    """What to take for each symbol of the graph's inputs; nothing: what it is there and then."""
+def _sizes(examples: Sequence[Any], inputs: Sequence[TensorSpec], batch_size: int) -> dict[Any, int]:
+    """What to take for each symbol of the graph's inputs."""
     import torch
 
     found: dict[Any, int] = {}
-    if batch_size is None:
-        return found
     tensors = [each for each in examples if isinstance(each, torch.Tensor)]
     for spec, tensor in zip(inputs, tensors, strict=False):
         for size, wanted in zip(tensor.shape, spec.concrete(batch_size), strict=True):
@@ -85,25 +98,23 @@ def _sizes(
     return found
 
 
-def _pack(module: GraphModule, sizes: dict[Any, int], found: Packing) -> None:
+def _pack(module: GraphModule, choices: Sequence[dict[Any, int]], found: Packing) -> None:
+    """`choices` has what to take for each symbol, once for every batch size."""
     for node in list(module.graph.nodes):
         name = str(node.target).removesuffix(".default")
         if node.op != "call_function":
             continue
         if name in _PREPACK and node.args[-1] is None:
-            shape = _shape(_reader(node).args[0], sizes)
+            shape = _shape(_reader(node).args[0], choices[0])
             if shape is not None:
                 node.args = (*node.args[:-1], shape)
+            done = shape is not None
         elif name == _CONVOLUTION and _varies(node.args[0]) and node.args[1].op == "get_attr":
-            shape = _shape(node.args[0], sizes)
-            if shape is not None and _told_apart(node.args[0], node):
-                _pack_convolution(module, node, shape)
-            else:
-                shape = None
+            done = _pack_convolution(module, node, choices)
         else:
             continue
-        found.layers += shape is not None
-        found.left += shape is None
+        found.layers += done
+        found.left += not done
     module.recompile()
 
 
@@ -122,13 +133,8 @@ def _shape(node: Node, sizes: dict[Any, int]) -> list[int] | None:
 
 
 def _number(size: Any, sizes: dict[Any, int]) -> int | None:
-    if isinstance(size, int):
-        return size
-    found = size.node.expr.subs(sizes)
-    if found.is_Integer:
-        return int(found)
-    hint = size.node.hint
-    return None if hint is None else int(hint)
+    found = size if isinstance(size, int) else size.node.expr.subs(sizes)
+    return int(found) if isinstance(found, int) or found.is_Integer else None
 
 
 def _varies(node: Node) -> bool:
@@ -152,36 +158,64 @@ def _is_one(pixels: Sequence[Any]) -> bool:
     return all(isinstance(size, int) and size == 1 for size in pixels)
 
 
-def _pack_convolution(module: GraphModule, node: Node, shape: list[int]) -> None:
+def _pack_convolution(module: GraphModule, node: Node, choices: Sequence[dict[Any, int]]) -> bool:
     """As Inductor does where all sizes are known (`pack_conv_weight` of its mkldnn_fusion)."""
     import torch
 
+    shapes = [_shape(node.args[0], sizes) for sizes in choices]
     weight, constants = node.args[1], node.args[3:7]
+    if None in shapes or not _told_apart(node.args[0], node):
+        return False
+    if len({_order(getattr(module, weight.target), constants, shape) for shape in shapes}) > 1:
+        return False
     with module.graph.inserting_before(node):
         packed = module.graph.call_function(
-            torch.ops.mkldnn._reorder_convolution_weight, args=(weight, *constants, shape)
+            torch.ops.mkldnn._reorder_convolution_weight, args=(weight, *constants, shapes[0])
         )
     node.replace_input_with(weight, packed)
+    return True
 
 
-def packed_each_call(call: Callable[[], object], program: ExportedProgram) -> int | None:
-    """How many weights of the program oneDNN brings into its order during one call.
+def _order(weight: torch.Tensor, constants: Sequence[Any], shape: Any) -> tuple[int, ...]:
+    """The order that oneDNN wants of a weight for an input of a shape, as it writes it down itself."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
 
-    By its own log, which goes to this process's standard output and is caught there. None where
-    oneDNN computes nothing of it.
+    with _disable_current_modes():
+        packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *constants, shape)
+        return tuple(torch.ops.mkldnn._get_mkldnn_serialized_md(packed).tolist())
+
+
+def packed_each_call(call: Callable[[], object], program: ExportedProgram) -> Packed | None:
+    """What oneDNN brings into its order of the program's weights during one call.
+
+    By its own log, which goes to this process's standard output and is caught there; the share of the
+    time is the smallest of a few calls. None where oneDNN computes nothing of it.
     """
     call()  # what is done once is done
-    lines = _log_of(call)
-    if not lines:
-        return None
-    shapes = {_sides(each) for each in _weights(program)}
-    sizes = (_REORDER.match(line) for line in lines)
-    return sum(_is_one_of(each["sizes"], shapes) for each in sizes if each is not None)
+    weights = list(_weights(program))
+    found = [_packed(lines, weights) for lines in (_log_of(call) for _ in range(_CALLS)) if lines]
+    return min(found, key=lambda each: each.share_of_time) if found else None
 
 
-def _is_one_of(sizes: str, shapes: set[tuple[int, ...]]) -> bool:
+def _packed(lines: Sequence[str], weights: Sequence[tuple[int, ...]]) -> Packed:
+    shapes = {_sides(each) for each in weights}
+    all_ms, packed_ms, count, elements = 0.0, 0.0, 0, 0
+    for line in filter(None, map(_LINE.match, lines)):
+        all_ms += float(line["ms"])
+        if line["what"] != "reorder":
+            continue
+        sides = [int(size) for size in line["sizes"].split("x")]
+        if _is_one_of(sides, shapes):
+            packed_ms += float(line["ms"])
+            elements += math.prod(sides)
+            count += 1
+    total = max(1, sum(map(math.prod, weights)))
+    return Packed(count, elements / total, packed_ms / all_ms if all_ms else 0.0)
+
+
+def _is_one_of(sides: Sequence[int], shapes: set[tuple[int, ...]]) -> bool:
     """Whether these are the sizes of a weight; of groups they stand in front by themselves."""
-    sides = [int(size) for size in sizes.split("x")]
     joined = [sides[0] * sides[1], *sides[2:]] if len(sides) > 4 else sides
     return _sides(sides) in shapes or _sides(joined) in shapes
 

@@ -14,7 +14,7 @@ from optcli.formats import aoti as aoti_format
 from optcli.formats import torch_devices
 from optcli.formats.aoti_models import ANY_SIZE, Models, Routes, name_of
 from optcli.formats.torch_calls import example_inputs
-from optcli.formats.weight_packing import Packing, packed_each_call, packing
+from optcli.formats.weight_packing import Packed, Packing, packed_each_call, packing
 from optcli.passes import Job
 from optcli.passes._fixed_batch import can_pad, fixed, measured
 from optcli.settings import batch_range
@@ -44,7 +44,6 @@ class Compiled:
             "bytes": size_bytes,
         }
         if self.packed is not None and self.packed.layers + self.packed.left:
-            record["packed_for"] = self.packed.batch_size
             record["packed_layers"] = self.packed.layers
             record["unpacked_layers"] = self.packed.left
         return record
@@ -92,7 +91,7 @@ class Compiling:
         return span.min < span.max
 
     def any_size(self) -> None:
-        """Compile the model for any batch size; weights are laid out for the smallest that matters."""
+        """Compile the model for any batch size."""
         self.job.progress(None, "compiling" if not self.models else "compiling for any batch size")
         self.models[ANY_SIZE] = self._compiled(self._program, None)
 
@@ -122,22 +121,22 @@ class Compiling:
         """Whether batches can be filled up and cut."""
         return can_pad(self._program, self.job.inputs)
 
-    def packs_each_call(self, routes: Routes) -> dict[int, int | None]:
-        """By batch size that matters: how many weights are brought into another order on each call.
+    def packs_each_call(self, routes: Routes) -> dict[str, dict[str, Any] | None]:
+        """By batch size that matters: what each call brings into another order (`Packed`).
 
-        None where that cannot be told.
+        None where that cannot be told; nothing on a GPU.
         """
         if not self.on_cpu:
             return {}
         models = self._opened(routes)
-        return {size: self._packs(models, size) for size in self.sizes}
+        return {str(size): self._packs(models, size) for size in self.sizes}
 
     def write(self) -> dict[str, int]:
         """Write the package as far as it is; gives the bytes of each model."""
         aoti_format.write(self.job.out, {name: each.files for name, each in self.models.items()})
         return aoti_format.models(self.job.out)
 
-    def _packs(self, models: Models, size: int) -> int | None:
+    def _packs(self, models: Models, size: int) -> dict[str, Any] | None:
         import torch
 
         feed = example_inputs(self.job.inputs, size)
@@ -145,10 +144,19 @@ class Compiling:
         with torch.inference_mode():
             found = packed_each_call(lambda: models(*tensors), self._program)
         known = [each.packed for each in self.models.values() if each.packed is not None]
-        return 0 if found is None and not any(each.layers + each.left for each in known) else found
+        if found is None and any(each.layers + each.left for each in known):
+            return None
+        return (found or Packed()).to_record()
 
     def _opened(self, routes: Routes) -> Models:
         return aoti_format.open(self.job.out, self._device, routes.to_record())
+
+    def _packed_for(self, batch_size: int | None) -> tuple[int, ...]:
+        """The sizes for which weights are laid out; the first decides where they cannot be left."""
+        if batch_size is not None:
+            return (batch_size,)
+        span = batch_range(self.job.inputs)
+        return tuple(dict.fromkeys((*self.sizes, span.opt, span.max)))
 
     @property
     def _fixed(self) -> tuple[int, ...]:
@@ -172,8 +180,7 @@ class Compiling:
         positional, keyword = program.example_inputs
         counters["inductor"].clear()
         began = time.perf_counter()
-        packed_for = self.sizes[0] if batch_size is None else batch_size
-        laying = packing(self.job.inputs, packed_for) if self.packs else nullcontext()
+        laying = packing(self.job.inputs, self._packed_for(batch_size)) if self.packs else nullcontext()
         with torch.no_grad(), laying as packed:
             files = torch._inductor.aot_compile(
                 program.module(check_guards=False),

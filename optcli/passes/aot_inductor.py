@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from optcli.artifact import PACKS_EACH_CALL, Artifact, Format
+from optcli.artifact import PACKS_EACH_CALL, Artifact, Format, costly_packing
 from optcli.environment import Needs
 from optcli.errors import MissingError, OptcliError, StepError, first_line
 from optcli.formats import aoti as aoti_format
@@ -97,8 +97,8 @@ class AotInductor(Pass):
         if routes.fixed:
             facts[aoti_format.ROUTES] = routes.to_record()
         if packs:
-            facts[PACKS_EACH_CALL] = {str(size): count for size, count in packs.items()}
-            self._warn(packs, job)
+            facts[PACKS_EACH_CALL] = packs
+            self._warn(facts, job)
         if source.precision in ("int8", "int8-dynamic"):
             kernels = min(each.integer_kernels for each in models.values())
             _require_integers(kernels, self.freezing)
@@ -132,16 +132,17 @@ class AotInductor(Pass):
             return Routes()
         compiling.write()
         packs = compiling.packs_each_call(Routes())
-        for size in (size for size, count in packs.items() if count != 0):
-            compiling.one_size(size)
+        costly = costly_packing({PACKS_EACH_CALL: packs})
+        for size in compiling.sizes:
+            if packs[str(size)] is None or size in costly:
+                compiling.one_size(size)
         compiling.write()
         return compiling.fastest()
 
-    def _warn(self, packs: Mapping[int, int | None], job: Job) -> None:
+    def _warn(self, facts: Mapping[str, Any], job: Job) -> None:
         hint = "fix the batch (`shapes: static`)" if self.freezing else "set `freezing: true`"
-        for size, count in packs.items():
-            if count:
-                job.warn(f"at batch size {size} {count} weights are packed on every call: {hint}")
+        for size, count in costly_packing(facts).items():
+            job.warn(f"at batch size {size} {count} weights are packed on every call: {hint}")
 
 
 def _static(compiling: Compiling) -> Routes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from optcli import accuracy, environment, latency
-from optcli.artifact import PACKS_EACH_CALL, Artifact
+from optcli.artifact import Artifact, costly_packing
 from optcli.errors import OptcliError
 from optcli.latency.verdicts import SPEEDUP
 from optcli.pipeline.execute import Done, log_of, repeat_command
@@ -93,8 +93,7 @@ def _explained(
     found: Sequence[Verdict], artifact: Artifact, rows: Sequence[Latency]
 ) -> tuple[Verdict, ...]:
     """The verdicts; a speed-up that does not pay with its cause, where the artifact knows it."""
-    packs = artifact.facts.get(PACKS_EACH_CALL, {})
-    if not rows or not packs.get(str(rows[0].batch_size)):
+    if not rows or rows[0].batch_size not in costly_packing(artifact.facts):
         return tuple(found)
     cause = "weights are packed on every call; fix the batch"
     return tuple(

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from optcli.artifact import PACKS_EACH_CALL
+from optcli.artifact import costly_packing
 from optcli.report import wording
-from optcli.results import Report, VariantReport
+from optcli.results import Report
 
 
 def lines(report: Report) -> Iterator[str]:
     """One sentence per variant that packs weights at a batch size at which it was measured."""
     for name, variant in report.variants.items():
-        found = {size: count for size, count in _counts(variant).items() if count}
+        found = costly_packing(variant.steps[-1].facts if variant.steps else {})
         if found:
             sizes = wording.listed([f"{size} ({count} of them)" for size, count in found.items()])
             yield (
                 f"{name}: weights are packed on every call at batch size {sizes};"
                 " fix the batch, or set `shapes: auto`"
             )
-
-
-def _counts(variant: VariantReport) -> Mapping[str, Any]:
-    facts = variant.steps[-1].facts if variant.steps else {}
-    found = facts.get(PACKS_EACH_CALL)
-    return found if isinstance(found, dict) else {}

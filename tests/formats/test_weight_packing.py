@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from optcli.formats import weight_packing
+from optcli.formats.weight_packing import Packed
 
 pytestmark = pytest.mark.slow
-LINE = "onednn_verbose,v1,primitive,exec,cpu,{0},{1},0.01"
+LINE = "onednn_verbose,v1,primitive,exec,cpu,{0},{1},0.5"
 REORDER = "reorder,jit:uni,undef,src:f32::blocked:acdb::f0 dst:f32::blocked:ABcd16b16a::f0,,"
 
 
@@ -30,10 +31,13 @@ def test_only_reorders_of_weights_are_counted():
         LINE.format(REORDER, "2048x1000"),
         LINE.format("convolution,jit:avx512_core,forward_inference,x,,alg", "64x32x3x3"),
     ]
-    assert counted(lines, (64, 32, 3, 3)) == 1
+    assert counted(lines, (64, 32, 3, 3)) == Packed(1, 1.0, 0.2)
     # Groups stand in front by themselves; a linear layer's weights are turned over.
-    assert counted(lines, (64, 16, 3, 3), (1000, 2048)) == 2
-    assert counted(lines, (5, 5)) == 0
+    both = counted(lines, (64, 16, 3, 3), (1000, 2048))
+    assert (both.weights, both.share_of_time) == (2, pytest.approx(0.4))
+    assert both.share == pytest.approx(1)
+    assert counted(lines, (2048, 1000), (2048, 3000)) == Packed(1, 0.25, 0.2)
+    assert counted(lines, (5, 5)) == Packed(0, 0.0, 0.0)
     assert counted([], (64, 32, 3, 3)) is None
 
 
@@ -65,14 +69,16 @@ def test_weights_in_another_order_are_counted_and_packed_ones_are_not():
         return operators._convolution_pointwise(image, weight, None, *constants, "none", [], "")
 
     assert torch.allclose(call(weight), call(packed), atol=1e-4)
-    assert weight_packing.packed_each_call(lambda: call(weight), program) == 1
-    assert weight_packing.packed_each_call(lambda: call(packed), program) == 0
+    found = weight_packing.packed_each_call(lambda: call(weight), program)
+    assert (found.weights, found.share) == (1, 1.0)
+    assert 0 < found.share_of_time < 1
+    assert weight_packing.packed_each_call(lambda: call(packed), program) == Packed()
 
 
 def test_what_it_changes_of_the_compiler_it_gives_back():
     from torch._inductor import freezing
 
     plain = freezing.freezing_passes
-    with weight_packing.packing():
+    with weight_packing.packing([], [1]):
         assert freezing.freezing_passes is not plain
     assert freezing.freezing_passes is plain

@@ -12,6 +12,7 @@ from optcli.runners.torch import TorchRunner
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 IMAGE = INPUTS["Conv"]
+NONE = {"weights": 0, "share": 0.0, "share_of_time": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,7 @@ def test_integers_are_packed_once_for_any_batch(quantized, conv, tmp_path):
     made, said = compiled(quantized, tmp_path / "made", shapes="dynamic")
     assert list(aoti_format.models(made.path)) == ["model"]
     assert packed(made) == (5, 0)
-    assert made.facts["models"]["model"]["packed_for"] == 1
-    assert made.facts["packs_each_call"] == {"1": 0, "4": 0}
+    assert made.facts["packs_each_call"] == {"1": NONE, "4": NONE}
     assert said == []
     assert signal(made, conv, (1, 3, 4, 12)) > 30
 
@@ -62,8 +62,8 @@ def test_integers_are_packed_once_for_any_batch(quantized, conv, tmp_path):
 def test_floats_are_packed_once_for_any_batch(conv, tmp_path):
     made, said = compiled(conv, tmp_path / "made", strict=False)
     assert list(aoti_format.models(made.path)) == ["model"]
-    assert packed(made)[1] == 0
-    assert made.facts["packs_each_call"] == {"1": 0, "4": 0}
+    assert packed(made) == (4, 0)
+    assert made.facts["packs_each_call"] == {"1": NONE, "4": NONE}
     assert said == []
     assert largest_error(AotiRunner(threads=1), made, conv, IMAGE, (1, 3, 4, 12)) < 1e-5
 
@@ -72,7 +72,7 @@ def test_what_is_packed_on_every_call_is_never_silent(conv, tmp_path, monkeypatc
     """As Inductor compiles by itself."""
     monkeypatch.setattr(weight_packing, "_pack", lambda *_: None)
     made, said = compiled(conv, tmp_path / "made", strict=False, shapes="dynamic")
-    count = made.facts["packs_each_call"]["1"]
+    count = made.facts["packs_each_call"]["1"]["weights"]
     assert count > 0
     assert f"at batch size 1 {count} weights are packed on every call" in said[0]
     assert "shapes: static" in said[0]
@@ -82,7 +82,7 @@ def test_a_size_at_which_weights_would_be_packed_gets_a_model_of_its_own(conv, t
     monkeypatch.setattr(weight_packing, "_pack", lambda *_: None)
     made, said = compiled(conv, tmp_path / "made", sizes=(4,), strict=False)
     assert sorted(aoti_format.models(made.path)) == ["batch_4", "model"]
-    assert made.facts["packs_each_call"] == {"4": 0}
+    assert made.facts["packs_each_call"] == {"4": NONE}
     assert said == []
     assert made.facts["routes"]["fixed"] == [4]
     assert largest_error(AotiRunner(threads=1), made, conv, IMAGE, (1, 3, 4, 5, 12)) < 1e-5
@@ -91,7 +91,7 @@ def test_a_size_at_which_weights_would_be_packed_gets_a_model_of_its_own(conv, t
 def test_one_model_for_each_measured_size(quantized, conv, tmp_path):
     made, said = compiled(quantized, tmp_path / "made", (1, 4, 99), shapes="static")
     assert sorted(aoti_format.models(made.path)) == ["batch_1", "batch_4"]
-    assert made.facts["packs_each_call"] == {"1": 0, "4": 0}
+    assert made.facts["packs_each_call"] == {"1": NONE, "4": NONE}
     assert made.facts["integer_kernels"] == 5
     assert {name: each["batch_size"] for name, each in made.facts["models"].items()} == {
         "batch_1": 1,

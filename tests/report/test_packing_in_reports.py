@@ -13,8 +13,12 @@ def built(facts):
     return report({"eager": variant(1000, [latency(1, 1)], runtime="torch"), "aoti": made})
 
 
+def packs(weights, share_of_time):
+    return {"weights": weights, "share": 0.5, "share_of_time": share_of_time}
+
+
 def test_it_is_said_with_batch_sizes_and_what_to_do():
-    found = built({"packs_each_call": {"1": 53, "8": 0, "16": 4}})
+    found = built({"packs_each_call": {"1": packs(53, 1.0), "8": packs(0, 0), "16": packs(4, 0.1)}})
     said = notes(found).reasons
     assert said == [
         "aoti: weights are packed on every call at batch size 1 (53 of them) and 16 (4 of them);"
@@ -23,6 +27,6 @@ def test_it_is_said_with_batch_sizes_and_what_to_do():
     assert "packed on every call" in markdown(found)
 
 
-def test_nothing_is_said_where_all_are_packed_or_nothing_is_known():
-    assert notes(built({"packs_each_call": {"1": 0, "8": None}})).reasons == []
+def test_nothing_is_said_where_it_costs_nothing_or_nothing_is_known():
+    assert notes(built({"packs_each_call": {"1": packs(1, 0.001), "8": None}})).reasons == []
     assert notes(built({})).reasons == []
