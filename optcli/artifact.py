@@ -37,11 +37,11 @@ CODE = frozenset({Format.TORCH, Format.AOTI, Format.TENSORRT, Format.TENSORRT_RT
 SCANNED = frozenset({Format.EXPORTED, Format.TORCHSCRIPT})
 # The fact that holds the doubts of a scan, which every artifact that descends from it inherits.
 UNPROVEN = "unproven"
-# The fact that holds, by batch size, how many weights (`weights`) are packed anew on every call, and
-# what part of a call that takes (`share_of_time`); None where it is not known.
+# The fact that holds, by batch size, how many weights (`weights`) are packed anew on every call, their
+# share of all elements (`share`) and of the time of a call (`share_of_time`); None: not known.
 PACKS_EACH_CALL = "packs_each_call"
-# Of less it is not worth to speak: a first layer of one channel, say.
-_COSTLY_SHARE = 0.02
+# Less is not worth speaking of: a first layer of one channel, say.
+_COSTLY_SHARE, _COSTLY_TIME = 0.01, 0.03
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def costly_packing(facts: Mapping[str, Any]) -> dict[int, int]:
     return {
         int(size): each["weights"]
         for size, each in (found if isinstance(found, dict) else {}).items()
-        if each is not None and each["share_of_time"] >= _COSTLY_SHARE
+        if each is not None and each["share"] >= _COSTLY_SHARE and each["share_of_time"] >= _COSTLY_TIME
     }
 
 
