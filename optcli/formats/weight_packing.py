@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from optcli.settings import TensorSpec
@@ -166,7 +167,8 @@ def _pack_convolution(module: GraphModule, node: Node, choices: Sequence[dict[An
     weight, constants = node.args[1], node.args[3:7]
     if None in shapes or not _told_apart(node.args[0], node):
         return False
-    if len({_order(getattr(module, weight.target), constants, shape) for shape in shapes}) > 1:
+    values = attrgetter(weight.target)(module)
+    if len({_order(values, constants, shape) for shape in shapes}) > 1:
         return False
     with module.graph.inserting_before(node):
         packed = module.graph.call_function(
