@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -36,6 +37,11 @@ CODE = frozenset({Format.TORCH, Format.AOTI, Format.TENSORRT, Format.TENSORRT_RT
 SCANNED = frozenset({Format.EXPORTED, Format.TORCHSCRIPT})
 # The fact that holds the doubts of a scan, which every artifact that descends from it inherits.
 UNPROVEN = "unproven"
+# The fact that holds, by batch size, how many weights (`weights`) are packed anew on every call, their
+# share of all elements (`share`) and of the time of a call (`share_of_time`); None: not known.
+PACKS_EACH_CALL = "packs_each_call"
+# Less is not worth speaking of: a first layer of one channel, say.
+_COSTLY_SHARE, _COSTLY_TIME = 0.01, 0.03
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,16 @@ class Artifact:
     def from_record(record: dict[str, Any]) -> Artifact:
         """The artifact that `to_record` wrote."""
         return Artifact(**{**record, "format": Format(record["format"]), "path": Path(record["path"])})
+
+
+def costly_packing(facts: Mapping[str, Any]) -> dict[int, int]:
+    """By batch size: how many weights are packed on every call, where that costs time."""
+    found = facts.get(PACKS_EACH_CALL)
+    return {
+        int(size): each["weights"]
+        for size, each in (found if isinstance(found, dict) else {}).items()
+        if each is not None and each["share"] >= _COSTLY_SHARE and each["share_of_time"] >= _COSTLY_TIME
+    }
 
 
 class _Made(BaseModel):

@@ -1,22 +1,26 @@
-"""AOTInductor packages: `model.pt2`, a zip with a shared library that holds code and weights.
+"""AOTInductor packages: `model.pt2`, a zip with shared libraries that hold code and weights.
 
-The library runs as soon as it is loaded: open a package only from the own store, after its digest was
+It holds one model for any batch size, models of one batch size each, or both (`aoti_models.py`). A
+library runs as soon as it is loaded: open a package only from the own store, after its digest was
 checked, or where the person said that they trust it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import Any
 
 from optcli.errors import InputError, TrustError
-
-if TYPE_CHECKING:
-    from torch.export.pt2_archive._package import AOTICompiledModel
+from optcli.formats.aoti_models import ANY_SIZE, Models, Routes
 
 FILE = "model.pt2"
+# In an artifact's facts: which batch goes to which model, where there are several.
+ROUTES = "routes"
+_MEMBER = re.compile(r"(?:^|/)data/aotinductor/([^/]+)/")
 
 
 def check(folder: Path) -> None:
@@ -47,19 +51,54 @@ def check(folder: Path) -> None:
         raise InputError(
             f"the package is damaged at {damaged!r}", place=str(path), hint="build it again"
         )
-    if not any("/data/aotinductor/" in name and name.endswith(".so") for name in names):
+    if not _models(names):
         raise InputError(
             "the package holds no compiled model", place=str(path), hint="build it with aot_inductor"
         )
 
 
-def open(folder: Path, device: str = "cpu") -> AOTICompiledModel:
-    """The compiled model: call it with one tensor per input. Runs native code of the package.
+def models(folder: Path) -> dict[str, int]:
+    """The names of the compiled models and the bytes of each; nothing is loaded."""
+    found: dict[str, int] = {}
+    with zipfile.ZipFile(folder / FILE) as archive:
+        known = _models(archive.namelist())
+        for member in archive.infolist():
+            name = _MEMBER.search(member.filename)
+            if name is not None and name[1] in known:
+                found[name[1]] = found.get(name[1], 0) + member.file_size
+    return found
+
+
+def _models(names: Sequence[str]) -> list[str]:
+    """The names of the models that have a library, in the order of the members."""
+    libraries = (_MEMBER.search(name) for name in names if name.endswith(".so"))
+    return list(dict.fromkeys(found[1] for found in libraries if found))
+
+
+def write(folder: Path, files: Mapping[str, Sequence[Any]]) -> None:
+    """Write the package from what AOTInductor left for each model, by the models' names."""
+    from torch._inductor.package import package_aoti
+
+    package_aoti(os.fspath(folder / FILE), {name: list(each) for name, each in files.items()})
+
+
+def open(folder: Path, device: str = "cpu", routes: Mapping[str, Any] | None = None) -> Models:
+    """The compiled models: call them with one tensor per input. Runs native code of the package.
 
     torch unpacks it into a temporary folder of its own; nothing is written beside it. `device` is
-    `cpu` or `cuda:N`, of the kind that it was compiled for.
+    `cpu` or `cuda:N`, of the kind that it was compiled for; `routes` is the artifact's fact of that
+    name, where it has one.
     """
     import torch._inductor
 
     index = int(device.partition(":")[2] or -1)
-    return torch._inductor.aoti_load_package(os.fspath(folder / FILE), device_index=index)
+    path, names = os.fspath(folder / FILE), list(models(folder))
+    loaded: dict[str, Any]
+    if names == [ANY_SIZE]:
+        loaded = {ANY_SIZE: torch._inductor.aoti_load_package(path, device_index=index)}
+    else:
+        from torch.export.pt2_archive._package import load_pt2
+
+        loaded = load_pt2(path, device_index=index).aoti_runners
+    known = Routes.of_names(names) if routes is None else Routes.from_record(routes)
+    return Models(loaded, known)

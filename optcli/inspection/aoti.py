@@ -9,19 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from optcli.formats import aoti as aoti_format
+from optcli.formats.aoti_models import Routes
 from optcli.settings import TensorSpec
 
 
 def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Look into a package without loading it: that would run it. Raises as `aoti.check`."""
     if path.is_dir():
-        aoti_format.check(path)
+        routes = _routes(path)
     else:
         with tempfile.TemporaryDirectory() as folder:
             os.symlink(path, Path(folder) / aoti_format.FILE)
-            aoti_format.check(Path(folder))
+            routes = _routes(Path(folder))
+    notes = ["compiled to native code: operators and operations are not in it to be read"]
+    if routes.fixed:
+        notes.append(f"compiled for {routes.compiled_for()}")
     known = [{"name": spec.name, "dtype": spec.dtype, "shape": spec.shape} for spec in inputs]
     return {
         "inputs": known or None,
-        "notes": ["compiled to native code: operators and operations are not in it to be read"],
+        "notes": notes,
     }
+
+
+def _routes(folder: Path) -> Routes:
+    aoti_format.check(folder)
+    return Routes.of_names(list(aoti_format.models(folder)))

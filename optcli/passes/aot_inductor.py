@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from optcli.artifact import Artifact, Format
+from optcli.artifact import PACKS_EACH_CALL, Artifact, Format, costly_packing
 from optcli.environment import Needs
 from optcli.errors import MissingError, OptcliError, StepError, first_line
 from optcli.formats import aoti as aoti_format
 from optcli.formats import exported as exported_format
 from optcli.formats import torch_compiled, torch_devices
+from optcli.formats.aoti_models import Routes
 from optcli.passes import Job, Made, Pass
+from optcli.passes._aoti_compiling import Compiling
 from optcli.passes._networks import network
 from optcli.passes._on_gpu import DEVICE, bound_to, needs_of
 from optcli.passes._tracing import flat, trace
+from optcli.settings import batch_range
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-
-
-# What Inductor counts when it turns a quantized layer into a call of oneDNN's integer kernels.
-_INTEGER_KERNELS = re.compile(r"q(conv|linear)\w*_lower_count")
 
 
 class AotInductor(Pass):
@@ -42,8 +39,16 @@ class AotInductor(Pass):
     needs: ClassVar[Needs] = Needs(("torch",))
     tolerance: ClassVar[float | None] = 1e-4
     device_bound: ClassVar[bool] = True
+    uses_batch_sizes: ClassVar[bool] = True
 
     device: Literal["cpu", "cuda"] = DEVICE
+    shapes: Literal["auto", "dynamic", "static"] = Field(
+        "auto",
+        description="one model for any batch size (`dynamic`), one for each batch size that latency is "
+        "measured at (`static`; others are padded to the next, or computed in pieces), or `auto`: one "
+        "for any size, and on the CPU one more for each measured size at which its weights would be "
+        "packed on every call",
+    )
     freezing: bool = Field(
         True, description="make weights constants: folded, and packed as the kernels like them best"
     )
@@ -72,17 +77,30 @@ class AotInductor(Pass):
         try:
             with _own_cache(job.beside) as cache:
                 _require_compiler()
-                device = torch_devices.require(job.device)
-                program = _moved(self._program(source, job), device, cache)
-                job.progress(None, "compiling")
-                kernels = self._compile(program, job)
+                program = self._program(source, job)
+                compiling = Compiling(program, job, self._settings(), cache)
+                routes = self._compile(compiling)
+                bytes_of = compiling.write()
+                packs = compiling.packs_each_call(routes)
         except OptcliError:
             raise
         except Exception as error:
             raise StepError(f"AOTInductor failed: {first_line(error)}") from error
-        facts: dict[str, Any] = {"freezing": self.freezing, "max_autotune": self.max_autotune}
+        models = compiling.models
+        facts: dict[str, Any] = {
+            "freezing": self.freezing,
+            "max_autotune": self.max_autotune,
+            "shapes": self.shapes,
+            "models": {name: each.to_record(bytes_of[name]) for name, each in models.items()},
+        }
         facts[torch_devices.FACT] = job.device
+        if routes.fixed:
+            facts[aoti_format.ROUTES] = routes.to_record()
+        if packs:
+            facts[PACKS_EACH_CALL] = packs
+            self._warn(facts, job)
         if source.precision in ("int8", "int8-dynamic"):
+            kernels = min(each.integer_kernels for each in models.values())
             _require_integers(kernels, self.freezing)
             facts["integer_kernels"] = kernels
         return Made(facts=facts)
@@ -92,12 +110,9 @@ class AotInductor(Pass):
             return exported_format.open(source.path, trust=source.trusted)
         return trace(flat(network(source), job.inputs), job, strict=bool(self.strict))
 
-    def _compile(self, program: ExportedProgram, job: Job) -> int:
-        """Write the package; gives the number of its kernels that multiply integers."""
-        import torch
-        from torch._dynamo.utils import counters
-
-        settings: dict[str, Any] = {
+    def _settings(self) -> dict[str, Any]:
+        """Inductor's own."""
+        return {
             "freezing": self.freezing,
             "max_autotune": self.max_autotune,
             # In this process: no workers that outlive the step.
@@ -107,26 +122,38 @@ class AotInductor(Pass):
             # These headers would stay behind in the system's temporary folder.
             "aot_inductor.precompile_headers": False,
         }
-        counters["inductor"].clear()
-        with torch.no_grad():
-            torch._inductor.aoti_compile_and_package(
-                program,
-                package_path=os.fspath(job.out / aoti_format.FILE),
-                inductor_configs=settings,
-            )
-        counted = counters["inductor"].items()
-        return int(sum(count for name, count in counted if _INTEGER_KERNELS.fullmatch(name)))
+
+    def _compile(self, compiling: Compiling) -> Routes:
+        """Compile what `shapes` says; gives which batch goes where."""
+        if self.shapes == "static" and compiling.varies:
+            return _static(compiling)
+        compiling.any_size()
+        if self.shapes == "dynamic" or not (compiling.varies and compiling.packs):
+            return Routes()
+        compiling.write()
+        packs = compiling.packs_each_call(Routes())
+        costly = costly_packing({PACKS_EACH_CALL: packs})
+        for size in compiling.sizes:
+            if packs[str(size)] is None or size in costly:
+                compiling.one_size(size)
+        compiling.write()
+        return compiling.fastest()
+
+    def _warn(self, facts: Mapping[str, Any], job: Job) -> None:
+        hint = "fix the batch (`shapes: static`)" if self.freezing else "set `freezing: true`"
+        for size, count in costly_packing(facts).items():
+            job.warn(f"at batch size {size} {count} weights are packed on every call: {hint}")
 
 
-def _moved(program: ExportedProgram, device: str, scratch: Path) -> ExportedProgram:
-    """The program with its weights, constants and the devices in its graph on that device."""
-    if device == torch_devices.CPU:
-        return program
-    from torch.export.passes import move_to_device_pass
-
-    torch_devices.prepare_compiling()
-    torch_devices.make_driver_linkable(scratch)
-    return move_to_device_pass(program, device)
+def _static(compiling: Compiling) -> Routes:
+    """A model for each size; one for any size as well where others can be neither filled up nor cut."""
+    for size in compiling.sizes:
+        compiling.one_size(size)
+    span = batch_range(compiling.job.inputs)
+    if compiling.can_pad() or len(compiling.sizes) > span.max - span.min:
+        return compiling.only_fixed()
+    compiling.any_size()
+    return compiling.to_any_size()
 
 
 def _require_integers(kernels: int, freezing: bool) -> None:

@@ -6,13 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from optcli import accuracy, environment, latency
-from optcli.artifact import Artifact
+from optcli.artifact import Artifact, costly_packing
 from optcli.errors import OptcliError
+from optcli.latency.verdicts import SPEEDUP
 from optcli.pipeline.execute import Done, log_of, repeat_command
 from optcli.pipeline.latency import Found, runner_options
 from optcli.pipeline.parents import parent_of
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
-from optcli.results import Accuracy, ArtifactSummary, StepSummary, VariantReport, Verdict
+from optcli.results import (
+    Accuracy,
+    ArtifactSummary,
+    Latency,
+    StepSummary,
+    VariantReport,
+    Verdict,
+)
 from optcli.store import Store
 
 
@@ -78,7 +86,26 @@ def variant_report(
         accuracy=judged.get(variant.name),
         verdicts=()
         if problem or variant.unmeasurable
-        else verdicts(variant, plan, measured, judged, failures),
+        else _explained(
+            verdicts(variant, plan, measured, judged, failures),
+            artifact,
+            measured.rows.get(variant.name, ()),
+        ),
+    )
+
+
+def _explained(
+    found: Sequence[Verdict], artifact: Artifact, rows: Sequence[Latency]
+) -> tuple[Verdict, ...]:
+    """The verdicts; a speed-up that does not pay with its cause, where the artifact knows it."""
+    if not rows or rows[0].batch_size not in costly_packing(artifact.facts):
+        return tuple(found)
+    cause = "weights are packed on every call; fix the batch"
+    return tuple(
+        each.model_copy(update={"reason": f"{each.reason}: {cause}"})
+        if each.name.startswith(SPEEDUP) and each.outcome == "reject"
+        else each
+        for each in found
     )
 
 

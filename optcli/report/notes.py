@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from optcli.paths import shown
-from optcli.report import engines, later, wording
+from optcli.report import engines, later, packing, wording
 from optcli.report.rows import fastest_fp32
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
@@ -33,7 +33,7 @@ class Notes:
 def notes(report: Report) -> Notes:
     """All notes of a report."""
     return Notes(
-        reasons=list(_reasons(report)),
+        reasons=[*_reasons(report), *packing.lines(report)],
         missing=list(_missing(report)),
         doubts=[*_doubts(report), *_miscounts(report)],
         engines=list(engines.lines(report)),

@@ -11,6 +11,7 @@ from optcli.environment import Needs
 from optcli.errors import RunnerError, first_line
 from optcli.formats import aoti as aoti_format
 from optcli.formats import torch_devices
+from optcli.formats.aoti_models import Models, Routes
 from optcli.formats.torch_calls import flatten_outputs
 from optcli.runners import Runner
 from optcli.runners._torch_cuda import CudaCalls
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 class AotiRunner(Runner):
     """Runs AOTInductor packages, on what they were compiled for.
 
-    The package's native code is loaded: only packages of the own store, or trusted ones, come here.
-    To a GPU inputs go through pinned memory, and results come back the same way.
+    Of a package with models of several batch sizes the batch chooses one; `observed` says which. The
+    native code is loaded: only packages of the own store, or trusted ones, come here. To a GPU inputs
+    go through pinned memory, and results come back the same way.
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.AOTI,)
@@ -35,7 +37,7 @@ class AotiRunner(Runner):
     device: str = DEVICE
     tf32: bool = TF32
 
-    _model: Any = PrivateAttr(None)
+    _model: Models | None = PrivateAttr(None)
     _device: str = PrivateAttr("cpu")
     _cuda: CudaCalls | None = PrivateAttr(None)
     _names: tuple[str, ...] = PrivateAttr(())
@@ -53,7 +55,8 @@ class AotiRunner(Runner):
         self._device = chosen(self.device, artifact)
         self._cuda = opened(self._device, self.tf32)
         try:
-            self._model = aoti_format.open(artifact.path, self._device)
+            routes = artifact.facts.get(aoti_format.ROUTES)
+            self._model = aoti_format.open(artifact.path, self._device, routes)
         except Exception as error:
             place = str(artifact.path / aoti_format.FILE)
             raise RunnerError(
@@ -88,6 +91,8 @@ class AotiRunner(Runner):
         try:
             with torch.inference_mode():
                 results = self._compute() if self._cuda is None else self._cuda.compute(self._compute)
+        except RunnerError:
+            raise
         except Exception as error:
             raise RunnerError(f"the package failed: {first_line(error)}") from error
         self._results = tuple(flatten_outputs(results).values())
@@ -114,7 +119,13 @@ class AotiRunner(Runner):
             **torch_devices.described(self._device),
             "threads": torch.get_num_threads(),
             "version": torch.__version__,
+            **({"compiled_for": self._routes.compiled_for()} if self._routes.fixed else {}),
         }
+
+    def observed(self) -> dict[str, Any]:
+        if self._model is None or not self._routes.fixed:
+            return {}
+        return {"batches": {str(n): self._routes.said(n) for n in sorted(self._model.seen)}}
 
     def close(self) -> None:
         self._model = None
@@ -122,7 +133,12 @@ class AotiRunner(Runner):
         self._bound.clear()
         self._results = ()
 
+    @property
+    def _routes(self) -> Routes:
+        return Routes() if self._model is None else self._model.routes
+
     def _compute(self) -> Any:
+        assert self._model is not None
         return self._model(*(self._bound[spec.name] for spec in self.inputs))
 
 

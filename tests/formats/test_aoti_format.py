@@ -19,6 +19,17 @@ def test_a_package_with_a_library_is_sound(tmp_path):
     aoti_format.check(package(tmp_path, ["model/data/aotinductor/model/a.so", "model/byteorder"]))
 
 
+def test_the_models_of_a_package_are_told_with_their_sizes(tmp_path):
+    folder = "model/data/aotinductor"
+    members = [
+        f"{folder}/model/a.so",
+        f"{folder}/model/a.cpp",
+        f"{folder}/batch_8/b.so",
+        "model/version",
+    ]
+    assert aoti_format.models(package(tmp_path, members)) == {"model": 200, "batch_8": 100}
+
+
 def test_a_package_without_a_library_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="no compiled model"):
         aoti_format.check(package(tmp_path, ["model/data/aotinductor/model/a.cpp"]))

@@ -70,5 +70,6 @@ def test_without_a_compiler_it_says_what_to_install(tmp_path):
     assert "g++" in failure.value.hint
 
 
-def test_its_result_is_bound_to_the_machine():
+def test_its_result_is_bound_to_the_machine_and_the_measured_sizes():
     assert AotInductor.device_bound
+    assert AotInductor.uses_batch_sizes

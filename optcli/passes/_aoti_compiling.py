@@ -1,0 +1,193 @@
+"""One program becomes a package of AOTInductor: for any batch size, for some sizes, or both."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli.formats import aoti as aoti_format
+from optcli.formats import torch_devices
+from optcli.formats.aoti_models import ANY_SIZE, Models, Routes, name_of
+from optcli.formats.torch_calls import example_inputs
+from optcli.formats.weight_packing import Packed, Packing, packed_each_call, packing
+from optcli.passes import Job
+from optcli.passes._fixed_batch import can_pad, fixed, measured
+from optcli.settings import batch_range
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+# What Inductor counts when it turns a quantized layer into a call of oneDNN's integer kernels.
+_INTEGER_KERNELS = re.compile(r"q(conv|linear)\w*_lower_count")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A model of the package. `batch_size` None: it takes any. `packed` None: nothing was laid out."""
+
+    batch_size: int | None
+    files: Sequence[Any]
+    seconds: float
+    integer_kernels: int
+    packed: Packing | None
+
+    def to_record(self, size_bytes: int) -> dict[str, Any]:
+        """Plain data for the artifact's facts."""
+        record = {
+            "batch_size": self.batch_size,
+            "seconds": round(self.seconds, 1),
+            "bytes": size_bytes,
+        }
+        if self.packed is not None and self.packed.layers + self.packed.left:
+            record["packed_layers"] = self.packed.layers
+            record["unpacked_layers"] = self.packed.left
+        return record
+
+
+class Compiling:
+    """The models that have been compiled, by their names in the package.
+
+    `sizes` are the batch sizes that matter: those of the recipe's latency, within the inputs' range.
+    """
+
+    def __init__(
+        self, program: ExportedProgram, job: Job, settings: dict[str, Any], scratch: Path
+    ) -> None:
+        import torch
+
+        self.job = job
+        self.models: dict[str, Compiled] = {}
+        self._program = program
+        self._settings = settings
+        self._device = torch_devices.require(job.device)
+        span = batch_range(job.inputs)
+        sizes = sorted(size for size in set(job.batch_sizes) if span.min <= size <= span.max)
+        self.sizes = tuple(sizes) or (span.opt,)
+        # The order of packed weights depends on the number of threads, too.
+        torch.set_num_threads(job.threads)
+        if not self.on_cpu:
+            torch_devices.prepare_compiling()
+            torch_devices.make_driver_linkable(scratch)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it is compiled for the CPU."""
+        return self._device == torch_devices.CPU
+
+    @property
+    def packs(self) -> bool:
+        """Whether weights can be laid out once and for all."""
+        return self.on_cpu and bool(self._settings["freezing"])
+
+    @property
+    def varies(self) -> bool:
+        """Whether there is more than one batch size."""
+        span = batch_range(self.job.inputs)
+        return span.min < span.max
+
+    def any_size(self) -> None:
+        """Compile the model for any batch size."""
+        self.job.progress(None, "compiling" if not self.models else "compiling for any batch size")
+        self.models[ANY_SIZE] = self._compiled(self._program, None)
+
+    def one_size(self, batch_size: int) -> None:
+        """Compile a model for one batch size."""
+        self.job.progress(None, f"compiling for batch size {batch_size}")
+        program = fixed(self._program, self.job, batch_size)
+        self.models[name_of(batch_size)] = self._compiled(program, batch_size)
+
+    def only_fixed(self) -> Routes:
+        """Routes without a model for any size: other batches are filled up, or cut into pieces."""
+        return Routes(
+            self._fixed, False, dict.fromkeys(self._fixed, 1), pieces=True, input=self._batched
+        )
+
+    def to_any_size(self) -> Routes:
+        """Routes on which only the fixed sizes themselves go to their models."""
+        return Routes(self._fixed, True, input=self._batched)
+
+    def fastest(self) -> Routes:
+        """Routes by the time that each way takes here."""
+        if not self._fixed or not self.can_pad():
+            return self.to_any_size()
+        return measured(self._opened(self.to_any_size()), self.job)
+
+    def can_pad(self) -> bool:
+        """Whether batches can be filled up and cut."""
+        return can_pad(self._program, self.job.inputs)
+
+    def packs_each_call(self, routes: Routes) -> dict[str, dict[str, Any] | None]:
+        """By batch size that matters: what each call brings into another order (`Packed`).
+
+        None where that cannot be told; nothing on a GPU.
+        """
+        if not self.on_cpu:
+            return {}
+        models = self._opened(routes)
+        return {str(size): self._packs(models, size) for size in self.sizes}
+
+    def write(self) -> dict[str, int]:
+        """Write the package as far as it is; gives the bytes of each model."""
+        aoti_format.write(self.job.out, {name: each.files for name, each in self.models.items()})
+        return aoti_format.models(self.job.out)
+
+    def _packs(self, models: Models, size: int) -> dict[str, Any] | None:
+        import torch
+
+        feed = example_inputs(self.job.inputs, size)
+        tensors = [feed[spec.name] for spec in self.job.inputs]
+        with torch.inference_mode():
+            found = packed_each_call(lambda: models(*tensors), self._program)
+        known = [each.packed for each in self.models.values() if each.packed is not None]
+        if found is None and any(each.layers + each.left for each in known):
+            return None
+        return (found or Packed()).to_record()
+
+    def _opened(self, routes: Routes) -> Models:
+        return aoti_format.open(self.job.out, self._device, routes.to_record())
+
+    def _packed_for(self, batch_size: int | None) -> tuple[int, ...]:
+        """The sizes for which weights are laid out; the first decides where they cannot be left."""
+        if batch_size is not None:
+            return (batch_size,)
+        span = batch_range(self.job.inputs)
+        return tuple(dict.fromkeys((*self.sizes, span.opt, span.max)))
+
+    @property
+    def _fixed(self) -> tuple[int, ...]:
+        sizes = (each.batch_size for each in self.models.values())
+        return tuple(sorted(size for size in sizes if size is not None))
+
+    @property
+    def _batched(self) -> int:
+        """The first input that has a batch."""
+        return next(n for n, spec in enumerate(self.job.inputs) if spec.batch_symbol is not None)
+
+    def _compiled(self, program: ExportedProgram, batch_size: int | None) -> Compiled:
+        import torch
+        from torch._dynamo.utils import counters
+
+        if not self.on_cpu:
+            from torch.export.passes import move_to_device_pass
+
+            # Weights, constants and the devices in its graph.
+            program = move_to_device_pass(program, self._device)
+        positional, keyword = program.example_inputs
+        counters["inductor"].clear()
+        began = time.perf_counter()
+        laying = packing(self.job.inputs, self._packed_for(batch_size)) if self.packs else nullcontext()
+        with torch.no_grad(), laying as packed:
+            files = torch._inductor.aot_compile(
+                program.module(check_guards=False),
+                positional,
+                keyword,
+                options={**self._settings, "aot_inductor.package": True},
+            )
+        counted = counters["inductor"].items()
+        kernels = sum(count for name, count in counted if _INTEGER_KERNELS.fullmatch(name))
+        return Compiled(batch_size, files, time.perf_counter() - began, int(kernels), packed)

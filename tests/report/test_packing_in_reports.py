@@ -1,0 +1,32 @@
+"""Weights that are packed on every call: said below the table, and not where none are."""
+
+from example import latency, report, variant
+
+from optcli.report import markdown
+from optcli.report.notes import notes
+from optcli.results import StepSummary
+
+
+def built(facts):
+    step = StepSummary(name="aot_inductor", key="key", status="built", facts=facts)
+    made = variant(900, [latency(2.0, 0.5)], runtime="aoti").model_copy(update={"steps": (step,)})
+    return report({"eager": variant(1000, [latency(1, 1)], runtime="torch"), "aoti": made})
+
+
+def packs(weights, share_of_time):
+    return {"weights": weights, "share": 0.5, "share_of_time": share_of_time}
+
+
+def test_it_is_said_with_batch_sizes_and_what_to_do():
+    found = built({"packs_each_call": {"1": packs(53, 1.0), "8": packs(0, 0), "16": packs(4, 0.1)}})
+    said = notes(found).reasons
+    assert said == [
+        "aoti: weights are packed on every call at batch size 1 (53 of them) and 16 (4 of them);"
+        " fix the batch, or set `shapes: auto`"
+    ]
+    assert "packed on every call" in markdown(found)
+
+
+def test_nothing_is_said_where_it_costs_nothing_or_nothing_is_known():
+    assert notes(built({"packs_each_call": {"1": packs(1, 0.001), "8": None}})).reasons == []
+    assert notes(built({})).reasons == []
