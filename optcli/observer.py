@@ -23,6 +23,15 @@ class Observer(Protocol):
         """Something a person should know that stops nothing: a fall-back, a deprecation."""
 
 
+def left(seconds: float) -> str:
+    """The time that something will still take, in words: `2 min 5 s left`."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    if hours:
+        return f"{hours} h {minutes} min left"
+    return f"{minutes} min {whole % 60} s left" if minutes else f"{whole} s left"
+
+
 class Silent:
     """An observer that keeps quiet: for tests and for callers from Python."""
 
