@@ -216,9 +216,10 @@ class Keeping:
         for number, (name, array) in enumerate(first.inputs.items()):
             path = self._folder / f"input_{number}.npy"
             rows = open_memmap(path, mode="w+", dtype=array.dtype, shape=(capacity, *array.shape))
-            with path.open("rb+") as stream:
-                # A full disk would otherwise end the process when a page is written.
-                os.posix_fallocate(stream.fileno(), 0, os.fstat(stream.fileno()).st_size)
+            if hasattr(os, "posix_fallocate"):
+                with path.open("rb+") as stream:
+                    # A full disk would otherwise end the process when a page is written.
+                    os.posix_fallocate(stream.fileno(), 0, os.fstat(stream.fileno()).st_size)
             found[name] = np.asarray(rows)
         return found
 
