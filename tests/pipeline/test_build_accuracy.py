@@ -160,7 +160,7 @@ def test_an_evaluation_takes_no_more_threads_than_there_are_cores(
 
 SLOW_DATA = """\
 data:
-  calibration: {source: "python:slow.py:samples", arguments: {first: 20}, files: []}
+  calibration: {source: "python:slow.py:samples", arguments: {first: 20}}
   evaluation: {source: "python:slow.py:samples", arguments: {first: 0}}
 accuracy: {metric: top1, max_drop: 0.9}
 """
@@ -195,11 +195,11 @@ def test_samples_are_prepared_for_the_first_variant_only(project, tmp_path, monk
     marks = tmp_path / "marks"
     monkeypatch.setenv("MARKS", str(marks))
     (project.folder / "slow.py").write_text(SLOW)
-    project.recipe('  plain: []\n  copied: ["./fakes.py:Copy"]\n', data=SLOW_DATA)
+    project.recipe("  plain: []\n  other: {passes: [], runner: openvino}\n", data=SLOW_DATA)
     judged = project.build()
     store = Store(project.store)
     assert len(store.keys("prepared")) == 1
-    assert judged.variants["copied"].accuracy.samples == 12
+    assert judged.variants["other"].accuracy.samples == 12
     for entry in store.entries("evaluation"):
         store.discard("evaluation", entry.key)
     for entry in store.entries("comparison"):
@@ -208,6 +208,6 @@ def test_samples_are_prepared_for_the_first_variant_only(project, tmp_path, monk
     again = project.build()
     assert len(project.judged) == 2, "both were judged anew"
     assert marks.read_text() == "", "and nothing was prepared"
-    for name in ("plain", "copied"):
+    for name in ("plain", "other"):
         assert again.variants[name].accuracy.value == judged.variants[name].accuracy.value
     assert store.verify() == []
