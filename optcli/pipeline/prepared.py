@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from optcli import kept_samples
+from optcli.errors import StoreError
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
 
@@ -42,7 +44,11 @@ class Prepared:
         """Keep what a worker has left in a folder, if it is a whole set; the folder is gone then."""
         if kept_samples.is_whole(folder):
             key = key_of(self._ingredients)
-            with self.store.lock(_KIND, key), self.store.work(_KIND, key) as work:
+            with (
+                suppress(StoreError),  # whoever comes next prepares them again
+                self.store.lock(_KIND, key),
+                self.store.work(_KIND, key) as work,
+            ):
                 for part in folder.iterdir():
                     shutil.move(part, work / part.name)
                 self.store.put(_KIND, key, work, {}, self._ingredients)
