@@ -4,12 +4,12 @@
     python benchmarks/training.py                   # random images and weights, no files needed
 
 FOLDER of `--datasets` holds `cifar10_subset/{train,test}/CLASS/*`, that of `--models` the state dict
-`resnet20_cifar10.pth`. Each contender is a process of its own, with the same number of threads, and they
-take turns. What is timed in training: reading and preparing the images once, and all epochs. In an
+`resnet20_cifar10.pth`. Each contender is a process of its own, with the same number of threads, and
+they take turns. What is timed in training: reading and preparing the images once, and all epochs. In an
 evaluation: the whole process, from its start to its result, and the loop alone.
 
-The plain loop reads all images into one tensor and then does what a tutorial does: FP32, AdamW, channels
-first, no checks. `--tuned` adds one with channels last, bfloat16 autocast and a fused optimizer.
+The plain loop reads all images into one tensor and then does what a tutorial does: FP32, AdamW,
+channels first, no checks. `--tuned` adds one with channels last, bfloat16 and a fused optimizer.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _contenders(
 
 
 def _finetune(job: dict[str, Any], folder: Path, more: dict[str, Any]) -> dict[str, float]:
-    """The steps of a build with an empty store; timed from the first word of the training to its last."""
+    """The steps of a build with an empty store; timed from the training's first word to its last."""
     from optcli.observer import Silent
     from optcli.pipeline.execute import Settings
     from optcli.pipeline.making import make, planned
@@ -309,7 +309,8 @@ def _peer(job: dict[str, Any]) -> dict[str, float]:
     torch.set_num_threads(job["threads"])
     torch.manual_seed(0)
     spec = importlib.util.spec_from_file_location("net", job["net"])
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     model = module.Net(job["blocks"])

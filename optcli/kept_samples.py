@@ -275,7 +275,7 @@ class KeptSet:
         self._starts = [part.start for part in self._parts]
 
     def __len__(self) -> int:
-        return self._parts[-1].stop
+        return int(self._parts[-1].stop)
 
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < len(self):
@@ -341,7 +341,7 @@ class _Part:
         self.places: list[int] = about["meta"]
         self.targets: Any = about["targets"]
         if self.targets is None:
-            self.targets = np.load(folder / TARGETS, mmap_mode="c", allow_pickle=False)
+            self.targets = np.asarray(np.load(folder / TARGETS, mmap_mode="c", allow_pickle=False))
         self.contents: np.ndarray | None = None
         if (folder / CONTENTS).is_file():
             self.contents = np.load(folder / CONTENTS, allow_pickle=False)

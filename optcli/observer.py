@@ -32,6 +32,12 @@ def left(seconds: float) -> str:
     return f"{minutes} min {whole % 60} s left" if minutes else f"{whole} s left"
 
 
+def rate(images: float, seconds: float) -> str:
+    """Images a second with three digits, or all that stand before the point."""
+    found = images / seconds
+    return f"{found:.0f} images/s" if found >= 1000 else f"{found:.3g} images/s"
+
+
 class Silent:
     """An observer that keeps quiet: for tests and for callers from Python."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import runners, workers
 from optcli.artifact import Artifact
-from optcli.observer import Observer, left
+from optcli.observer import Observer, left, rate
 from optcli.results.outcomes import Stability
 from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
@@ -138,9 +138,9 @@ def evaluate(
     `data` is the record of a `DataSettings`, its paths relative to `folder`. `feeds` are the artifact's
     own inputs in the order of `inputs`, where names or element types differ. With `jobs` the set is
     split between as many processes, by whole batches, and comes out the same. `interpreter` is another
-    Python to run the artifact in, with its own libraries. `prepared` is a folder with the samples as they
-    were prepared before; without it they may be left in `keep`, for others. Raises `InputError` for
-    data or labels that do not fit, `RunnerError` or `StepError` where the artifact fails.
+    Python to run the artifact in, with its own libraries. `prepared` is a folder with the samples as
+    they were prepared before; without it they may be left in `keep`, for others. Raises `InputError`
+    for data or labels that do not fit, `RunnerError` or `StepError` where the artifact fails.
     """
     payload = {
         "artifact": artifact.to_record(),
@@ -185,11 +185,9 @@ def evaluate(
 class _News:
     """Progress of all processes together, with the time that is left."""
 
-    def __init__(
-        self, step: str, observer: Observer, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._step, self._observer, self._clock = step, observer, clock
-        self._began = clock()
+    def __init__(self, step: str, observer: Observer, clock: Callable[[], float] | None = None) -> None:
+        self._step, self._observer, self._clock = step, observer, clock or time.monotonic
+        self._began = self._clock()
         self._done: dict[int, int] = {}
         self._lock = Lock()
 
@@ -200,5 +198,5 @@ class _News:
             text = f"{done} of {of} samples"
             spent_s = self._clock() - self._began
             if done and spent_s > _ETA_AFTER_S:
-                text += f", {done / spent_s:.0f} images/s, {left(spent_s / done * (of - done))}"
+                text += f", {rate(done, spent_s)}, {left(spent_s / done * (of - done))}"
             self._observer.progress(self._step, done / of, text)

@@ -16,11 +16,13 @@ from optcli import environment
 from optcli.errors import StepError
 from optcli.formats import torch_modules
 from optcli.passes._examples import Examples
-from optcli.passes._learning import Call, caller
+from optcli.passes._learning import caller
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import torch
+
+    from optcli.passes._learning import Call
 
 Autocast = Literal["auto", "bf16", "off"]
 
@@ -37,8 +39,8 @@ _INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}
 def resolved(autocast: Autocast, device: str) -> str:
     """`bf16` where training computes products in it, else `off`; imports nothing heavy.
 
-    `auto` is `bf16` on a CPU that has instructions for it and says so: where they are emulated, it would
-    only be slower and less exact.
+    `auto` is `bf16` on a CPU that has instructions for it and says so: where they are emulated, it
+    would only be slower and less exact.
     """
     if autocast != "auto":
         return autocast
@@ -183,7 +185,7 @@ def _trial(
         if not outputs:
             return None
         energy = sum(value.square().mean() for value in outputs)
-        found = torch.autograd.grad(energy, values, allow_unused=True)  # type: ignore[arg-type]
+        found = torch.autograd.grad(energy, values, allow_unused=True)
     except (StepError, RuntimeError):
         return None
     with torch.no_grad():

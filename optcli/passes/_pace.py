@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from optcli.observer import left
+from optcli.observer import left, rate
 
 # Forward and backward take about three times as long as forward alone.
 _TRAINED, _JUDGED = 3, 1
@@ -59,8 +59,7 @@ class Pace:
         """Images a second and the time that is left, as far as they are known; begins with a comma."""
         parts = []
         if self._rate is not None:
-            rate = f"{self._rate:.3g}" if self._rate < 1000 else f"{self._rate:.0f}"
-            parts.append(f"{rate} images/s")
+            parts.append(rate(self._rate, 1.0))
         spent_s, to_do = self.clock() - self._began, self._whole() - self._done
         if self._done and to_do > 0 and spent_s >= _TOLD_AFTER_S:
             parts.append(left(spent_s / self._done * to_do))

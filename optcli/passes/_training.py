@@ -56,7 +56,9 @@ class Training:
     def run(self, job: Job) -> Progress:
         """Train all epochs, or those that a killed build has left over. Raises `StepError`."""
         progress = load_checkpoint(job.scratch, self.model, self.optimizer)
-        news = _News(job, self._pace(0 if progress is None else progress.epoch), self.epochs, self.clock)
+        news = _News(
+            job, self._pace(0 if progress is None else progress.epoch), self.epochs, self.clock
+        )
         if progress is not None:
             job.warn(f"going on after epoch {progress.epoch} of {self.epochs}, where it was stopped")
         else:

@@ -87,7 +87,7 @@ class Finetune(Pass):
     autocast: Autocast = Field(
         "auto",
         description="compute products and convolutions in bfloat16 while training, weights stay FP32; "
-        "`auto`: on CPUs with instructions for it, unless a trial shows that the gradient suffers; `off`",
+        "`auto`: on CPUs with instructions for it, unless a trial shows that the gradient suffers",
     )
     validate_epochs: bool = Field(
         True, description="judge every epoch on the validation data and keep the best; false: the last"
@@ -229,7 +229,7 @@ class Finetune(Pass):
         import torch
 
         values = [value for value in torch_modules.parameters(model) if value.requires_grad]
-        # Fused: one call for all weights instead of ten for each, of which small networks have hundreds.
+        # Fused: one call for all weights instead of ten for each, of which there may be hundreds.
         common: dict[str, Any] = {"lr": rate, "weight_decay": self.weight_decay, "fused": True}
         if self.optimizer == "adamw":
             return torch.optim.AdamW(values, **common)

@@ -313,7 +313,7 @@ class Execution:
         return dict(record)
 
     def _samples_of(self, call: dict[str, Any], keep: Path, *, confined: bool) -> Roles:
-        """The samples that a pass reads; a user's own pass, or a confined one, leaves none to others."""
+        """The samples that a pass reads; a user's own pass or a confined one leaves none to others."""
         plan, payload = self._plan, call["payload"]
         own = "traits" in payload and payload["traits"].get("reference") is None and not confined
         roles = payload["data"] if own else ()

@@ -232,9 +232,7 @@ def _samples(settings: dict[str, Any], folder: Path, inputs: Sequence[TensorSpec
     return data.open(DataSettings.model_validate(settings), folder, inputs)
 
 
-def _kept(
-    payload: dict[str, Any], role: str, folder: Path, inputs: Sequence[TensorSpec]
-) -> SampleSet:
+def _kept(payload: dict[str, Any], role: str, folder: Path, inputs: Sequence[TensorSpec]) -> SampleSet:
     """The samples of a role as they were prepared before, or kept from now on.
 
     What trains goes through them again and again. What calibrates may hold no more memory than it does.

@@ -405,8 +405,8 @@ def test_progress_of_all_processes_comes_with_the_time_that_is_left(monkeypatch)
     news.heard(0, {"done": 30, "of": 100})
     assert heard == [
         (0.1, "10 of 100 samples"),
-        (0.2, "20 of 100 samples, 40 s left"),
-        (0.4, "40 of 100 samples, 5 min 0 s left"),
+        (0.2, "20 of 100 samples, 2 images/s, 40 s left"),
+        (0.4, "40 of 100 samples, 0.2 images/s, 5 min 0 s left"),
     ]
 
 

@@ -15,9 +15,9 @@ from needs import needs
 from pydantic import ValidationError
 from tiny_networks import Heard, artifact
 
+from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, StepError
-from optcli import environment
 from optcli.formats import torch as torch_format
 from optcli.passes import Job, Traits, _computing, _training, finetune
 from optcli.passes._checkpoint import CHECKPOINT
@@ -57,9 +57,8 @@ CODE = """
 
     class Viewing(Net):
         def forward(self, image):
-            x = torch.relu(self.norm(self.conv(image)))
-            x = x.view(x.shape[0], -1).view_as(x.contiguous())
-            return self.head(torch.relu(self.inner(x)).mean((2, 3)))
+            x = torch.relu(self.inner(torch.relu(self.norm(self.conv(image)))))
+            return self.head(x.view(len(x), -1).view(len(x), 32, -1).mean(2))
 
     class Cancelling(Net):
         def forward(self, image):
@@ -145,9 +144,9 @@ def tuned(source: Artifact, out: Path, *, origin=None, heard=None, scratch=None,
         training=data, validation=replace(data, count=64, seed=1, read=[]),
         device=options.get("device", "cpu"),
     )  # fmt: skip
-    made = Finetune(**{"epochs": 4, "batch_size": 16, "learning_rate": 0.01, **options}).run(
-        source, job
-    )
+    made = Finetune(
+        **{"epochs": 4, "batch_size": 16, "learning_rate": 0.01, "threads": 1, **options}
+    ).run(source, job)
     assert made.precision is None
     return torch_format.open(out), made.facts["finetuning"], job.observer
 
@@ -458,9 +457,7 @@ def test_another_layout_changes_no_more_than_rounding(tmp_path):
 def test_a_network_that_does_not_take_the_layout_keeps_its_own(tmp_path):
     _, facts, heard = tuned(written(tmp_path, "Viewing"), tmp_path / "b", autocast="off", epochs=1)
     assert not facts["channels_last"]
-    assert heard.warnings == [
-        "channels_last: the network does not take it; training without it"
-    ]
+    assert heard.warnings == ["channels_last: the network does not take it; training without it"]
 
 
 def test_a_network_that_bfloat16_would_spoil_is_trained_in_fp32(tmp_path, bf16):
