@@ -2,14 +2,15 @@
 
 Images with their channels last and products in bfloat16 are what CPUs are quickest at, but not every
 network takes the one (a `view` that wants contiguous memory) or stays itself in the other. So both are
-tried on a few samples first, against the plain way.
+tried on a few samples first, against the plain way. Not every network gains from bfloat16, either: see
+`_gains`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from optcli import environment
@@ -78,26 +79,27 @@ def chosen(
     examples: Examples,
     device: str,
     *,
-    autocast: bool,
+    autocast: Autocast,
     channels_last: bool | None,
 ) -> Computing:
     """How to compute a network, found by trying it on a batch in evaluation mode; changes no weight.
 
-    `channels_last` None: where the network has convolutions over images. The network is left in the
-    layout that was found.
+    `channels_last` None: where the network has convolutions over images; `autocast` "auto": where this
+    CPU and the network gain. The network is left in the layout that was found.
     """
     plain = Computing(device)
     wanted = _has_convolutions(model) if channels_last is None else channels_last
     wanted = wanted and device == "cpu"
-    if not wanted and not autocast:
+    casting = resolved(autocast, device) == "bf16"
+    if not wanted and not casting:
         return plain
-    if autocast and device == "cpu" and not _torch_has_bf16():
-        return replace(
-            chosen(model, inputs, examples, device, autocast=False, channels_last=channels_last),
-            reasons=("autocast: PyTorch sees no bfloat16 instructions on this CPU",),
-        )
-    batch = _first(examples)
     reasons: list[str] = []
+    if casting and device == "cpu" and not _torch_has_bf16():
+        reasons.append("autocast: PyTorch sees no bfloat16 instructions on this CPU")
+        casting = False
+    batch = _first(examples)
+    if casting and autocast == "auto":
+        casting = _gains(model, lambda: _trial(plain, model, inputs, batch))
     known = _trial(plain, model, inputs, batch)
     found = plain
     if known is None:  # what is wrong with it, training says
@@ -109,7 +111,7 @@ def chosen(
             reasons.append("channels_last: the network does not take it")
             found = plain
             found.lay_out(model)
-    if autocast:
+    if casting:
         cast = Computing(device, channels_last=found.channels_last, autocast=True)
         if _agree(_trial(cast, model, inputs, batch), known, _MOST_OUTPUT_ERROR, _LEAST_COSINE):
             found = cast
@@ -154,6 +156,36 @@ def _has_convolutions(model: torch.nn.Module) -> bool:
 
     kinds = torch.nn.Conv2d | torch.nn.ConvTranspose2d
     return any(isinstance(module, kinds) for module in torch_modules.modules(model))
+
+
+def _gains(model: torch.nn.Module, run: Callable[[], object]) -> bool:
+    """Whether training gains from bfloat16: where most products are those of dense convolutions.
+
+    Measured on an EPYC with AVX512_BF16 (benchmarks/README.md): such networks are 1.3 to 1.7 times as
+    fast, a vision transformer 0.9 times, one with depthwise convolutions half as fast.
+    """
+    import torch
+
+    dense = others = 0
+    grouped = False
+
+    def count(module: torch.nn.Module, _: object, given: torch.Tensor) -> None:
+        nonlocal dense, others, grouped
+        if isinstance(module, torch.nn.Linear):
+            others += given.numel() * module.in_features
+        elif isinstance(module, torch.nn.modules.conv._ConvNd):
+            grouped = grouped or module.groups > 1
+            dense += given.numel() * module.weight[0].numel()
+
+    kinds = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
+    parts = [module for module in torch_modules.modules(model) if isinstance(module, kinds)]
+    hooks = [module.register_forward_hook(count) for module in parts]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return not grouped and dense > others
 
 
 def _first(examples: Examples) -> Examples:

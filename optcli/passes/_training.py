@@ -164,10 +164,13 @@ class Training:
 class _News:
     """What is said of a training on its way: loss, images a second, the time that is left."""
 
-    def __init__(self, job: Job, pace: Pace, epochs: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, job: Job, pace: Pace, epochs: int, clock: Callable[[], float], threads: int
+    ) -> None:
         self._job, self._pace, self._epochs, self._clock = job, pace, epochs, clock
         self._last = clock()
         self._share, self._text = 0.0, ""
+        self._threads, self._warned = threads, False
 
     def begin(self, text: str) -> None:
         self._text = text
@@ -196,7 +199,14 @@ class _News:
     def _say_now_and_then(self, doing: str) -> None:
         if self._clock() - self._last >= _SAY_EVERY_S:
             self._last = self._clock()
+            self._warn_of_waiting()
             self._job.progress(self._share, f"{self._text}{doing}{self._pace.said()}")
+
+    def _warn_of_waiting(self) -> None:
+        why = None if self._warned else self._pace.idle(self._threads)
+        if why is not None:
+            self._warned = True
+            self._job.warn(why)
 
 
 def schedule(step: int, steps: int) -> float:

@@ -87,7 +87,7 @@ class Finetune(Pass):
     autocast: Autocast = Field(
         "auto",
         description="compute products and convolutions in bfloat16 while training, weights stay FP32; "
-        "`auto`: on CPUs with instructions for it, unless a trial shows that the gradient suffers",
+        "`auto`: on CPUs with instructions for it, where most products are those of dense convolutions",
     )
     validate_epochs: bool = Field(
         True, description="judge every epoch on the validation data and keep the best; false: the last"
@@ -182,7 +182,7 @@ class Finetune(Pass):
             job.inputs,
             examples.batch(range(size)),
             job.device,
-            autocast=resolved(self.autocast, job.device) == "bf16",
+            autocast=self.autocast,
             channels_last=self.channels_last,
         )
         for reason in found.reasons:

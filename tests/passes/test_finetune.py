@@ -424,6 +424,30 @@ def test_autocast_only_where_the_cpu_has_it_and_the_key_says_which(
     assert Finetune.device_bound
 
 
+@pytest.mark.parametrize(
+    ("network", "gains"),
+    [
+        (lambda nn: nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3)), True),
+        (lambda nn: nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, groups=8)), False),
+        (
+            lambda nn: nn.Sequential(nn.Conv2d(1, 4, 4, stride=4), nn.Flatten(), nn.Linear(16, 64)),
+            False,
+        ),
+        (lambda nn: nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), False),
+    ],
+)
+def test_of_their_own_only_networks_that_gain_are_trained_in_bfloat16(
+    monkeypatch, bf16, network, gains
+):
+    monkeypatch.setattr(environment, "cpu", lambda: {"model": "one", "flags": ["avx512_bf16"]})
+    model, examples = network(torch.nn), ExampleSet(Stripes(8), "training").batch(range(8))
+    around = (model, IMAGE, examples, "cpu")
+    assert _computing.chosen(*around, autocast="auto", channels_last=None).autocast == gains
+    assert _computing.chosen(*around, autocast="bf16", channels_last=None).autocast
+    assert not _computing.chosen(*around, autocast="off", channels_last=None).autocast
+    assert not any(module._forward_hooks for module in model.modules())
+
+
 def test_where_pytorch_may_not_use_the_instructions_it_trains_in_fp32(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True}, raising=False)
     source = written(tmp_path)

@@ -73,3 +73,22 @@ def test_in_the_first_seconds_no_time_is_told():
     clock.now += 1
     pace.train(1)
     assert pace.said() == ", 1 images/s"
+
+
+@pytest.mark.parametrize(
+    ("threads", "seconds", "processor_s", "told"),
+    [
+        (2, 30, 33, "2 threads compute for 1.1 s a second"),
+        (2, 30, 57, None),
+        (2, 10, 5, None),  # too early to tell
+        (1, 30, 15, None),  # no fewer are possible
+        (8, 60, 90, "8 threads compute for 1.5 s a second"),
+    ],
+)
+def test_threads_that_wait_for_each_other_are_told_of(threads, seconds, processor_s, told):
+    clock, processor = Clock(), Clock()
+    pace = Pace(1, 0, 10, 0, clock, processor)
+    clock.now += seconds
+    processor.now += processor_s
+    said = pace.idle(threads)
+    assert said is None if told is None else told in str(said)
