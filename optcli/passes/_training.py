@@ -56,9 +56,8 @@ class Training:
     def run(self, job: Job) -> Progress:
         """Train all epochs, or those that a killed build has left over. Raises `StepError`."""
         progress = load_checkpoint(job.scratch, self.model, self.optimizer)
-        news = _News(
-            job, self._pace(0 if progress is None else progress.epoch), self.epochs, self.clock
-        )
+        pace = self._pace(0 if progress is None else progress.epoch)
+        news = _News(job, pace, self.epochs, self.clock, self._threads())
         if progress is not None:
             job.warn(f"going on after epoch {progress.epoch} of {self.epochs}, where it was stopped")
         else:
@@ -77,6 +76,13 @@ class Training:
     def _pace(self, first: int) -> Pace:
         judged = 0 if self.judge is None else len(self.judge.examples)
         return Pace(self.epochs, first, self._whole(len(self.examples)), judged, self.clock)
+
+    def _threads(self) -> int:
+        """Those that compute: one waits for a GPU."""
+        import torch
+
+        on_cpu = all(value.device.type == "cpu" for value in torch_modules.parameters(self.model))
+        return torch.get_num_threads() if on_cpu else 1
 
     def _beginning(self, news: _News) -> Progress:
         news.begin("judging the network as it is")
