@@ -9,7 +9,8 @@ they take turns. What is timed in training: reading and preparing the images onc
 evaluation: the whole process, from its start to its result, and the loop alone.
 
 The plain loop reads all images into one tensor and then does what a tutorial does: FP32, AdamW,
-channels first, no checks, with optcli's settings of OpenMP. `--tuned` adds one with channels last, bfloat16 and a fused optimizer.
+channels first, no checks, with optcli's settings of OpenMP. `--tuned` adds one with channels last,
+bfloat16 and a fused optimizer.
 """
 
 from __future__ import annotations
