@@ -10,7 +10,8 @@ evaluation: the whole process, from its start to its result, and the loop alone.
 
 The plain loop reads all images into one tensor and then does what a tutorial does: FP32, AdamW,
 channels first, no checks, with optcli's settings of OpenMP. `--tuned` adds one with channels last,
-bfloat16 and a fused optimizer.
+bfloat16 and a fused optimizer. `--learned SEEDS` times nothing: it prunes the network, fine-tunes it in
+FP32 and in bfloat16 with each of so many seeds, and tells top-1 on the images of `test`.
 """
 
 from __future__ import annotations
@@ -88,11 +89,32 @@ variants:
 PREPARE = f"{{scale: 1/255, mean: {list(MEAN)}, std: {list(STD)}}}"
 
 
+LEARNED = """\
+version: 1
+name: learned
+seed: {seed}
+model: {{source: "python:net.py:Net", arguments: {{blocks: {blocks}}}, weights: "{weights}"}}
+inputs:
+  - {{name: image, dtype: float32, shape: [batch, 3, 32, 32], batch: {{min: 1, opt: 32, max: 256}}}}
+data:
+  training: {{source: "{training}", prepare: {prepare}, samples: {images}, seed: {seed}}}
+  validation: {{source: "{validation}", prepare: {prepare}}}
+latency: {{threads: {threads}}}
+variants:
+  eager: []
+  tuned: [{{prune: {{ratio: 0.3}}}}, {{finetune: {options}}}]
+"""
+
+
 def main() -> None:
     """Run the contenders in turns and write what they took."""
     arguments = _arguments()
     if arguments.peer:
         sys.stdout.write(json.dumps(_peer(json.loads(arguments.peer))) + "\n")
+        return
+    if arguments.learned:
+        with tempfile.TemporaryDirectory(prefix="optcli-training-") as place:
+            sys.stdout.write(json.dumps(_learned(arguments, Path(place)), indent=1) + "\n")
         return
     with tempfile.TemporaryDirectory(prefix="optcli-training-") as place:
         folder = Path(place)
@@ -131,6 +153,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tuned", action="store_true", help="also the plain loop made faster by hand")
+    parser.add_argument("--learned", type=int, metavar="SEEDS", help="compare top-1, time nothing")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -263,6 +286,33 @@ def _evaluate(job: dict[str, Any], folder: Path, *, again: bool) -> dict[str, fl
     ready = {"prepared": kept} if again and kept_samples.is_whole(kept) else {}
     seconds, (samples, right) = run("one", **ready)
     return {"images_per_s": samples / seconds, "seconds": seconds, "right": right}
+
+
+def _learned(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Top-1 on `test` after pruning and fine-tuning, in FP32 and in bfloat16, by seed."""
+    from optcli.observer import Silent
+    from optcli.pipeline.execute import Settings
+    from optcli.pipeline.making import make, planned
+    from optcli.pipeline.phases import Phases
+    from optcli.store import Store
+
+    (folder / "net.py").write_text(NETWORK)
+    job, store = _job(arguments, folder), Store(folder / "store")
+    validation = job["training"].replace("train", "test")
+    found: dict[str, Any] = {"pruned": [], "off": [], "bf16": []}
+    for seed in range(arguments.learned):
+        for autocast in ("off", "bf16"):
+            options = {"epochs": arguments.epochs, "autocast": autocast, "threads": arguments.threads}
+            given = {**job, "seed": seed, "validation": validation, "prepare": PREPARE}
+            (folder / "recipe.yaml").write_text(LEARNED.format(**given, options=json.dumps(options)))
+            to_do = planned(folder / "recipe.yaml", store, [], [])
+            made = make(to_do, store, Silent(), Settings(), Phases())
+            facts = made.artifacts["tuned"].facts["finetuning"]
+            found[autocast].append(facts["validation_accuracy"])
+            if autocast == "off":
+                found["pruned"].append(facts["validation_accuracy_before"])
+            sys.stderr.write(f"seed {seed}, {autocast}: {facts['validation_accuracy']}\n")
+    return found
 
 
 def _recipe(
