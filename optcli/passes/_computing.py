@@ -161,8 +161,8 @@ def _has_convolutions(model: torch.nn.Module) -> bool:
 def _gains(model: torch.nn.Module, run: Callable[[], object]) -> bool:
     """Whether training gains from bfloat16: where most products are those of dense convolutions.
 
-    Measured on an EPYC with AVX512_BF16 (benchmarks/training_ways.py): beside FP32 in the same layout such
-    networks are 1.3 to 1.8 times as fast, one with depthwise convolutions half as fast.
+    Measured on an EPYC with AVX512_BF16 (benchmarks/training_ways.py): beside FP32 in the same layout
+    such networks are 1.3 to 1.8 times as fast, one with depthwise convolutions half as fast.
     """
     import torch
 
