@@ -23,6 +23,21 @@ class Observer(Protocol):
         """Something a person should know that stops nothing: a fall-back, a deprecation."""
 
 
+def left(seconds: float) -> str:
+    """The time that something will still take, in words: `2 min 5 s left`."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    if hours:
+        return f"{hours} h {minutes} min left"
+    return f"{minutes} min {whole % 60} s left" if minutes else f"{whole} s left"
+
+
+def rate(images: float, seconds: float) -> str:
+    """Images a second with three digits, or all that stand before the point."""
+    found = images / seconds
+    return f"{found:.0f} images/s" if found >= 1000 else f"{found:.3g} images/s"
+
+
 class Silent:
     """An observer that keeps quiet: for tests and for callers from Python."""
 

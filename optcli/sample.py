@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,11 +53,16 @@ def collate(samples: Sequence[Sample]) -> Batch:
     )
 
 
+def batch_of(samples: SampleSet, positions: Sequence[int]) -> Batch:
+    """The samples at some positions, stacked; a set that has a way of its own for that is asked."""
+    own: Callable[[Sequence[int]], Batch] | None = getattr(samples, "batch", None)
+    return collate([samples[position] for position in positions]) if own is None else own(positions)
+
+
 def batches(samples: SampleSet, size: int) -> Iterator[Batch]:
     """The set in order, `size` samples at a time; the last batch may be smaller."""
     for start in range(0, len(samples), size):
-        stop = min(start + size, len(samples))
-        yield collate([samples[index] for index in range(start, stop)])
+        yield batch_of(samples, range(start, min(start + size, len(samples))))
 
 
 def cycled(samples: SampleSet, size: int, start: int = 0) -> Batch:

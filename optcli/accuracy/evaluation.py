@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import runners, workers
 from optcli.artifact import Artifact
-from optcli.observer import Observer
+from optcli.observer import Observer, left, rate
 from optcli.results.outcomes import Stability
 from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
@@ -130,14 +130,17 @@ def evaluate(
     timeout_s: float | None = None,
     jobs: int = 1,
     interpreter: str | None = None,
+    prepared: Path | None = None,
+    keep: Path | None = None,
 ) -> Evaluation:
     """Run an artifact in its runner over the evaluation set, in fresh processes; writes into `out`.
 
     `data` is the record of a `DataSettings`, its paths relative to `folder`. `feeds` are the artifact's
     own inputs in the order of `inputs`, where names or element types differ. With `jobs` the set is
     split between as many processes, by whole batches, and comes out the same. `interpreter` is another
-    Python to run the artifact in, with its own libraries. Raises `InputError` for
-    data or labels that do not fit, `RunnerError` or `StepError` where the artifact fails.
+    Python to run the artifact in, with its own libraries. `prepared` is a folder with the samples as
+    they were prepared before; without it they may be left in `keep`, for others. Raises `InputError`
+    for data or labels that do not fit, `RunnerError` or `StepError` where the artifact fails.
     """
     payload = {
         "artifact": artifact.to_record(),
@@ -151,6 +154,8 @@ def evaluate(
         "postprocess": postprocess.model_dump(mode="json") if postprocess else None,
         "out": str(out),
         "jobs": jobs,
+        "prepared": str(prepared) if prepared else None,
+        "keep": str(keep) if keep else None,
     }
     out.mkdir(parents=True, exist_ok=True)
     environment = runners.find(runner).model_validate(dict(options)).environment()
@@ -180,8 +185,9 @@ def evaluate(
 class _News:
     """Progress of all processes together, with the time that is left."""
 
-    def __init__(self, step: str, observer: Observer) -> None:
-        self._step, self._observer, self._began = step, observer, time.monotonic()
+    def __init__(self, step: str, observer: Observer, clock: Callable[[], float] | None = None) -> None:
+        self._step, self._observer, self._clock = step, observer, clock or time.monotonic
+        self._began = self._clock()
         self._done: dict[int, int] = {}
         self._lock = Lock()
 
@@ -190,12 +196,7 @@ class _News:
             self._done[job] = event["done"]
             done, of = sum(self._done.values()), event["of"]
             text = f"{done} of {of} samples"
-            spent_s = time.monotonic() - self._began
+            spent_s = self._clock() - self._began
             if done and spent_s > _ETA_AFTER_S:
-                left_s = round(spent_s / done * (of - done))
-                text += (
-                    f", {left_s // 60} min {left_s % 60} s left"
-                    if left_s >= 60
-                    else f", {left_s} s left"
-                )
+                text += f", {rate(done, spent_s)}, {left(spent_s / done * (of - done))}"
             self._observer.progress(self._step, done / of, text)

@@ -11,8 +11,9 @@ from optcli import runners
 from optcli.accuracy import kept, merging, metrics, saturation, stability
 from optcli.accuracy.work import Work
 from optcli.artifact import Artifact
+from optcli.kept_samples import Keeping
 from optcli.settings.accuracy import AccuracySettings
-from optcli.workers import Channel
+from optcli.workers import Channel, memory
 
 _NEWS_EVERY_S = 0.5
 
@@ -25,9 +26,9 @@ def evaluate(payload: dict[str, Any], channel: Channel) -> None:
 
 def shard(payload: dict[str, Any], channel: Channel) -> None:
     """Run one part of the set and keep its records below `out`; `job` of `jobs` is the part."""
+    memory.keep_freed()
     work = Work(payload)
-    samples, job = work.samples, int(payload["job"])
-    span = _span(len(samples), work.size, job, int(payload["jobs"]))
+    samples, job, span = work.samples, int(payload["job"]), work.span
     part = kept.Part(work.out / f"part-{job}", span, len(samples), work.output, work.kept_bytes)
     news = 0.0
     runner = runners.find(payload["runner"]).model_validate(payload["options"])
@@ -39,12 +40,15 @@ def shard(payload: dict[str, Any], channel: Channel) -> None:
             seen = work.seen(batch, rows, outputs)
             if not part.count and job == 0:
                 work.check_labels(seen)
-            part.add(seen, work.records(seen, part.count), work.contents(batch, rows))
+            here = range(span.start + part.count, span.start + part.count + rows)
+            part.add(seen, work.records(seen, part.count), work.contents(here, batch))
             if time.monotonic() - news > _NEWS_EVERY_S:
                 news = time.monotonic()
                 channel.send({"done": part.count, "of": len(samples)})
         look = functools.partial(stability.look, functools.partial(work.run, model), samples)
         part.write(model.effective(), look(work.size, work.fewest) if job == 0 else None)
+    if isinstance(samples, Keeping):
+        samples.finish()
 
 
 def finish(payload: dict[str, Any], channel: Channel) -> None:
@@ -58,13 +62,3 @@ def finish(payload: dict[str, Any], channel: Channel) -> None:
         "full_range": saturation.full_range(Artifact.from_record(payload["artifact"])),
     }
     merging.merge(Path(payload["out"]), payload["jobs"], name, metric, known)
-
-
-def _span(total: int, size: int, job: int, jobs: int) -> range:
-    """The samples of one part: whole batches, the same as without parts.
-
-    What a batch holds may decide the last digit, so every part has the batches of the whole.
-    """
-    batches = -(-total // size)
-    ends = (size * (job * batches // jobs), size * ((job + 1) * batches // jobs))
-    return range(min(total, ends[0]), min(total, ends[1]))

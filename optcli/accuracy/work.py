@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import data
+from optcli import data, environment
 from optcli.accuracy import decoding, kept, metrics
 from optcli.accuracy.metrics import Metric, Seen
 from optcli.data import DataSettings
 from optcli.errors import InputError
+from optcli.kept_samples import SHARED_BYTES, Keeping, KeptSet, digests_of
 from optcli.runners import Runner
-from optcli.sample import Batch, SampleSet, collate
+from optcli.sample import Batch, SampleSet, batch_of
 from optcli.settings import TensorSpec, batch_range
-from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.accuracy import LARGEST_BATCH, AccuracySettings
 from optcli.settings.postprocess import PostprocessSettings
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-_DIGEST_BYTES = 16
+# The batch size where none is asked for: as many samples as fit into so many bytes, so that tiny ones
+# do not each cost a call, and large ones stay in the caches of the processor.
+_AT_ONCE_BYTES = 4 << 20
+_AT_ONCE = (32, LARGEST_BATCH)
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,14 @@ class Work:
 
     @cached_property
     def samples(self) -> SampleSet:
+        """The evaluation set: as somebody has prepared it already, where the payload says so.
+
+        An evaluation goes through its part once and may leave what it has prepared to others; a search
+        goes through it again and again.
+        """
+        kept = self.payload.get("prepared")
+        if kept is not None:
+            return KeptSet(Path(kept))
         settings = DataSettings.model_validate(self.payload["data"])
         samples = data.open(settings, self.folder, self.inputs)
         if not len(samples):
@@ -86,7 +98,38 @@ class Work:
                 place="data.evaluation",
                 hint="look at its split and samples",
             )
-        return samples
+        if "job" not in self.payload:
+            return Keeping(samples, threads=self._cores)
+        keep, job = self.payload.get("keep"), int(self.payload["job"])
+        folder = Path(keep) / f"part-{job}" if keep else None
+        # Nothing is kept in memory of what is read once.
+        return Keeping(
+            samples,
+            folder,
+            span=self._span(len(samples)),
+            shared_bytes=0 if folder is None else SHARED_BYTES,
+            memory_bytes=0,
+            threads=self._cores,
+        )
+
+    @property
+    def span(self) -> range:
+        """The samples of this process: whole batches, the same as without parts.
+
+        What a batch holds may decide the last digit, so every part has the batches of the whole.
+        """
+        return self._span(len(self.samples))
+
+    def _span(self, total: int) -> range:
+        size, job, jobs = self.size, int(self.payload["job"]), int(self.payload["jobs"])
+        batches = -(-total // size)
+        ends = (size * (job * batches // jobs), size * ((job + 1) * batches // jobs))
+        return range(min(total, ends[0]), min(total, ends[1]))
+
+    @property
+    def _cores(self) -> int:
+        """The cores that are this process's share."""
+        return max(1, environment.usable_cores() // int(self.payload.get("jobs", 1)))
 
     @property
     def fewest(self) -> int:
@@ -94,8 +137,9 @@ class Work:
 
     @property
     def size(self) -> int:
-        """The batch size: as asked for, within what the model takes."""
-        asked = (self.settings or AccuracySettings()).batch_size
+        """The batch size: as asked for, or by the size of a sample; within what the model takes."""
+        asked = self.settings.batch_size if self.settings else None
+        asked = _at_once(self.inputs) if asked is None else asked
         return max(self.fewest, min(asked, batch_range(self.feeds).max))
 
     def batches(self, positions: Sequence[int]) -> Iterator[tuple[Batch, int]]:
@@ -108,7 +152,7 @@ class Work:
             chosen = list(positions[start : start + self.size])
             missing = range(1, 1 + self.fewest - len(chosen))
             filled = [*chosen, *((chosen[-1] + ahead) % len(samples) for ahead in missing)]
-            yield collate([samples[position] for position in filled]), len(chosen)
+            yield batch_of(samples, filled), len(chosen)
 
     def run(self, model: Runner, batch: Batch) -> dict[str, np.ndarray]:
         """The model's outputs; inputs get the artifact's own names and element types."""
@@ -130,17 +174,14 @@ class Work:
         found = decoding.decode(self.decode, seen, size)
         return Seen(seen.ids, seen.targets, seen.meta, cut, found, self.output)
 
-    def contents(self, batch: Batch, rows: int) -> np.ndarray:
-        """A digest of each sample's inputs: those of one content are one piece of evidence."""
-        import numpy as np
+    def contents(self, positions: Sequence[int], batch: Batch) -> np.ndarray:
+        """A digest of each sample's inputs: those of one content are one piece of evidence.
 
-        found = []
-        for row in range(rows):
-            mark = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-            for name in sorted(batch.inputs):
-                mark.update(batch.inputs[name][row].tobytes())
-            found.append(mark.digest())
-        return np.array(found, f"V{_DIGEST_BYTES}")
+        `batch` begins with these samples.
+        """
+        if isinstance(self.samples, Keeping | KeptSet):
+            return self.samples.contents(positions, batch)
+        return digests_of(batch, len(positions))
 
     def remarks(self) -> list[str]:
         """What the preparation does otherwise than the decoding takes for granted."""
@@ -167,6 +208,15 @@ class Work:
                 _labelled(self.settings.metric, (*seen.ids, place), (*seen.targets, None))
             if target is not None:
                 self.metric.check(target, place, seen)
+
+
+def _at_once(inputs: Sequence[TensorSpec]) -> int:
+    """How many samples one call takes where nobody says: a power of two, by their size alone."""
+    import numpy as np
+
+    each = sum(math.prod(spec.concrete(1)) * np.dtype(spec.dtype).itemsize for spec in inputs)
+    fitting = 1 << (max(1, _AT_ONCE_BYTES // max(1, each)).bit_length() - 1)
+    return max(_AT_ONCE[0], min(fitting, _AT_ONCE[1]))
 
 
 def _labelled(metric: str, ids: Sequence[str], targets: Sequence[Any], before: int = 0) -> None:

@@ -1,4 +1,7 @@
-"""Progress of a build on stderr: a line for every step, and on a terminal the step that runs now."""
+"""Progress of a build on stderr: a line for every step, and for the step that runs now.
+
+On a terminal that line is kept up to date; elsewhere, in a log say, there is a new one now and then.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,35 @@ import re
 import shutil
 import sys
 import threading
+import time
 import unicodedata
+from collections.abc import Callable
 
 # Control characters and the escape sequences of terminals: a step's words must not move the cursor.
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+# Where no line can be kept up to date, a step that says something says it again after so long.
+_LINE_EVERY_S = 30.0
 
 
 class Progress:
     """An observer that writes to stderr. On a terminal the last line is kept up to date.
 
-    It writes no colours, so NO_COLOR has nothing to switch off.
+    It writes no colours, so NO_COLOR has nothing to switch off. `clock` gives seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         # Diagnosis (-v) is written to the same place, by lines: nothing may stand in its way.
         diagnosing = logging.getLogger().isEnabledFor(logging.INFO)
         dumb = os.environ.get("TERM", "") in ("", "dumb")
         self._live = sys.stderr.isatty() and not diagnosing and not dumb
         self._lock = threading.Lock()
         self._shown = False
+        self._clock = clock
+        self._said: dict[str, float] = {}
 
     def started(self, step: str) -> None:
+        self._said[step] = self._clock()
         self._update(f"{step} …")
 
     def cached(self, step: str) -> None:
@@ -36,7 +47,11 @@ class Progress:
 
     def progress(self, step: str, fraction: float | None, message: str) -> None:
         share = "" if fraction is None else f" {fraction:4.0%}"
-        self._update(f"{step}{share} {message}")
+        if self._live:
+            self._update(f"{step}{share} {message}")
+        elif self._clock() - self._said.setdefault(step, self._clock()) >= _LINE_EVERY_S:
+            self._said[step] = self._clock()
+            self._line(f"  …       {step}{share} {message}")
 
     def finished(self, step: str, seconds: float) -> None:
         self._line(f"  built   {step}  ({seconds:.1f} s)")

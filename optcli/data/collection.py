@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from optcli import regular_files
 from optcli.data.settings import DataSettings
@@ -33,7 +33,12 @@ class Item:
 
 
 class Items(ABC):
-    """The chosen items of a source, read one at a time."""
+    """The chosen items of a source, read one at a time.
+
+    `parallel` says that several threads may read at once.
+    """
+
+    parallel: ClassVar[bool] = False
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
@@ -116,6 +116,8 @@ class ImageFolder(Collection):
 
 class ImageItems(Items):
     """The chosen files, opened one at a time."""
+
+    parallel: ClassVar[bool] = True
 
     def __init__(self, name: str, files: Sequence[ImageFile]) -> None:
         self._name = name

@@ -120,6 +120,8 @@ class Npz(Collection):
 class NpzItems(Items):
     """The chosen rows. The arrays are views of what was read; nothing is copied."""
 
+    parallel: ClassVar[bool] = True
+
     def __init__(
         self,
         archive: _Archive,

@@ -55,6 +55,11 @@ class PreparedSet:
                 error.message, place=error.place or item.place, hint=error.hint
             ) from error
 
+    @property
+    def parallel(self) -> bool:
+        """Whether several threads may ask for samples at once."""
+        return self._items.parallel
+
     def targets(self) -> Iterator[tuple[str, Any]] | None:
         """The place and target of every sample, where the source tells them without reading samples."""
         return self._items.targets()

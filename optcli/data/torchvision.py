@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
@@ -147,6 +147,8 @@ def _without_programs() -> None:
 
 class TorchvisionItems(Items):
     """The chosen items of a torchvision data set."""
+
+    parallel: ClassVar[bool] = True
 
     def __init__(self, place: str, name: str, dataset: Any, chosen: Sequence[int]) -> None:
         self._place, self._name, self._dataset, self._chosen = place, name, dataset, chosen

@@ -40,15 +40,38 @@ class Score:
         return mine > theirs or (mine == theirs and self.loss < other.loss)
 
 
-def caller(model: torch.nn.Module, inputs: Sequence[TensorSpec], device: str) -> Call:
-    """The network as a function from a batch to its outputs by name. Raises `StepError`."""
+def caller(
+    model: torch.nn.Module,
+    inputs: Sequence[TensorSpec],
+    device: str,
+    *,
+    channels_last: bool = False,
+    autocast: bool = False,
+    always: bool = False,
+) -> Call:
+    """The network as a function from a batch to its outputs by name. Raises `StepError`.
+
+    `autocast` computes products in bfloat16 in training mode, with `always` in evaluation mode too.
+    """
+    import torch
+
     call = arguments(model, inputs)
 
     def run(batch: Examples) -> Outputs:
         feed = {name: value.to(device) for name, value in batch.feed.items()}
+        if channels_last:
+            feed = {name: _last(value) for name, value in feed.items()}
         positional, keyword = call.split(feed)
         try:
-            return flatten_outputs(model(*positional, **keyword))
+            if not autocast or not (always or model.training):
+                return flatten_outputs(model(*positional, **keyword))
+            with torch.autocast(device.partition(":")[0], torch.bfloat16):
+                found = flatten_outputs(model(*positional, **keyword))
+            # A loss is a small difference of large sums: 8 bits are too few for it.
+            return {
+                name: value.float() if value.dtype == torch.bfloat16 else value
+                for name, value in found.items()
+            }
         except Exception as error:
             mode = "training" if model.training else "evaluation"
             raise StepError(
@@ -58,6 +81,12 @@ def caller(model: torch.nn.Module, inputs: Sequence[TensorSpec], device: str) ->
             ) from error
 
     return run
+
+
+def _last(value: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
 
 
 @dataclass(frozen=True)
@@ -132,30 +161,51 @@ class Loss:
 
 
 class Teacher:
-    """A trained network whose answers are remembered, as long as they fit into memory."""
+    """A trained network whose answers to `samples` are remembered, as long as they fit into memory."""
 
-    def __init__(self, call: Call, kept_bytes: int = _KEPT_BYTES) -> None:
+    def __init__(self, call: Call, samples: int, kept_bytes: int = _KEPT_BYTES) -> None:
         self._call = call
-        self._free_bytes = kept_bytes
-        self._kept: dict[int, Outputs] = {}
+        self._samples = samples
+        self._kept_bytes = kept_bytes
+        self._places: dict[int, int] = {}
+        self._rows: Outputs | None = None
 
     def __call__(self, batch: Examples) -> Outputs:
         """The answers to a batch. They depend on each sample alone: the teacher is not training."""
         import torch
 
-        rows = [self._kept.get(position) for position in batch.positions]
-        known = [row for row in rows if row is not None]
-        if len(known) == len(rows):
-            return {name: torch.stack([row[name] for row in known]) for name in known[0]}
+        places = [self._places.get(position, -1) for position in batch.positions]
+        if self._rows is not None and -1 not in places:
+            chosen = torch.tensor(places)
+            return {name: rows[chosen] for name, rows in self._rows.items()}
         with torch.inference_mode():
             outputs = self._call(batch)
+        outputs = {name: value.clone() for name, value in outputs.items()}
+        self._keep(batch, outputs)
+        return outputs
+
+    def _keep(self, batch: Examples, outputs: Outputs) -> None:
+        """Keep the answers that there is room for; those of another shape than the first are not."""
+        import torch
+
+        if self._rows is None:
+            size_bytes = sum(value[0].nbytes for value in outputs.values())
+            room = min(self._samples, self._kept_bytes // max(1, size_bytes))
+            self._rows = {
+                name: torch.empty((room, *value.shape[1:]), dtype=value.dtype, device=value.device)
+                for name, value in outputs.items()
+            }
+        fits = all(
+            name in outputs and outputs[name].shape[1:] == rows.shape[1:]
+            for name, rows in self._rows.items()
+        )
+        room = len(next(iter(self._rows.values())))
         for index, position in enumerate(batch.positions):
-            row = {name: value[index].clone() for name, value in outputs.items()}
-            size_bytes = sum(value.nbytes for value in row.values())
-            if position not in self._kept and size_bytes <= self._free_bytes:
-                self._free_bytes -= size_bytes
-                self._kept[position] = row
-        return {name: value.clone() for name, value in outputs.items()}
+            place = len(self._places)
+            if fits and position not in self._places and place < room:
+                self._places[position] = place
+                for name, rows in self._rows.items():
+                    rows[place] = outputs[name][index]
 
 
 @dataclass(frozen=True)
@@ -167,8 +217,13 @@ class Judge:
     loss: Loss
     teacher: Teacher | None
 
-    def __call__(self, model: torch.nn.Module, call: Call) -> Score:
-        """The score of a network, which is put into evaluation mode."""
+    def __call__(
+        self, model: torch.nn.Module, call: Call, seen: Callable[[int], None] = lambda _: None
+    ) -> Score:
+        """The score of a network, which is put into evaluation mode.
+
+        `seen` hears of every batch how many samples it had.
+        """
         import torch
 
         torch_modules.evaluating(model)
@@ -180,6 +235,7 @@ class Judge:
                 total += len(batch.positions) * float(self.loss(outputs, batch.labels, taught))
                 hits = self._hits(outputs, batch.labels, taught)
                 right, counted = right + int(hits.sum()), counted + hits.numel()
+                seen(len(batch.positions))
         return Score(total / len(self.examples), right / counted if counted else None)
 
     def _hits(

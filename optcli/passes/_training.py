@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from optcli.passes import Job
 from optcli.passes._checkpoint import Progress, load_checkpoint, save_checkpoint
 from optcli.passes._examples import Examples, ExampleSet
 from optcli.passes._learning import Judge, Loss, Score, Teacher, reestimate_batchnorm
+from optcli.passes._pace import Pace
 
 if TYPE_CHECKING:
     import torch
@@ -50,41 +51,53 @@ class Training:
     settle: bool
     seed: int
     zeros: dict[str, torch.Tensor]
+    clock: Callable[[], float] = time.monotonic
 
     def run(self, job: Job) -> Progress:
         """Train all epochs, or those that a killed build has left over. Raises `StepError`."""
         progress = load_checkpoint(job.scratch, self.model, self.optimizer)
+        pace = self._pace(0 if progress is None else progress.epoch)
+        news = _News(job, pace, self.epochs, self.clock, self._threads())
         if progress is not None:
             job.warn(f"going on after epoch {progress.epoch} of {self.epochs}, where it was stopped")
         else:
-            progress = self._beginning(job)
+            progress = self._beginning(news)
         while progress.epoch < self.epochs and not self._is_out_of_patience(progress):
             number = progress.epoch + 1
-            loss = self._epoch(number, self._saying(job, number))
-            self._settle(job)
-            score = self._judged()
+            loss = self._epoch(number, news)
+            self._settle()
+            score = self._judged(news)
             progress.note(self.model, number, loss, score)
-            found = f", validation {_told(score, progress)}" if score is not None else ""
-            message = f"epoch {number} of {self.epochs}: loss {loss:.3f}{found}"
-            job.progress(number / self.epochs, message)
+            news.ended(number, loss, f", validation {_told(score, progress)}" if score else "")
             if job.scratch is not None and number < self.epochs:
                 save_checkpoint(job.scratch, progress, self.model, self.optimizer)
         return progress
 
-    def _beginning(self, job: Job) -> Progress:
-        job.progress(0.0, "judging the network as it is")
-        progress = Progress(before=self._judged())
-        self._settle(job)
-        progress.note(self.model, 0, None, self._judged() if self.settle else progress.before)
+    def _pace(self, first: int) -> Pace:
+        judged = 0 if self.judge is None else len(self.judge.examples)
+        return Pace(self.epochs, first, self._whole(len(self.examples)), judged, self.clock)
+
+    def _threads(self) -> int:
+        """Those that compute: one waits for a GPU."""
+        import torch
+
+        on_cpu = all(value.device.type == "cpu" for value in torch_modules.parameters(self.model))
+        return torch.get_num_threads() if on_cpu else 1
+
+    def _beginning(self, news: _News) -> Progress:
+        news.begin("judging the network as it is")
+        progress = Progress(before=self._judged(news))
+        self._settle()
+        progress.note(self.model, 0, None, self._judged(news) if self.settle else progress.before)
         return progress
 
     def _is_out_of_patience(self, progress: Progress) -> bool:
         return self.patience is not None and progress.epoch - progress.best_epoch >= self.patience
 
-    def _judged(self) -> Score | None:
-        return None if self.judge is None else self.judge(self.model, self.call)
+    def _judged(self, news: _News) -> Score | None:
+        return None if self.judge is None else self.judge(self.model, self.call, news.judged)
 
-    def _settle(self, job: Job) -> None:
+    def _settle(self) -> None:
         if not self.settle:
             return
         order = self._order(0)[:_BATCHNORM_SAMPLES]
@@ -95,7 +108,7 @@ class Training:
                 hint="leave out reestimate_batchnorm",
             )
 
-    def _epoch(self, number: int, say: Callable[[float, float], None]) -> float:
+    def _epoch(self, number: int, news: _News) -> float:
         """Train epoch `number`, from 1; gives the mean loss. It hangs on the seed and number alone."""
         import torch
 
@@ -104,22 +117,30 @@ class Training:
         whole = order[: self._whole(len(order))]
         steps = -(-len(whole) // self.batch_size)
         self.model.train()
+        values = list(torch_modules.parameters(self.model))
+        masks = [(self.model.get_parameter(name), mask) for name, mask in self.zeros.items()]
         total = 0.0
+        news.begin_epoch()
         for step, batch in enumerate(self.examples.batches(whole, self.batch_size)):
             rate = self.learning_rate * schedule((number - 1) * steps + step, self.epochs * steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            loss = self._step(batch)
+            loss = self._step(batch, values, masks)
             if not math.isfinite(loss):
                 raise StepError(
                     f"the loss became {loss} in epoch {number}: the training has come apart",
                     hint=f"lower learning_rate (it is {self.learning_rate:g}), or set clip_norm",
                 )
             total += loss
-            say((step + 1) / steps, total / (step + 1))
+            news.trained(number, len(batch.positions), (step + 1) / steps, total / (step + 1))
         return total / steps
 
-    def _step(self, batch: Examples) -> float:
+    def _step(
+        self,
+        batch: Examples,
+        values: Sequence[torch.nn.Parameter],
+        masks: Sequence[tuple[torch.nn.Parameter, torch.Tensor]],
+    ) -> float:
         import torch
 
         taught = self.teacher(batch) if self.teacher is not None else None
@@ -127,34 +148,71 @@ class Training:
         self.optimizer.zero_grad()
         loss.backward()
         if self.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(torch_modules.parameters(self.model), self.clip_norm)
+            torch.nn.utils.clip_grad_norm_(values, self.clip_norm)
         self.optimizer.step()
         with torch.no_grad():
-            for name, mask in self.zeros.items():
-                self.model.get_parameter(name).mul_(mask)
+            for value, mask in masks:
+                value.mul_(mask)
         return float(loss.detach())
 
     def _order(self, number: int) -> list[int]:
         import torch
 
         generator = torch.Generator().manual_seed(self.seed * 100_003 + number)
-        return [int(i) for i in torch.randperm(len(self.examples), generator=generator)]
+        order: list[int] = torch.randperm(len(self.examples), generator=generator).tolist()
+        return order
 
     def _whole(self, count: int) -> int:
         """How many samples make whole batches: a rest of one sample has no variance."""
         return max(1, count // self.batch_size) * self.batch_size
 
-    def _saying(self, job: Job, number: int) -> Callable[[float, float], None]:
-        last = time.monotonic()
 
-        def say(fraction: float, loss: float) -> None:
-            nonlocal last
-            if time.monotonic() - last >= _SAY_EVERY_S:
-                last = time.monotonic()
-                done = (number - 1 + fraction) / self.epochs
-                job.progress(done, f"epoch {number} of {self.epochs}: loss {loss:.3f}")
+class _News:
+    """What is said of a training on its way: loss, images a second, the time that is left."""
 
-        return say
+    def __init__(
+        self, job: Job, pace: Pace, epochs: int, clock: Callable[[], float], threads: int
+    ) -> None:
+        self._job, self._pace, self._epochs, self._clock = job, pace, epochs, clock
+        self._last = clock()
+        self._share, self._text = 0.0, ""
+        self._threads, self._warned = threads, False
+
+    def begin(self, text: str) -> None:
+        self._text = text
+        self._job.progress(0.0, text)
+
+    def begin_epoch(self) -> None:
+        self._pace.begin_epoch()
+
+    def trained(self, number: int, images: int, fraction: float, loss: float) -> None:
+        """So many images more of epoch `number`, of which `fraction` is done; the mean loss so far."""
+        self._pace.train(images)
+        self._share = (number - 1 + fraction) / self._epochs
+        self._text = f"epoch {number} of {self._epochs}: loss {loss:.3f}"
+        self._say_now_and_then("")
+
+    def judged(self, images: int) -> None:
+        """So many images more were judged."""
+        self._pace.judge(images)
+        self._say_now_and_then(", judging")
+
+    def ended(self, number: int, loss: float, found: str) -> None:
+        """Epoch `number` is over, and judged."""
+        text = f"epoch {number} of {self._epochs}: loss {loss:.3f}{found}"
+        self._job.progress(number / self._epochs, f"{text}{self._pace.said()}")
+
+    def _say_now_and_then(self, doing: str) -> None:
+        if self._clock() - self._last >= _SAY_EVERY_S:
+            self._last = self._clock()
+            self._warn_of_waiting()
+            self._job.progress(self._share, f"{self._text}{doing}{self._pace.said()}")
+
+    def _warn_of_waiting(self) -> None:
+        why = None if self._warned else self._pace.idle(self._threads)
+        if why is not None:
+            self._warned = True
+            self._job.warn(why)
 
 
 def schedule(step: int, steps: int) -> float:

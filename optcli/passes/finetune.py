@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, did_you_mean
@@ -13,11 +14,13 @@ from optcli.formats import torch as torch_format
 from optcli.formats import torch_devices, torch_modules
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._checkpoint import Progress
+from optcli.passes._computing import Autocast, Computing, chosen, computing_with, resolved
 from optcli.passes._examples import ExampleSet
-from optcli.passes._learning import Judge, Loss, Teacher, caller
+from optcli.passes._learning import Judge, Loss, Teacher
 from optcli.passes._networks import network
 from optcli.passes._on_gpu import needs_of
 from optcli.passes._training import Training
+from optcli.workers import memory
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +41,7 @@ class Finetune(Pass):
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
     needs: ClassVar[Needs] = Needs(("torch",))
+    device_bound: ClassVar[bool] = True
     uses: ClassVar[tuple[Role, ...]] = ("training", "validation")
 
     device: Literal["cpu", "cuda"] = Field("cpu", description="where it trains")
@@ -71,6 +75,19 @@ class Finetune(Pass):
         False,
         description="average the statistics of batch norms over the training data anew, before the "
         "first epoch and after each; with `epochs: 0` that is all that is done",
+    )
+    threads: int | None = Field(
+        None, ge=1, description="to compute with; default: the cores that this process may use"
+    )
+    channels_last: bool | None = Field(
+        None,
+        description="keep images with their channels last while training on a CPU; default: where the "
+        "network has convolutions over images and takes it",
+    )
+    autocast: Autocast = Field(
+        "auto",
+        description="compute products and convolutions in bfloat16 while training, weights stay FP32; "
+        "`auto`: on CPUs with instructions for it, where most products are those of dense convolutions",
     )
     validate_epochs: bool = Field(
         True, description="judge every epoch on the validation data and keep the best; false: the last"
@@ -106,7 +123,15 @@ class Finetune(Pass):
     def roles(self) -> tuple[Role, ...]:
         return ("training", "validation") if self.validate_epochs else ("training",)
 
+    def bound_to(self) -> dict[str, Any]:
+        return {"autocast": resolved(self.autocast, self.device)}
+
     def run(self, source: Artifact, job: Job) -> Made:
+        memory.keep_freed()
+        with computing_with(self.threads or environment.usable_cores()):
+            return self._run(source, job)
+
+    def _run(self, source: Artifact, job: Job) -> Made:
         import torch
 
         torch.manual_seed(job.seed)
@@ -120,15 +145,16 @@ class Finetune(Pass):
             )
         examples = ExampleSet(job.training, "training")
         loss = self._loss(source, examples)
-        teacher = self._teacher(job) if loss.weight else None
+        computing = self._computing(model, examples, job)
+        teacher = self._teacher(job, computing) if loss.weight else None
         rate = self.learning_rate or _RATES[self.optimizer]
         training = Training(
             model=model,
-            call=caller(model, job.inputs, job.device),
+            call=computing.calling(model, job.inputs),
             examples=examples,
             judge=self._judge(job, loss, teacher),
             loss=loss,
-            teacher=teacher and Teacher(teacher),
+            teacher=teacher and Teacher(teacher, len(examples)),
             optimizer=self._optimizer(model, rate),
             epochs=self.epochs,
             batch_size=self._batch_size(job),
@@ -147,7 +173,21 @@ class Finetune(Pass):
         torch_format.save(
             torch_modules.on(model, "cpu"), job.out, description, source.path / torch_format.CODE
         )
-        return Made(facts={"finetuning": _facts(progress, training)})
+        return Made(facts={"finetuning": _facts(progress, training) | computing.facts()})
+
+    def _computing(self, model: torch.nn.Module, examples: ExampleSet, job: Job) -> Computing:
+        size = min(self._batch_size(job), len(examples))
+        found = chosen(
+            model,
+            job.inputs,
+            examples.batch(range(size)),
+            job.device,
+            autocast=self.autocast,
+            channels_last=self.channels_last,
+        )
+        for reason in found.reasons:
+            job.warn(f"{reason}; training without it")
+        return found
 
     def _loss(self, source: Artifact, examples: ExampleSet) -> Loss:
         names = source.facts.get("outputs") or ["output"]
@@ -164,14 +204,15 @@ class Finetune(Pass):
             )
         return Loss(output, weight, self.temperature, self.label_smoothing, self.compare)
 
-    def _teacher(self, job: Job) -> Call:
+    def _teacher(self, job: Job, computing: Computing) -> Call:
         if job.origin.format != Format.TORCH:
             raise StepError(
                 f"the teacher is the model as it came from its source, which is {job.origin.format}",
                 hint="set `distillation_weight: 0` to learn from labels alone",
             )
         model = torch_format.open(job.origin.path).to(job.device)
-        return caller(model, job.inputs, job.device)
+        computing.lay_out(model)
+        return computing.calling(model, job.inputs)
 
     def _judge(self, job: Job, loss: Loss, teacher: Call | None) -> Judge | None:
         if not self.validate_epochs:
@@ -182,17 +223,17 @@ class Finetune(Pass):
                 "the validation samples have no labels, and there is no teacher",
                 hint="give them labels, set `distillation_weight`, or `validate_epochs: false`",
             )
-        return Judge(examples, self._batch_size(job), loss, teacher and Teacher(teacher))
+        return Judge(examples, self._batch_size(job), loss, teacher and Teacher(teacher, len(examples)))
 
     def _optimizer(self, model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
         import torch
 
         values = [value for value in torch_modules.parameters(model) if value.requires_grad]
+        # Fused: one call for all weights instead of ten for each, of which there may be hundreds.
+        common: dict[str, Any] = {"lr": rate, "weight_decay": self.weight_decay, "fused": True}
         if self.optimizer == "adamw":
-            return torch.optim.AdamW(values, lr=rate, weight_decay=self.weight_decay)
-        return torch.optim.SGD(
-            values, lr=rate, momentum=0.9, nesterov=True, weight_decay=self.weight_decay
-        )
+            return torch.optim.AdamW(values, **common)
+        return torch.optim.SGD(values, momentum=0.9, nesterov=True, **common)
 
     def _batch_size(self, job: Job) -> int:
         """The option, or the one batch size that the recipe's inputs have."""

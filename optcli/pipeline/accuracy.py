@@ -17,6 +17,7 @@ from optcli.errors import InputError, OptcliError
 from optcli.observer import Observer
 from optcli.pipeline.latency import runner_options
 from optcli.pipeline.plan import Plan, own_code
+from optcli.pipeline.prepared import Prepared
 from optcli.recipe import Recipe
 from optcli.results import Accuracy
 from optcli.runners import Runner
@@ -167,6 +168,7 @@ class _Judging:
         step = f"{subject.name} › accuracy"
         around.observer.started(step)
         began = time.monotonic()
+        samples = Prepared(around.store, around.samples, around.recipe.inputs)
         with around.store.lock(_EVALUATION, key), around.store.work(_EVALUATION, key) as work:
             scratch = work / "evaluation"
             recipe = around.recipe
@@ -185,9 +187,13 @@ class _Judging:
                 step=step,
                 log=around.logs / f"{subject.name}.accuracy.log",
                 timeout_s=around.timeout_s,
-                jobs=around.jobs,
+                jobs=_jobs(subject, around.jobs),
                 interpreter=subject.interpreter,
+                prepared=samples.find(),
+                # What a file from elsewhere could write to, nobody else reads.
+                keep=None if subject.artifact.foreign else scratch / "prepared",
             )
+            samples.take(scratch / "prepared")
             for path in scratch.iterdir():
                 shutil.move(path, work / path.name)
             scratch.rmdir()
@@ -219,6 +225,12 @@ class _Judging:
                 "code": own_code(subject.runner_name, _code(), around.store.digests),
             }
         return self._ingredients[subject.name]
+
+
+def _jobs(subject: Subject, jobs: int) -> int:
+    """How many processes share an evaluation: no more than there are cores for their threads."""
+    threads = int(subject.options.get("threads") or environment.usable_cores())
+    return max(1, min(jobs, environment.usable_cores() // threads))
 
 
 def _evaluated_on(around: Circumstances) -> str:

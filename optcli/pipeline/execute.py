@@ -22,6 +22,7 @@ from optcli.observer import Observer
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.inputs import Inputs
 from optcli.pipeline.plan import Plan, Step
+from optcli.pipeline.prepared import Roles
 from optcli.pipeline.trusting import doubts_of, is_confined, opened_as, require_trust
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
@@ -286,6 +287,8 @@ class Execution:
         with disk.failures(self._store.root):
             temporary.mkdir()
         payload = dict(call["payload"], out=str(work), temporary=str(temporary), **handed)
+        sets = self._samples_of(call, work.parent.parent / "prepared", confined=confined)
+        payload |= sets.payload()
         if not confined:  # else nothing can be kept there
             payload |= {"scratch": str(scratch), "cache": str(caches)}
         with suppress(OSError):
@@ -303,10 +306,18 @@ class Execution:
                     child.kill()
                 record = child.result(self._settings.timeout_s, lambda event: self._heard(label, event))
             inputs.check()
+            sets.take()
             self._see_that_the_store_kept(inputs)
         finally:
             self._running.discard(child)
         return dict(record)
+
+    def _samples_of(self, call: dict[str, Any], keep: Path, *, confined: bool) -> Roles:
+        """The samples that a pass reads; a user's own pass or a confined one leaves none to others."""
+        plan, payload = self._plan, call["payload"]
+        own = "traits" in payload and payload["traits"].get("reference") is None and not confined
+        roles = payload["data"] if own else ()
+        return Roles.of(self._store, plan.role_keys, roles, plan.recipe.inputs, keep)
 
     def _see_that_the_store_kept(self, inputs: Inputs) -> None:
         """Put back what a step has changed of its inputs in the store, and blame the step."""

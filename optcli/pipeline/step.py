@@ -16,10 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optcli import data, formats, passes, regular_files, sources, user_code
+from optcli import data, environment, formats, passes, regular_files, sources, user_code
 from optcli.artifact import UNPROVEN, Artifact, Format
 from optcli.data import DataSettings
 from optcli.errors import InputError, StepError, StoreError, TrustError
+from optcli.kept_samples import MEMORY_BYTES, SHARED_BYTES, Keeping, KeptSet
 from optcli.observer import Silent
 from optcli.passes import Job, Made, Pass, Traits
 from optcli.pipeline import check
@@ -29,6 +30,7 @@ from optcli.store.disk import plain_files
 from optcli.workers import Channel
 
 PROBE_SAMPLES = 16
+_CALIBRATION_BYTES = 256 << 20
 
 
 class _Reporting(Silent):
@@ -83,6 +85,9 @@ def make_artifact(payload: dict[str, Any], channel: Channel | None) -> dict[str,
             next_one = attempts[number]
             observer.warned("", f"{attempt!r} did not work ({_first_line(error)}); trying {next_one!r}")
             _empty(job.out)
+    for samples in (job.calibration, job.training, job.validation):
+        if isinstance(samples, Keeping):
+            samples.finish()
     facts = {**source.facts, **made.facts, **({"tried_before": failures} if failures else {})}
     made_format = attempt.produces(source.format)
     facts = {**_unproven(made_format, job.out, trust=source.trusted), **facts}
@@ -104,7 +109,7 @@ def check_source(payload: dict[str, Any], channel: Channel | None) -> dict[str, 
 
 def _job(payload: dict[str, Any], traits: Traits, channel: Channel | None) -> Job:
     folder, inputs = Path(payload["folder"]), _inputs(payload)
-    roles = {role: _samples(payload["data"][role], folder, inputs) for role in traits.uses}
+    roles = {role: _kept(payload, role, folder, inputs) for role in traits.uses}
     return Job(
         out=Path(payload["out"]),
         inputs=inputs,
@@ -225,6 +230,27 @@ def _inputs(payload: dict[str, Any]) -> tuple[TensorSpec, ...]:
 
 def _samples(settings: dict[str, Any], folder: Path, inputs: Sequence[TensorSpec]) -> SampleSet:
     return data.open(DataSettings.model_validate(settings), folder, inputs)
+
+
+def _kept(payload: dict[str, Any], role: str, folder: Path, inputs: Sequence[TensorSpec]) -> SampleSet:
+    """The samples of a role as they were prepared before, or kept from now on.
+
+    What trains goes through them again and again. What calibrates may hold no more memory than it does.
+    """
+    known = payload.get("prepared", {}).get(role)
+    if known is not None:
+        return KeptSet(Path(known))
+    samples = _samples(payload["data"][role], folder, inputs)
+    if "keep" not in payload:
+        return samples
+    calibrates = role == "calibration"
+    return Keeping(
+        samples,
+        Path(payload["keep"]) / role / "part-0",
+        shared_bytes=_CALIBRATION_BYTES if calibrates else SHARED_BYTES,
+        memory_bytes=0 if calibrates else MEMORY_BYTES,
+        threads=environment.usable_cores(),
+    )
 
 
 def _probe(payload: dict[str, Any]) -> Path | None:

@@ -69,7 +69,9 @@ def verify(
     targets = find(files, kept, trust=trust)
     chosen = [_runners(Format(target.format), wanted, target.path) for target in targets]
     with tempfile.TemporaryDirectory(prefix="optcli-verify-") as scratch:
-        opened = open_each(targets, Path(scratch), (), read.accuracy.batch_size if read.accuracy else 1)
+        opened = open_each(
+            targets, Path(scratch), (), read.accuracy.largest_batch if read.accuracy else 1
+        )
         subjects = {
             subject.name: (subject, one)
             for one, names in zip(opened, chosen, strict=True)

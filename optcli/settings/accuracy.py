@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from optcli.settings import Settings
 
+LARGEST_BATCH = 256
+"""The most samples per call where the recipe does not say."""
+
 
 class AccuracySettings(Settings):
     """What accuracy is, and how much of it a variant may lose against the baseline.
@@ -50,7 +53,11 @@ class AccuracySettings(Settings):
         " numbers; `any`: a change of them is told and blocks nothing",
     )
     output: str | None = Field(None, description="which output the metric reads; default: the first")
-    batch_size: int = Field(32, ge=1)
+    batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="samples per call; default: by their size, 32 to 256, within what the model takes",
+    )
     target_isa: Literal["vnni", "avx2"] | None = Field(
         None,
         description="CPU the artifacts are to serve on, where it is not this one: `avx2` has no VNNI,"
@@ -63,6 +70,11 @@ class AccuracySettings(Settings):
         if len(given) > 1:
             raise ValueError(f"found {given[0]} beside {given[1]}, wanted one of them")
         return self
+
+    @property
+    def largest_batch(self) -> int:
+        """The most samples that one call gets."""
+        return LARGEST_BATCH if self.batch_size is None else self.batch_size
 
     @property
     def ratio(self) -> float | None:

@@ -3,7 +3,7 @@ import pytest
 from plain_network import Network, Samples
 
 from optcli import accuracy
-from optcli.accuracy import kept
+from optcli.accuracy import evaluation, kept
 from optcli.errors import InputError, RunnerError
 from optcli.observer import Silent
 from optcli.settings import TensorSpec
@@ -144,6 +144,26 @@ def test_progress_is_reported(evaluate):
 
     evaluate(observer=Listening())
     assert heard[0] == ("accuracy", 0.8, "8 of 10 samples")
+
+
+def test_after_some_seconds_progress_has_a_rate_and_the_time_that_is_left():
+    heard, now = [], 0.0
+
+    class Listening(Silent):
+        def progress(self, step, fraction, message):
+            heard.append((fraction, message))
+
+    news = evaluation._News("accuracy", Listening(), clock=lambda: now)
+    now = 2.0
+    news.heard(0, {"done": 100, "of": 10000})
+    now = 10.0
+    news.heard(0, {"done": 1000, "of": 10000})
+    news.heard(1, {"done": 500, "of": 10000})
+    assert heard == [
+        (0.01, "100 of 10000 samples"),
+        (0.1, "1000 of 10000 samples, 100 images/s, 1 min 30 s left"),
+        (0.15, "1500 of 10000 samples, 150 images/s, 57 s left"),
+    ]
 
 
 def test_metric_names_are_checked_with_a_hint():

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from plain_network import BAR, Network, Samples
 
-from optcli import accuracy, environment
+from optcli import accuracy, environment, kept_samples
 from optcli.accuracy import evaluation, labels, metrics, resampling, saturation
+from optcli.accuracy.work import Work
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError
 from optcli.observer import Silent
 from optcli.results.outcomes import Accuracy, Stability
+from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
 
 
@@ -43,6 +45,45 @@ def test_batches_are_the_same_in_shards(evaluate):
     one = evaluate(dynamic, settings=settings)
     three = evaluate(dynamic, settings=settings, jobs=3)
     assert np.array_equal(one.rows(one.outputs[0]), three.rows(three.outputs[0]))
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_samples_that_somebody_has_prepared_give_the_same(evaluate, tmp_path, monkeypatch, jobs):
+    monkeypatch.setattr(kept_samples, "_WORTH_S", 0.0)
+    wrong = [(label + index % 2) % 3 for index, label in enumerate(Samples().labels)]
+    samples, settings = Samples(labels=wrong), AccuracySettings(batch_size=2)
+    plain = evaluate(samples=samples, settings=settings)
+    keep = tmp_path / "kept"
+    first = evaluate(samples=samples, settings=settings, jobs=jobs, keep=keep)
+    assert kept_samples.is_whole(keep)
+    nobody = Samples(count=0)  # whoever asked for them would find them empty
+    second = evaluate(samples=nobody, settings=settings, jobs=jobs, prepared=keep)
+    for found in (first, second):
+        assert (found.value, found.samples) == (plain.value, 10)
+        assert list(found.ids()) == list(plain.ids())
+        assert np.array_equal(found.rows(found.outputs[0]), plain.rows(plain.outputs[0]))
+        for name in ("correct", "cluster", "label", "predicted"):
+            assert np.array_equal(found.array(name), plain.array(name))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "size"),
+    [
+        ((1, 28, 28), "float32", 256),
+        ((3, 32, 32), "float32", 256),
+        ((3, 64, 64), "float32", 64),
+        ((3, 64, 64), "uint8", 256),
+        ((3, 224, 224), "float32", 32),
+        ((), "int64", 256),
+    ],
+)
+def test_the_batch_size_goes_by_the_size_of_a_sample(shape, dtype, size):
+    spec = TensorSpec(name="x", shape=("batch", *shape), dtype=dtype, batch={"min": 1, "max": 512})
+    record = spec.model_dump(mode="json")
+    payload = {"inputs": [record], "feeds": [record], "settings": None}
+    assert Work(payload).size == size
+    asked = AccuracySettings(batch_size=5).model_dump(mode="json")
+    assert Work({**payload, "settings": asked}).size == 5
 
 
 def test_constant_outputs_are_noticed_over_shards(evaluate):
@@ -364,8 +405,8 @@ def test_progress_of_all_processes_comes_with_the_time_that_is_left(monkeypatch)
     news.heard(0, {"done": 30, "of": 100})
     assert heard == [
         (0.1, "10 of 100 samples"),
-        (0.2, "20 of 100 samples, 40 s left"),
-        (0.4, "40 of 100 samples, 5 min 0 s left"),
+        (0.2, "20 of 100 samples, 2 images/s, 40 s left"),
+        (0.4, "40 of 100 samples, 0.2 images/s, 5 min 0 s left"),
     ]
 
 

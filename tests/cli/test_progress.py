@@ -99,7 +99,8 @@ def test_no_color_is_respected_and_a_dumb_terminal_spared(place):
 
 @pytest.fixture
 def terminal(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    # Of the class: pytest has another stream in each phase of a test.
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "30")
     return capsys
@@ -129,6 +130,35 @@ def test_without_a_terminal_there_are_lines_only(capsys):
     progress.finished("a step", 1.25)
     progress.close()
     assert capsys.readouterr().err == "  built   a step  (1.2 s)\n"
+
+
+def test_without_a_terminal_a_long_step_says_how_far_it_is_every_30_seconds(capsys):
+    now = 0.0
+    progress = Progress(clock=lambda: now)
+    progress.started("a step")
+    progress.progress("another step", 0.5, "that nobody has heard begin")
+    for _ in range(140):
+        now += 0.5
+        progress.progress("a step", now / 100, f"epoch 1 of 4: loss 0.5, {now:g} s\nspent")
+    progress.progress("another step", 0.75, "later\x1b[2J")
+    progress.finished("a step", 70)
+    assert capsys.readouterr().err == (
+        "  …       a step  30% epoch 1 of 4: loss 0.5, 30 s\n          spent\n"
+        "  …       a step  60% epoch 1 of 4: loss 0.5, 60 s\n          spent\n"
+        "  …       another step  75% later\n"
+        "  built   a step  (70.0 s)\n"
+    )
+
+
+def test_on_a_terminal_the_line_is_kept_up_to_date_instead(terminal):
+    now = 0.0
+    progress = Progress(clock=lambda: now)
+    progress.started("a step")
+    now = 100.0
+    progress.progress("a step", 0.5, "working")
+    progress.close()
+    said = terminal.readouterr().err
+    assert said == "a step …\r\x1b[Ka step  50% working\r\x1b[K"
 
 
 @pytest.mark.parametrize(

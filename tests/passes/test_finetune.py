@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
@@ -13,10 +15,11 @@ from needs import needs
 from pydantic import ValidationError
 from tiny_networks import Heard, artifact
 
+from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, StepError
 from optcli.formats import torch as torch_format
-from optcli.passes import Job
+from optcli.passes import Job, Traits, _computing, _training, finetune
 from optcli.passes._checkpoint import CHECKPOINT
 from optcli.passes._examples import ExampleSet, spread
 from optcli.passes._learning import Score, Teacher
@@ -51,6 +54,15 @@ CODE = """
 
     def plain():
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+
+    class Viewing(Net):
+        def forward(self, image):
+            x = torch.relu(self.inner(torch.relu(self.norm(self.conv(image)))))
+            return self.head(x.view(len(x), -1).view(len(x), 32, -1).mean(2))
+
+    class Cancelling(Net):
+        def forward(self, image):
+            return (super().forward(image) + 4096) - 4096
 
     class half(nn.Module):
         def __init__(self):
@@ -97,6 +109,12 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def bf16(monkeypatch):
+    """Products in bfloat16 are computed whether or not this CPU has instructions for them."""
+    monkeypatch.setattr(_computing, "_torch_has_bf16", lambda: True)
+
+
 def written(folder: Path, name: str = "Net", **facts) -> Artifact:
     code = folder / "code"
     code.mkdir(exist_ok=True)
@@ -126,9 +144,9 @@ def tuned(source: Artifact, out: Path, *, origin=None, heard=None, scratch=None,
         training=data, validation=replace(data, count=64, seed=1, read=[]),
         device=options.get("device", "cpu"),
     )  # fmt: skip
-    made = Finetune(**{"epochs": 4, "batch_size": 16, "learning_rate": 0.01, **options}).run(
-        source, job
-    )
+    made = Finetune(
+        **{"epochs": 4, "batch_size": 16, "learning_rate": 0.01, "threads": 1, **options}
+    ).run(source, job)
     assert made.precision is None
     return torch_format.open(out), made.facts["finetuning"], job.observer
 
@@ -189,14 +207,23 @@ def test_every_output_can_be_compared_with_the_teacher(tmp_path):
     assert facts["validation_accuracy"] is None
 
 
-def test_the_same_seed_gives_the_same_weights_and_a_killed_training_goes_on(tmp_path):
+WAYS = [
+    {"autocast": "off", "channels_last": False},
+    {"autocast": "off", "channels_last": True},
+    {"autocast": "bf16", "channels_last": True},
+    {"autocast": "off", "optimizer": "sgd", "batch_size": 12},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_the_same_seed_gives_the_same_weights_and_a_killed_training_goes_on(tmp_path, way, bf16):
     class Killed(Heard):
         def progress(self, step, fraction, message):
             if message.startswith("epoch 3 of"):
                 raise KeyboardInterrupt
 
     source, scratch = written(tmp_path), tmp_path / "scratch"
-    options = {"reestimate_batchnorm": True}
+    options = {"reestimate_batchnorm": True, **way}
     whole, facts, _ = tuned(source, tmp_path / "a", **options)
     again, _, heard = tuned(source, tmp_path / "b", scratch=tmp_path / "other", **options)
     assert states_equal(whole, again)
@@ -350,7 +377,7 @@ def test_a_teacher_answers_once_for_what_it_can_keep():
         return {"output": batch.feed["image"].flatten(1) * 2}
 
     examples = ExampleSet(Stripes(6), "training")
-    teacher = Teacher(call, kept_bytes=2 * 64 * 4)
+    teacher = Teacher(call, 6, kept_bytes=2 * 64 * 4)
     for order in ([0, 1], [1, 0], [4, 5], [4, 5]):
         batch = examples.batch(order)
         assert torch.equal(teacher(batch)["output"], batch.feed["image"].flatten(1) * 2)
@@ -368,3 +395,134 @@ def test_scores_and_schedule():
     assert rates[5:] == sorted(rates[5:], reverse=True)
     assert rates[-1] < 0.01
     assert spread(10, 4) == [0, 2, 5, 7]
+
+
+def test_every_sample_is_prepared_once(tmp_path):
+    data = Stripes()
+    tuned(written(tmp_path), tmp_path / "b", data=data, epochs=3, reestimate_batchnorm=True)
+    assert sorted(data.read) == list(range(128))
+
+
+@pytest.mark.parametrize(
+    ("flags", "device", "asked", "used"),
+    [
+        (["avx512f", "avx512_bf16"], "cpu", "auto", "bf16"),
+        (["avx2", "amx_bf16"], "cpu", "auto", "bf16"),
+        (["avx512f", "avx512_vnni"], "cpu", "auto", "off"),
+        ([], "cpu", "auto", "off"),
+        (["avx512_bf16"], "cuda", "auto", "off"),
+        (["avx512_bf16"], "cpu", "off", "off"),
+        (["avx2"], "cpu", "bf16", "bf16"),
+    ],
+)
+def test_autocast_only_where_the_cpu_has_it_and_the_key_says_which(
+    monkeypatch, flags, device, asked, used
+):
+    monkeypatch.setattr(environment, "cpu", lambda: {"model": "one", "flags": flags})
+    configured = Finetune(autocast=asked, device=device)
+    assert Traits.of(configured, "finetune", "code").bound_to == {"autocast": used}
+    assert Finetune.device_bound
+
+
+@pytest.mark.parametrize(
+    ("network", "gains"),
+    [
+        (lambda nn: nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3)), True),
+        (lambda nn: nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, groups=8)), False),
+        (
+            lambda nn: nn.Sequential(nn.Conv2d(1, 4, 4, stride=4), nn.Flatten(), nn.Linear(16, 64)),
+            False,
+        ),
+        (lambda nn: nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), False),
+    ],
+)
+def test_of_their_own_only_networks_that_gain_are_trained_in_bfloat16(
+    monkeypatch, bf16, network, gains
+):
+    monkeypatch.setattr(environment, "cpu", lambda: {"model": "one", "flags": ["avx512_bf16"]})
+    model, examples = network(torch.nn), ExampleSet(Stripes(8), "training").batch(range(8))
+    around = (model, IMAGE, examples, "cpu")
+    assert _computing.chosen(*around, autocast="auto", channels_last=None).autocast == gains
+    assert _computing.chosen(*around, autocast="bf16", channels_last=None).autocast
+    assert not _computing.chosen(*around, autocast="off", channels_last=None).autocast
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_where_pytorch_may_not_use_the_instructions_it_trains_in_fp32(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True}, raising=False)
+    source = written(tmp_path)
+    _, facts, heard = tuned(source, tmp_path / "b", autocast="bf16", epochs=1)
+    assert (facts["autocast"], facts["channels_last"]) == (None, True)
+    assert "PyTorch sees no bfloat16 instructions" in heard.warnings[0]
+
+
+def test_in_bfloat16_it_learns_as_well_and_weights_stay_fp32(tmp_path, bf16):
+    source, options = written(tmp_path), {"distillation_weight": 0, "epochs": 6}
+    exact, known, _ = tuned(source, tmp_path / "a", autocast="off", **options)
+    model, facts, heard = tuned(source, tmp_path / "b", autocast="bf16", **options)
+    assert (known["autocast"], facts["autocast"], facts["channels_last"]) == (None, "bf16", True)
+    assert heard.warnings == []
+    assert not states_equal(model, exact), "it was computed otherwise"
+    assert {value.dtype for value in model.parameters()} == {torch.float32}
+    assert facts["validation_accuracy"] >= known["validation_accuracy"] - 0.02
+    assert facts["validation_accuracy_before"] == known["validation_accuracy_before"], "judged in FP32"
+    assert all(value.is_contiguous() for value in model.parameters())
+
+
+def test_another_layout_changes_no_more_than_rounding(tmp_path):
+    source, options = written(tmp_path), {"autocast": "off", "epochs": 1}
+    plain, _, _ = tuned(source, tmp_path / "a", channels_last=False, **options)
+    model, facts, _ = tuned(source, tmp_path / "b", **options)
+    assert facts["channels_last"], "the default for a network with convolutions"
+    for name, value in plain.state_dict().items():
+        assert torch.allclose(value.float(), model.state_dict()[name].float(), atol=1e-4), name
+
+
+def test_a_network_that_does_not_take_the_layout_keeps_its_own(tmp_path):
+    _, facts, heard = tuned(written(tmp_path, "Viewing"), tmp_path / "b", autocast="off", epochs=1)
+    assert not facts["channels_last"]
+    assert heard.warnings == ["channels_last: the network does not take it; training without it"]
+
+
+def test_a_network_that_bfloat16_would_spoil_is_trained_in_fp32(tmp_path, bf16):
+    _, facts, heard = tuned(written(tmp_path, "Cancelling"), tmp_path / "b", autocast="bf16", epochs=1)
+    assert facts["autocast"] is None
+    assert "changes the network's gradient too much" in heard.warnings[0]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_it_computes_with_the_threads_that_are_asked_for(tmp_path, threads):
+    class Counting(Heard):
+        def progress(self, step, fraction, message):
+            counts.append(torch.get_num_threads())
+
+    counts: list[int] = []
+    tuned(written(tmp_path), tmp_path / "b", heard=Counting(), threads=threads, epochs=1)
+    assert set(counts) == {threads}
+    assert torch.get_num_threads() == 1, "as it was before"
+
+
+def test_progress_says_loss_rate_and_what_is_left(tmp_path, monkeypatch):
+    class Listening(Heard):
+        def progress(self, step, fraction, message):
+            said.append(message)
+
+    class Clock:
+        now = 0.0
+
+        def __call__(self):
+            self.now += 0.25  # every look takes so long
+            return self.now
+
+    said: list[str] = []
+    monkeypatch.setattr(finetune, "Training", partial(_training.Training, clock=Clock()))
+    tuned(written(tmp_path), tmp_path / "b", heard=Listening(), epochs=3, autocast="off")
+    assert said[0] == "judging the network as it is"
+    running = [text for text in said if re.fullmatch(
+        r"epoch 2 of 3: loss \d\.\d{3}, \d+(\.\d+)? images/s, (\d+ min )?\d+ s left", text
+    )]  # fmt: skip
+    assert running
+    assert re.fullmatch(
+        r"epoch 3 of 3: loss \d\.\d{3}, validation top-1 \d+\.\d %, .*best.*, \d+(\.\d+)? images/s",
+        said[-1],
+    )

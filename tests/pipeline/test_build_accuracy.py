@@ -1,5 +1,6 @@
 """Who is judged against whom, and what stops it: without running a model."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -15,6 +16,7 @@ from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
 from optcli.recipe import load
 from optcli.runners import find
 from optcli.settings.accuracy import AccuracySettings
+from optcli.store import Store
 
 
 def subject(name, folder):
@@ -143,3 +145,69 @@ def test_copies_of_images_are_counted_once(project):
     assert found.bounds.high == pytest.approx(1 - 0.05 ** (1 / 12))
     advice = {each.name: each for each in report.variants["plain"].verdicts}["samples"]
     assert "only 12 of 48 samples differ by content" in advice.reason
+
+
+@pytest.mark.parametrize(
+    ("jobs", "threads", "processes"), [(1, 1, 1), (4, 1, 4), (8, 1, 4), (4, 2, 2), (4, 4, 1), (2, 8, 1)]
+)
+def test_an_evaluation_takes_no_more_threads_than_there_are_cores(
+    tmp_path, monkeypatch, jobs, threads, processes
+):
+    monkeypatch.setattr(judging.environment, "usable_cores", lambda: 4)
+    one = dataclasses.replace(subject("one", tmp_path), options={"threads": threads})
+    assert judging._jobs(one, jobs) == processes
+
+
+SLOW_DATA = """\
+data:
+  calibration: {source: "python:slow.py:samples", arguments: {first: 20}}
+  evaluation: {source: "python:slow.py:samples", arguments: {first: 0}}
+accuracy: {metric: top1, max_drop: 0.9}
+"""
+SLOW = '''\
+"""Twelve samples that each take a while to prepare, and leave a mark when they are."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+class samples:
+    def __init__(self, first):
+        self.first = first
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        time.sleep(0.06)
+        with Path(os.environ["MARKS"]).open("a") as stream:
+            stream.write(f"{self.first + index}\\n")
+        noise = np.random.default_rng(self.first + index).random((3, 4, 4), np.float32)
+        return {"image": noise}, index % 2
+'''
+
+
+def test_samples_are_prepared_for_the_first_variant_only(project, tmp_path, monkeypatch):
+    """By another verb and another build as well: they lie in the store."""
+    marks = tmp_path / "marks"
+    monkeypatch.setenv("MARKS", str(marks))
+    (project.folder / "slow.py").write_text(SLOW)
+    project.recipe("  plain: []\n  other: {passes: [], runner: openvino}\n", data=SLOW_DATA)
+    judged = project.build()
+    store = Store(project.store)
+    assert len(store.keys("prepared")) == 1
+    assert judged.variants["other"].accuracy.samples == 12
+    for entry in store.entries("evaluation"):
+        store.discard("evaluation", entry.key)
+    for entry in store.entries("comparison"):
+        store.discard("comparison", entry.key)
+    marks.write_text("")
+    again = project.build()
+    assert len(project.judged) == 2, "both were judged anew"
+    assert marks.read_text() == "", "and nothing was prepared"
+    for name in ("plain", "other"):
+        assert again.variants[name].accuracy.value == judged.variants[name].accuracy.value
+    assert store.verify() == []

@@ -1,0 +1,245 @@
+"""How a network is computed while it trains on a CPU: memory layout, precision, threads.
+
+Images with their channels last and products in bfloat16 are what CPUs are quickest at, but not every
+network takes the one (a `view` that wants contiguous memory) or stays itself in the other. So both are
+tried on a few samples first, against the plain way. Not every network gains from bfloat16, either: see
+`_gains`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from optcli import environment
+from optcli.errors import StepError
+from optcli.formats import torch_modules
+from optcli.passes._examples import Examples
+from optcli.passes._learning import caller
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from optcli.passes._learning import Call
+
+Autocast = Literal["auto", "bf16", "off"]
+
+# What another layout may change, by rounding alone, as a fraction of the norm.
+_SAME = 1e-3
+# What bfloat16 may change: its products have 8 bits, of which a sound network's outputs lose about one
+# in a hundred, and the direction of its gradient less than one in twenty.
+_MOST_OUTPUT_ERROR, _LEAST_COSINE = 0.1, 0.95
+_TRIAL_SAMPLES = 8
+# Instructions for products in bfloat16: those of x86, where training with them was measured.
+_INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}
+
+
+def resolved(autocast: Autocast, device: str) -> str:
+    """`bf16` where training computes products in it, else `off`; imports nothing heavy.
+
+    `auto` is `bf16` on a CPU that has instructions for it and says so: where they are emulated, it
+    would only be slower and less exact.
+    """
+    if autocast != "auto":
+        return autocast
+    here = _INSTRUCTIONS & set(environment.cpu()["flags"])
+    return "bf16" if device == "cpu" and here else "off"
+
+
+@dataclass(frozen=True)
+class Computing:
+    """How to compute: see `chosen`. `reasons` say what was not done that could have been."""
+
+    device: str
+    channels_last: bool = False
+    autocast: bool = False
+    reasons: tuple[str, ...] = ()
+
+    def calling(self, model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> Call:
+        """The network as a function; autocast works while it is in training mode only."""
+        return caller(
+            model, inputs, self.device, channels_last=self.channels_last, autocast=self.autocast
+        )
+
+    def lay_out(self, model: torch.nn.Module) -> None:
+        """Put the network's weights into the layout."""
+        _lay_out(model, last=self.channels_last)
+
+    def facts(self) -> dict[str, Any]:
+        """For the report."""
+        return {"channels_last": self.channels_last, "autocast": "bf16" if self.autocast else None}
+
+
+def chosen(
+    model: torch.nn.Module,
+    inputs: Sequence[TensorSpec],
+    examples: Examples,
+    device: str,
+    *,
+    autocast: Autocast,
+    channels_last: bool | None,
+) -> Computing:
+    """How to compute a network, found by trying it on a batch in evaluation mode; changes no weight.
+
+    `channels_last` None: where the network has convolutions over images; `autocast` "auto": where this
+    CPU and the network gain. The network is left in the layout that was found.
+    """
+    plain = Computing(device)
+    wanted = _has_convolutions(model) if channels_last is None else channels_last
+    wanted = wanted and device == "cpu"
+    casting = resolved(autocast, device) == "bf16"
+    if not wanted and not casting:
+        return plain
+    reasons: list[str] = []
+    if casting and device == "cpu" and not _torch_has_bf16():
+        reasons.append("autocast: PyTorch sees no bfloat16 instructions on this CPU")
+        casting = False
+    batch = _first(examples)
+    if casting and autocast == "auto":
+        casting = _gains(model, lambda: _trial(plain, model, inputs, batch))
+    known = _trial(plain, model, inputs, batch)
+    found = plain
+    if known is None:  # what is wrong with it, training says
+        return plain
+    if wanted:
+        found = Computing(device, channels_last=True)
+        found.lay_out(model)
+        if not _agree(_trial(found, model, inputs, batch), known, _SAME, 1 - _SAME):
+            reasons.append("channels_last: the network does not take it")
+            found = plain
+            found.lay_out(model)
+    if casting:
+        cast = Computing(device, channels_last=found.channels_last, autocast=True)
+        if _agree(_trial(cast, model, inputs, batch), known, _MOST_OUTPUT_ERROR, _LEAST_COSINE):
+            found = cast
+        else:
+            reasons.append("autocast: bfloat16 changes the network's gradient too much")
+    return Computing(device, found.channels_last, found.autocast, tuple(reasons))
+
+
+@contextmanager
+def computing_with(count: int) -> Iterator[None]:
+    """Compute with so many threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _torch_has_bf16() -> bool:
+    """Whether PyTorch finds the instructions, too; it may be told to use fewer than there are."""
+    import torch
+
+    asked = getattr(torch.cpu, "get_capabilities", None)  # since PyTorch 2.10
+    return asked is None or any(asked().get(name, False) for name in _INSTRUCTIONS)
+
+
+def _lay_out(model: torch.nn.Module, *, last: bool) -> None:
+    import torch
+
+    layout = torch.channels_last if last else torch.contiguous_format
+    with torch.no_grad():
+        for value in (*torch_modules.parameters(model), *torch_modules.buffers(model)):
+            if value.ndim == 4:
+                value.data = value.data.contiguous(memory_format=layout)
+
+
+def _has_convolutions(model: torch.nn.Module) -> bool:
+    import torch
+
+    kinds = torch.nn.Conv2d | torch.nn.ConvTranspose2d
+    return any(isinstance(module, kinds) for module in torch_modules.modules(model))
+
+
+def _gains(model: torch.nn.Module, run: Callable[[], object]) -> bool:
+    """Whether training gains from bfloat16: where most products are those of dense convolutions.
+
+    Measured on an EPYC with AVX512_BF16 (benchmarks/training_ways.py): beside FP32 in the same layout
+    such networks are 1.3 to 1.8 times as fast, one with depthwise convolutions half as fast.
+    """
+    import torch
+
+    dense = others = 0
+    grouped = False
+
+    def count(module: torch.nn.Module, _: object, given: torch.Tensor) -> None:
+        nonlocal dense, others, grouped
+        if isinstance(module, torch.nn.Linear):
+            others += given.numel() * module.in_features
+        elif isinstance(module, torch.nn.modules.conv._ConvNd):
+            grouped = grouped or module.groups > 1
+            dense += given.numel() * module.weight[0].numel()
+
+    kinds = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
+    parts = [module for module in torch_modules.modules(model) if isinstance(module, kinds)]
+    hooks = [module.register_forward_hook(count) for module in parts]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return not grouped and dense > others
+
+
+def _first(examples: Examples) -> Examples:
+    feed = {name: value[:_TRIAL_SAMPLES] for name, value in examples.feed.items()}
+    return Examples(examples.positions[:_TRIAL_SAMPLES], feed, None)
+
+
+def _trial(
+    computing: Computing, model: torch.nn.Module, inputs: Sequence[TensorSpec], batch: Examples
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """All outputs and the gradient of their energy, each as one vector; None where it fails.
+
+    In evaluation mode: statistics and the random numbers of dropout stay as they are.
+    """
+    import torch
+
+    call = caller(
+        model,
+        inputs,
+        computing.device,
+        channels_last=computing.channels_last,
+        autocast=computing.autocast,
+        always=True,
+    )
+    torch_modules.evaluating(model)
+    values = [value for value in torch_modules.parameters(model) if value.requires_grad]
+    try:
+        outputs = [value.float() for value in call(batch).values() if value.is_floating_point()]
+        if not outputs:
+            return None
+        energy = sum(value.square().mean() for value in outputs)
+        found = torch.autograd.grad(energy, values, allow_unused=True)
+    except (StepError, RuntimeError):
+        return None
+    with torch.no_grad():
+        gradient = [
+            torch.zeros(value.numel()) if each is None else each.contiguous().flatten().float().cpu()
+            for each, value in zip(found, values, strict=True)
+        ]
+        return torch.cat([v.flatten().cpu() for v in outputs]), torch.cat(gradient)
+
+
+def _agree(
+    found: tuple[torch.Tensor, torch.Tensor] | None,
+    known: tuple[torch.Tensor, torch.Tensor],
+    most_error: float,
+    least_cosine: float,
+) -> bool:
+    """Whether outputs and gradient are the same, up to so much; nothing is finite that fails."""
+    import torch
+
+    if found is None or found[0].shape != known[0].shape:
+        return False
+    error = float((found[0] - known[0]).norm() / known[0].norm().clamp_min(1e-30))
+    cosine = float(torch.nn.functional.cosine_similarity(found[1], known[1], dim=0))
+    flat = float(known[1].norm()) == 0
+    return error <= most_error and (flat or cosine >= least_cosine)

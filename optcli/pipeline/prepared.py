@@ -1,0 +1,85 @@
+"""Prepared samples in the store: what one worker has prepared, those after it read from there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli import kept_samples
+from optcli.errors import StoreError
+from optcli.settings import TensorSpec
+from optcli.store import Store, key_of
+
+_KIND = "prepared"
+# Of how the files are written: another number for another form.
+_FORM = 1
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The prepared samples of one data role, as `kept_samples` writes them.
+
+    `samples` is the key of what they are made of: settings, content, code and libraries.
+    """
+
+    store: Store
+    samples: str
+    inputs: Sequence[TensorSpec]
+
+    @property
+    def _ingredients(self) -> dict[str, Any]:
+        inputs = [spec.model_dump(mode="json") for spec in self.inputs]
+        return {"step": _KIND, "samples": self.samples, "inputs": inputs, "form": _FORM}
+
+    def find(self) -> Path | None:
+        """Where they lie; None where nobody has left them there."""
+        known = self.store.get(_KIND, key_of(self._ingredients))
+        return None if known is None else known.path
+
+    def take(self, folder: Path) -> None:
+        """Keep what a worker has left in a folder, if it is a whole set; the folder is gone then."""
+        if kept_samples.is_whole(folder):
+            key = key_of(self._ingredients)
+            with (
+                suppress(StoreError),  # whoever comes next prepares them again
+                self.store.lock(_KIND, key),
+                self.store.work(_KIND, key) as work,
+            ):
+                for part in folder.iterdir():
+                    shutil.move(part, work / part.name)
+                self.store.put(_KIND, key, work, {}, self._ingredients)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The roles that a step reads, by name; `keep` is where its worker may leave what it prepares."""
+
+    sets: Mapping[str, Prepared]
+    keep: Path
+
+    @staticmethod
+    def of(
+        store: Store,
+        role_keys: Mapping[str, str],
+        roles: Iterable[str],
+        inputs: Sequence[TensorSpec],
+        keep: Path,
+    ) -> Roles:
+        """Those of a plan."""
+        return Roles({role: Prepared(store, role_keys[role], inputs) for role in roles}, keep)
+
+    def payload(self) -> dict[str, Any]:
+        """What the worker is told."""
+        found = {role: each.find() for role, each in self.sets.items()}
+        known = {role: str(path) for role, path in found.items() if path is not None}
+        return {"prepared": known, "keep": str(self.keep)} if self.sets else {}
+
+    def take(self) -> None:
+        """Keep what the worker has left."""
+        for role, each in self.sets.items():
+            each.take(self.keep / role)

@@ -1,0 +1,24 @@
+"""How the C library of a worker deals with large blocks of memory."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+# Of mallopt(3).
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+
+
+def keep_freed() -> bool:
+    """Have freed memory kept for what is allocated next; whether the C library can be told.
+
+    A network allocates the same blocks on every call. As it comes, glibc maps each one above some
+    megabytes anew, and the system clears all of its pages at their first touch, which can take as long
+    as what is computed on them. For a process that computes until its end: it gives nothing back.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, -1))
