@@ -1,0 +1,175 @@
+"""The samples that a conversion is checked on, and what its parent computes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optcli.errors import StepError
+from optcli.runners import Runner
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Feed = dict[str, np.ndarray]
+
+# Of the tolerance: what a parent's outputs may depend on the batch for one of another size to stand
+# for them.
+_ALIKE = 0.1
+# Outputs of the parent that are held; those of more samples are computed for each batch.
+_HELD_BYTES = 512 << 20
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of one kind, and the batches to compare on, by the numbers of their samples.
+
+    `arrays` hold all samples, `[n, ...]` by input name. Where `whole`, there is one batch and the
+    arrays are it, whatever their first dimension is.
+    """
+
+    kind: str
+    arrays: Feed
+    batches: tuple[tuple[int, ...], ...]
+    whole: bool = False
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    def feed(self, rows: Sequence[int]) -> Feed:
+        """The inputs of a batch."""
+        if self.whole:
+            return dict(self.arrays)
+        return {name: array[list(rows)] for name, array in self.arrays.items()}
+
+
+def drawn(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[Samples]:
+    """What to compare on: `real` samples where there are any, then `random` ones.
+
+    At batch sizes 1, 2, opt and max each. The random samples of a small batch are the first ones of
+    the largest, so that nobody need compute them twice.
+    """
+    import numpy as np
+
+    span = inputs[0].batch_range()
+    sizes = sorted({size for size in (1, 2, span.opt, span.max) if span.min <= size <= span.max})
+    generator = np.random.default_rng(0)
+    real = dict(np.load(probe)) if probe is not None else {}
+    if real:
+        count = len(next(iter(real.values())))
+        # All of the (at least 16) real samples take part, whatever the batch sizes are.
+        starts = [(size, 0) for size in sizes] + [(sizes[0], start) for start in range(1, count)]
+        batches = tuple(tuple((s + i) % count for i in range(size)) for size, s in starts)
+        yield Samples("real", {spec.name: real[spec.name] for spec in inputs}, batches)
+    low, high = _range(inputs[0], real) or (None, None)
+    kind = "random" if low is None else f"random ({low:g} to {high:g})"
+    if all(spec.concrete(size)[0] == size for spec in inputs for size in sizes):
+        arrays = {spec.name: _random(spec, sizes[-1], real, generator) for spec in inputs}
+        yield Samples(kind, arrays, tuple(tuple(range(size)) for size in sizes))
+        return
+    for size in sizes:
+        arrays = {spec.name: _random(spec, size, real, generator) for spec in inputs}
+        yield Samples(kind, arrays, (tuple(range(size)),), whole=True)
+
+
+class Expected:
+    """What the parent computes of samples, for each batch of them.
+
+    Where it gives a sample the same outputs in the smallest batch and in the largest, it computes every
+    sample once, and `shared` is True. Whoever then finds a batch wrong asks for `exact` outputs of it.
+    """
+
+    def __init__(self, parent: Runner, samples: Samples, tolerance: float) -> None:
+        self._parent, self._samples = parent, samples
+        self._rows = self._computed(_ALIKE * tolerance)
+
+    @property
+    def shared(self) -> bool:
+        """Whether outputs come from batches of another size."""
+        return self._rows is not None
+
+    def of(self, rows: Sequence[int]) -> Feed:
+        """The outputs of a batch, by name."""
+        if self._rows is None:
+            return self.exact(rows)
+        return {name: array[list(rows)] for name, array in self._rows.items()}
+
+    def exact(self, rows: Sequence[int]) -> Feed:
+        """The outputs of a batch, computed as that batch."""
+        return self._parent.run(self._samples.feed(rows))
+
+    def _computed(self, alike: float) -> Feed | None:
+        """The outputs of every sample, `[n, ...]` by name; None where the batch matters to them."""
+        import numpy as np
+
+        samples, batches = self._samples, self._samples.batches
+        if samples.whole or sum(map(len, batches)) <= len(samples) + len(batches[0]):
+            return None  # nothing is computed twice
+        smallest, largest = (pick(map(len, batches)) for pick in (min, max))
+        parts: list[Feed] = []
+        for start in range(0, len(samples), largest):
+            count = min(largest, len(samples) - start)
+            rows = [(start + i) % len(samples) for i in range(max(count, smallest))]
+            found = self.exact(rows)
+            if any(not array.ndim or len(array) != len(rows) for array in found.values()):
+                return None
+            held = sum(array.nbytes for array in found.values()) / len(rows) * len(samples)
+            if held > _HELD_BYTES:
+                return None
+            parts.append({name: array[:count].copy() for name, array in found.items()})
+        known = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        first = list(batches[0])
+        alone = {name: array[first] for name, array in known.items()}
+        return known if relative_error(self.exact(first), alone) <= alike else None
+
+
+def relative_error(wanted: Feed, found: Feed) -> float:
+    """Largest |difference| over largest |wanted|, over all outputs by position; infinity for NaN.
+
+    Of whole numbers, such as labels, the share that differs: the last digit decides between two classes
+    that are as likely.
+    """
+    import numpy as np
+
+    if len(wanted) != len(found):
+        raise StepError(f"the result has {len(found)} outputs, its parent {len(wanted)}")
+    errors = [0.0]
+    for a, b in zip(wanted.values(), found.values(), strict=True):
+        if a.shape != b.shape:
+            raise StepError(f"an output has shape {b.shape}, its parent's has {a.shape}")
+        if not a.size:
+            continue
+        if a.dtype.kind in "iub" and b.dtype.kind in "iub":
+            errors.append(float((a != b).mean()))
+            continue
+        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        scale = float(np.abs(a).max()) or 1.0
+        error = float(difference.max()) / scale
+        errors.append(error if np.isfinite(error) else np.inf)
+    return max(errors)
+
+
+def _range(spec: TensorSpec, real: Feed) -> tuple[float, float] | None:
+    """Between which values an input of floats lies: as declared, or as the data show; None: unknown."""
+    if spec.range is not None or spec.name not in real or not spec.dtype.startswith("float"):
+        return spec.range
+    return float(real[spec.name].min()), float(real[spec.name].max())
+
+
+def _random(spec: TensorSpec, size: int, real: Feed, generator: np.random.Generator) -> np.ndarray:
+    import numpy as np
+
+    shape, span = spec.concrete(size), _range(spec, real)
+    if spec.dtype.startswith("float"):
+        if span is None:
+            return generator.standard_normal(shape).astype(spec.dtype)
+        return generator.uniform(*span, shape).astype(spec.dtype)
+    if span is not None:
+        low, high = round(span[0]), round(span[1])
+        return generator.integers(low, high, shape, endpoint=True).astype(spec.dtype)
+    # Indices and masks: stay within what the data shows, since others may be out of range.
+    known = real[spec.name] if spec.name in real else np.array([0, 1], dtype=spec.dtype)
+    return generator.choice(known.reshape(-1), shape).astype(spec.dtype)
