@@ -64,7 +64,9 @@ def read(folder: Path) -> Description:
 def open(folder: Path) -> torch.nn.Module:
     """The network, in evaluation mode on the CPU. Raises `InputError` where it cannot be rebuilt."""
     description = read(folder)
-    model = torch_build.build(description.source, folder / CODE)
+    # Transforms may look at weights, or keep something that is made of them.
+    drawn = bool(description.transforms)
+    model = torch_build.build(description.source, folder / CODE, drawn=drawn)
     for record in description.transforms:
         model = torch_transforms.apply(model, record)
     torch_weights.load_into(model, torch_weights.read_own(folder))
