@@ -18,8 +18,10 @@ from typing import Any
 
 from optcli import regular_files
 
-# Longer than a tick of any file system's clock (FAT: 2 s).
+# Longer than a tick of any file system's clock (FAT: 2 s); and of the kernel's, by which those go that
+# tell parts of a millisecond.
 _SETTLED_NS = 3_000_000_000
+_TICK_NS = 100_000_000
 
 
 def of_value(value: Any) -> str:
@@ -50,12 +52,14 @@ class FileDigests:
 
     A memory that is missing or damaged is simply begun again; it is never trusted for a file whose
     size, inode, or times of modification and change (ns) differ. A file changed within the last
-    `_SETTLED_NS` is read again next time: a second change within one tick of the clock would go unseen.
+    `_SETTLED_NS` is read again by the next run: a second change within one tick of the clock would go
+    unseen. In one run `_TICK_NS` is enough, where the file's times are fine.
     """
 
     def __init__(self, memory: Path | None = None) -> None:
         self._memory = memory
         self._known: dict[str, tuple[list[int], str]] = {}
+        self._young: dict[str, tuple[list[int], str]] = {}
         self._changed = False
         if memory is not None:
             with suppress(OSError, ValueError, TypeError, AttributeError):
@@ -69,13 +73,18 @@ class FileDigests:
         )  # links need no resolving: the inode below tells their targets apart
         stat = regular_files.check(place)
         mark = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
-        known = self._known.get(place)
-        if known is not None and known[0] == mark:
-            return known[1]
+        for memory in (self._known, self._young):
+            known = memory.get(place)
+            if known is not None and known[0] == mark:
+                return known[1]
+        changed_ns = max(stat.st_mtime_ns, stat.st_ctime_ns)
+        age_ns = time.time_ns() - changed_ns
         digest = of_file(Path(place))
-        if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) > _SETTLED_NS:
+        if time.time_ns() - changed_ns > _SETTLED_NS:
             self._known[place] = (mark, digest)
             self._changed = True
+        elif age_ns > _TICK_NS and stat.st_mtime_ns % 1_000_000 and stat.st_ctime_ns % 1_000_000:
+            self._young[place] = (mark, digest)
         return digest
 
     def of_folder(self, folder: Path) -> str:

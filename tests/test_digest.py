@@ -98,6 +98,37 @@ def test_memory_spares_reading_in_the_next_run(tmp_path, count):
     assert os.listdir(tmp_path / "memory") == ["digests.json"]
 
 
+def test_a_young_file_is_read_once_in_a_run_and_again_in_the_next(tmp_path, count, monkeypatch):
+    monkeypatch.setattr(digest, "_SETTLED_NS", 3_600_000_000_000)
+    data = tmp_path / "data"
+    data.write_bytes(b"data")
+    fine = data.stat().st_mtime_ns % 1_000_000 and data.stat().st_ctime_ns % 1_000_000
+    known = FileDigests(tmp_path / "digests.json")
+    known.of(data)  # so young that a second change could have the same time
+    while time.time_ns() - data.stat().st_ctime_ns < 2 * digest._TICK_NS:
+        time.sleep(0.01)
+    for _ in range(3):
+        assert known.of(data) == digest.of_bytes(b"data")
+    assert len(count) == (2 if fine else 4)
+    data.write_bytes(b"atad")
+    assert known.of(data) == digest.of_bytes(b"atad")
+    known.save()
+    assert not (tmp_path / "digests.json").exists()
+
+
+def test_a_file_whose_times_are_coarse_is_read_again(tmp_path, count, monkeypatch):
+    monkeypatch.setattr(digest, "_SETTLED_NS", 3_600_000_000_000)
+    monkeypatch.setattr(digest, "_TICK_NS", -1)
+    data = tmp_path / "data"
+    data.write_bytes(b"data")
+    seconds = data.stat().st_mtime_ns // 1_000_000_000
+    os.utime(data, ns=(seconds * 1_000_000_000,) * 2)
+    known = FileDigests()
+    known.of(data)
+    known.of(data)
+    assert len(count) == 2
+
+
 def test_memory_sees_a_change_of_the_same_size(tmp_path, count):
     data = written(tmp_path / "data", b"old")
     known = FileDigests()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,9 +56,11 @@ def write(
     """Seal the files in `folder / FILES` with an `entry.json`, all of it safely on the disk."""
     files = folder / FILES
     paths = disk.plain_files(files)  # first: to settle a pipe is to wait for ever
-    disk.settle(files)
-    sizes = {name: path.stat().st_size for name, path in paths.items()}
-    digests = {name: digest.of_file(path) for name, path in paths.items()}
+    with ThreadPoolExecutor(1) as waiting:  # for the disk: the digests are worked out meanwhile
+        settled = waiting.submit(disk.settle, files)
+        sizes = {name: path.stat().st_size for name, path in paths.items()}
+        digests = {name: digest.of_file(path) for name, path in paths.items()}
+        settled.result()
     body = {
         "schema": SCHEMA,
         "kind": kind,
