@@ -22,6 +22,9 @@ ONE_FILE_BYTES = 1_900_000_000
 
 # A node's `op_type`, field 4 of its message, as it stands in the file.
 _SHAPE_OPERATOR = b"\x22\x05Shape"
+# Of a value of any type, as a message holds it; and of initializers whose values may decide a shape.
+_MOST_BYTES_EACH = 16
+_FEW = 256
 
 QUANTIZED = frozenset(
     {
@@ -83,7 +86,7 @@ def save(model: ModelProto, folder: Path) -> None:
     """Write the model: in one file where it fits, else with its weights beside it."""
     import onnx
 
-    large = model.ByteSize() > ONE_FILE_BYTES
+    large = is_large(model)
     onnx.save(
         model, os.fspath(folder / FILE), save_as_external_data=large, location=DATA if large else None
     )
@@ -99,6 +102,39 @@ def works_out_shapes(folder: Path) -> bool:
         return False
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(_SHAPE_OPERATOR) >= 0
+
+
+def is_large(model: ModelProto) -> bool:
+    """Whether the model does not fit into one file, nor into one message."""
+    import onnx
+
+    tensors = list(_tensors(model))
+    texts = any(tensor.data_type == onnx.TensorProto.STRING for tensor in tensors)
+    if not texts and _MOST_BYTES_EACH * sum(map(_elements, tensors)) < ONE_FILE_BYTES // 2:
+        return False
+    return int(model.ByteSize()) > ONE_FILE_BYTES  # to know that, it is written out in memory
+
+
+def without_weights(model: ModelProto) -> ModelProto:
+    """A copy whose large initializers have a type and a shape, but no values: to infer types with."""
+    import onnx
+
+    found = onnx.ModelProto()
+    found.opset_import.extend(model.opset_import)
+    found.functions.extend(model.functions)
+    found.ir_version = model.ir_version
+    graph = found.graph
+    graph.name = model.graph.name
+    for part in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(graph, part).extend(getattr(model.graph, part))
+    for tensor in model.graph.initializer:
+        if _elements(tensor) <= _FEW:
+            graph.initializer.append(tensor)
+        else:
+            left = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            left.data_location = onnx.TensorProto.EXTERNAL
+            left.external_data.add(key="location", value=DATA)
+    return found
 
 
 def input_names(model: ModelProto) -> tuple[str, ...]:

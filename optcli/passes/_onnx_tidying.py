@@ -77,12 +77,12 @@ def _note_types(model: ModelProto) -> None:
     import onnx
     import onnxruntime
 
-    if model.ByteSize() > onnx_format.ONE_FILE_BYTES:
+    if onnx_format.is_large(model):
         return
     untyped = [value for value in model.graph.value_info if not value.type.tensor_type.elem_type]
     for value in untyped:
         model.graph.value_info.remove(value)
-    graph = onnx.shape_inference.infer_shapes(model).graph
+    graph = onnx.shape_inference.infer_shapes(onnx_format.without_weights(model)).graph
     known = {value.name for value in (*graph.value_info, *graph.output)}
     wanted = {name for node in graph.node for name in node.output if name} - known
     if not wanted:

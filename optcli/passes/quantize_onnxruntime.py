@@ -60,6 +60,7 @@ class QuantizeOnnxruntime(Pass):
     needs: ClassVar[Needs] = Needs(("onnx", "onnxruntime"))
     uses: ClassVar[tuple[Role, ...]] = ("calibration",)
     device_bound: ClassVar[bool] = True
+    imports_ahead: ClassVar[tuple[str, ...]] = ("onnxruntime.quantization.quantize",)
 
     method: Literal["minmax", "percentile", "entropy"] = Field(
         "minmax",
@@ -154,14 +155,15 @@ class QuantizeOnnxruntime(Pass):
         return Format.ONNX
 
     def run(self, source: Artifact, job: Job) -> Made:
-        require_floats(onnx_format.precision(onnx_format.outline(source.path)))
+        given = onnx_format.open(source.path)
+        require_floats(onnx_format.precision(given))
         # With one scale for all, too: OpenVINO misreads quantized networks of opset 11.
         fp8 = self.precision == "fp8"
         why = "older ones know no FP8" if fp8 else "older ones know no scale per channel"
         wanted = _FP8_OPSET if fp8 else PER_CHANNEL_OPSET
         with tempfile.TemporaryDirectory(dir=job.beside) as folder, quiet():
             work = Path(folder)
-            model = modern(onnx_format.open(source.path), wanted, job, why, full_precision=True)
+            model = modern(given, wanted, job, why, full_precision=True)
             model = prepared(model, work / "prepared", job)
             transformer = self._is_transformer(model)
             scope, grids = self._scope(model), self._grids()

@@ -1,0 +1,93 @@
+"""Ranges of activations: those that follow from others are what looking at them would give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from optcli.formats import onnx as onnx_format
+from optcli.passes import _activation_ranges as ranges
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def model():
+    """Convolutions, Relu twice over, and what only moves values."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((8, 3, 3, 3)).astype(np.float32),
+        "shape": np.array([0, 8, 36], np.int64),
+        "dense": rng.standard_normal((288, 4)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "c", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], "r"),
+        helper.make_node("Relu", ["r"], ["rr"], "rr"),
+        helper.make_node("Reshape", ["rr", "shape"], ["s"], "s"),
+        helper.make_node("Transpose", ["s"], ["t"], "t", perm=[0, 2, 1]),
+        helper.make_node("Flatten", ["t"], ["f"], "f"),
+        helper.make_node("MatMul", ["f", "dense"], ["m"], "m"),
+        helper.make_node("Relu", ["m"], ["y"], "y"),
+    ]
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 6, 6]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4]),
+    ]
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], tensors)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return onnx.shape_inference.infer_shapes(made)
+
+
+FEEDS = [
+    {"x": np.random.default_rng(seed).standard_normal((1, 3, 6, 6)).astype(np.float32)}
+    for seed in range(5)
+]
+NAMES = ("x", "c", "r", "rr", "s", "t", "f", "m", "y")
+
+
+def found(model, folder, names=NAMES, method="minmax"):
+    folder.mkdir(exist_ok=True)
+    return ranges.activation_ranges(model, names, FEEDS, method, 99.9, 1, folder)
+
+
+def test_they_are_what_looking_at_each_gives(model, tmp_path, monkeypatch):
+    for method in ("minmax", "percentile", "entropy"):
+        mine = found(model, tmp_path / f"{method}-mine", method=method)
+        with monkeypatch.context() as patched:
+            patched.setattr(ranges, "_derived", lambda *_: {})
+            assert mine == found(model, tmp_path / f"{method}-all", method=method)
+        assert list(mine) == sorted(NAMES)
+    assert ranges._derived(model, NAMES).keys() == {"r", "rr", "s", "t", "f", "y"}
+
+
+def test_what_nobody_asks_for_is_followed_by_nothing(model, tmp_path):
+    assert ranges._derived(model, ("x", "r", "s", "m")) == {}
+    few = found(model, tmp_path / "few", ("x", "r", "s", "m"))
+    everything = found(model, tmp_path / "all")
+    assert few == {name: everything[name] for name in few}
+
+
+def test_types_are_inferred_without_the_weights(model):
+    import onnx
+
+    del model.graph.value_info[:]
+    light = onnx_format.without_weights(model)
+    assert light.ByteSize() < model.ByteSize() / 2
+    kept = {tensor.name: tensor.data_location for tensor in light.graph.initializer}
+    assert kept == {"w": 0, "shape": 0, "dense": onnx.TensorProto.EXTERNAL}
+    whole = onnx.shape_inference.infer_shapes(model).graph.value_info
+    assert whole
+    assert list(onnx.shape_inference.infer_shapes(light).graph.value_info) == list(whole)
+
+
+def test_a_model_is_large_by_what_it_holds(model, monkeypatch):
+    assert not onnx_format.is_large(model)
+    monkeypatch.setattr(onnx_format, "ONE_FILE_BYTES", model.ByteSize())
+    assert not onnx_format.is_large(model)
+    monkeypatch.setattr(onnx_format, "ONE_FILE_BYTES", model.ByteSize() - 1)
+    assert onnx_format.is_large(model)
