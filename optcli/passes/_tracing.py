@@ -32,7 +32,8 @@ def flat(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> torch.nn.Modul
     call = arguments(model, inputs)
     names = tuple(spec.name for spec in inputs)
     with torch.no_grad(), plain_attention():
-        positional, keyword = call.split(dict(zip(names, example(inputs), strict=True)))
+        # Of what kind the outputs are, a small batch says as well.
+        positional, keyword = call.split(dict(zip(names, example(inputs, small=True), strict=True)))
         outputs = model(*positional, **keyword)
     is_flat = isinstance(outputs, torch.Tensor) or (
         type(outputs) is tuple and all(isinstance(value, torch.Tensor) for value in outputs)
@@ -40,12 +41,22 @@ def flat(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> torch.nn.Modul
     return model if is_flat and call.positional == names else _flat_class()(model, call, names)
 
 
-def example(inputs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:
+def example(inputs: Sequence[TensorSpec], *, small: bool = False) -> tuple[torch.Tensor, ...]:
     """One tensor per input; each symbol has a size of its own, of 2 or more where its range allows it.
 
     torch.export takes a size of 0 or 1 for a constant, whatever it is told, and equal sizes for one.
+    `small` is for a batch that is computed: 2 samples, or as few as may be.
     """
     sized = _sized(inputs)
+    batch = inputs[0].batch_symbol
+    if small and batch is not None:
+        span = inputs[0].ranges[batch]
+        fewest = max(span.min, min(2, span.max))
+        few = [
+            spec.model_copy(update={"shape": tuple(fewest if s == batch else s for s in spec.shape)})
+            for spec in inputs
+        ]
+        sized = _sized(few)
     feed = example_inputs(sized, sized[0].batch_range().opt)
     return tuple(feed[spec.name] for spec in sized)
 
