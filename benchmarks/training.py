@@ -234,6 +234,7 @@ def _finetune(job: dict[str, Any], folder: Path, more: dict[str, Any]) -> dict[s
         "batch_size": job["batch_size"],
         "distillation_weight": 0,
         "validate_epochs": False,
+        "threads": job["threads"],
         **more,
     }
     recipe = _recipe(job, folder, "training", options)
