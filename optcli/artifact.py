@@ -77,13 +77,21 @@ class Artifact:
 
 
 def costly_packing(facts: Mapping[str, Any]) -> dict[int, int]:
-    """By batch size: how many weights are packed on every call, where that costs time."""
+    """By batch size: how many weights are packed on every call, where that costs time.
+
+    Facts of a report from elsewhere may be anything: what is no such record says nothing.
+    """
     found = facts.get(PACKS_EACH_CALL)
-    return {
-        int(size): each["weights"]
-        for size, each in (found if isinstance(found, dict) else {}).items()
-        if each is not None and each["share"] >= _COSTLY_SHARE and each["share_of_time"] >= _COSTLY_TIME
-    }
+    costly: dict[int, int] = {}
+    for size, each in (found if isinstance(found, dict) else {}).items():
+        figures = each if isinstance(each, dict) else {}
+        weights, share, of_time = (figures.get(k) for k in ("weights", "share", "share_of_time"))
+        if not (isinstance(share, int | float) and isinstance(of_time, int | float)):
+            continue
+        is_size = str(size).isdecimal() and len(str(size)) < 10
+        if is_size and isinstance(weights, int) and share >= _COSTLY_SHARE and of_time >= _COSTLY_TIME:
+            costly[int(size)] = weights
+    return costly
 
 
 class _Made(BaseModel):

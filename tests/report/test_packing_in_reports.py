@@ -30,3 +30,11 @@ def test_it_is_said_with_batch_sizes_and_what_to_do():
 def test_nothing_is_said_where_it_costs_nothing_or_nothing_is_known():
     assert notes(built({"packs_each_call": {"1": packs(1, 0.001), "8": None}})).reasons == []
     assert notes(built({})).reasons == []
+
+
+def test_facts_that_are_no_such_record_say_nothing():
+    """A report may come from elsewhere."""
+    odd = {"1": {}, "x": packs(1, 0.5), "9" * 5000: packs(1, 0.5), "2": 3, "4": packs("many", 0.5)}
+    odd["8"] = {"weights": 1, "share": "half", "share_of_time": None}
+    for facts in (odd, [], "all", None):
+        assert notes(built({"packs_each_call": facts})).reasons == []
