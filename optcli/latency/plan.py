@@ -107,4 +107,8 @@ def groups(
 
 
 def _estimate_bytes(candidate: Candidate) -> int:
-    return _RUNTIME_BYTES + _COPIES * candidate.artifact.size_bytes
+    """What its process may hold. Compiled for several batch sizes, the weights are packed for each."""
+    options = candidate.options
+    sizes = options.get("batch_sizes") if options.get("shapes") == "static" else None
+    copies = _COPIES + max(0, len(sizes or ()) - 1)
+    return _RUNTIME_BYTES + copies * candidate.artifact.size_bytes

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from optcli.latency.plan import groups, plan
@@ -78,6 +80,14 @@ def test_every_group_has_the_baseline(candidate):
     many = [candidate(name, size_bytes=100 * 2**20) for name in ("eager", "a", "b", "c")]
     # Each is held to take 400 + 3 * 100 MiB.
     assert names(groups(many, "eager", 2100 * 2**20)) == [["eager", "a", "b"], ["eager", "c"]]
+
+
+def test_a_form_for_each_batch_size_takes_memory(candidate):
+    many = [candidate(name, size_bytes=100 * 2**20) for name in ("eager", "a", "b")]
+    assert names(groups(many, "eager", 2150 * 2**20)) == [["eager", "a", "b"]]
+    forms = {"shapes": "static", "batch_sizes": [1, 4, 8]}
+    many[2] = replace(many[2], options=forms)
+    assert names(groups(many, "eager", 2150 * 2**20)) == [["eager", "a"], ["eager", "b"]]
 
 
 def test_what_fits_nowhere_is_tried_alone_with_the_baseline(candidate):
