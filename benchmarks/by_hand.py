@@ -387,7 +387,9 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in given.networks.split(","):
         rows += _network_rows(name, given)
-    command = "python benchmarks/by_hand.py " + " ".join(sys.argv[1:])
+    chosen = f"--networks {given.networks} --methods {given.methods} --rounds {given.rounds}"
+    shared = " --shared FOLDER" if given.shared else ""
+    command = f"python benchmarks/by_hand.py --work FOLDER{shared} {chosen}"
     _write(given.results, command, rows)
     slow = [row for row in rows if row.get("ratio", 1.0) < LEAST]
     print(f"{len(slow)} of {len(rows)} under {LEAST}")
