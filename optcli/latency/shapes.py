@@ -24,13 +24,16 @@ _ROUNDS, _ROUND_S = 10, 0.02
 # Warming up: the first calls pack weights and choose kernels.
 _WARM_CALLS, _WARM_S = 3, 0.1
 _MOST_S = 20.0
+# The middle half of the rounds may lie so far apart, as a share of their median.
+_SPREAD = 0.10
 
 
 def compare(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     """How many times as fast the static form is as the dynamic one, by batch size.
 
-    `payload` holds what a measuring process is given (`optcli.latency.process`). Gives `ratios`, and
-    `refused` with the reason where the runtime cannot compile the model for one size.
+    `payload` holds what a measuring process is given (`optcli.latency.process`). Gives `ratios`,
+    whether the rounds agreed on them (`steady`), and `refused` with the reason where the runtime cannot
+    compile the model for one size.
     """
     inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
     samples = Path(payload["feeds"]) if payload["feeds"] else None
@@ -43,16 +46,24 @@ def compare(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
         static = kind.model_validate({**options, "shapes": "static"}).open(artifact, inputs)
     except OptcliError as error:
         dynamic.close()
-        return {"ratios": {}, "refused": error.message}
+        return {"ratios": {}, "steady": True, "refused": error.message}
     with dynamic, static:
         if static.effective().get("shapes") != "static":
-            return {"ratios": {}, "refused": "the file's batch size is fixed"}
-        ratios = {str(size): _ratio(static, dynamic, feed) for size, feed in batches.items()}
-    return {"ratios": ratios, "refused": None}
+            return {"ratios": {}, "steady": True, "refused": "the file's batch size is fixed"}
+        found = {str(size): _ratios(static, dynamic, feed) for size, feed in batches.items()}
+    ratios = {size: median(each) for size, each in found.items()}
+    return {"ratios": ratios, "steady": all(map(_agree, found.values())), "refused": None}
 
 
-def _ratio(static: Runner, dynamic: Runner, batches: Sequence[Mapping[str, Any]]) -> float:
-    """The median over rounds of how many times as fast the static form was in it."""
+def _agree(ratios: Sequence[float]) -> bool:
+    """Whether the middle half of the rounds lies close together: other work hits single rounds."""
+    ordered = sorted(ratios)
+    quarter = len(ordered) // 4
+    return ordered[-1 - quarter] - ordered[quarter] <= _SPREAD * median(ordered)
+
+
+def _ratios(static: Runner, dynamic: Runner, batches: Sequence[Mapping[str, Any]]) -> list[float]:
+    """How many times as fast the static form was, in each round."""
     usual = [_warm(each, batches) for each in (static, dynamic)]
     calls = max(1, round(_ROUND_S / max(usual)))
     rounds = max(3, min(_ROUNDS, round(_MOST_S / (2 * calls * max(usual)))))
@@ -61,7 +72,7 @@ def _ratio(static: Runner, dynamic: Runner, batches: Sequence[Mapping[str, Any]]
         pair = [static, dynamic] if number % 2 else [dynamic, static]
         taken = {id(each): _round(each, batches, calls) for each in pair}
         found.append(taken[id(dynamic)] / taken[id(static)])
-    return median(found)
+    return found
 
 
 def _warm(runner: Runner, batches: Sequence[Mapping[str, Any]]) -> float:

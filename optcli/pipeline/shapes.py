@@ -53,8 +53,9 @@ def settled(
     for each in plan.variants:
         artifact = artifacts.get(each.name)
         if few and artifact is not None and _is_open(each, plan.recipe.inputs, artifact):
-            ratios = _ratios(plan, each, artifact, sizes, store, feeds, observer, remeasure=remeasure)
-            each = _chosen(each, sizes, ratios)
+            own = getattr(each.runner, "batch_sizes", None) or sizes
+            ratios = _ratios(plan, each, artifact, own, store, feeds, observer, remeasure=remeasure)
+            each = _chosen(each, own, ratios)
         elif _wanted(each) == "static" and getattr(each.runner, "batch_sizes", None) is None:
             each = _set(each, batch_sizes=sizes)
         variants.append(each)
@@ -124,6 +125,11 @@ def _ratios(
             observer.finished(step, time.monotonic() - began)
     except OptcliError as error:
         observer.warned(step, f"not compared, so one form for all sizes: {error.message}")
+        return {}
+    if not record["steady"]:
+        observer.warned(
+            step, "the machine was not quiet: one form for all sizes, compared again next time"
+        )
         return {}
     with store.work(_KIND, key) as work:
         store.put(_KIND, key, work, record, ingredients)

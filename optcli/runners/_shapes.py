@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field
 
+from optcli.errors import RunnerError
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -184,17 +185,23 @@ def observed(calls: object) -> dict[str, Any]:
 
 
 def sizes_of(wanted: Sequence[int] | None, inputs: Sequence[TensorSpec]) -> tuple[int, ...]:
-    """The batch sizes to compile for: those wanted that the inputs take, else the usual one.
+    """The batch sizes to compile for, ascending; without any wanted the usual one.
 
-    None at all where no input has a batch that varies.
+    None at all where no input has a batch that varies. Raises `RunnerError` for a size that the inputs
+    do not take.
     """
     ranges = [spec.batch_range() for spec in inputs if spec.batch_symbol is not None]
     if not ranges:
         return ()
     asked = tuple(wanted or ()) or (ranges[0].opt,)
-    return tuple(
-        sorted({size for size in asked if all(each.min <= size <= each.max for each in ranges)})
-    )
+    low, high = max(each.min for each in ranges), min(each.max for each in ranges)
+    outside = [size for size in asked if not low <= size <= high]
+    if outside:
+        raise RunnerError(
+            f"batch_sizes has {outside[0]}, the inputs take {low} to {high}",
+            hint="widen the range under the recipe's `inputs`, or leave the size out",
+        )
+    return tuple(sorted(set(asked)))
 
 
 def _only_begin_with_batch(inputs: Sequence[TensorSpec]) -> bool:

@@ -110,7 +110,9 @@ def test_what_cannot_be_padded_is_not(monkeypatch, inputs, can_pad):
 
 def test_sizes_are_those_that_the_inputs_take():
     wide = spec(batch={"min": 1, "opt": 8, "max": 16})
-    assert sizes_of((1, 8, 32, 8), [wide]) == (1, 8)
+    assert sizes_of((8, 1, 8), [wide]) == (1, 8)
+    with pytest.raises(RunnerError, match="batch_sizes has 32, the inputs take 1 to 16"):
+        sizes_of((1, 32), [wide])
     assert sizes_of(None, [wide]) == (8,)
     assert sizes_of((1, 8), [spec(shape=(1, 3))]) == ()
 

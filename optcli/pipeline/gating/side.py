@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from optcli.baselines import Baseline, Kept
@@ -21,7 +21,8 @@ _OWN = ("threads", "shapes", "batch_sizes")
 class Side:
     """A variant as it is now, and as it was: None where the baseline has none of this name.
 
-    `absent` says why, where it should have one; without a reason the variant is new.
+    `absent` says why, where it should have one; without a reason the variant is new. `open_shapes`: the
+    candidate's recipe leaves it to a build whether the runner's shapes are static.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Side:
     packages: tuple[str, ...]
     before: Kept | None = None
     absent: str | None = None
+    open_shapes: bool = False
 
 
 def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
@@ -45,16 +47,34 @@ def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
         artifact = made.artifacts[variant.name]
         options = runner_options(variant, made.plan.threads)
         kept = Kept(artifact, variant.runner_name, options, tuple(made_by(variant)))
-        found[variant.name] = Side(variant.name, kept, tuple(variant.runner.needs.packages))
+        use = made.plan.recipe.variants[variant.name].runner
+        is_open = use is None or getattr(use.configured, "shapes", None) is None
+        packages = tuple(variant.runner.needs.packages)
+        found[variant.name] = Side(variant.name, kept, packages, open_shapes=is_open)
     return found
 
 
 def sides(mine: Mapping[str, Side], before: Baseline) -> dict[str, Side]:
-    """Each candidate with what it is compared with."""
-    return {
-        name: Side(name, side.now, side.packages, before.variants.get(name), before.absent.get(name))
-        for name, side in mine.items()
+    """Each candidate with what it is compared with.
+
+    Where the candidate's recipe leaves its shapes open, they are the baseline's: what each side's build
+    has measured to be faster, on whatever day, is no difference between the two.
+    """
+    found = {}
+    for name, side in mine.items():
+        then = before.variants.get(name)
+        now = _shaped_as(side.now, then) if then is not None and side.open_shapes else side.now
+        found[name] = replace(side, now=now, before=then, absent=before.absent.get(name))
+    return found
+
+
+def _shaped_as(now: Kept, then: Kept) -> Kept:
+    if now.runner != then.runner:
+        return now
+    shapes: dict[str, Any] = {
+        name: then.options.get(name) for name in ("shapes", "batch_sizes") if name in now.options
     }
+    return replace(now, options={**now.options, **shapes})
 
 
 def runner_changes(side: Side) -> list[Change]:
