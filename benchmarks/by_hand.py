@@ -384,13 +384,14 @@ def main() -> None:
     if given.do:
         _do(given.do)
         return
-    rows: list[dict[str, Any]] = []
-    for name in given.networks.split(","):
-        rows += _network_rows(name, given)
     chosen = f"--networks {given.networks} --methods {given.methods} --rounds {given.rounds}"
     shared = " --shared FOLDER" if given.shared else ""
     command = f"python benchmarks/by_hand.py --work FOLDER{shared} {chosen}"
-    _write(given.results, command, rows)
+    rows: list[dict[str, Any]] = []
+    for name in given.networks.split(","):
+        of_network = _network_rows(name, given)
+        _write(given.results, command, of_network)
+        rows += of_network
     slow = [row for row in rows if row.get("ratio", 1.0) < LEAST]
     print(f"{len(slow)} of {len(rows)} under {LEAST}")
     sys.exit(1 if slow else 0)

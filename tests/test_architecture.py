@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "optcli"
 
 GROUND = {
     "errors", "paths", "regular_files", "opened_files", "observer", "artifact", "digest", "sample",
-    "kept_samples",
+    "kept_samples", "libraries",
     "registry",
     "environment", "settings", "results", "statistics", "user_code", "user_imports", "workers",
 }  # fmt: skip

@@ -6,9 +6,9 @@ copied folder, so only the libraries that our own passes and sources name are im
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 
+from optcli import libraries
 from optcli.errors import TrustError
 from optcli.formats.exported import QUANTIZED
 
@@ -23,4 +23,4 @@ def bring(names: Iterable[object]) -> None:
                 f"the artifact wants {str(name)[:80]!r} to be imported, which brings no operators",
                 hint=f"known are {', '.join(sorted(NAMES))}: build the artifact again",
             )
-        importlib.import_module(name)
+        libraries.bring_in([name])

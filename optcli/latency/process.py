@@ -15,7 +15,6 @@ The parent speaks first; every command has one answer:
 from __future__ import annotations
 
 import gc
-import importlib
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -23,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli import runners
+from optcli import libraries, runners
 from optcli.artifact import Artifact
 from optcli.environment import usable_cores
 from optcli.errors import RunnerError
@@ -103,8 +102,7 @@ class Process:
         self._gpu = GpuMemory.here()
         self._empty_bytes = memory.mark_bytes()
         start = time.perf_counter_ns()
-        for package in self._runner.requires().packages:
-            importlib.import_module(package)
+        libraries.bring_in(self._runner.requires().packages)
         imported = time.perf_counter_ns()
         self._runner.open(self._artifact, self._inputs)
         loaded = time.perf_counter_ns()

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _ALIKE = 0.1
 # Outputs of the parent that are held; those of more samples are computed for each batch.
 _HELD_BYTES = 512 << 20
+# The most random samples beside real ones.
+_RANDOM = 8
+# A rounding of single precision.
+_ULP = 2.0**-23
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,8 @@ class Samples:
 def drawn(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[Samples]:
     """What to compare on: `real` samples where there are any, then `random` ones.
 
-    At batch sizes 1, 2, opt and max each. The random samples of a small batch are the first ones of
-    the largest, so that nobody need compute them twice.
+    At batch sizes 1, 2, opt and max; random samples beside real ones at one of these. The random samples
+    of a small batch are the first ones of the largest, so that nobody need compute them twice.
     """
     import numpy as np
 
@@ -59,11 +63,9 @@ def drawn(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[Samples]
     generator = np.random.default_rng(0)
     real = dict(np.load(probe)) if probe is not None else {}
     if real:
-        count = len(next(iter(real.values())))
-        # All of the (at least 16) real samples take part, whatever the batch sizes are.
-        starts = [(size, 0) for size in sizes] + [(sizes[0], start) for start in range(1, count)]
-        batches = tuple(tuple((s + i) % count for i in range(size)) for size, s in starts)
+        batches = _batches(len(next(iter(real.values()))), sizes)
         yield Samples("real", {spec.name: real[spec.name] for spec in inputs}, batches)
+        sizes = [max((size for size in sizes if size <= _RANDOM), default=sizes[0])]
     low, high = _range(inputs[0], real) or (None, None)
     kind = "random" if low is None else f"random ({low:g} to {high:g})"
     if all(spec.concrete(size)[0] == size for spec in inputs for size in sizes):
@@ -73,6 +75,19 @@ def drawn(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[Samples]
     for size in sizes:
         arrays = {spec.name: _random(spec, size, real, generator) for spec in inputs}
         yield Samples(kind, arrays, (tuple(range(size)),), whole=True)
+
+
+def _batches(count: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """A batch of each size, and more until every one of so many samples has taken part."""
+    chosen, start = [], 0
+    for size in sizes:
+        chosen.append((size, start))
+        start += size
+    while start < count:
+        size = max((size for size in sizes if start + size <= count), default=sizes[0])
+        chosen.append((size, start))
+        start += size
+    return tuple(tuple((start + i) % count for i in range(size)) for size, start in chosen)
 
 
 class Expected:
@@ -152,6 +167,27 @@ def relative_error(wanted: Feed, found: Feed) -> float:
     return max(errors)
 
 
+def rounding_error(parent: Runner, feed: Feed) -> float:
+    """What a rounding of its inputs changes in a model's outputs, as `relative_error` counts.
+
+    A network that makes much of that computes something else in another order of additions as well.
+    0 where no input is of floating point.
+    """
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+
+    def rounded(array: np.ndarray) -> np.ndarray:
+        if array.dtype.kind != "f":
+            return array
+        nudged = array * (1 + generator.choice([-_ULP, _ULP], array.shape))
+        return nudged.astype(array.dtype)
+
+    return relative_error(
+        parent.run(feed), parent.run({name: rounded(each) for name, each in feed.items()})
+    )
+
+
 def _range(spec: TensorSpec, real: Feed) -> tuple[float, float] | None:
     """Between which values an input of floats lies: as declared, or as the data show; None: unknown."""
     if spec.range is not None or spec.name not in real or not spec.dtype.startswith("float"):
@@ -164,9 +200,13 @@ def _random(spec: TensorSpec, size: int, real: Feed, generator: np.random.Genera
 
     shape, span = spec.concrete(size), _range(spec, real)
     if spec.dtype.startswith("float"):
-        if span is None:
-            return generator.standard_normal(shape).astype(spec.dtype)
-        return generator.uniform(*span, shape).astype(spec.dtype)
+        drawn = generator.standard_normal(shape)
+        if spec.range is not None:
+            drawn = generator.uniform(*spec.range, shape)
+        elif span is not None:  # where the data lie, as often: far from them a network knows nothing
+            values = real[spec.name].astype(np.float64)
+            drawn = np.clip(values.mean() + values.std() * drawn, *span)
+        return drawn.astype(spec.dtype)
     if span is not None:
         low, high = round(span[0]), round(span[1])
         return generator.integers(low, high, shape, endpoint=True).astype(spec.dtype)

@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +31,9 @@ from optcli.workers import Child, ForkServer, spawn
 
 # How long what is being written may take to an end once the build is interrupted.
 _LAST_WORDS_S = 10.0
+
+# What every forked worker imports.
+_GROUND = ("numpy", "optcli.pipeline.step")
 
 _diagnosis = logging.getLogger(__name__)
 
@@ -108,7 +111,7 @@ class Execution:
         payload["metric"] = plan.data_ingredients["metric"]
         call = {"function": "optcli.pipeline.step:prepare_data", "payload": payload}
         made_of = plan.data_ingredients
-        entry, _ = self._obtain("data", plan.data_key, "data", made_of, call)
+        entry, _ = self._obtain("data", plan.data_key, "data", made_of, call, forked_after=_GROUND)
         self._remember_roles()
         self._probe = entry.path / "probe.npz"
         return entry
@@ -178,12 +181,13 @@ class Execution:
                 return Done("failed", error=before.error)
         try:
             call = self._call(step, label)
-            spawned = step.needs.gpu or bool(step.traits and step.traits.reference)
+            fresh = step.needs.gpu or bool(step.traits and step.traits.reference)
             kind = "check" if step.only_checks else "artifact"
             made_of = step.ingredients
             confined = is_confined(step, self._plan)
+            after = None if fresh else _packages(step)
             entry, seconds = self._obtain(
-                kind, step.key, label, made_of, call, spawned=spawned, confined=confined
+                kind, step.key, label, made_of, call, forked_after=after, confined=confined
             )
             require_trust(doubts_of(entry), label, trust=self._settings.trust)
         except OptcliError as error:
@@ -241,10 +245,13 @@ class Execution:
         ingredients: dict[str, Any],
         call: dict[str, Any],
         *,
-        spawned: bool = False,
+        forked_after: Sequence[str] | None,
         confined: bool = False,
     ) -> tuple[Entry, float | None]:
-        """The entry of a key and the seconds it took to make, None where it was there."""
+        """The entry of a key and the seconds it took to make, None where it was there.
+
+        What makes it is forked once these libraries are imported; None: a fresh interpreter.
+        """
         entry = self._store.get(kind, key)
         if entry is not None:
             self._observer.cached(label)
@@ -261,7 +268,7 @@ class Execution:
             self._observer.started(label)
             began = time.monotonic()
             with self._store.work(kind, key) as work:
-                record = self._work(key, label, call, work, spawned, confined)
+                record = self._work(key, label, call, work, forked_after, confined)
                 record["seconds"] = round(time.monotonic() - began, 3)
                 entry = self._store.put(kind, key, work, record, ingredients)
             seconds = time.monotonic() - began
@@ -274,7 +281,7 @@ class Execution:
         label: str,
         call: dict[str, Any],
         work: Path,
-        spawned: bool,
+        forked_after: Sequence[str] | None,
         confined: bool,
     ) -> dict[str, Any]:
         log = log_of(self._store, key)
@@ -295,10 +302,10 @@ class Execution:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.with_name("call.json").write_text(json.dumps(call, indent=1))
         around: dict[str, Any] = {"log": log, "confined": (work, temporary) if confined else None}
-        if spawned:
+        if forked_after is None:
             child = spawn(call["function"], payload, environment=self._environment(), **around)
         else:
-            child = self._fork_server().start(call["function"], payload, **around)
+            child = self._fork_server().start(call["function"], payload, after=forked_after, **around)
         self._running.add(child)
         try:
             with inputs.named_as_kept(), child:
@@ -360,17 +367,11 @@ class Execution:
     def _fork_server(self) -> ForkServer:
         with self._starting:
             if self._server is None:
-                self._server = ForkServer(self._packages(), self._environment())
+                steps = self._plan.steps().values()
+                to_do = [s for s in steps if self._store.peek("artifact", s.key) is None]
+                preload = (*_GROUND, *(name for step in to_do for name in _packages(step)))
+                self._server = ForkServer(list(dict.fromkeys(preload)), self._environment())
             return self._server
-
-    def _packages(self) -> list[str]:
-        """What the steps to come will import, the check against their parents included."""
-        found = {"numpy": None}
-        for step in self._plan.steps().values():
-            if self._store.peek("artifact", step.key) is None:
-                check = find_runner(DEFAULTS[step.format]).needs  # there is none where it takes a GPU
-                found.update(dict.fromkeys(step.needs.packages + check.packages * (not check.gpu)))
-        return list(found)
 
     def _environment(self) -> dict[str, str]:
         count = str(self._plan.threads)
@@ -382,6 +383,15 @@ class Execution:
             "GOMP_SPINCOUNT": "10000",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
+
+
+def _packages(step: Step) -> tuple[str, ...]:
+    """What a step imports, the check against its parent included."""
+    formats = [step.format] + ([step.parent.format] if step.parent else [])
+    checks = [find_runner(DEFAULTS[each]).needs for each in formats]
+    # There is no check where it takes a GPU.
+    of_check = (name for needs in checks if not needs.gpu for name in needs.packages)
+    return (*_GROUND, *step.needs.packages, *of_check)
 
 
 def log_of(store: Store, key: str) -> Path:

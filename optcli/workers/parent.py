@@ -234,10 +234,11 @@ def run(
 class ForkServer:
     """Forks workers from a process that has the `preload` modules imported already.
 
-    It starts at once and imports in the background; the first worker waits for it.
+    It starts at once and imports in the background, in this order. A worker waits for those it needs.
     """
 
     def __init__(self, preload: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._preload = tuple(preload)
         self._control, theirs = socket.socketpair()
         command = [*_running(sys.executable, "optcli.workers.server"), str(theirs.fileno())]
         self._process = subprocess.Popen(
@@ -262,17 +263,21 @@ class ForkServer:
         function: str,
         payload: Mapping[str, Any],
         *,
+        after: Sequence[str] | None = None,
         log: Path | None = None,
         confined: Sequence[Path] | None = None,
     ) -> Child:
         """Fork a worker for `module:function`. Raises `StepError` when the server is dead.
 
-        `confined` is that of `spawn`.
+        `after` names those of the preloaded modules that it needs; None: all. `confined` is that of
+        `spawn`.
         """
+        wanted = self._preload if after is None else after
         ours, theirs = channel.pair()
         with self._starting, logs.opened(log) as (stream, writing):
             with suppress(OSError):
-                socket.send_fds(self._control, [b"fork"], [theirs.fileno(), stream])
+                request = json.dumps([*wanted]).encode()
+                socket.send_fds(self._control, [request], [theirs.fileno(), stream])
             theirs.close()
             with self._news:
                 self._news.wait_for(lambda: self._started or self._gone)

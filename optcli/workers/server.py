@@ -4,13 +4,14 @@ Started as `python -m optcli.workers.server`.
 
 It never computes and never touches CUDA, so that a fork of it is as good as a fresh interpreter that
 has already spent its seconds importing torch. It is single-threaded and ends when its parent does.
+Between two imports it forks whoever needs no more than what is there by then.
 Why not multiprocessing's own fork server: docs/decisions/worker-processes.md.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
+import gc
 import json
 import os
 import select
@@ -19,8 +20,13 @@ import socket
 import sys
 from multiprocessing.connection import Connection
 
+from optcli import libraries
 from optcli.workers.child import serve
 from optcli.workers.lifetime import bind_to_parent
+
+
+# Names of modules, as JSON.
+REQUEST_BYTES = 1 << 16
 
 
 def main() -> None:
@@ -32,24 +38,34 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken)
     os.set_blocking(wake, False)
-    for name in sys.argv[3:]:
-        with contextlib.suppress(ImportError):  # the step that needs it says so
-            importlib.import_module(name)
+    to_import = list(dict.fromkeys(sys.argv[3:]))
+    # One at a time: who asks waits for the answer.
+    asked: tuple[list[str], list[int]] | None = None
     while True:
-        ready, _, _ = select.select([control.fileno(), wake], [], [])
+        sources = [wake] if asked else [wake, control.fileno()]
+        ready, _, _ = select.select(sources, [], [], 0 if asked or to_import else None)
         if wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
             _report_ended(control)
         if control.fileno() in ready:
-            data, descriptors, _, _ = socket.recv_fds(control, 64, 2)
+            data, descriptors, _, _ = socket.recv_fds(control, REQUEST_BYTES, 2)
             if not data:
                 return
-            _fork(control, wake, woken, *descriptors)
+            asked = json.loads(data), descriptors
+        missing = [name for name in to_import if asked is None or name in asked[0]]
+        if missing:
+            to_import.remove(missing[0])
+            with contextlib.suppress(ImportError):  # the step that needs it says so
+                libraries.bring_in([missing[0]])
+        elif asked is not None:
+            _fork(control, wake, woken, *asked[1])
+            asked = None
 
 
 def _fork(control: socket.socket, wake: int, woken: int, channel: int, log: int) -> None:
     parent = os.getpid()
+    gc.freeze()  # no worker looks for garbage among the libraries, or copies their pages for that
     child = os.fork()
     if child == 0:
         signal.set_wakeup_fd(-1)

@@ -125,6 +125,50 @@ def test_a_difference_everywhere_asks_for_the_range_without_promising_anything(t
     assert "declare them with `range: [LOW, HIGH]` at input 'x'" in caught.value.hint
 
 
+def waves(folder, *gains, offset=0.0):
+    """The sine of its input times the gains: a large one makes much of a rounding."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes, values, last = [], [numpy_helper.from_array(np.float32(offset), "offset")], "x"
+    for number, gain in enumerate(gains):
+        values.append(numpy_helper.from_array(np.float32(gain), f"gain{number}"))
+        nodes.append(helper.make_node("Mul", [last, f"gain{number}"], [f"m{number}"]))
+        last = f"m{number}"
+    nodes += [helper.make_node("Sin", [last], ["s"]), helper.make_node("Add", ["s", "offset"], ["y"])]
+    shape = ["batch", 8]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], values)
+    folder.mkdir(parents=True)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(made, folder / "model.onnx")
+    return Artifact("k", Format.ONNX, folder, "fp32", 1, "d", {"outputs": ["y"]})
+
+
+@pytest.mark.parametrize(
+    ("parent", "child", "right"),
+    [
+        (dict(gains=(1e4,)), dict(gains=(3e3, 10 / 3)), True),  # roundings grow to 1e-3
+        (dict(gains=(1.0,)), dict(gains=(1.0,), offset=1e-3), False),  # they do not grow here
+        (dict(gains=(1e4,)), dict(gains=(1e4,), offset=0.05), False),
+        (dict(gains=(1e7,)), dict(gains=(3e6, 10 / 3)), False),  # noise: nothing is right
+    ],
+)
+def test_a_network_in_which_roundings_grow_is_held_to_that(tmp_path, parent, child, right):
+    made = [
+        waves(tmp_path / name, *about["gains"], offset=about.get("offset", 0.0))
+        for name, about in (("child", child), ("parent", parent))
+    ]
+    spec = TensorSpec(**SPEC)
+    if right:
+        found = check.against_parent(*made, (spec,), None, 1e-5, 1)
+        assert 1e-5 < found["largest_relative_error"] <= found["tolerance"] <= 0.02
+    else:
+        with pytest.raises(StepError, match="not what its parent computes"):
+            check.against_parent(*made, (spec,), None, 1e-5, 1)
+
+
 def test_whole_numbers_lie_within_their_range():
     spec = TensorSpec(name="ids", dtype="int64", shape=(1, 1000), range=(5, 9))
     ((kind, _, feed),) = check.feeds((spec,), None)

@@ -1,0 +1,28 @@
+"""What Olive's workflow needs: the network, its calibration data and what it is called with."""
+
+import numpy as np
+import torch
+import torchvision
+from olive.data.registry import Registry
+
+
+def resnet50(model_path=None):
+    torch.manual_seed(0)
+    return torchvision.models.resnet50(weights=None).eval()
+
+
+class Images(torch.utils.data.Dataset):
+    def __init__(self, count):
+        images = np.random.default_rng(0).standard_normal((count, 3, 224, 224), dtype=np.float32)
+        self.images = torch.from_numpy(images)
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return {"x": self.images[index]}, 0
+
+
+@Registry.register_dataset()
+def random_images(data_dir=None, count=32, **_):
+    return Images(count)
