@@ -47,7 +47,7 @@ METHODS: dict[str, list[Any]] = {
     "openvino-bf16": ["export_onnx", "to_openvino"],
     "openvino-int8": ["export_onnx", "to_openvino", "quantize_nncf"],
     "aoti": ["aot_inductor"],
-    "pt2e-aoti": ["export", "quantize_pt2e", "aot_inductor"],
+    "pt2e-aoti": ["quantize_pt2e", "aot_inductor"],
 }
 
 

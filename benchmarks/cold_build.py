@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/cold_build.py --rounds 4
     .venv/bin/python benchmarks/cold_build.py --recipe recipes/quickstart.yaml
     .venv/bin/python benchmarks/cold_build.py --beside FOLDER    # another revision of optcli
-    .venv/bin/python benchmarks/cold_build.py --peer-python VENV/bin/python --peer-config olive.json
+    .venv/bin/python benchmarks/cold_build.py --peer-python VENV/bin/python
 
 Without `--recipe` the work is Olive's in its usual workflow: torchvision's ResNet-50 with random
 weights to ONNX, static INT8 by ONNX Runtime with 32 images, and of the network and of the INT8 model 10
@@ -15,9 +15,11 @@ untimed and 20 timed calls of batch size 1. Each round has, in turns for everybo
     no-op     the same again: nothing is to do
 
 Printed, and written to benchmarks/results/cold_build.json: seconds and processor seconds of each build,
-the medians, and the share of each step of the cold ones. `--peer-config` is a configuration of Olive's
-for the same work, whose `cache_dir` and `output_dir` are below its folder; without Olive in that
-interpreter this is said, and optcli alone is timed. The machine must be idle otherwise.
+the medians, and the share of each step of the cold ones. `--peer-python` is an interpreter that has
+Olive (`pip install olive-ai requests "pydantic<2.12"` beside torch, torchvision, onnx and onnxruntime);
+without, optcli alone is timed. Olive does what `benchmarks/olive/olive.json` says, `--peer-config`
+names another; its `cache_dir` and `output_dir` are below its folder, which is copied. Olive is told
+that it runs in CI: else it waits ten seconds for its telemetry. The machine must be idle otherwise.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from optcli import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "cold_build.json"
+PEER_CONFIG = ROOT / "benchmarks" / "olive" / "olive.json"
 IMAGES = 32
 RECIPE = """\
 version: 1
@@ -147,21 +150,19 @@ class Olive:
         for place in filter(None, places if kind == "cold" else places[1:]):
             shutil.rmtree(folder / place, ignore_errors=True)
         command = [self._python, "-m", "olive", "run", "--config", str(self._config)]
-        return timed(command, folder, folder / f"{kind}.log", OLIVE_DISABLE_TELEMETRY="1")
+        return timed(command, folder, folder / f"{kind}.log", CI="1", OLIVE_DISABLE_TELEMETRY="1")
 
 
 _FOLDERS = ("cache_dir", "output_dir")
 
 
-def peer(python: str, config: Path | None) -> list[Olive]:
-    """Olive, where it can be had; says so where not."""
+def peer(python: str, config: Path, scratch: Path) -> list[Olive]:
+    """Olive, where it can be had; says so where not. Its configuration's folder is copied."""
     if subprocess.run([python, "-c", _HAS_OLIVE], check=False).returncode:
         print(f"Olive is not importable by {python}: optcli is timed alone")
         return []
-    if config is None:
-        print("Olive is there; --peer-config names no configuration of its own: optcli is timed alone")
-        return []
-    return [Olive(python, config)]
+    folder = shutil.copytree(config.resolve().parent, scratch / "olive")
+    return [Olive(python, folder / config.name)]
 
 
 def medians(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
@@ -226,7 +227,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--beside", type=Path, help="the folder of another revision, timed in turns")
     parser.add_argument("--peer-python", default=sys.executable, help="an interpreter that has Olive")
-    parser.add_argument("--peer-config", type=Path, help="Olive's configuration of the same work")
+    parser.add_argument("--peer-config", type=Path, default=PEER_CONFIG, help="Olive's configuration")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     runs: list[dict[str, Any]] = []
@@ -237,7 +238,8 @@ def main() -> None:
         who: list[Optcli | Olive] = [Optcli("optcli", ROOT, recipe, scratch, options)]
         if given.beside:
             who.append(Optcli("beside", given.beside.resolve(), recipe, scratch, options))
-        who += peer(given.peer_python, given.peer_config)
+        if given.recipe is None or given.peer_config != PEER_CONFIG:  # else it would be other work
+            who += peer(given.peer_python, given.peer_config, scratch)
         for number in range(given.rounds):
             turns = who if number % 2 == 0 else who[::-1]
             for kind in (kind for kind in KINDS if kind in given.kinds):

@@ -1,4 +1,4 @@
-"""What Olive's workflow needs: the network, its calibration data and what it is called with."""
+"""What the workflow of Olive's in this folder runs on: the network, and images to calibrate with."""
 
 import numpy as np
 import torch
@@ -7,11 +7,14 @@ from olive.data.registry import Registry
 
 
 def resnet50(model_path=None):
+    """The network of `benchmarks/cold_build.py`."""
     torch.manual_seed(0)
     return torchvision.models.resnet50(weights=None).eval()
 
 
 class Images(torch.utils.data.Dataset):
+    """Random images, as those of `benchmarks/cold_build.py`."""
+
     def __init__(self, count):
         images = np.random.default_rng(0).standard_normal((count, 3, 224, 224), dtype=np.float32)
         self.images = torch.from_numpy(images)
@@ -25,4 +28,5 @@ class Images(torch.utils.data.Dataset):
 
 @Registry.register_dataset()
 def random_images(data_dir=None, count=32, **_):
+    """Known to Olive by this name."""
     return Images(count)

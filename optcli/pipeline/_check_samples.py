@@ -53,8 +53,8 @@ class Samples:
 def drawn(inputs: Sequence[TensorSpec], probe: Path | None) -> Iterator[Samples]:
     """What to compare on: `real` samples where there are any, then `random` ones.
 
-    At batch sizes 1, 2, opt and max; random samples beside real ones at one of these. The random samples
-    of a small batch are the first ones of the largest, so that nobody need compute them twice.
+    At batch sizes 1, 2, opt and max; random samples beside real ones at one of these. The random
+    samples of a small batch are the first ones of the largest, so that nobody need compute them twice.
     """
     import numpy as np
 

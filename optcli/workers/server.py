@@ -24,7 +24,6 @@ from optcli import libraries
 from optcli.workers.child import serve
 from optcli.workers.lifetime import bind_to_parent
 
-
 # Names of modules, as JSON.
 REQUEST_BYTES = 1 << 16
 

@@ -149,10 +149,10 @@ def waves(folder, *gains, offset=0.0):
 @pytest.mark.parametrize(
     ("parent", "child", "right"),
     [
-        (dict(gains=(1e4,)), dict(gains=(3e3, 10 / 3)), True),  # roundings grow to 1e-3
-        (dict(gains=(1.0,)), dict(gains=(1.0,), offset=1e-3), False),  # they do not grow here
-        (dict(gains=(1e4,)), dict(gains=(1e4,), offset=0.05), False),
-        (dict(gains=(1e7,)), dict(gains=(3e6, 10 / 3)), False),  # noise: nothing is right
+        ({"gains": (1e4,)}, {"gains": (3e3, 10 / 3)}, True),  # roundings grow to 1e-3
+        ({"gains": (1.0,)}, {"gains": (1.0,), "offset": 1e-3}, False),  # they do not grow here
+        ({"gains": (1e4,)}, {"gains": (1e4,), "offset": 0.05}, False),
+        ({"gains": (1e7,)}, {"gains": (3e6, 10 / 3)}, False),  # noise: nothing is right
     ],
 )
 def test_a_network_in_which_roundings_grow_is_held_to_that(tmp_path, parent, child, right):
