@@ -22,7 +22,7 @@ _ALIKE = 0.1
 # Outputs of the parent that are held; those of more samples are computed for each batch.
 _HELD_BYTES = 512 << 20
 # The most random samples beside real ones.
-_RANDOM = 8
+_RANDOM = 2
 # A rounding of single precision.
 _ULP = 2.0**-23
 

@@ -161,7 +161,7 @@ def _meaning(report: Report) -> str:
     over = {"launch": "launches", "round": "rounds"}[one]
     device = " Device: computing alone, by the GPU's own events." if _on_device(report) else ""
     return (
-        f"A call is input copy, compute and output copy.{device}"
+        f"A call hands the inputs over, computes and copies the outputs.{device}"
         f" Brackets hold 95 % intervals over {over}, ± is the wider half of one;"
         f" the speed-up is over {report.baseline}, paired {one} by {one}.{_fp32(report)}"
     )

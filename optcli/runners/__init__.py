@@ -76,7 +76,10 @@ class Runner(Settings):
 
     @abstractmethod
     def bind(self, feed: dict[str, np.ndarray]) -> None:
-        """Take one batch: input name to array, shaped as the input's spec with the batch first."""
+        """Take one batch: input name to array, shaped as the input's spec with the batch first.
+
+        The arrays may be read where they lie: they stay as they are until the next `bind`.
+        """
 
     @abstractmethod
     def execute(self) -> None:

@@ -45,8 +45,8 @@ def compared(parent, spec, probe):
 def test_each_sample_is_computed_once_and_one_in_both_kinds_of_batch(probe):
     parent = Counting()
     batches = compared(parent, SPEC, probe)
-    assert batches == {"real": [1, 2, 8, 32], "random": [8]}
-    assert parent.sizes == [16, 1, 8]
+    assert batches == {"real": [1, 2, 8, 32], "random": [2]}
+    assert parent.sizes == [16, 1, 2]
 
 
 def test_every_real_sample_takes_part(probe):
