@@ -16,7 +16,7 @@ from optcli.formats.aoti_models import ANY_SIZE, Models, Routes, name_of
 from optcli.formats.torch_calls import example_inputs
 from optcli.formats.weight_packing import Packed, Packing, packed_each_call, packing
 from optcli.passes import Job
-from optcli.passes._fixed_batch import can_pad, fixed, measured
+from optcli.passes._fixed_batch import can_pad, fixed, gain, measured
 from optcli.settings import batch_range
 
 if TYPE_CHECKING:
@@ -100,6 +100,19 @@ class Compiling:
         self.job.progress(None, f"compiling for batch size {batch_size}")
         program = fixed(self._program, self.job, batch_size)
         self.models[name_of(batch_size)] = self._compiled(program, batch_size)
+
+    def gain_of(self, batch_size: int) -> float | None:
+        """How many times as fast its own model is as that for any size; None where that is not known."""
+        return gain(self._opened(self.to_any_size()), batch_size, self.job)
+
+    def drop(self, batch_size: int) -> None:
+        """Leave the model of one batch size out of the package."""
+        del self.models[name_of(batch_size)]
+
+    @property
+    def computes_integers(self) -> bool:
+        """Whether quantized layers became integer code."""
+        return any(each.integer_kernels for each in self.models.values())
 
     def only_fixed(self) -> Routes:
         """Routes without a model for any size: other batches are filled up, or cut into pieces."""

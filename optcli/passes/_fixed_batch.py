@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _CALLS = 3
+# Turns of two models, and how far apart the middle half of their ratios may lie.
+_TURNS, _SPREAD = 12, 0.10
 
 
 def fixed(program: ExportedProgram, job: Job, batch_size: int) -> ExportedProgram:
@@ -52,6 +54,23 @@ def can_pad(program: ExportedProgram, inputs: Sequence[TensorSpec]) -> bool:
         if not sizes or sizes[0] != batch or any(batch in size for size in sizes[1:]):
             return False
     return True
+
+
+def gain(models: Models, batch_size: int, job: Job) -> float | None:
+    """How many times as fast the model of one size is as the one for any size, at that size.
+
+    The median over turns of both; None where they do not agree, because other work disturbed them.
+    """
+    both = (models.any_size_only(), models)
+    for each in both:
+        _seconds(each, batch_size, job)
+    ratios = []
+    for number in range(_TURNS):
+        order = both if number % 2 else both[::-1]
+        taken = {id(each): _seconds(each, batch_size, job) for each in order}
+        ratios.append(taken[id(both[0])] / taken[id(both[1])])
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return middle if high - low <= _SPREAD * middle else None
 
 
 def measured(models: Models, job: Job) -> Routes:

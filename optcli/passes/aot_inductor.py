@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
+# A model of one batch size takes as much time to compile and as much memory as the one for any: it must
+# be so many times as fast.
+_WORTH = 1.03
+
+
 class AotInductor(Pass):
     """Compiles a PyTorch network ahead of time into native code, with AOTInductor.
 
@@ -47,7 +52,7 @@ class AotInductor(Pass):
         description="one model for any batch size (`dynamic`), one for each batch size that latency is "
         "measured at (`static`; others are padded to the next, or computed in pieces), or `auto`: one "
         "for any size, and on the CPU one more for each measured size at which its weights would be "
-        "packed on every call",
+        "packed on every call or, of a quantized network, at which it is faster",
     )
     freezing: bool = Field(
         True, description="make weights constants: folded, and packed as the kernels like them best"
@@ -133,11 +138,26 @@ class AotInductor(Pass):
         compiling.write()
         packs = compiling.packs_each_call(Routes())
         costly = costly_packing({PACKS_EACH_CALL: packs})
-        for size in compiling.sizes:
-            if packs[str(size)] is None or size in costly:
-                compiling.one_size(size)
+        costly_sizes = [s for s in compiling.sizes if packs[str(s)] is None or s in costly]
+        for size in costly_sizes:
+            compiling.one_size(size)
+        if compiling.computes_integers:
+            self._keep_faster(compiling, [s for s in compiling.sizes if s not in costly_sizes])
         compiling.write()
         return compiling.fastest()
+
+    def _keep_faster(self, compiling: Compiling, sizes: Sequence[int]) -> None:
+        """Compile for single sizes, the smallest first, until one gains nothing by it.
+
+        What a call costs beside its arithmetic counts for more the smaller the batch is.
+        """
+        for size in sizes:
+            compiling.one_size(size)
+            compiling.write()
+            gain = compiling.gain_of(size)
+            if gain is None or gain < _WORTH:
+                compiling.drop(size)
+                return
 
     def _warn(self, facts: Mapping[str, Any], job: Job) -> None:
         hint = "fix the batch (`shapes: static`)" if self.freezing else "set `freezing: true`"

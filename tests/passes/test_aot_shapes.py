@@ -109,3 +109,31 @@ def test_one_model_for_each_measured_size(quantized, conv, tmp_path):
         assert model.observed() == {
             "batches": {"1": "own model", "3": "padded to 4", "6": "4 + 2 padded to 4"}
         }
+
+
+@pytest.mark.parametrize(
+    ("gains", "models", "tried"),
+    [
+        ({1: 1.2, 4: 1.01}, ["batch_1", "model"], [1, 4]),
+        ({1: 1.01, 4: 1.2}, ["model"], [1]),
+        ({1: None}, ["model"], [1]),
+    ],
+    ids=["one size gains", "the smallest does not", "not known"],
+)
+def test_of_a_quantized_network_a_size_keeps_its_model_where_that_is_faster(
+    quantized, conv, tmp_path, monkeypatch, gains, models, tried
+):
+    seen = []
+
+    def gain(opened, size, job):
+        assert opened.routes.fixed[-1] == size
+        seen.append(size)
+        return gains[size]
+
+    monkeypatch.setattr("optcli.passes._aoti_compiling.gain", gain)
+    made, said = compiled(quantized, tmp_path / "made")
+    assert seen == tried
+    assert sorted(aoti_format.models(made.path)) == models
+    assert made.facts["integer_kernels"] == 5
+    assert said == []
+    assert signal(made, conv, (1, 3, 4, 12)) > 30
