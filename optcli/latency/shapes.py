@@ -5,10 +5,11 @@ Both are opened in one process and take turns in short rounds, so that the machi
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from optcli import runners
@@ -19,21 +20,23 @@ from optcli.runners import Runner
 from optcli.settings import TensorSpec
 from optcli.workers import Channel
 
-# Rounds of each form, and how long one lasts; a call that takes longer is a round of its own.
-_ROUNDS, _ROUND_S = 10, 0.02
+# Rounds of each form, the fewest and the most, and how long one lasts; a call that takes longer is a
+# round of its own.
+_FEWEST, _ROUNDS, _ROUND_S = 10, 60, 0.02
 # Warming up: the first calls pack weights and choose kernels.
 _WARM_CALLS, _WARM_S = 3, 0.1
 _MOST_S = 20.0
-# The middle half of the rounds may lie so far apart, as a share of their median.
-_SPREAD = 0.10
+# How well the median of the rounds is to be known (McGill, Tukey and Larsen, 1978: plus or minus
+# 1.57 times the spread of their middle half over the root of their number), and must be.
+_WANTED, _NEEDED = 0.01, 0.03
 
 
 def compare(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     """How many times as fast the static form is as the dynamic one, by batch size.
 
     `payload` holds what a measuring process is given (`optcli.latency.process`). Gives `ratios`,
-    whether the rounds agreed on them (`steady`), and `refused` with the reason where the runtime cannot
-    compile the model for one size.
+    whether the rounds tell them well enough (`steady`), and `refused` with the reason where the runtime
+    cannot compile the model for one size.
     """
     inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
     samples = Path(payload["feeds"]) if payload["feeds"] else None
@@ -52,23 +55,25 @@ def compare(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
             return {"ratios": {}, "steady": True, "refused": "the file's batch size is fixed"}
         found = {str(size): _ratios(static, dynamic, feed) for size, feed in batches.items()}
     ratios = {size: median(each) for size, each in found.items()}
-    return {"ratios": ratios, "steady": all(map(_agree, found.values())), "refused": None}
+    steady = all(_uncertainty(each) <= _NEEDED for each in found.values())
+    return {"ratios": ratios, "steady": steady, "refused": None}
 
 
-def _agree(ratios: Sequence[float]) -> bool:
-    """Whether the middle half of the rounds lies close together: other work hits single rounds."""
-    ordered = sorted(ratios)
-    quarter = len(ordered) // 4
-    return ordered[-1 - quarter] - ordered[quarter] <= _SPREAD * median(ordered)
+def _uncertainty(ratios: Sequence[float]) -> float:
+    """How far the median of the rounds may be off, as a share of it: other work hits single rounds."""
+    low, middle, high = quantiles(ratios, n=4, method="inclusive")
+    return 1.57 * (high - low) / (middle * math.sqrt(len(ratios)))
 
 
 def _ratios(static: Runner, dynamic: Runner, batches: Sequence[Mapping[str, Any]]) -> list[float]:
-    """How many times as fast the static form was, in each round."""
+    """How many times as fast the static form was, in each round: as many as it takes to know."""
     usual = [_warm(each, batches) for each in (static, dynamic)]
     calls = max(1, round(_ROUND_S / max(usual)))
     rounds = max(3, min(_ROUNDS, round(_MOST_S / (2 * calls * max(usual)))))
-    found = []
+    found: list[float] = []
     for number in range(rounds):
+        if number >= _FEWEST and _uncertainty(found) <= _WANTED:
+            break
         pair = [static, dynamic] if number % 2 else [dynamic, static]
         taken = {id(each): _round(each, batches, calls) for each in pair}
         found.append(taken[id(dynamic)] / taken[id(static)])

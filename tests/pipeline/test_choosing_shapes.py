@@ -1,6 +1,9 @@
 """Static or dynamic shapes, where the recipe does not say: compared once, then part of the runner."""
 
+import itertools
 import json
+import random
+import statistics
 
 import pytest
 from tiny_project import HEAD, Heard
@@ -134,11 +137,41 @@ def test_batch_sizes_that_the_recipe_names_are_kept(project, compared):
 
 
 @pytest.mark.parametrize(
-    ("ratios", "agree"),
-    [([1.1] * 10, True), ([1.1] * 8 + [3.0, 0.2], True), ([0.9, 1.0, 1.1, 1.2, 1.3] * 2, False)],
+    ("ratios", "off"),
+    [
+        ([1.1] * 10, 0.0),
+        ([1.1] * 8 + [3.0, 0.2], 0.0),  # other work hits single rounds
+        ([0.9, 1.0, 1.1, 1.2, 1.3] * 2, 1.57 * 0.2 / 1.1 / 10**0.5),
+        ([0.9, 1.0, 1.1, 1.2, 1.3] * 8, 1.57 * 0.2 / 1.1 / 40**0.5),  # more rounds know it better
+    ],
 )
-def test_rounds_agree_where_their_middle_half_does(ratios, agree):
-    assert comparing._agree(ratios) is agree
+def test_how_well_the_rounds_tell_the_ratio(ratios, off):
+    assert comparing._uncertainty(ratios) == pytest.approx(off, abs=1e-9)
+
+
+class Taking:
+    """A runner whose calls take so long by a clock that only it moves."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds, self.calls = clock, iter(seconds), 0
+
+    def run(self, feed):
+        self.calls += 1
+        self.clock[0] += next(self.seconds)
+
+
+@pytest.mark.parametrize(("jitter", "rounds"), [(0.0, 10), (0.3, 60)])
+def test_more_rounds_are_taken_until_the_ratio_is_known(monkeypatch, jitter, rounds):
+    clock = [0.0]
+    monkeypatch.setattr(comparing.time, "perf_counter", lambda: clock[0])
+    draw = random.Random(1)
+    static, dynamic = (
+        Taking(clock, (base * (1 + jitter * draw.random()) for _ in itertools.count()))
+        for base in (0.02, 0.022)
+    )
+    found = comparing._ratios(static, dynamic, [{}])
+    assert len(found) == rounds
+    assert statistics.median(found) == pytest.approx(1.1, rel=0.1 * bool(jitter) + 1e-9)
 
 
 @pytest.mark.slow
