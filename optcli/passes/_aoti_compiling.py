@@ -102,7 +102,7 @@ class Compiling:
         self.models[name_of(batch_size)] = self._compiled(program, batch_size)
 
     def gain_of(self, batch_size: int) -> float | None:
-        """How many times as fast its own model is as that for any size; None where that is not known."""
+        """How many times as fast its own model is as that for any size; None where it is not known."""
         return gain(self._opened(self.to_any_size()), batch_size, self.job)
 
     def drop(self, batch_size: int) -> None:

@@ -1,6 +1,5 @@
 """Static or dynamic shapes, where the recipe does not say: compared once, then part of the runner."""
 
-import itertools
 import json
 import random
 import statistics
@@ -150,14 +149,13 @@ def test_how_well_the_rounds_tell_the_ratio(ratios, off):
 
 
 class Taking:
-    """A runner whose calls take so long by a clock that only it moves."""
+    """A runner whose calls take so long, and up to `jitter` more, by a clock that only they move."""
 
-    def __init__(self, clock, seconds):
-        self.clock, self.seconds, self.calls = clock, iter(seconds), 0
+    def __init__(self, clock, seconds, jitter, draw):
+        self.clock, self.seconds, self.jitter, self.draw = clock, seconds, jitter, draw
 
     def run(self, feed):
-        self.calls += 1
-        self.clock[0] += next(self.seconds)
+        self.clock[0] += self.seconds * (1 + self.jitter * self.draw.random())
 
 
 @pytest.mark.parametrize(("jitter", "rounds"), [(0.0, 10), (0.3, 60)])
@@ -165,10 +163,7 @@ def test_more_rounds_are_taken_until_the_ratio_is_known(monkeypatch, jitter, rou
     clock = [0.0]
     monkeypatch.setattr(comparing.time, "perf_counter", lambda: clock[0])
     draw = random.Random(1)
-    static, dynamic = (
-        Taking(clock, (base * (1 + jitter * draw.random()) for _ in itertools.count()))
-        for base in (0.02, 0.022)
-    )
+    static, dynamic = (Taking(clock, seconds, jitter, draw) for seconds in (0.02, 0.022))
     found = comparing._ratios(static, dynamic, [{}])
     assert len(found) == rounds
     assert statistics.median(found) == pytest.approx(1.1, rel=0.1 * bool(jitter) + 1e-9)
