@@ -79,7 +79,6 @@ def ours(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> 
     """What `optcli build` makes: by method its artifact, runner and options, or why there is none."""
     from optcli.observer import Silent
     from optcli.pipeline.execute import Settings
-    from optcli.pipeline.latency import runner_options
     from optcli.pipeline.making import make, planned
     from optcli.pipeline.phases import Phases
     from optcli.store import Store
@@ -119,7 +118,7 @@ def ours(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> 
         found[variant.name] = {
             "artifact": made.artifacts[variant.name].to_record(),
             "runner": variant.runner_name,
-            "options": runner_options(variant, THREADS),
+            "options": variant.runner_options(THREADS),
             "inputs": [spec.model_dump(mode="json") for spec in made.plan.recipe.inputs],
         }
     return found

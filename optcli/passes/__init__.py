@@ -152,15 +152,15 @@ class Traits:
     """What planning must know of one configured pass, as plain data.
 
     Of a pass in a user's own file this is found out in a worker, so that planning never runs their
-    code. `code` is the digest of the pass's source; `reference` is `FILE:CLASS` or `module:CLASS`
-    where the pass is not one of optcli's own.
+    code. Where the pass is not one of optcli's own, `reference` is `FILE:CLASS` or `module:CLASS` and
+    `code` the digest of its source.
     """
 
     name: str
     options: dict[str, Any]
     accepts: tuple[Format, ...]
     produces: dict[Format, Format]
-    code: str
+    code: str = ""
     needs: Needs = field(default_factory=Needs)
     uses: tuple[Role, ...] = ()
     tolerance: float | None = None
@@ -172,7 +172,7 @@ class Traits:
     reference: str | None = None
 
     @staticmethod
-    def of(configured: Pass, name: str, code: str, reference: str | None = None) -> Traits:
+    def of(configured: Pass, name: str, code: str = "", reference: str | None = None) -> Traits:
         """The traits of a configured pass."""
         return Traits(
             name=name,

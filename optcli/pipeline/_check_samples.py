@@ -180,8 +180,8 @@ def rounding_error(parent: Runner, feed: Feed) -> float:
     def rounded(array: np.ndarray) -> np.ndarray:
         if array.dtype.kind != "f":
             return array
-        nudged = array * (1 + generator.choice([-_ULP, _ULP], array.shape))
-        return nudged.astype(array.dtype)
+        nudged: np.ndarray = array * (1 + generator.choice([-_ULP, _ULP], array.shape))
+        return nudged.astype(array.dtype, copy=False)
 
     return relative_error(
         parent.run(feed), parent.run({name: rounded(each) for name, each in feed.items()})

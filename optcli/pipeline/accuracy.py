@@ -15,13 +15,14 @@ from optcli.artifact import Artifact
 from optcli.digest import of_value
 from optcli.errors import InputError, OptcliError
 from optcli.observer import Observer
-from optcli.pipeline.latency import runner_options
-from optcli.pipeline.plan import Plan, own_code
+from optcli.pipeline import keys
+from optcli.pipeline.plan import Plan
 from optcli.pipeline.prepared import Prepared
 from optcli.recipe import Recipe
 from optcli.results import Accuracy
 from optcli.runners import Runner
 from optcli.settings import TensorSpec
+from optcli.settings.accuracy import AccuracySettings
 from optcli.store import Store, key_of
 
 _EVALUATION = "evaluation"
@@ -79,7 +80,7 @@ def judge(
     if "evaluation" not in plan.recipe.data:
         return {}, {}
     subjects = [
-        Subject(v.name, artifacts[v.name], v.runner_name, v.runner, runner_options(v, plan.threads))
+        Subject(v.name, artifacts[v.name], v.runner_name, v.runner, v.runner_options(plan.threads))
         for v in plan.variants
         if v.name in artifacts and not v.unmeasurable
     ]
@@ -222,7 +223,7 @@ class _Judging:
                 "cpu": environment.cpu(),
                 "versions": environment.versions((*subject.runner.needs.packages, "pycocotools"))
                 | dict(subject.versions or {}),
-                "code": own_code(subject.runner_name, _code(), around.store.digests),
+                "code": keys.of_measurement(subject.runner_name, _code(settings), around.store.digests),
             }
         return self._ingredients[subject.name]
 
@@ -257,9 +258,9 @@ def _own(recipe: Recipe) -> list[str]:
     return [each.removeprefix("python:") for each in found]
 
 
-def _code() -> list[str]:
-    """The files of optcli that decide an evaluation or a comparison."""
-    room = Path(accuracy.__file__).parent
-    judging = {"verdicts.py", "policies.py"}
-    files = [x for x in room.rglob("*.py") if x.name not in judging and x.parent.name != "layers"]
-    return sorted(f"accuracy/{path.relative_to(room).as_posix()}" for path in files)
+def _code(settings: AccuracySettings | None) -> list[str]:
+    """Where to begin with the code of optcli that decides an evaluation or a comparison."""
+    starts = ["accuracy/process.py", "pipeline/accuracy.py"]
+    if settings is not None and not settings.metric.startswith("python:"):
+        starts.append(f"accuracy/metrics/{settings.metric}.py")
+    return starts

@@ -11,28 +11,18 @@ from typing import Any
 
 from optcli import environment, latency
 from optcli.artifact import Artifact
-from optcli.digest import of_value
 from optcli.latency import Candidate, Measured
 from optcli.latency.quantiles import quantiles
 from optcli.observer import Observer
-from optcli.pipeline import quiet
-from optcli.pipeline.plan import Plan, PlannedVariant, own_code
+from optcli.pipeline import keys, quiet
+from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Estimate, Latency
 from optcli.store import Store, key_of
 
 _KIND = "measurement"
 STEP = "latency"
-_CODE = (
-    *(
-        f"latency/{name}.py"
-        for name in (
-            *("feeds", "measure", "session", "takes", "plan", "process", "warming", "noise", "samples"),
-            *("summary", "fitness", "launches", "doubts", "protocol", "quantiles"),
-        )
-    ),
-    "pipeline/latency.py",
-    "statistics.py",
-)
+# In the process that times calls, and here.
+_CODE = ("latency/process.py", "pipeline/latency.py")
 # A variant, the one that it is compared with, and the batch size.
 Pair = tuple[str, str, int]
 
@@ -87,7 +77,7 @@ def measure(
     ids = _ids(plan, variants, artifacts)
     ingredients = _ingredients(plan, variants, ids, feeds)
     ingredients["code"] = {
-        name: own_code(name, _CODE, store.digests)
+        name: keys.of_measurement(name, _CODE, store.digests)
         for name in sorted({variant.runner_name for variant in variants})
     }
     key = key_of(ingredients)
@@ -136,25 +126,14 @@ def _ids(
     """Identities by variant. Two variants that are the same are measured both: the second is `…#2`."""
     found: dict[str, str] = {}
     for variant in sorted(variants, key=lambda v: v.name != plan.baseline):
-        plain = identity(variant, artifacts[variant.name], plan.threads)
+        plain = variant.identity(artifacts[variant.name], plan.threads)
         count = sum(one.partition("#")[0] == plain for one in found.values())
         found[variant.name] = f"{plain}#{count + 1}" if count else plain
     return found
 
 
-def identity(variant: PlannedVariant, artifact: Artifact, threads: int) -> str:
-    """What is measured, whatever the variant is called: the artifact, its runner and settings."""
-    return of_value([artifact.digest, variant.runner_name, runner_options(variant, threads)])
-
-
-def runner_options(variant: PlannedVariant, threads: int) -> dict[str, Any]:
-    """The runner's settings, with the recipe's threads where the variant names none."""
-    options = variant.runner.model_dump(mode="json")
-    return {**options, "threads": options.get("threads") or threads}
-
-
 def _candidate(variant: PlannedVariant, artifact: Artifact, threads: int) -> Candidate:
-    return Candidate(variant.name, artifact, variant.runner_name, runner_options(variant, threads))
+    return Candidate(variant.name, artifact, variant.runner_name, variant.runner_options(threads))
 
 
 def _ingredients(

@@ -16,6 +16,7 @@ from optcli.digest import of_value
 from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean
 from optcli.observer import Observer, Silent
 from optcli.paths import shown
+from optcli.pipeline import keys
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.trusting import (
     brings_python,
@@ -188,7 +189,6 @@ def _adding(report: Report, found: Mapping[str, Layers | None]) -> Report:
 
 
 def _ingredients(couple: Couple, recipe: Recipe, store: Store) -> dict[str, Any]:
-    folder = Path(layers.__file__).parent
     return {
         "step": _KIND,
         "artifacts": of_value([couple.floats.digest, couple.child.digest]),
@@ -197,7 +197,7 @@ def _ingredients(couple: Couple, recipe: Recipe, store: Store) -> dict[str, Any]
         "inputs": [spec.model_dump(mode="json") for spec in recipe.inputs],
         "samples": layers.SAMPLES,
         "versions": environment.versions(("torch", "onnx", "onnxruntime", "openvino")),
-        "code": store.digests.of_files(folder, sorted(folder.glob("*.py"))),
+        "code": keys.code(["pipeline/layers.py", *keys.room("accuracy/layers")], store.digests),
     }
 
 

@@ -8,18 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import optcli
 from optcli import inspection
 from optcli.artifact import described
 from optcli.errors import OptcliError
 from optcli.inspection import Findings, Target, Tensor
-from optcli.pipeline import view
+from optcli.pipeline import keys, view
 from optcli.pipeline.opening import require_trusted_code, trusting
 from optcli.results import Operations
 from optcli.store import Store, key_of
 
 _KIND = "operations"
-_PACKAGE = Path(optcli.__file__).parent
 _BYTES = {"fp64": 8.0, "fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "float8": 1.0, "bool": 1.0}
 
 
@@ -34,12 +32,11 @@ def count(folder: Path, store: Store) -> Operations | None:
         about = described(folder)
     except (OSError, ValueError):
         return None
-    code = sorted((_PACKAGE / "inspection").glob("*.py"))
     ingredients = {
         "step": _KIND,
         "artifact": about["digest"],
         "made_by": [each["key"] for each in about["made_by"]],
-        "code": store.digests.of_files(_PACKAGE, [*code, Path(__file__)]),
+        "code": keys.code(["pipeline/operations.py", *keys.room("inspection")], store.digests),
     }
     key = key_of(ingredients)
     known = store.get(_KIND, key)

@@ -7,27 +7,21 @@ seed, data, user code, and CPU or GPU where the result depends on them. Never a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-import optcli
 from optcli import data, environment, sources
-from optcli.artifact import Format
-from optcli.digest import FileDigests
+from optcli.artifact import Artifact, Format
+from optcli.digest import FileDigests, of_value
 from optcli.errors import InputError
 from optcli.passes import Traits
+from optcli.pipeline import keys
 from optcli.recipe import PassUse, Recipe, RunnerUse
 from optcli.runners import DEFAULTS, Runner
 from optcli.runners import find as find_runner
 from optcli.sources import Source
 from optcli.store import key_of
-
-_PACKAGE = Path(optcli.__file__).parent
-_DOTTED = re.compile(r"\boptcli(?:\.\w+)+")
-_FROM = re.compile(r"^\s*from (optcli[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -74,6 +68,15 @@ class PlannedVariant:
     def last(self) -> Step:
         """The step that makes the variant's artifact."""
         return self.steps[-1]
+
+    def runner_options(self, threads: int) -> dict[str, Any]:
+        """The runner's settings, with the recipe's threads where the variant names none."""
+        options = self.runner.model_dump(mode="json")
+        return {**options, "threads": options.get("threads") or threads}
+
+    def identity(self, artifact: Artifact, threads: int) -> str:
+        """What is measured, whatever the variant is called: the artifact, its runner and settings."""
+        return of_value([artifact.digest, self.runner_name, self.runner_options(threads)])
 
 
 @dataclass(frozen=True)
@@ -162,13 +165,6 @@ def plan(
     )
 
 
-def own_code(runner_name: str, files: Sequence[str], digests: FileDigests) -> str:
-    """Digest of optcli's own files that run an artifact and make something of what it gives."""
-    found = [_PACKAGE / "runners" / "__init__.py", *(_PACKAGE / file for file in files)]
-    found += _with_shared(_PACKAGE / "runners" / f"{runner_name}.py")
-    return digests.of_files(_PACKAGE, found)
-
-
 def source_of(recipe: Recipe) -> Source:
     """The recipe's model as a source."""
     kind, _, target = recipe.model.source.partition(":")
@@ -200,24 +196,17 @@ def _planned(
 
 @dataclass(frozen=True)
 class _Context:
-    """What all keys of one recipe have in common. `known` holds digests of code that were looked up."""
+    """What all keys of one recipe have in common."""
 
     recipe: Recipe
     threads: int
     data: dict[str, str]
     digests: FileDigests
     inputs: list[dict[str, Any]]
-    known: dict[tuple[str, ...], Any] = field(default_factory=dict)
 
     def traits_of(self, use: PassUse, traits: Mapping[str, Traits]) -> Traits:
         """The traits of a pass: known at once for optcli's own, from a worker for others."""
-        if use.configured is None:
-            return traits[use.place]
-        name = ("pass", use.name)
-        if name not in self.known:
-            files = _with_shared(_PACKAGE / "passes" / f"{use.name}.py")
-            self.known[name] = self.digests.of_files(_PACKAGE, files)
-        return Traits.of(use.configured, use.name, self.known[name])
+        return traits[use.place] if use.configured is None else Traits.of(use.configured, use.name)
 
     def source_step(self, source: Source) -> Step:
         kind = self.recipe.model.source.partition(":")[0]
@@ -226,13 +215,15 @@ class _Context:
             "kind": kind,
             "model": source.ingredients(self.digests),
             "inputs": self.inputs,
-            "code": self._code(f"sources/{kind}.py", source.format),
+            "code": keys.of_step(f"sources/{kind}.py", [source.format], self.digests, checked=True),
             "versions": environment.versions(source.needs.packages),
         }
         return Step(f"source {kind}", key_of(ingredients), source.format, ingredients, source.needs)
 
     def pass_step(self, parent: Step, traits: Traits) -> Step:
         produced = traits.produces[parent.format]
+        maker = None if traits.reference else f"passes/{traits.name}.py"
+        formats, checked = [parent.format, produced], traits.tolerance is not None
         ingredients = {
             "step": traits.name,
             "options": traits.options,
@@ -241,8 +232,8 @@ class _Context:
             "seed": self.recipe.seed,
             "data": {role: self.data[role] for role in traits.uses},
             "code": {
-                "pass": traits.code,
-                **self._code("pipeline/check.py", parent.format, produced),
+                **({"pass": traits.code} if traits.code else {}),
+                **keys.of_step(maker, formats, self.digests, checked=checked),
             },
             "versions": environment.versions(traits.needs.packages),
         }
@@ -267,40 +258,3 @@ class _Context:
         ingredients = {**blocked.ingredients, "step": name, "versions": versions}
         check = Step(name, key_of(ingredients), parent.format, ingredients, needs, parent, traits, True)
         return replace(variant, possible=(*variant.steps[:number], check))
-
-    def _code(self, file: str, *used: Format) -> dict[str, str]:
-        """Digests of optcli's own files that write or check the artifact, by their names."""
-        name = (file, *used)
-        if name not in self.known:
-            files = _with_shared(_PACKAGE / file)
-            for one in used:
-                files.extend(sorted((_PACKAGE / "formats").glob(f"{one.value}_*.py")))
-                files.append(_PACKAGE / "formats" / f"{one.value}.py")
-            self.known[name] = {
-                path.relative_to(_PACKAGE).as_posix(): self.digests.of(path) for path in files
-            }
-        found: dict[str, str] = self.known[name]
-        return found
-
-
-def _with_shared(file: Path) -> list[Path]:
-    """A file of optcli and what it needs of formats, engines and its room's private modules."""
-    found = [file]
-    for each in found:  # which grows
-        found.extend(sorted(path for path in _named(each) if path not in found))
-    return found
-
-
-def _named(file: Path) -> set[Path]:
-    """The modules that decide what `file` does and that it imports, or names for another process to."""
-    text = file.read_text(encoding="utf-8")
-    names = set(_DOTTED.findall(text))
-    for module, imported in _FROM.findall(text):
-        names |= {f"{module}.{name}" for name in re.findall(r"\w+", imported)}
-    paths = {_PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py") for name in names}
-    return {path for path in paths if _counts(path, file) and path.is_file()}
-
-
-def _counts(path: Path, importer: Path) -> bool:
-    room = path.relative_to(_PACKAGE).parts[0]
-    return room in ("engines", "formats") or (path.parent == importer.parent and path.name[0] == "_")

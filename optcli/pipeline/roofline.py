@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import optcli
 from optcli import environment, roofline
 from optcli.errors import MissingError, UsageError
 from optcli.observer import Observer
-from optcli.pipeline import quiet
+from optcli.pipeline import keys, quiet
 from optcli.pipeline.operations import count
 from optcli.results import Latency, Operations, Report, Share, VariantReport
 from optcli.roofline import Roofline
 from optcli.store import Store, key_of
 
 _KIND = "roofline"
-_PACKAGE = Path(optcli.__file__).parent
 
 
 def measured(store: Store, observer: Observer, *, remeasure: bool = False) -> Roofline:
@@ -125,10 +123,9 @@ def _on_gpu(variant: VariantReport) -> bool:
 
 
 def _ingredients(store: Store) -> dict[str, Any]:
-    files = sorted((_PACKAGE / "roofline").glob("*.py"))
     return {
         "step": _KIND,
         "environment": environment.describe(roofline.PACKAGES),
         "machine": environment.machine(),
-        "code": store.digests.of_files(_PACKAGE, files),
+        "code": keys.code(keys.room("roofline"), store.digests),
     }

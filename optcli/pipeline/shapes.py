@@ -18,14 +18,13 @@ from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.observer import Observer
-from optcli.pipeline import quiet
-from optcli.pipeline.latency import identity, runner_options
-from optcli.pipeline.plan import Plan, PlannedVariant, own_code
+from optcli.pipeline import keys, quiet
+from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
 
 _KIND = "shapes"
-_CODE = ("latency/shapes.py", "latency/feeds.py", "pipeline/shapes.py")
+_CODE = ("latency/shapes.py", "pipeline/shapes.py")
 # More forms of one model would take more memory than they are worth.
 _MOST_FORMS = 16
 # Compiling for each size takes memory and time to load: it must be so many times as fast, over all
@@ -85,15 +84,15 @@ def _ratios(
     remeasure: bool,
 ) -> dict[str, float]:
     """How many times as fast the static form is, by batch size; empty where there is none."""
-    options = runner_options(variant, plan.threads)
+    options = variant.runner_options(plan.threads)
     ingredients = {
         "step": _KIND,
-        "artifact": identity(variant, artifact, plan.threads),
+        "artifact": variant.identity(artifact, plan.threads),
         "batch_sizes": list(sizes),
         "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
         "environment": environment.describe(variant.runner.needs.packages),
         "machine": environment.machine(),
-        "code": own_code(variant.runner_name, _CODE, store.digests),
+        "code": keys.of_measurement(variant.runner_name, _CODE, store.digests),
     }
     key = key_of(ingredients)
     if remeasure:

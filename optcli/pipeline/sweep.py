@@ -11,18 +11,13 @@ from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.latency import Candidate
 from optcli.observer import Observer
-from optcli.pipeline import quiet
-from optcli.pipeline.latency import identity, runner_options
-from optcli.pipeline.plan import Plan, PlannedVariant, own_code
+from optcli.pipeline import keys, quiet
+from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Sweep
 from optcli.store import Store, key_of
 
 _KIND = "sweep"
-_NAMES = (
-    *("budget", "doubts", "feeds", "fit", "fitness", "memory", "noise", "process", "samples", "sweep"),
-    *("sweep_plan", "tails", "takes", "warming"),
-)
-_CODE = (*(f"latency/{name}.py" for name in _NAMES), "statistics.py")
+_CODE = ("latency/process.py", "pipeline/sweep.py")
 
 
 def measure(
@@ -77,7 +72,7 @@ def _measured(
 ) -> Sweep:
     settings = plan.recipe.latency.sweeping
     assert settings is not None
-    options = runner_options(variant, plan.threads)
+    options = variant.runner_options(plan.threads)
     return latency.sweep(
         Candidate(variant.name, artifact, variant.runner_name, options),
         plan.recipe.inputs,
@@ -96,7 +91,7 @@ def _ingredients(
     settings = plan.recipe.latency.sweeping
     return {
         "step": _KIND,
-        "artifact": identity(variant, artifact, plan.threads),
+        "artifact": variant.identity(artifact, plan.threads),
         "settings": settings.model_dump(mode="json") if settings else None,
         "p99_ms": plan.recipe.slo.p99_ms if plan.recipe.slo else None,
         "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
@@ -104,5 +99,5 @@ def _ingredients(
         "real_inputs": plan.data_key if feeds else None,
         "environment": environment.describe(variant.runner.needs.packages),
         "machine": environment.machine(),
-        "code": own_code(variant.runner_name, _CODE, store.digests),
+        "code": keys.of_measurement(variant.runner_name, _CODE, store.digests),
     }

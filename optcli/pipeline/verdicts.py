@@ -10,7 +10,7 @@ from optcli.artifact import Artifact, costly_packing
 from optcli.errors import OptcliError
 from optcli.latency.verdicts import SPEEDUP
 from optcli.pipeline.execute import Done, log_of, repeat_command
-from optcli.pipeline.latency import Found, runner_options
+from optcli.pipeline.latency import Found
 from optcli.pipeline.parents import parent_of
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
 from optcli.results import (
@@ -64,7 +64,7 @@ def variant_report(
         )
     artifact = done[variant.last.key].artifact()
     effective = measured.effective.get(variant.name, {})
-    options = runner_options(variant, plan.threads)
+    options = variant.runner_options(plan.threads)
     problem = failures.get(variant.name)
     cached = all(done[step.key].status == "cached" for step in steps)
     return VariantReport(

@@ -9,7 +9,6 @@ from optcli import runners, workers
 from optcli.accuracy.policies import margin_of
 from optcli.artifact import Format
 from optcli.errors import OptcliError, UsageError
-from optcli.pipeline.latency import runner_options
 from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial
 from optcli.tune.trying import Trying
@@ -53,7 +52,7 @@ def controlled(
     runs = runners.find(trying.runner_name).runs
     own = source.format in runs
     name = trying.runner_name if own else str(runners.DEFAULTS[source.format])
-    options = runner_options(planned, trying.threads) if own else {"threads": trying.threads}
+    options = planned.runner_options(trying.threads) if own else {"threads": trying.threads}
 
     def heard(event: dict[str, Any]) -> None:
         if event.get("step"):

@@ -18,7 +18,6 @@ from optcli.pipeline import plugins, quiet
 from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.execute import Settings
-from optcli.pipeline.latency import runner_options
 from optcli.pipeline.making import Made, make
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import PlannedVariant, plan
@@ -234,7 +233,7 @@ def _planned(made: Made, name: str) -> PlannedVariant:
 
 def _subject(made: Made, name: str, artifact: Artifact) -> Subject:
     variant = _planned(made, name)
-    options = runner_options(variant, made.plan.threads)
+    options = variant.runner_options(made.plan.threads)
     return Subject(name, artifact, variant.runner_name, variant.runner, options)
 
 

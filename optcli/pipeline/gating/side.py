@@ -8,7 +8,6 @@ from typing import Any
 
 from optcli.baselines import Baseline, Kept
 from optcli.errors import MissingError, OptcliError, UsageError
-from optcli.pipeline.latency import runner_options
 from optcli.pipeline.making import Made, made_by
 from optcli.results.gate import Change
 from optcli.runners import find as find_runner
@@ -45,7 +44,7 @@ def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
         if variant.name not in made.artifacts:
             raise why_not_built(made, variant.name)
         artifact = made.artifacts[variant.name]
-        options = runner_options(variant, made.plan.threads)
+        options = variant.runner_options(made.plan.threads)
         kept = Kept(artifact, variant.runner_name, options, tuple(made_by(variant)))
         use = made.plan.recipe.variants[variant.name].runner
         is_open = use is None or getattr(use.configured, "shapes", None) is None
@@ -107,7 +106,7 @@ def kept_of(made: Made, names: Sequence[str]) -> dict[str, Kept]:
         variant.name: Kept(
             made.artifacts[variant.name],
             variant.runner_name,
-            runner_options(variant, made.plan.threads),
+            variant.runner_options(made.plan.threads),
             tuple(made_by(variant)),
         )
         for variant in made.plan.variants

@@ -1,0 +1,131 @@
+"""Which of optcli's own modules decide a result, found by walking imports: they belong to its key.
+
+Who makes something names the modules that do the work; `code` gives these and all that they import, at
+the top or inside functions, or name in a string for another process to import. `from room import name`
+leads to the module of that name, or to the room's `__init__` where there is none: to have a room's
+`__init__` executed on the way is not to use it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import optcli
+from optcli.artifact import Format
+from optcli.digest import FileDigests
+from optcli.runners import DEFAULTS
+
+PACKAGE = Path(optcli.__file__).parent
+
+# Modules and rooms that no key holds, and why. The walk ends there.
+NOT_COUNTED: Mapping[str, str] = {
+    "__init__.py": "names the functions of the Python API",
+    "accuracy/policies.py": "judges figures that are kept, anew in every build",
+    "accuracy/verdicts.py": "judges figures that are kept, anew in every build",
+    "data": "samples have a key of their own, which holds this room",
+    "digest.py": "makes keys",
+    "environment.py": "what it finds is in keys as values",
+    "errors.py": "words of failures, which are not kept",
+    "latency/verdicts.py": "judges figures that are kept, anew in every build",
+    "libraries.py": "imports libraries, whose versions are in keys",
+    "observer.py": "tells people what happens",
+    "opened_files.py": "sees which files were read; changes none of them",
+    "paths.py": "where folders lie",
+    "pipeline/execute.py": "starts steps; what they do is in the modules that it names",
+    "pipeline/keys.py": "makes keys",
+    "pipeline/opening.py": "finds artifacts for the verbs that look at them",
+    "pipeline/plan.py": "makes keys",
+    "pipeline/quiet.py": "waits for other measurements",
+    "recipe": "what it reads is in keys as values",
+    "registry.py": "finds classes by name",
+    "regular_files.py": "refuses what is no file; changes nothing that is read",
+    "report": "shows results",
+    "store": "keeps results by their keys",
+    "user_code.py": "the user's code is in keys by its content",
+    "user_imports.py": "the user's code is in keys by its content",
+    "workers": "starts processes; what they do is in the modules that they are told to call",
+}
+
+_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
+_IMPORT = re.compile(r"^\s*import (optcli[\w.]+)", re.MULTILINE)
+_FROM = re.compile(r"^\s*from (optcli[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
+_TEXT = re.compile(r"[\"'](optcli(?:\.\w+)+)(?::\w+)?[\"']")
+_NAME = re.compile(r"(\w+)(?: as \w+)?")
+
+
+def code(starts: Iterable[str], digests: FileDigests) -> dict[str, str]:
+    """Digests of the modules that decide what `starts` do, by file; these are files below `optcli/`."""
+    return {file: digests.of(PACKAGE / file) for file in reached(tuple(starts))}
+
+
+def of_step(
+    maker: str | None, formats: Iterable[Format], digests: FileDigests, *, checked: bool
+) -> dict[str, str]:
+    """The code of a step.
+
+    `maker` is the file of the source or pass; None: a pass of the user's own. `formats` are those that
+    it reads and writes. What is `checked` is opened in the runners that are usual for these.
+    """
+    starts = ["pipeline/step.py", *([maker] if maker else [])]
+    for each in formats:
+        starts += [f"formats/{each.value}.py", *([f"runners/{DEFAULTS[each]}.py"] * checked)]
+    return code(starts, digests)
+
+
+def of_measurement(runner: str, starts: Iterable[str], digests: FileDigests) -> dict[str, str]:
+    """The code of what runs an artifact in a runner, by name, and makes something of what it gives."""
+    return code([f"runners/{runner}.py", *starts], digests)
+
+
+def room(name: str) -> list[str]:
+    """The files of a room, whose modules are found by name: nothing imports them in so many words."""
+    return sorted(path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / name).rglob("*.py"))
+
+
+@cache
+def reached(starts: tuple[str, ...]) -> tuple[str, ...]:
+    """The files that `starts` reach by imports, themselves included; sorted."""
+    found = set(starts)
+    waiting = list(found)
+    while waiting:
+        new = _imported(waiting.pop()).difference(found)
+        found |= new
+        waiting.extend(new)
+    return tuple(sorted(found))
+
+
+@cache
+def _imported(file: str) -> frozenset[str]:
+    """The files that a file imports, without those that do not count."""
+    text = _TYPES.sub("", (PACKAGE / file).read_text(encoding="utf-8"))
+    return frozenset(each for name in _names(text) if (each := _file(name)) and is_counted(each))
+
+
+def _names(text: str) -> Iterator[str]:
+    """Dotted names of modules that a source imports, those of single members among them."""
+    yield from _IMPORT.findall(text)
+    yield from _TEXT.findall(text)
+    for module, members in _FROM.findall(text):
+        for member in _NAME.findall(re.sub(r"#.*", "", members)):
+            inner = f"{module}.{member}"
+            yield inner if _file(inner) else module
+
+
+def _file(name: str) -> str | None:
+    """The file of a module by its dotted name; None where there is none, or it is optcli itself."""
+    inner = name.split(".")[1:]
+    if not inner:
+        return None
+    base = PACKAGE.joinpath(*inner)
+    for path in (base.with_name(base.name + ".py"), base / "__init__.py"):
+        if path.is_file():
+            return path.relative_to(PACKAGE).as_posix()
+    return None
+
+
+def is_counted(file: str) -> bool:
+    """Whether keys hold a file that a walk reaches."""
+    return file not in NOT_COUNTED and file.partition("/")[0] not in NOT_COUNTED

@@ -1,0 +1,51 @@
+"""Carry recorded steps out again and print which files of optcli had a function called, by key."""
+
+import importlib
+import json
+import sys
+import tempfile
+import threading
+from functools import partial
+from pathlib import Path
+
+import optcli
+
+PACKAGE = Path(optcli.__file__).parent
+
+
+def called(work) -> set[str]:
+    """The files below optcli of every function called, without what runs while a module is imported."""
+    found: set[str] = set()
+
+    def note(frame, event, argument):
+        code = frame.f_code
+        if event == "call" and code.co_name not in ("<module>",) and code.co_filename not in found:
+            found.add(code.co_filename)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    below = (Path(name) for name in found if name.startswith(f"{PACKAGE}/"))
+    return {path.relative_to(PACKAGE).as_posix() for path in below}
+
+
+def main() -> None:
+    from optcli.pipeline import step  # all of it is imported before anything is noted
+
+    importlib.import_module("optcli.cli")
+    found = {}
+    for place in map(Path, sys.argv[1:]):
+        call = json.loads(place.read_text())
+        function = getattr(step, call["function"].partition(":")[2])
+        with tempfile.TemporaryDirectory() as folder:
+            payload = {**call["payload"], "out": folder}
+            found[place.parent.name] = sorted(called(partial(function, payload, None)))
+    sys.stdout.write("\n" + json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
