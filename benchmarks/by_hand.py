@@ -46,6 +46,12 @@ METHODS: dict[str, list[Any]] = {
     "openvino": ["export_onnx", "to_openvino"],
     "openvino-bf16": ["export_onnx", "to_openvino"],
     "openvino-int8": ["export_onnx", "to_openvino", "quantize_nncf"],
+    # NNCF's own default for all but transformers; ours is `mixed` for swish, GELU and the like.
+    "openvino-int8-performance": [
+        "export_onnx",
+        "to_openvino",
+        {"quantize_nncf": {"preset": "performance"}},
+    ],
     "aoti": ["aot_inductor"],
     "pt2e-aoti": ["quantize_pt2e", "aot_inductor"],
 }
@@ -229,8 +235,9 @@ def _onnx_by_hand(name: str, method: str, size: int, path: Path, shared: Path | 
         import openvino
 
         converted = openvino.convert_model(start)
-        if method == "openvino-int8":
-            transformer = {"model_type": nncf.ModelType.TRANSFORMER} if "vit" in name else {}
+        if method.startswith("openvino-int8"):
+            attends = "vit" in name or "swin" in name
+            transformer = {"model_type": nncf.ModelType.TRANSFORMER} if attends else {}
             converted = nncf.quantize(converted, nncf.Dataset(batches), **transformer)
         openvino.save_model(converted, str(path), compress_to_fp16=False)
 

@@ -7,8 +7,7 @@ from tiny_project import DATA, HEAD, Project, write_model
 
 from optcli import environment
 from optcli.digest import FileDigests
-from optcli.pipeline import preview
-from optcli.pipeline.plan import own_code
+from optcli.pipeline import keys, preview
 
 VARIANTS = """\
   plain: []
@@ -153,15 +152,49 @@ def test_names_and_places_are_no_ingredients(built, tmp_path):
     assert {variant.status for variant in report.variants.values()} == {"cached"}
 
 
-def test_the_code_that_runs_and_measures(built, monkeypatch):
-    files, digests = ("latency/measure.py",), FileDigests()
-    kept = own_code("onnxruntime", files, digests)
-    assert kept == own_code("onnxruntime", files, FileDigests())
-    assert kept != own_code("torch", files, digests)
-    assert kept != own_code("onnxruntime", ("latency/process.py",), digests)
-    monkeypatch.setattr("optcli.pipeline.latency.own_code", lambda *_: "edited")
+@pytest.fixture
+def edit(monkeypatch):
+    """Make a file of optcli count as edited."""
+    real = FileDigests.of
+
+    def edited(file):
+        path = keys.PACKAGE / file
+        assert path.is_file()
+        fresh = lambda self, place: "edited" if place == path else real(self, place)  # noqa: E731
+        monkeypatch.setattr(FileDigests, "of", fresh)
+
+    return edited
+
+
+@pytest.mark.parametrize(
+    ("file", "judges", "measures"),
+    [
+        ("latency/session.py", False, True),
+        ("latency/process.py", False, True),
+        ("latency/memory.py", False, True),
+        ("accuracy/pairs.py", True, False),
+        ("accuracy/metrics/top1.py", True, False),
+        ("accuracy/metrics/map.py", False, False),  # another metric
+        ("statistics.py", True, True),
+        ("accuracy/verdicts.py", False, False),
+        ("latency/verdicts.py", False, False),
+        ("report/table.py", False, False),
+        ("runners/openvino.py", False, False),  # nothing runs in it
+    ],
+)
+def test_the_code_that_measures_and_judges(built, edit, file, judges, measures):
+    edit(file)
     built.build()
-    assert (built.built, built.judged, built.measured) == ([], [], True)
-    monkeypatch.setattr("optcli.pipeline.accuracy.own_code", lambda *_: "edited")
-    built.build()
-    assert (built.built, bool(built.judged), built.measured) == ([], True, False)
+    assert (built.built, bool(built.judged), built.measured) == ([], judges, measures)
+
+
+@pytest.mark.slow
+def test_cache_why_names_the_file_of_optcli_that_was_edited(project, edit):
+    project.recipe("  plain: []\n  int8: [quantize_onnxruntime]\n", data=DATA)
+    project.build()
+    edit("passes/_attention.py")
+    assert "code.passes/_attention.py" in why(project)
+    project.build()
+    assert project.built == ["int8 › quantize_onnxruntime"]
+    edit("formats/onnxruntime_providers.py")
+    assert "code.formats/onnxruntime_providers.py" in why(project)
