@@ -10,8 +10,8 @@ from tiny_project import Heard
 
 from optcli import gate, latency
 from optcli.gate import comparisons
+from optcli.gate import running as gating
 from optcli.gate.latency import Timed
-from optcli.pipeline import gating
 from optcli.settings import GateBar, GateSettings
 
 PLAIN = "  plain: []\n"
@@ -73,7 +73,7 @@ class Script:
 
 def explained(real):
     """The real explanation, without profiling."""
-    import optcli.pipeline.gating.explain as module
+    import optcli.gate.explain as module
 
     def explain(*arguments):
         module_times = module._operators

@@ -46,7 +46,7 @@ def save(
 ) -> int:
     """Pack the artifacts, facts and report of the last build into one verified file called NAME."""
     from optcli import baselines
-    from optcli.pipeline import baselines as builds
+    from optcli.gate import saving as builds
     from optcli.report import wording
     from optcli.store import Store
 

@@ -101,8 +101,8 @@ def command(
     The exit code is 0 for a pass, 1 where something became worse beyond its limit, 5 where the
     measurement cannot tell.
     """
+    from optcli.gate.running import Options, gate
     from optcli.gate.terms import accepted
-    from optcli.pipeline.gating import Options, gate
     from optcli.report import gate as shown
 
     progress = Progress()

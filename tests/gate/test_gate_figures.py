@@ -7,11 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from optcli.errors import ExitCode
-from optcli.gate import comparisons, decide, planned
+from optcli.gate import comparisons, decide, planned, recorded
+from optcli.gate.answer import answer
 from optcli.gate.latency import latencies, service_level
 from optcli.gate.sequence import Figure
-from optcli.pipeline.gating import recorded
-from optcli.pipeline.gating.answer import answer
 from optcli.results import Estimate, Latency
 from optcli.results.gate import GatedVariant
 from optcli.settings import GateBar, GateSettings, SloSettings

@@ -7,7 +7,7 @@ import pytest
 
 from optcli.artifact import Artifact, Format
 from optcli.baselines import Baseline, Kept
-from optcli.pipeline.gating.side import Side, runner_changes, sides
+from optcli.gate.side import Side, runner_changes, sides
 
 ARTIFACT = Artifact("key", Format.OPENVINO, Path("model"), "fp32", 1, "digest", {})
 STATIC = {"precision": "f32", "shapes": "static", "batch_sizes": [1, 8]}

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from optcli.pipeline.gating.choosing import chosen, suggested_by
+from optcli.gate.choosing import chosen, suggested_by
 from optcli.results import (
     ArtifactSummary,
     Estimate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gated_project import COPIED, Script, explained, git
 
-from optcli.pipeline.gating import variant as gating_variant
+from optcli.gate import variant as gating_variant
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ from optcli import environment, latency
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
 from optcli.gate.latency import STEP, service_level, threads_of
+from optcli.gate.side import Side
 from optcli.latency import Candidate
 from optcli.pipeline import quiet
-from optcli.pipeline.gating.side import Side
 from optcli.results import Latency
 from optcli.results.gate import Comparison
 from optcli.settings import GateSettings, LatencySettings
 
 if TYPE_CHECKING:
-    from optcli.pipeline.gating.variant import Gating
+    from optcli.gate.variant import Gating
 
 # Of what an environment says of a machine; another kernel or library is the runtime's matter.
 _MACHINE = ("cpu", "cores", "gpu", "gpu_models")

@@ -15,9 +15,9 @@ from optcli.baselines import Kept
 from optcli.digest import FileDigests
 from optcli.errors import OptcliError
 from optcli.gate import comparisons
+from optcli.gate.side import Side, kept_of
 from optcli.gate.terms import ACCURACY_BARS
 from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
-from optcli.pipeline.gating.side import Side, kept_of
 from optcli.recipe import Recipe
 from optcli.results import Accuracy, Verdict
 from optcli.results.gate import ChangeKind, Comparison, Metric
@@ -26,7 +26,7 @@ from optcli.settings.accuracy import AccuracySettings
 from optcli.store import key_of
 
 if TYPE_CHECKING:
-    from optcli.pipeline.gating.variant import Gating
+    from optcli.gate.variant import Gating
 
 # Differences in these make the same outputs count for more or less.
 _JUDGING: frozenset[ChangeKind] = frozenset(

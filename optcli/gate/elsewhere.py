@@ -11,10 +11,10 @@ from optcli import environment, pipeline
 from optcli.artifact import Artifact
 from optcli.baselines import Baseline, Kept
 from optcli.errors import MissingError, OptcliError, StepError
+from optcli.gate.choosing import suggested_by
+from optcli.gate.side import kept_of, why_not_built
 from optcli.observer import Observer, Silent
 from optcli.pipeline.execute import Settings
-from optcli.pipeline.gating.choosing import suggested_by
-from optcli.pipeline.gating.side import kept_of, why_not_built
 from optcli.pipeline.making import make, planned
 from optcli.pipeline.phases import Phases
 from optcli.recipe import load

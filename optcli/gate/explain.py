@@ -10,8 +10,8 @@ from optcli import environment, inspection, profiling
 from optcli.baselines import Baseline, Kept
 from optcli.errors import OptcliError
 from optcli.gate import causes
+from optcli.gate.side import Side
 from optcli.inspection import Target
-from optcli.pipeline.gating.side import Side
 from optcli.results import ArtifactSummary
 from optcli.results.gate import OperatorGrowth
 from optcli.settings import TensorSpec, batch_range

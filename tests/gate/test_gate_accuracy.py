@@ -7,8 +7,8 @@ import pytest
 
 from optcli.artifact import Artifact, Format
 from optcli.baselines import Baseline, Kept
-from optcli.pipeline.gating import accuracy as judging
-from optcli.pipeline.gating.side import Side
+from optcli.gate import accuracy as judging
+from optcli.gate.side import Side
 from optcli.results import Accuracy, Estimate
 from optcli.results.terms import Terms
 from optcli.settings.accuracy import AccuracySettings

@@ -10,17 +10,17 @@ from typing import Any
 from optcli import baselines, environment
 from optcli.digest import FileDigests
 from optcli.gate import history, terms
+from optcli.gate.answer import answer
+from optcli.gate.choosing import chosen, suggested_by
 from optcli.gate.latency import threads_of
+from optcli.gate.options import Options
+from optcli.gate.origins import Origin, opened
+from optcli.gate.side import Side, candidates, runner_changes, sides
+from optcli.gate.variant import Gating, judge
 from optcli.observer import Observer, Silent
 from optcli.paths import shown
 from optcli.pipeline import view
 from optcli.pipeline.execute import Settings
-from optcli.pipeline.gating.answer import answer
-from optcli.pipeline.gating.choosing import chosen, suggested_by
-from optcli.pipeline.gating.options import Options
-from optcli.pipeline.gating.origins import Origin, opened
-from optcli.pipeline.gating.side import Side, candidates, runner_changes, sides
-from optcli.pipeline.gating.variant import Gating, judge
 from optcli.pipeline.making import make, planned
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.terms import terms_of

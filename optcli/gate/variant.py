@@ -8,19 +8,18 @@ from pathlib import Path
 
 from optcli import environment, latency
 from optcli.baselines import Baseline, Kept
-from optcli.gate import comparisons
+from optcli.gate import accuracy, comparisons, recorded
+from optcli.gate.accuracy import Incomparable
+from optcli.gate.baseline import cannot_run, other_versions
+from optcli.gate.explain import explain
 from optcli.gate.latency import STEP, Timed, compare, service_level, threads_of
+from optcli.gate.options import Options
+from optcli.gate.origins import Origin
+from optcli.gate.side import Side
 from optcli.latency import Candidate
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.observer import Observer
 from optcli.pipeline import quiet
-from optcli.pipeline.gating import accuracy, recorded
-from optcli.pipeline.gating.accuracy import Incomparable
-from optcli.pipeline.gating.baseline import cannot_run, other_versions
-from optcli.pipeline.gating.explain import explain
-from optcli.pipeline.gating.options import Options
-from optcli.pipeline.gating.origins import Origin
-from optcli.pipeline.gating.side import Side
 from optcli.pipeline.making import Made
 from optcli.results.gate import Change, ChangeKind, Choice, Comparison, GatedVariant
 from optcli.settings import GateSettings, SloSettings, TensorSpec

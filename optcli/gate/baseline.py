@@ -10,7 +10,7 @@ from typing import Any
 from optcli import environment
 from optcli.baselines import Baseline
 from optcli.errors import InputError, MissingError
-from optcli.pipeline.gating.side import Side
+from optcli.gate.side import Side
 
 
 def interpreter_of(place: Path) -> str:

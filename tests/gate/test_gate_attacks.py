@@ -11,7 +11,7 @@ from tiny_project import DATA, write_model
 from optcli import baselines
 from optcli.cli import run
 from optcli.errors import ExitCode
-from optcli.pipeline import baselines as builds
+from optcli.gate import saving as builds
 from optcli.results import Report
 from optcli.store import Store
 
@@ -243,12 +243,12 @@ def test_a_saved_baseline_holds_what_it_was_judged_by(judged, pairs):
 
 
 def test_an_unmarked_gate_judges_what_the_baseline_recommends_as_well(judged, pairs, monkeypatch):
-    from optcli.pipeline.gating import elsewhere
+    from optcli.gate import elsewhere
 
     change(judged, (", gate: true", ""))
     commit(judged, "unmarked")
     monkeypatch.setattr(elsewhere, "suggested", lambda *_: ("copied",))
-    monkeypatch.setattr("optcli.pipeline.gating._suggested", lambda *_: ("plain",))
+    monkeypatch.setattr("optcli.gate.running._suggested", lambda *_: ("plain",))
     report = judge(judged, accept=())
     assert report.variants["copied"].chosen == ("recommended-before",)
     assert report.variants["plain"].chosen == ("recommended",)
@@ -375,9 +375,7 @@ def test_a_new_variant_without_a_bar_is_held_to_its_float_variants_outputs(judge
 
 
 def test_a_new_variant_without_any_float_variant_beside_it_is_not_passed(judged, pairs, monkeypatch):
-    monkeypatch.setattr(
-        "optcli.pipeline.gating.accuracy._floats", lambda gating: [("plain", None, False)]
-    )
+    monkeypatch.setattr("optcli.gate.accuracy._floats", lambda gating: [("plain", None, False)])
     change(judged, ("variants:\n", 'variants:\n  new: {passes: ["./fakes.py:Copy"], gate: true}\n'))
     change(judged, ("latency:", "baseline: plain\nlatency:"))
     report = judge(judged, accept=("variants",))

@@ -20,11 +20,11 @@ from optcli.errors import (
     UsageError,
     first_line,
 )
+from optcli.gate import elsewhere, files
+from optcli.gate.baseline import interpreter_of, versions_in
+from optcli.gate.choosing import suggested_by
 from optcli.observer import Observer
 from optcli.pipeline.execute import Settings
-from optcli.pipeline.gating import elsewhere, files
-from optcli.pipeline.gating.baseline import interpreter_of, versions_in
-from optcli.pipeline.gating.choosing import suggested_by
 from optcli.pipeline.terms import terms_of
 from optcli.pipeline.trusting import is_from_file, opened_as
 from optcli.recipe import Recipe, load
@@ -33,7 +33,7 @@ from optcli.results.terms import Terms
 from optcli.store import Store
 
 if TYPE_CHECKING:
-    from optcli.pipeline.gating import Options
+    from optcli.gate.options import Options
 
 _GIT = "git:"
 # What is wrong with a commit's recipe, model or data; not what this machine lacks.
