@@ -61,7 +61,7 @@ def command(
     random unless --samples says otherwise. Only speed is measured: outputs are not compared.
     """
     from optcli.draft import InputText
-    from optcli.pipeline.bench import bench
+    from optcli.model_files.measuring import bench
 
     progress = Progress()
     try:

@@ -102,7 +102,7 @@ def _compare(
 
 
 def _near_the_limit(found: Report, folder: Path, store: Path | None) -> Report:
-    from optcli.pipeline import roofline
+    from optcli.roofline import share as roofline
     from optcli.store import Store
 
     kept = Store(Store.default_root(store))

@@ -26,7 +26,7 @@ def command(
     multiply-accumulates of convolutions and matrix products at the smallest batch.
     """
     from optcli import inspection
-    from optcli.pipeline.opening import require_trusted_code, trusting
+    from optcli.model_files.opening import require_trusted_code, trusting
     from optcli.store import Store
 
     model = inspection.resolve(target, reports.nearest(artifacts))

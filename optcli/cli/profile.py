@@ -49,8 +49,8 @@ def command(
     VARIANT is one of the last build. It runs in a process of its own, with the runner's own settings,
     with and without the runtime's profiler in turns. The trace opens in chrome://tracing and Perfetto.
     """
-    from optcli.pipeline.profile import profile
     from optcli.profiling import lines
+    from optcli.profiling.built import profile
     from optcli.store import Store
 
     place = reports.find(recipe, artifacts)

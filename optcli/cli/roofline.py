@@ -23,8 +23,8 @@ def command(store: Path | None, remeasure: bool, as_json: bool) -> None:
     that are usable; whichever is fastest counts. It takes about a minute, best on a quiet machine, and
     is kept in the store. `optcli compare --roofline` then shows how near each artifact comes.
     """
-    from optcli.pipeline import roofline
     from optcli.roofline import lines
+    from optcli.roofline import share as roofline
 
     progress = Progress()
     try:

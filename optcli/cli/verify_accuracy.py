@@ -149,7 +149,7 @@ def command(
     files = baseline is not None or recipe is not None or len(where) > 1
     if not files:
         from optcli.pipeline import adding
-        from optcli.pipeline.layers import with_layers
+        from optcli.verification.layers import with_layers
 
         place = reports.find(where[0] if where else None, artifacts)
         found, code = _of_build(place, overrides)
@@ -174,7 +174,7 @@ def command(
         finally:
             progress.close()
     else:
-        from optcli.pipeline.verifying import verify
+        from optcli.verification.model_files import verify
 
         if recipe is None:
             raise UsageError(
@@ -214,7 +214,7 @@ def _is_of_a_build(path: Path) -> bool:
 
 
 def _of_build(place: reports.Found, overrides: Sequence[str]) -> tuple[Report, ExitCode]:
-    from optcli.pipeline.rejudging import rejudged
+    from optcli.verification.rejudging import rejudged
 
     found, path = place.report, place.path
     if not any(variant.accuracy is not None for variant in found.variants.values()):

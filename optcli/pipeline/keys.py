@@ -36,7 +36,7 @@ NOT_COUNTED: Mapping[str, str] = {
     "paths.py": "where folders lie",
     "pipeline/execute.py": "starts steps; what they do is in the modules that it names",
     "pipeline/keys.py": "makes keys",
-    "pipeline/opening.py": "finds artifacts for the verbs that look at them",
+    "model_files": "finds artifacts for the verbs that look at them",
     "pipeline/plan.py": "makes keys",
     "pipeline/quiet.py": "waits for other measurements",
     "recipe": "what it reads is in keys as values",

@@ -10,7 +10,7 @@ import pytest
 from optcli import digest, profiling
 from optcli.cli import reports
 from optcli.errors import TrustError, UsageError
-from optcli.pipeline.layers import with_layers
+from optcli.verification.layers import with_layers
 
 INPUTS = [{"name": "image", "dtype": "float32", "shape": [1, 4]}]
 KEY = "a" * 64

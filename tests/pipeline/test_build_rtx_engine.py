@@ -10,7 +10,7 @@ from optcli import environment
 from optcli.engines import driver, sidecar
 from optcli.errors import InputError, MissingError, RunnerError, TrustError
 from optcli.inspection import resolve
-from optcli.pipeline.bench import bench
+from optcli.model_files.measuring import bench
 from optcli.report import text
 from optcli.runners import find
 from optcli.settings import TensorSpec
@@ -50,7 +50,7 @@ def test_the_engine_itself_says_what_is_missing(project, monkeypatch):
     monkeypatch.setattr(driver, "LIBRARY", "libno-such-driver.so.1")
     project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n")
     project.build()
-    from optcli.pipeline.opening import open_each
+    from optcli.model_files.opening import open_each
 
     target = resolve(str(project.artifacts / "tiny" / "engine"), project.folder)
     (opened,) = open_each([target], project.folder / "scratch", (), 1)

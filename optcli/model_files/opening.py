@@ -12,7 +12,8 @@ from optcli.errors import InputError, TrustError, UsageError
 from optcli.formats import model_files
 from optcli.inspection import Target, resolve
 from optcli.inspection.looking import size_bytes
-from optcli.pipeline import bench_step, view
+from optcli.model_files import laying_out
+from optcli.pipeline import view
 from optcli.pipeline.entries import made_by
 from optcli.pipeline.trusting import doubts_of, is_from_file, require_trust
 from optcli.settings import SymbolRange, TensorSpec
@@ -185,7 +186,7 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
     }
     try:
         laid_out = run(
-            "optcli.pipeline.bench_step:lay_out",
+            "optcli.model_files.laying_out:lay_out",
             payload,
             timeout_s=_TIMEOUT_S,
             confined=(out,) if _is_foreign(target) else None,
@@ -199,7 +200,7 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
             place=str(target.path),
             hint="leave --input out: the file says what it takes",
         ) from error
-    found = bench_step.artifact(payload, laid_out, digest.of_file(target.path), _size_bytes(target))
+    found = laying_out.artifact(payload, laid_out, digest.of_file(target.path), _size_bytes(target))
     found = replace(found, foreign=_is_foreign(target), trusted=target.trusted)
     specs = tuple(TensorSpec.model_validate(spec) for spec in laid_out["inputs"])
     return Opened(name, target.path, found, specs, tuple(laid_out["notes"]))

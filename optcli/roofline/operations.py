@@ -12,8 +12,8 @@ from optcli import inspection
 from optcli.artifact import described
 from optcli.errors import OptcliError
 from optcli.inspection import Findings, Target, Tensor
+from optcli.model_files.opening import require_trusted_code, trusting
 from optcli.pipeline import keys, view
-from optcli.pipeline.opening import require_trusted_code, trusting
 from optcli.results import Operations
 from optcli.store import Store, key_of
 
@@ -36,7 +36,7 @@ def count(folder: Path, store: Store) -> Operations | None:
         "step": _KIND,
         "artifact": about["digest"],
         "made_by": [each["key"] for each in about["made_by"]],
-        "code": keys.code(["pipeline/operations.py", *keys.room("inspection")], store.digests),
+        "code": keys.code(["roofline/operations.py", *keys.room("inspection")], store.digests),
     }
     key = key_of(ingredients)
     known = store.get(_KIND, key)

@@ -197,7 +197,7 @@ def _ingredients(couple: Couple, recipe: Recipe, store: Store) -> dict[str, Any]
         "inputs": [spec.model_dump(mode="json") for spec in recipe.inputs],
         "samples": layers.SAMPLES,
         "versions": environment.versions(("torch", "onnx", "onnxruntime", "openvino")),
-        "code": keys.code(["pipeline/layers.py", *keys.room("accuracy/layers")], store.digests),
+        "code": keys.code(["verification/layers.py", *keys.room("accuracy/layers")], store.digests),
     }
 
 

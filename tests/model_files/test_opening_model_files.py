@@ -13,8 +13,8 @@ from optcli import digest
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, TrustError, UsageError
 from optcli.inspection import resolve
-from optcli.pipeline import bench_step
-from optcli.pipeline.opening import (
+from optcli.model_files import laying_out
+from optcli.model_files.opening import (
     Opened,
     find,
     merged,
@@ -262,4 +262,4 @@ def test_samples_that_are_no_arrays_are_refused(tmp_path):
         archive.writestr("image", b"no array")
     payload = {"path": str(tmp_path / "odd.npz"), "inputs": [spec().model_dump(mode="json")]}
     with pytest.raises(InputError, match="of arrays"):
-        bench_step.check_samples(payload, None)  # type: ignore[arg-type]
+        laying_out.check_samples(payload, None)  # type: ignore[arg-type]

@@ -10,9 +10,9 @@ from typing import Any
 from optcli import profiling, runners
 from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean, first_line
 from optcli.inspection import Target
+from optcli.model_files.opening import Opened, of_folder, require_trust_to_run, silent, trusting
 from optcli.observer import Observer, Silent
 from optcli.pipeline import quiet, view
-from optcli.pipeline.opening import Opened, of_folder, require_trust_to_run, silent, trusting
 from optcli.pipeline.trusting import brings_python
 from optcli.profiling import Profile
 from optcli.recipe import load

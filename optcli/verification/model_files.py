@@ -12,11 +12,9 @@ from optcli import accuracy, data, environment, runners
 from optcli.artifact import Format
 from optcli.digest import of_file, of_value
 from optcli.errors import ExitCode, InputError, OptcliError, UsageError
+from optcli.model_files.opening import Opened, find, open_each
 from optcli.observer import Observer, Silent
 from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
-from optcli.pipeline.layers import Couple, Seeking
-from optcli.pipeline.layers import chosen as to_look_into
-from optcli.pipeline.opening import Opened, find, open_each
 from optcli.recipe import Recipe, load
 from optcli.results import (
     Accuracy,
@@ -28,6 +26,8 @@ from optcli.results import (
 )
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
+from optcli.verification.layers import Couple, Seeking
+from optcli.verification.layers import chosen as to_look_into
 from optcli.workers import confinement
 
 

@@ -12,10 +12,9 @@ from optcli import digest, environment, report, roofline
 from optcli.errors import MissingError, UsageError
 from optcli.inspection import Findings, Target
 from optcli.observer import Silent
-from optcli.pipeline import operations
-from optcli.pipeline import roofline as build_roofline
 from optcli.results import Estimate, Latency, Operations, Report
-from optcli.roofline import Bandwidth, Rate, Roofline
+from optcli.roofline import Bandwidth, Rate, Roofline, operations
+from optcli.roofline import share as build_roofline
 from optcli.store import Store
 
 GIGA = 1e9

@@ -9,12 +9,14 @@ from optcli import environment, roofline
 from optcli.errors import MissingError, UsageError
 from optcli.observer import Observer
 from optcli.pipeline import keys, quiet
-from optcli.pipeline.operations import count
 from optcli.results import Latency, Operations, Report, Share, VariantReport
 from optcli.roofline import Roofline
+from optcli.roofline.operations import count
 from optcli.store import Store, key_of
 
 _KIND = "roofline"
+# What measures the machine; one module for each library, found by its name.
+_MEASURING = [f"roofline/{name}.py" for name in ("__init__", "torch", "onnxruntime", "openvino", "gpu")]
 
 
 def measured(store: Store, observer: Observer, *, remeasure: bool = False) -> Roofline:
@@ -127,5 +129,5 @@ def _ingredients(store: Store) -> dict[str, Any]:
         "step": _KIND,
         "environment": environment.describe(roofline.PACKAGES),
         "machine": environment.machine(),
-        "code": keys.code(keys.room("roofline"), store.digests),
+        "code": keys.code(_MEASURING, store.digests),
     }

@@ -13,9 +13,9 @@ from optcli.artifact import Format
 from optcli.digest import of_value
 from optcli.errors import ExitCode, MissingError, UsageError
 from optcli.latency import Candidate, Measured
+from optcli.model_files.opening import Opened, find, open_all
 from optcli.observer import Observer, Silent
 from optcli.pipeline import quiet
-from optcli.pipeline.opening import Opened, find, open_all
 from optcli.results import ArtifactSummary, Latency, RecipeSummary, Report, VariantReport
 from optcli.settings import LatencySettings, TensorSpec
 from optcli.store import Store
@@ -104,7 +104,7 @@ def _require_samples(path: Path, specs: tuple[TensorSpec, ...], observer: Observ
     if not path.is_file():
         raise UsageError("there is no such file", place=str(path), hint="an .npz of samples")
     payload = {"path": str(path), "inputs": [spec.model_dump(mode="json") for spec in specs]}
-    found = run("optcli.pipeline.bench_step:check_samples", payload, timeout_s=60.0)
+    found = run("optcli.model_files.laying_out:check_samples", payload, timeout_s=60.0)
     lacking = [spec.name for spec in specs if spec.name not in found]
     if lacking:
         observer.warned(NAME, f"{path.name} has no {', '.join(lacking)}: random")
