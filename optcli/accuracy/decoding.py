@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import user_code
-from optcli.accuracy.metrics import Seen
+from optcli.accuracy.metrics import Predictions
 from optcli.data import Preparation
 from optcli.errors import InputError, OptcliError, did_you_mean, first_line
 from optcli.settings.postprocess import BoxDecoding, PostprocessSettings, YoloxDecoding
@@ -47,7 +47,7 @@ def remarks(settings: PostprocessSettings | None, prepare: Preparation | None) -
     ]
 
 
-def decode(step: Decode, seen: Seen, size: tuple[int, int]) -> list[Any]:
+def decode(step: Decode, seen: Predictions, size: tuple[int, int]) -> list[Any]:
     """What the step makes of each sample."""
     return [step(seen.of_sample(i), meta, size) for i, meta in enumerate(seen.meta)]
 

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy import kept, labels, resampling
+from optcli.accuracy import labels, resampling, shards
 from optcli.accuracy.evaluation import ABOUT, SAMPLES
 from optcli.accuracy.metrics import Metric
 from optcli.errors import InputError
@@ -25,7 +25,7 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, known: 
     import numpy as np
 
     folders = [out / f"part-{job}" for job in range(jobs)]
-    abouts = [json.loads((folder / kept.ABOUT).read_bytes()) for folder in folders]
+    abouts = [json.loads((folder / shards.ABOUT).read_bytes()) for folder in folders]
     busy = [i for i, about in enumerate(abouts) if about["outputs"]]
     folders, abouts = [folders[i] for i in busy], [abouts[i] for i in busy]
     records = _records(folders)
@@ -102,11 +102,11 @@ def _records(folders: list[Path]) -> dict[str, np.ndarray]:
 
     parts, count = [], 0
     for folder in folders:
-        with np.load(folder / kept.RECORDS, allow_pickle=False) as archive:
-            part = kept.moved({name: archive[name] for name in archive.files}, count)
+        with np.load(folder / shards.RECORDS, allow_pickle=False) as archive:
+            part = shards.moved({name: archive[name] for name in archive.files}, count)
         parts.append(part)
         count += len(part["ids"])
-    return kept.joined_records(parts)
+    return shards.joined_records(parts)
 
 
 def _outputs(out: Path, folders: list[Path], abouts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def _outputs(out: Path, folders: list[Path], abouts: list[dict[str, Any]]) -> li
 
     firsts = []
     for folder in folders:
-        with np.load(folder / kept.FIRSTS, allow_pickle=False) as archive:
+        with np.load(folder / shards.FIRSTS, allow_pickle=False) as archive:
             firsts.append({name: archive[name] for name in archive.files})
     found = []
     for index, one in enumerate(abouts[0]["outputs"]):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import runners
-from optcli.accuracy import kept, merging, metrics, saturation, stability
+from optcli.accuracy import merging, metrics, saturation, shards, stability
 from optcli.accuracy.work import Work
 from optcli.artifact import Artifact
 from optcli.kept_samples import Keeping
@@ -29,7 +29,7 @@ def shard(payload: dict[str, Any], channel: Channel) -> None:
     memory.keep_freed()
     work = Work(payload)
     samples, job, span = work.samples, int(payload["job"]), work.span
-    part = kept.Part(work.out / f"part-{job}", span, len(samples), work.output, work.kept_bytes)
+    part = shards.Part(work.out / f"part-{job}", span, len(samples), work.output, work.kept_bytes)
     news = 0.0
     runner = runners.find(payload["runner"]).model_validate(payload["options"])
     with runner.open(Artifact.from_record(payload["artifact"]), work.feeds) as model:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy.kept import joined_records, moved
+from optcli.accuracy.shards import joined_records, moved
 from optcli.accuracy.work import Work
 from optcli.errors import UsageError
 from optcli.runners import Runner

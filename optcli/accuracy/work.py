@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import data, environment
-from optcli.accuracy import decoding, kept, metrics
-from optcli.accuracy.metrics import Metric, Seen
+from optcli.accuracy import decoding, metrics, shards
+from optcli.accuracy.metrics import Metric, Predictions
 from optcli.data import DataSettings
 from optcli.errors import InputError
 from optcli.kept_samples import SHARED_BYTES, Keeping, KeptSet, digests_of
@@ -78,7 +78,7 @@ class Work:
 
     @property
     def kept_bytes(self) -> int:
-        return kept.BYTES if self.decode is None else kept.BYTES_BESIDE_DETECTIONS
+        return shards.BYTES if self.decode is None else shards.BYTES_BESIDE_DETECTIONS
 
     @cached_property
     def samples(self) -> SampleSet:
@@ -162,17 +162,19 @@ class Work:
         }
         return model.run(feed)
 
-    def seen(self, batch: Batch, rows: int, outputs: dict[str, np.ndarray]) -> Seen:
+    def seen(self, batch: Batch, rows: int, outputs: dict[str, np.ndarray]) -> Predictions:
         """What counts of a batch: the first `rows` samples, decoded where the recipe says how."""
         whole = len(batch.ids)
         cut = {k: a[:rows] if a.ndim and len(a) == whole else a for k, a in outputs.items()}
-        seen = Seen(batch.ids[:rows], batch.targets[:rows], batch.meta[:rows], cut, None, self.output)
+        seen = Predictions(
+            batch.ids[:rows], batch.targets[:rows], batch.meta[:rows], cut, None, self.output
+        )
         if self.decode is None or self.metric is None:
             return seen
         image = next((x for x in batch.inputs.values() if x.ndim == 4), None)
         size = (0, 0) if image is None else _size(image.shape)
         found = decoding.decode(self.decode, seen, size)
-        return Seen(seen.ids, seen.targets, seen.meta, cut, found, self.output)
+        return Predictions(seen.ids, seen.targets, seen.meta, cut, found, self.output)
 
     def contents(self, positions: Sequence[int], batch: Batch) -> np.ndarray:
         """A digest of each sample's inputs: those of one content are one piece of evidence.
@@ -188,7 +190,7 @@ class Work:
         prepare = DataSettings.model_validate(self.payload["data"]).prepare
         return decoding.remarks(self.postprocess, prepare)
 
-    def records(self, seen: Seen, before: int = 0) -> dict[str, np.ndarray]:
+    def records(self, seen: Predictions, before: int = 0) -> dict[str, np.ndarray]:
         """The metric's records of a batch; `before` it were so many samples, which had labels."""
         if self.metric is None or self.settings is None:
             return {}
@@ -196,7 +198,7 @@ class Work:
             _labelled(self.settings.metric, seen.ids, seen.targets, before)
         return self.metric.records(seen)
 
-    def check_labels(self, seen: Seen) -> None:
+    def check_labels(self, seen: Predictions) -> None:
         """Before all samples are run: every label that the data tells without reading the samples."""
         targets = getattr(self.samples, "targets", lambda: None)()
         if targets is None or self.metric is None or self.settings is None:

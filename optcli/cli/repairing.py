@@ -79,7 +79,9 @@ def run(
     return codes.get(found.outcome, ExitCode.REJECTED)
 
 
-def _recipe_and_report(where: Path | None, artifacts: Path | None) -> tuple[Path, reports.Found | None]:
+def _recipe_and_report(
+    where: Path | None, artifacts: Path | None
+) -> tuple[Path, reports.FoundReport | None]:
     """The recipe, and the report of its last build where there is one."""
     if where is not None and where.suffix in reports.RECIPES:
         try:

@@ -19,7 +19,7 @@ _AGAIN = "run `optcli build RECIPE` first, or name the folder with --artifacts"
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundReport:
     """A report, its file, and the folder of artifacts in which it was laid out.
 
     The path of its recipe is one that can be opened from the current folder, where it can be found.
@@ -63,7 +63,7 @@ def nearest(explicit: Path | None) -> Path:
     return next((place for place in places if _reports(place)), places[0])
 
 
-def find(where: Path | None, explicit: Path | None) -> Found:
+def find(where: Path | None, explicit: Path | None) -> FoundReport:
     """The report of a report file or its folder, of a recipe, of its name, or else the newest.
 
     `explicit` is `--artifacts`. Without it and OPTCLI_ARTIFACTS, `artifacts` is looked for in the
@@ -102,14 +102,14 @@ def _reports(place: Path) -> list[Path]:
     return sorted(place.glob(f"*/{_FILE}"), key=lambda path: path.stat().st_mtime)
 
 
-def _newest(places: Sequence[Path]) -> Found:
+def _newest(places: Sequence[Path]) -> FoundReport:
     for place in places:
         if found := _reports(place):
             return _read(found[-1], place)
     raise _nothing("", places)
 
 
-def _of_recipe(recipe: Path, places: Sequence[Path]) -> Found:
+def _of_recipe(recipe: Path, places: Sequence[Path]) -> FoundReport:
     """The report of a recipe: the one that speaks of this very file, else one of its name."""
     from optcli.recipe import name_of
 
@@ -131,7 +131,7 @@ def _of_recipe(recipe: Path, places: Sequence[Path]) -> Found:
     return replace(chosen, report=chosen.report.model_copy(update={"recipe": summary}))
 
 
-def _read(path: Path, place: Path) -> Found:
+def _read(path: Path, place: Path) -> FoundReport:
     """A report; the path of its recipe counts from where it was built, usually the folder above."""
     report = Report.load(path)
     given = report.recipe.path
@@ -139,7 +139,7 @@ def _read(path: Path, place: Path) -> Found:
         file = next((each / given for each in _anchors(place) if (each / given).is_file()), Path(given))
         summary = report.recipe.model_copy(update={"path": shown(file)})
         report = report.model_copy(update={"recipe": summary})
-    return Found(report, path, place)
+    return FoundReport(report, path, place)
 
 
 def _anchors(place: Path) -> Iterator[Path]:

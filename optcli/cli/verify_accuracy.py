@@ -148,7 +148,7 @@ def command(
         where, layers = (*where, Path(layers)), ""
     files = baseline is not None or recipe is not None or len(where) > 1
     if not files:
-        from optcli.pipeline import adding
+        from optcli.pipeline import report_files
         from optcli.verification.layers import with_layers
 
         place = reports.find(where[0] if where else None, artifacts)
@@ -170,7 +170,7 @@ def command(
             )
             if _is_of_a_build(place.path):
                 looked = {n: {"layers": v.layers} for n, v in found.variants.items() if v.layers}
-                adding.add(place.path.parent, looked, progress)
+                report_files.add(place.path.parent, looked, progress)
         finally:
             progress.close()
     else:
@@ -213,7 +213,7 @@ def _is_of_a_build(path: Path) -> bool:
     return path.name == "report.json" and any(path.parent.glob("*/artifact.json"))
 
 
-def _of_build(place: reports.Found, overrides: Sequence[str]) -> tuple[Report, ExitCode]:
+def _of_build(place: reports.FoundReport, overrides: Sequence[str]) -> tuple[Report, ExitCode]:
     from optcli.verification.rejudging import rejudged
 
     found, path = place.report, place.path

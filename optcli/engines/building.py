@@ -17,7 +17,7 @@ from typing import Any
 from optcli.engines import EngineError, bindings, driver, inspection, messages, profiles
 from optcli.engines.bindings import Bindings
 from optcli.engines.configuring import configure
-from optcli.engines.process import Talk
+from optcli.engines.process import JobChannel
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Job:
         return asdict(self)
 
 
-def build(job: dict[str, Any], talk: Talk) -> dict[str, Any]:
+def build(job: dict[str, Any], talk: JobChannel) -> dict[str, Any]:
     """Build what a `Job`'s record says and write the plan; gives what the sidecar and a report need.
 
     Keys: `product`, `version`, `device` (None without a GPU), `flags` that were set, `network`
@@ -96,7 +96,7 @@ def build(job: dict[str, Any], talk: Talk) -> dict[str, Any]:
     }
 
 
-def _network(found: Bindings, logger: Any, wanted: Job, talk: Talk) -> tuple[Any, Any]:
+def _network(found: Bindings, logger: Any, wanted: Job, talk: JobChannel) -> tuple[Any, Any]:
     """A builder and an empty network, typed by the model where that is wanted and needs saying."""
     flags = 0
     creation = "NetworkDefinitionCreationFlag"
@@ -119,7 +119,7 @@ def _network(found: Bindings, logger: Any, wanted: Job, talk: Talk) -> tuple[Any
     return builder, network
 
 
-def _parse(found: Bindings, network: Any, logger: Any, wanted: Job, talk: Talk) -> None:
+def _parse(found: Bindings, network: Any, logger: Any, wanted: Job, talk: JobChannel) -> None:
     """Read the ONNX file into the network. Raises `EngineError` that names each node it cannot read."""
     talk.progress(None, "reading the model")
     parser = found.module.OnnxParser(network, logger)
@@ -159,7 +159,7 @@ def _where(error: Mapping[str, Any]) -> str:
     return f"node number {error['node']}: " if error["node"] >= 0 else ""
 
 
-def _serialized(found: Bindings, builder: Any, network: Any, config: Any, talk: Talk) -> Any:
+def _serialized(found: Bindings, builder: Any, network: Any, config: Any, talk: JobChannel) -> Any:
     try:
         plan = builder.build_serialized_network(network, config)
     except RuntimeError as error:

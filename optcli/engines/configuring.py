@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.engines import EngineError, messages, profiles
 from optcli.engines.bindings import Bindings, enum_name
-from optcli.engines.process import Talk
+from optcli.engines.process import JobChannel
 
 if TYPE_CHECKING:
     from optcli.engines.building import Job
@@ -20,7 +20,7 @@ _FLOATS = ("FLOAT", "HALF", "BF16")
 
 
 def configure(
-    found: Bindings, builder: Any, network: Any, wanted: Job, talk: Talk
+    found: Bindings, builder: Any, network: Any, wanted: Job, talk: JobChannel
 ) -> tuple[Any, TimingCache | None]:
     """The configuration that a job asks for, and the timing cache that it uses.
 
@@ -114,7 +114,7 @@ def _keep(found: Bindings, network: Any, kept: Sequence[str]) -> None:
 
 
 def _profiles(
-    found: Bindings, builder: Any, network: Any, config: Any, wanted: Job, talk: Talk
+    found: Bindings, builder: Any, network: Any, config: Any, wanted: Job, talk: JobChannel
 ) -> None:
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     varying = [tensor for tensor in inputs if profiles.is_dynamic(list(tensor.shape))]
@@ -131,12 +131,12 @@ def _profiles(
             )
 
 
-def _watch(found: Bindings, config: Any, talk: Talk) -> None:
+def _watch(found: Bindings, config: Any, talk: JobChannel) -> None:
     if found.has("IProgressMonitor", "phase_start") and found.has("IBuilderConfig", "progress_monitor"):
         config.progress_monitor = progress_monitor(found.module, talk)
 
 
-def progress_monitor(module: Any, talk: Talk) -> Any:
+def progress_monitor(module: Any, talk: JobChannel) -> Any:
     """A progress monitor for the module's builder: phases lie in each other, each with its steps."""
 
     class Progress(module.IProgressMonitor):  # type: ignore[misc]

@@ -9,10 +9,10 @@ from optcli.engines.bindings import load
 from optcli.engines.building import parser_error
 
 if TYPE_CHECKING:
-    from optcli.engines.process import Talk
+    from optcli.engines.process import JobChannel
 
 
-def job(job: dict[str, Any], talk: Talk) -> dict[str, Any]:
+def job(job: dict[str, Any], talk: JobChannel) -> dict[str, Any]:
     """What `coverage` finds; the job has `product`, `onnx` (a path) and `nodes` (name, operator)."""
     bindings = load(job["product"])
     logger = messages.collector(bindings.module, talk.heard)

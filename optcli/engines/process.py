@@ -23,7 +23,7 @@ from optcli.engines import EngineError, messages
 from optcli.engines.messages import Line
 
 
-class Talk:
+class JobChannel:
     """What a job says on its way; `lines` are those that TensorRT logged so far."""
 
     def __init__(self, out: TextIO) -> None:
@@ -59,7 +59,7 @@ def main() -> None:
     """Do the one job that standard input names."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    talk = Talk(out)
+    talk = JobChannel(out)
     asked = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     module, _, name = asked["function"].partition(":")

@@ -17,7 +17,7 @@ from optcli.errors import OptcliError
 from optcli.gate import comparisons
 from optcli.gate.side import Side, kept_of
 from optcli.gate.terms import ACCURACY_BARS
-from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
+from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.recipe import Recipe
 from optcli.results import Accuracy, Verdict
 from optcli.results.gate import ChangeKind, Comparison, Metric
@@ -141,7 +141,7 @@ def _on(
     label: str,
 ) -> tuple[list[Comparison], list[str]]:
     """By one recipe's evaluation data, preparation, postprocessing and metric."""
-    around = Circumstances(
+    around = EvaluationContext(
         recipe,
         samples,
         gating.store,
@@ -200,7 +200,7 @@ def _floats(gating: Gating) -> Iterator[tuple[str, Kept | None, bool]]:
     yield then, gating.before.variants.get(then), True
 
 
-def _beside(mine: Subject, base: Subject, around: Circumstances) -> tuple[Accuracy, Accuracy]:
+def _beside(mine: Subject, base: Subject, around: EvaluationContext) -> tuple[Accuracy, Accuracy]:
     """One beside the other: its accuracy, and the other's own."""
     judged, failures = compare_all([base, mine], base.name, around)
     for error in failures.values():

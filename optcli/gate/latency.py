@@ -14,8 +14,8 @@ from optcli.gate import comparisons
 from optcli.gate.rule import Decision, Rule, planned
 from optcli.gate.sequence import Figure, until_decided
 from optcli.latency import Candidate, Measured
-from optcli.latency.doubts import UNFIT
 from optcli.latency.feeds import choose_batch_sizes
+from optcli.latency.quality_flags import UNFIT
 from optcli.observer import Observer
 from optcli.results import Estimate, Latency
 from optcli.results.gate import Comparison, Metric

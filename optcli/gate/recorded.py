@@ -11,7 +11,7 @@ from optcli.gate import comparisons
 from optcli.gate.latency import STEP, service_level, threads_of
 from optcli.gate.side import Side
 from optcli.latency import Candidate
-from optcli.pipeline import quiet
+from optcli.pipeline import measurement_lock
 from optcli.results import Latency
 from optcli.results.gate import Comparison
 from optcli.settings import GateSettings, LatencySettings
@@ -52,7 +52,7 @@ def alone(gating: Gating, side: Side) -> list[Latency]:
         {**side.now.options, "threads": threads_of(gating.settings)},
     )
     recipe = gating.made.plan.recipe
-    with quiet.alone(STEP, gating.observer):
+    with measurement_lock.acquired(STEP, gating.observer):
         measured = latency.measure(
             [candidate],
             side.name,

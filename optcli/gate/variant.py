@@ -19,7 +19,7 @@ from optcli.gate.side import Side
 from optcli.latency import Candidate
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.observer import Observer
-from optcli.pipeline import quiet
+from optcli.pipeline import measurement_lock
 from optcli.pipeline.making import Made
 from optcli.results.gate import Change, ChangeKind, Choice, Comparison, GatedVariant
 from optcli.settings import GateSettings, SloSettings, TensorSpec
@@ -113,7 +113,7 @@ def _latency(
             promise = service_level(recorded.alone(gating, side), gating.slo)
         return [why.said("p50"), *promise], [], []
     name = f"{side.name} (baseline)"
-    with quiet.alone(STEP, gating.observer):
+    with measurement_lock.acquired(STEP, gating.observer):
         timed = _timed(gating, side, name, variants, gating.made.plan.recipe.seed)
         flags, samples = list(timed.flags), [_save(gating, timed, f"{side.name}.samples.npz")]
         failed = [each for each in timed.comparisons if each.blocking and each.outcome == "reject"]

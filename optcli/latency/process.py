@@ -82,7 +82,7 @@ class Process:
         return {
             "observed": self._runner.observed(),
             "peak_memory_bytes": max(0, memory.high_water_bytes() - self._empty_bytes)
-            + self._runner.elsewhere_bytes(),
+            + self._runner.remote_peak_bytes(),
             "peak_gpu_memory_bytes": self._gpu.peak_bytes if self._gpu else None,
         }
 

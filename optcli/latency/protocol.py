@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from optcli.latency.doubts import idle_share
+from optcli.latency.quality_flags import idle_share
 from optcli.latency.samples import Measured
 
 

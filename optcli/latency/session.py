@@ -14,10 +14,10 @@ from typing import Any
 from optcli import runners, workers
 from optcli.errors import OptcliError
 from optcli.latency import gpu_clocks
+from optcli.latency.artifact_runs import ArtifactRun
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.latency.plan import Candidate, Plan, plan
 from optcli.latency.samples import Measured, Opened, Start
-from optcli.latency.takes import Take
 from optcli.observer import Observer
 from optcli.settings import LatencySettings, TensorSpec
 from optcli.workers import Child
@@ -59,7 +59,7 @@ class Session:
     def __post_init__(self) -> None:
         self.sizes, self.skipped = choose_batch_sizes(self.inputs, self.settings.batch_sizes)
         self._children: dict[str, Child] = {}
-        self._takes: dict[tuple[str, int, int], Take] = {}
+        self._takes: dict[tuple[str, int, int], ArtifactRun] = {}
         self._plans: dict[tuple[str, int], Plan] = {}
         self._fixed_warm_up: dict[int, int] = {}
         self._launch = 0
@@ -239,19 +239,19 @@ class Session:
             self._fixed_warm_up.setdefault(size, found["calls"])
         return found
 
-    def _take(self, name: str, size: int, group: int, warm: dict[str, Any]) -> Take:
+    def _take(self, name: str, size: int, group: int, warm: dict[str, Any]) -> ArtifactRun:
         """What this artifact has given so far in this group; its plan holds for all launches."""
         planned = self._plans.get((self.baseline, size)) if self.settings.mode == "gate" else None
         planned = planned or self._plans.get((name, size))
         if planned is None:
             planned = plan(warm["usual_ns"], self.settings, self.wants_p99)
         self._plans[name, size] = planned
-        new = Take(name, size, group, planned)
+        new = ArtifactRun(name, size, group, planned)
         take = self._takes.setdefault((name, size, group), new)
         take.begin_launch(self._launch, warm["usual_ns"])
         return take
 
-    def _turn(self, name: str, take: Take) -> None:
+    def _turn(self, name: str, take: ArtifactRun) -> None:
         calls = take.plan.calls
         command = {"do": "round", "batch_size": take.batch_size, "calls": calls, "lead_in": LEAD_IN}
         expected_s = (calls + LEAD_IN) * take.usual_ns / 1e9

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
-from optcli.latency.doubts import device_flags_of, flags_of, notes_of
 from optcli.latency.fitness import (
     agree,
     best_ratio,
@@ -18,6 +17,7 @@ from optcli.latency.fitness import (
     spread_of,
 )
 from optcli.latency.launches import of_one_pair, percentile_over_launches, ratio_over_launches
+from optcli.latency.quality_flags import device_flags_of, flags_of, notes_of
 from optcli.latency.samples import Measured, Series
 from optcli.results import Estimate, Latency
 from optcli.statistics import log_ratios, needed, percentile, ratio_interval

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import runners, workers
 from optcli.errors import OptcliError
-from optcli.latency import doubts, fitness, memory
+from optcli.latency import fitness, memory, quality_flags
+from optcli.latency.artifact_runs import ArtifactRun
 from optcli.latency.budget import budget
 from optcli.latency.fit import fit
 from optcli.latency.plan import Candidate, Plan
@@ -31,7 +32,6 @@ from optcli.latency.sweep_plan import (
     grows_no_more,
     ladder,
 )
-from optcli.latency.takes import Take
 from optcli.observer import Observer
 from optcli.results import Estimate, Sweep, SweepPoint
 from optcli.settings import SweepSettings, TensorSpec
@@ -102,7 +102,9 @@ class _Run:
         with self._launched(sizes) as child:
             stopped = self._explore(child, sizes)
         calls = allot(self.usual_ns, self.settings, self.p99_ms and self.p99_ms * 1e6)
-        takes = {size: Take(self.candidate.name, size, 0, Plan(ROUNDS, calls[size])) for size in calls}
+        takes = {
+            size: ArtifactRun(self.candidate.name, size, 0, Plan(ROUNDS, calls[size])) for size in calls
+        }
         launches, spent_s = 0, 0.0
         while launches < self.settings.launches:
             if launches >= 2 and spent_s > _PATIENCE * self.settings.max_seconds:
@@ -196,7 +198,7 @@ class _Run:
         command = {"do": "warm", "batch_size": size, "calls": WARM_CALLS, "seconds": seconds}
         return _ask(child, command, self.timeout_s)
 
-    def _launch(self, number: int, takes: Mapping[int, Take]) -> None:
+    def _launch(self, number: int, takes: Mapping[int, ArtifactRun]) -> None:
         """One launch: the rounds of every batch size, in random order."""
         order = random.Random(f"{self.seed}/{number}")  # noqa: S311 - turns, not secrets
         with self._launched(list(takes)) as child:
@@ -237,7 +239,7 @@ class _Run:
             spread=round(fitness.spread_of(counted), 4),
             waited=round(fitness.lost_of(counted), 4),
             fit=quiet,
-            flags=(*flags, *doubts.fitness_flags(series, counted, fit=quiet)),
+            flags=(*flags, *quality_flags.fitness_flags(series, counted, fit=quiet)),
         )
 
 

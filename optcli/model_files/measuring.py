@@ -15,7 +15,7 @@ from optcli.errors import ExitCode, MissingError, UsageError
 from optcli.latency import Candidate, Measured
 from optcli.model_files.opening import Opened, find, open_all
 from optcli.observer import Observer, Silent
-from optcli.pipeline import quiet
+from optcli.pipeline import measurement_lock
 from optcli.results import ArtifactSummary, Latency, RecipeSummary, Report, VariantReport
 from optcli.settings import LatencySettings, TensorSpec
 from optcli.store import Store
@@ -59,7 +59,7 @@ def bench(
         settings = LatencySettings.model_validate(
             {"mode": mode, "batch_sizes": tuple(sorted(set(batch_sizes))), "threads": threads}
         )
-        with quiet.alone(NAME, observer):
+        with measurement_lock.acquired(NAME, observer):
             measured = latency.measure(
                 [_candidate(each, runner) for each in opened],
                 opened[0].name,

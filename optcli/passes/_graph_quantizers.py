@@ -31,14 +31,14 @@ _PREFIXES = ("L['self'].", "model.")
 
 
 @dataclass
-class Found:
+class TracedGraph:
     """A graph to quantize; `facts` says how it was traced and what must stay in floating point."""
 
     graph: GraphModule
     facts: dict[str, Any]
 
 
-def graph_of(source: Artifact, job: Job, strict: bool | None) -> Found:
+def graph_of(source: Artifact, job: Job, strict: bool | None) -> TracedGraph:
     """The graph of a torch or exported artifact, ready to be quantized.
 
     `strict` None traces the bytecode, which tells calls of a shared module apart, and runs the code
@@ -54,7 +54,7 @@ def graph_of(source: Artifact, job: Job, strict: bool | None) -> Found:
         kept = _keep_single_channels(graph)
         if kept:
             facts["kept_in_fp32"] = dict.fromkeys(kept, "its input has one channel")
-    return Found(graph, facts)
+    return TracedGraph(graph, facts)
 
 
 def _traced(model: torch.nn.Module, job: Job, strict: bool | None) -> tuple[GraphModule, bool]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from optcli import environment, report, results
 from optcli.errors import InputError, OptcliError, RunnerError
 from optcli.observer import Observer, Silent
-from optcli.pipeline import adding, latency, standing, sweep, verdicts, view
-from optcli.pipeline.accuracy import Circumstances, judge
+from optcli.pipeline import latency, report_files, standing, sweep, verdicts, view
+from optcli.pipeline.accuracy import EvaluationContext, judge
 from optcli.pipeline.ending import ending
-from optcli.pipeline.execute import Done, Settings
+from optcli.pipeline.execute import Settings, StepResult
 from optcli.pipeline.making import made_by, make, planned
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan
@@ -69,7 +69,7 @@ def build(
         samples = folder / "samples.npz"
         # Before anything is measured: what is wrong with the data is found here.
         with phases.take("accuracy"):
-            around = Circumstances(
+            around = EvaluationContext(
                 to_do.recipe,
                 to_do.role_keys.get("evaluation", ""),
                 kept,
@@ -89,7 +89,7 @@ def build(
             failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
         found = _report(to_do, made.done, measured, swept, judged, failures, kept, logs, began)
         found = found.model_copy(update={"took_s": phases.took_s})
-        adding.write(folder, found, measured.quantiles)
+        report_files.write(folder, found, measured.quantiles)
     kept.digests.save()
     return found
 
@@ -102,8 +102,8 @@ def _raise_wrong_data(error: OptcliError | None) -> None:
 
 def _report(
     to_do: Plan,
-    done: dict[str, Done],
-    measured: latency.Found,
+    done: dict[str, StepResult],
+    measured: latency.LatencyResults,
     swept: dict[str, results.Sweep],
     judged: dict[str, results.Accuracy],
     failures: dict[str, OptcliError],

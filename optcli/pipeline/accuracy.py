@@ -57,7 +57,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class EvaluationContext:
     """What all that is judged has in common. `samples` is the key of the evaluation set."""
 
     recipe: Recipe
@@ -71,7 +71,7 @@ class Circumstances:
 
 
 def judge(
-    plan: Plan, artifacts: Mapping[str, Artifact], around: Circumstances
+    plan: Plan, artifacts: Mapping[str, Artifact], around: EvaluationContext
 ) -> tuple[dict[str, Accuracy], dict[str, OptcliError]]:
     """Accuracy of every variant that was built and can run here, and why others have none.
 
@@ -88,7 +88,7 @@ def judge(
 
 
 def compare_all(
-    subjects: Sequence[Subject], baseline: str, around: Circumstances
+    subjects: Sequence[Subject], baseline: str, around: EvaluationContext
 ) -> tuple[dict[str, Accuracy], dict[str, OptcliError]]:
     """Every subject beside the baseline, and what went wrong, by name.
 
@@ -121,7 +121,7 @@ def compare_all(
 
 
 class _Judging:
-    def __init__(self, around: Circumstances, baseline: Subject | None) -> None:
+    def __init__(self, around: EvaluationContext, baseline: Subject | None) -> None:
         self._around, self.baseline = around, baseline
         self._ingredients: dict[str, dict[str, Any]] = {}
         self._fresh: set[str] = set()
@@ -234,7 +234,7 @@ def _jobs(subject: Subject, jobs: int) -> int:
     return max(1, min(jobs, environment.usable_cores() // threads))
 
 
-def _evaluated_on(around: Circumstances) -> str:
+def _evaluated_on(around: EvaluationContext) -> str:
     """A digest of the samples and of what makes a figure of outputs: by what accuracies are comparable.
 
     Of content and settings alone: another version of optcli or of a library has the same one.

@@ -52,7 +52,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Done:
+class StepResult:
     """What became of a step. `error` is set where it failed, or a step that it needs did.
 
     `seconds` is what it took now, None where nothing was to do; `made_in_s` what making it took once.
@@ -87,7 +87,7 @@ class Execution:
         self._running: set[Child] = set()
         self._probe: Path | None = None
         self._interrupted = False
-        self._done: dict[str, Done] = {}
+        self._done: dict[str, StepResult] = {}
 
     def __enter__(self) -> Execution:
         return self
@@ -123,11 +123,11 @@ class Execution:
                 with self._store.lock("samples", key), self._store.work("samples", key) as work:
                     self._store.put("samples", key, work, {}, ingredients)
 
-    def run(self) -> dict[str, Done]:
+    def run(self) -> dict[str, StepResult]:
         """Carry out every step that can be done here; gives what became of each, by key."""
         steps = self._plan.steps()
         pool = ThreadPoolExecutor(self._settings.jobs)
-        futures: dict[Future[Done], Step] = {}
+        futures: dict[Future[StepResult], Step] = {}
         stopped = False
         try:
             while len(self._done) < len(steps):
@@ -171,14 +171,14 @@ class Execution:
                 hint="build again; a pass of this recipe writes into the store, look at your own first",
             )
             self._observer.failed(label, error.message)
-            self._done[key] = Done("failed", error=error)
+            self._done[key] = StepResult("failed", error=error)
 
-    def _do(self, step: Step) -> Done:
+    def _do(self, step: Step) -> StepResult:
         label = self._label(step)
         if step.parent is not None:
             before = self._done[step.parent.key]
             if before.error is not None:
-                return Done("failed", error=before.error)
+                return StepResult("failed", error=before.error)
         try:
             call = self._call(step, label)
             fresh = step.needs.gpu or bool(step.traits and step.traits.reference)
@@ -194,8 +194,8 @@ class Execution:
             error.place = error.place or label
             if not self._interrupted:  # else it was ourselves who killed it
                 self._observer.failed(label, error.message)
-            return Done("failed", error=error)
-        return Done("cached" if seconds is None else "built", entry, seconds)
+            return StepResult("failed", error=error)
+        return StepResult("cached" if seconds is None else "built", entry, seconds)
 
     def _label(self, step: Step) -> str:
         if step.parent is None:

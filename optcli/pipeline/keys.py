@@ -38,7 +38,7 @@ NOT_COUNTED: Mapping[str, str] = {
     "pipeline/keys.py": "makes keys",
     "model_files": "finds artifacts for the verbs that look at them",
     "pipeline/plan.py": "makes keys",
-    "pipeline/quiet.py": "waits for other measurements",
+    "pipeline/measurement_lock.py": "waits for other measurements",
     "recipe": "what it reads is in keys as values",
     "registry.py": "finds classes by name",
     "regular_files.py": "refuses what is no file; changes nothing that is read",

@@ -14,7 +14,7 @@ from optcli.artifact import Artifact
 from optcli.latency import Candidate, Measured
 from optcli.latency.quantiles import quantiles
 from optcli.observer import Observer
-from optcli.pipeline import keys, quiet
+from optcli.pipeline import keys, measurement_lock
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Estimate, Latency
 from optcli.store import Store, key_of
@@ -28,7 +28,7 @@ Pair = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class Found:
+class LatencyResults:
     """What was measured, by variant: rows, settings read back, failures.
 
     `ratios` holds every two variants that took turns with each other and were both fit, each two once;
@@ -64,7 +64,7 @@ def measure(
     logs: Path,
     observer: Observer,
     remeasure: bool,
-) -> Found:
+) -> LatencyResults:
     """Measure the variants that were built and can run here, or take it from the store.
 
     A comparison is reused as a whole or not at all: keyed by the artifacts, their runners, the
@@ -73,7 +73,7 @@ def measure(
     """
     variants = [v for v in plan.variants if v.name in artifacts and not v.unmeasurable]
     if not variants:
-        return Found()
+        return LatencyResults()
     ids = _ids(plan, variants, artifacts)
     ingredients = _ingredients(plan, variants, ids, feeds)
     ingredients["code"] = {
@@ -88,7 +88,7 @@ def measure(
         observer.cached(STEP)
         shutil.copyfile(known.path / "samples.npz", samples)
         return _of_record(known.record, ids)
-    with quiet.alone(STEP, observer):
+    with measurement_lock.acquired(STEP, observer):
         measured = latency.measure(
             [_candidate(v, artifacts[v.name], plan.threads) for v in variants],
             plan.baseline,
@@ -187,13 +187,13 @@ def _inverse(ratio: Estimate) -> Estimate:
     return Estimate(value=1 / ratio.value, low=low, high=high)
 
 
-def _of_record(record: dict[str, Any], ids: dict[str, str]) -> Found:
+def _of_record(record: dict[str, Any], ids: dict[str, str]) -> LatencyResults:
     names = {one: name for name, one in ids.items()}
 
     def by_name(part: str) -> dict[str, Any]:
         return {name: record[part][one] for name, one in ids.items() if one in record.get(part, {})}
 
-    return Found(
+    return LatencyResults(
         rows={
             name: tuple(Latency.model_validate(row) for row in rows)
             for name, rows in by_name("rows").items()

@@ -12,7 +12,7 @@ from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError, UsageError, did_you_mean
 from optcli.observer import Observer
 from optcli.pipeline import plugins, shapes
-from optcli.pipeline.execute import Done, Execution, Settings, log_of
+from optcli.pipeline.execute import Execution, Settings, StepResult, log_of
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan, PlannedVariant, plan
 from optcli.pipeline.trusting import measured_as, require_wall
@@ -28,7 +28,7 @@ class Made:
     """
 
     plan: Plan
-    done: dict[str, Done]
+    done: dict[str, StepResult]
     artifacts: dict[str, Artifact]
     feeds: Path | None
 
@@ -94,7 +94,7 @@ def made_by(variant: PlannedVariant) -> list[dict[str, Any]]:
     return [{"key": step.key, **step.ingredients} for step in variant.steps]
 
 
-def _raise_what_fails_all(to_do: Plan, done: dict[str, Done], store: Store) -> None:
+def _raise_what_fails_all(to_do: Plan, done: dict[str, StepResult], store: Store) -> None:
     """A model that cannot be read fails every variant: that is an error, not a report."""
     key = to_do.variants[0].steps[0].key
     source = done.get(key)

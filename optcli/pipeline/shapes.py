@@ -18,7 +18,7 @@ from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.observer import Observer
-from optcli.pipeline import keys, quiet
+from optcli.pipeline import keys, measurement_lock
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
@@ -111,7 +111,7 @@ def _ratios(
         "options": options,
     }
     try:
-        with quiet.alone(step, observer):
+        with measurement_lock.acquired(step, observer):
             observer.started(step)
             began = time.monotonic()
             record = workers.run(

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from optcli.pipeline.latency import Found
+from optcli.pipeline.latency import LatencyResults
 from optcli.pipeline.parents import changes_network, parent_of
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Against, Estimate, Latency, VariantReport
 
 
-def beside(plan: Plan, measured: Found, *, baseline_stands: bool) -> Found:
+def beside(plan: Plan, measured: LatencyResults, *, baseline_stands: bool) -> LatencyResults:
     """What was measured, each row with its speed-up over the baseline and over its parent, if any."""
     parents = {variant.name: parent_of(variant, plan) for variant in plan.variants}
     base = measured.rows.get(plan.baseline, ()) if baseline_stands else ()
@@ -43,7 +43,7 @@ def _is_fit(rows: tuple[Latency, ...], where: Latency) -> bool:
     return found.get("host", False) and found.get(where.region, False)
 
 
-def _against(measured: Found, name: str, other: str, batch_size: int) -> Against | None:
+def _against(measured: LatencyResults, name: str, other: str, batch_size: int) -> Against | None:
     """The ratio of two variants; None where they took no turns together, or one of them is not fit."""
     if not all(_fit_at(measured.rows.get(each, ()), batch_size) for each in (name, other)):
         return None
@@ -56,7 +56,7 @@ def _fit_at(rows: tuple[Latency, ...], batch_size: int) -> bool:
 
 
 def beside_fp32(
-    plan: Plan, measured: Found, variants: Mapping[str, VariantReport]
+    plan: Plan, measured: LatencyResults, variants: Mapping[str, VariantReport]
 ) -> dict[str, VariantReport]:
     """The variants, each row with its speed-up over the fastest accepted one in fp32 at its batch size.
 
@@ -73,7 +73,9 @@ def beside_fp32(
     }
 
 
-def _over_fp32(measured: Found, name: str, row: Latency, fastest: Mapping[int, str]) -> Latency:
+def _over_fp32(
+    measured: LatencyResults, name: str, row: Latency, fastest: Mapping[int, str]
+) -> Latency:
     reference = fastest.get(row.batch_size)
     if row.region != "host" or reference is None:
         return row

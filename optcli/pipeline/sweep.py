@@ -11,7 +11,7 @@ from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.latency import Candidate
 from optcli.observer import Observer
-from optcli.pipeline import keys, quiet
+from optcli.pipeline import keys, measurement_lock
 from optcli.pipeline.plan import Plan, PlannedVariant
 from optcli.results import Sweep
 from optcli.store import Store, key_of
@@ -50,7 +50,7 @@ def measure(
             found[variant.name] = Sweep.model_validate(known.record)
             continue
         try:
-            with quiet.alone(step, observer):
+            with measurement_lock.acquired(step, observer):
                 found[variant.name] = _measured(plan, variant, artifact, feeds, logs, observer)
         except OptcliError as error:
             observer.failed(step, error.message)

@@ -9,8 +9,8 @@ from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact, costly_packing
 from optcli.errors import OptcliError
 from optcli.latency.verdicts import SPEEDUP
-from optcli.pipeline.execute import Done, log_of, repeat_command
-from optcli.pipeline.latency import Found
+from optcli.pipeline.execute import StepResult, log_of, repeat_command
+from optcli.pipeline.latency import LatencyResults
 from optcli.pipeline.parents import parent_of
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
 from optcli.results import (
@@ -27,8 +27,8 @@ from optcli.store import Store
 def variant_report(
     variant: PlannedVariant,
     plan: Plan,
-    done: Mapping[str, Done],
-    measured: Found,
+    done: Mapping[str, StepResult],
+    measured: LatencyResults,
     judged: Mapping[str, Accuracy],
     failures: Mapping[str, OptcliError],
     store: Store,
@@ -115,7 +115,7 @@ def _why_not_built(variant: PlannedVariant) -> str:
     return f"{reasons} ({hints})"
 
 
-def _checked(steps: Sequence[Step], done: Mapping[str, Done]) -> tuple[str, ...]:
+def _checked(steps: Sequence[Step], done: Mapping[str, StepResult]) -> tuple[str, ...]:
     """What a pass that cannot run here had to say of the artifact before it."""
     entries = [done[step.key].entry for step in steps if step.only_checks]
     return tuple(text for entry in entries if entry for text in entry.record["findings"])
@@ -152,7 +152,7 @@ def summary(name: str, artifact: Artifact) -> ArtifactSummary:
 def verdicts(
     variant: PlannedVariant,
     plan: Plan,
-    measured: Found,
+    measured: LatencyResults,
     judged: Mapping[str, Accuracy],
     failures: Mapping[str, OptcliError],
 ) -> tuple[Verdict, ...]:
@@ -196,7 +196,7 @@ def _no_baseline(plan: Plan, failures: Mapping[str, OptcliError]) -> str:
     return f"the baseline {name} could not be evaluated{why}"
 
 
-def _step_summary(name: str, key: str, done: Done, store: Store) -> StepSummary:
+def _step_summary(name: str, key: str, done: StepResult, store: Store) -> StepSummary:
     return StepSummary(
         name=name,
         key=key,
@@ -208,7 +208,7 @@ def _step_summary(name: str, key: str, done: Done, store: Store) -> StepSummary:
     )
 
 
-def _build_s(steps: Sequence[Done]) -> float | None:
+def _build_s(steps: Sequence[StepResult]) -> float | None:
     seconds = [each.made_in_s for each in steps]
     return None if None in seconds else round(sum(each or 0.0 for each in seconds), 3)
 

@@ -12,7 +12,7 @@ from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean, fir
 from optcli.inspection import Target
 from optcli.model_files.opening import Opened, of_folder, require_trust_to_run, silent, trusting
 from optcli.observer import Observer, Silent
-from optcli.pipeline import quiet, view
+from optcli.pipeline import measurement_lock, view
 from optcli.pipeline.trusting import brings_python
 from optcli.profiling import Profile
 from optcli.recipe import load
@@ -74,7 +74,7 @@ def profile(
         "trace": str(trace or path.parent / "profiles" / f"{variant}.trace.json"),
     }
     log = path.parent / "logs" / f"{variant}.profile.log"
-    with quiet.alone(f"profile {variant}", observer or Silent()):
+    with measurement_lock.acquired(f"profile {variant}", observer or Silent()):
         found = profiling.measure(
             variant,
             report.recipe.name,

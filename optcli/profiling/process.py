@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import runners
 from optcli.accuracy import decoding
-from optcli.accuracy.metrics import Seen
+from optcli.accuracy.metrics import Predictions
 from optcli.artifact import Artifact
 from optcli.latency.noise import Noise
 from optcli.profiling import feeds
@@ -90,7 +90,7 @@ def _post_process(payload: dict[str, Any], plain: Runner, fed: Feeds) -> tuple[S
         shape = next((array.shape for array in batch.inputs.values() if array.ndim == 4), (0, 0))
         start = time.perf_counter_ns()
         if step is not None:
-            seen = Seen(batch.ids, batch.targets, batch.meta, outputs)
+            seen = Predictions(batch.ids, batch.targets, batch.meta, outputs)
             decoding.decode(step, seen, (shape[-2], shape[-1]))
         times_ms.append((time.perf_counter_ns() - start) / 1e6)
     if not times_ms:

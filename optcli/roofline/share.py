@@ -8,7 +8,7 @@ from typing import Any
 from optcli import environment, roofline
 from optcli.errors import MissingError, UsageError
 from optcli.observer import Observer
-from optcli.pipeline import keys, quiet
+from optcli.pipeline import keys, measurement_lock
 from optcli.results import Latency, Operations, Report, Share, VariantReport
 from optcli.roofline import Roofline
 from optcli.roofline.operations import count
@@ -32,7 +32,7 @@ def measured(store: Store, observer: Observer, *, remeasure: bool = False) -> Ro
         return found
     ingredients = _ingredients(store)
     key = key_of(ingredients)
-    with quiet.alone(_KIND, observer):
+    with measurement_lock.acquired(_KIND, observer):
         found = roofline.measure(store.log_folder(key), observer)
     with store.work(_KIND, key) as work:
         record = found.model_dump(mode="json", by_alias=True)

@@ -107,7 +107,7 @@ class Runner(Settings):
         """
         return None
 
-    def elsewhere_bytes(self) -> int:
+    def remote_peak_bytes(self) -> int:
         """The most memory of another process that holds the model for this one; 0: none does."""
         return 0
 

@@ -79,7 +79,7 @@ class EngineRunner(Runner):
         # Another interpreter times calls itself: the way to it is not in the number.
         return self._calls.host_ns() if isinstance(self._calls, RemoteExecution) else None
 
-    def elsewhere_bytes(self) -> int:
+    def remote_peak_bytes(self) -> int:
         return self._calls.peak_bytes() if isinstance(self._calls, RemoteExecution) else 0
 
     def effective(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from optcli.accuracy import require_metric
 from optcli.errors import UsageError, did_you_mean
 from optcli.observer import Observer, Silent
-from optcli.pipeline import adding
+from optcli.pipeline import report_files
 from optcli.pipeline.execute import Settings
 from optcli.recipe import Recipe, load
 from optcli.results import Accuracy
@@ -109,7 +109,7 @@ def repair(
         patch.write(read.path, text)
         found = found.model_copy(update={"written": True})
     found = found.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
-    adding.add(folder, {found.variant: {"repair": found}}, observer)
+    report_files.add(folder, {found.variant: {"repair": found}}, observer)
     return found
 
 

@@ -14,8 +14,8 @@ from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.latency import Candidate
 from optcli.observer import Observer
-from optcli.pipeline import plugins, quiet
-from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
+from optcli.pipeline import measurement_lock, plugins
+from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import Made, make
@@ -132,7 +132,7 @@ class Trying:
 
     def _judged(self, made: Made, name: str, built: Artifact) -> Accuracy:
         recipe, baseline = made.plan.recipe, made.plan.baseline
-        around = Circumstances(
+        around = EvaluationContext(
             recipe,
             made.plan.role_keys["evaluation"],
             self.store,
@@ -196,7 +196,7 @@ class Trying:
             _candidate(made, name, built),
         ]
         logs, seed = self.folder / "logs", self.recipe.seed + launches
-        with quiet.alone("latency", self.observer):
+        with measurement_lock.acquired("latency", self.observer):
             measured = latency.measure(
                 pair, self._parent, self.recipe.inputs, made.feeds, settings, logs, seed, self.observer
             )

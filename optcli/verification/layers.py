@@ -40,7 +40,7 @@ _SKIP = "; --no-layers leaves it out"
 
 
 @dataclass(frozen=True)
-class Couple:
+class ModelPair:
     """An artifact, what it is compared with, and the step that made it from that."""
 
     floats: Artifact
@@ -126,7 +126,11 @@ class Seeking:
     timeout_s: float | None = None
 
     def into(
-        self, report: Report, names: Sequence[str], wanted: str | None, couple: Callable[[str], Couple]
+        self,
+        report: Report,
+        names: Sequence[str],
+        wanted: str | None,
+        couple: Callable[[str], ModelPair],
     ) -> Report:
         """The report with the layers of some variants. Only the one that is wanted may fail."""
         found = {}
@@ -142,7 +146,7 @@ class Seeking:
         self.store.digests.save()
         return _adding(report, found)
 
-    def _look(self, couple: Couple, step: str, takes: str) -> Layers:
+    def _look(self, couple: ModelPair, step: str, takes: str) -> Layers:
         """Compare on the first evaluation samples; kept by what decides the result.
 
         What it `takes` is said before it begins.
@@ -188,7 +192,7 @@ def _adding(report: Report, found: Mapping[str, Layers | None]) -> Report:
     return report.model_copy(update={"variants": variants})
 
 
-def _ingredients(couple: Couple, recipe: Recipe, store: Store) -> dict[str, Any]:
+def _ingredients(couple: ModelPair, recipe: Recipe, store: Store) -> dict[str, Any]:
     return {
         "step": _KIND,
         "artifacts": of_value([couple.floats.digest, couple.child.digest]),
@@ -219,7 +223,7 @@ def _recipe(report: Report, place: Path, overrides: Sequence[str]) -> Recipe:
     return recipe
 
 
-def _couple(report: Report, name: str, store: Store, recipe: Recipe, trust: bool) -> Couple:
+def _couple(report: Report, name: str, store: Store, recipe: Recipe, trust: bool) -> ModelPair:
     """A variant's artifact and its float counterpart: in its own chain, else the baseline's."""
     entries = _chain(report, name, store)
     from_file = is_from_file([entries[0].ingredients]) and not brings_python(recipe)
@@ -236,9 +240,9 @@ def _couple(report: Report, name: str, store: Store, recipe: Recipe, trust: bool
                 if incomparable(floats, child) is None:
                     made_by = entries[first + 1].ingredients
                     told = {"step": made_by["step"], "options": made_by.get("options", {})}
-                    return Couple(floats, child, told)
+                    return ModelPair(floats, child, told)
                 break
-    return Couple(opened(_chain(report, report.baseline, store)[-1]), artifacts[-1])
+    return ModelPair(opened(_chain(report, report.baseline, store)[-1]), artifacts[-1])
 
 
 def _chain(report: Report, name: str, store: Store) -> list[Entry]:

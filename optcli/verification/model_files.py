@@ -14,7 +14,7 @@ from optcli.digest import of_file, of_value
 from optcli.errors import ExitCode, InputError, OptcliError, UsageError
 from optcli.model_files.opening import Opened, find, open_each
 from optcli.observer import Observer, Silent
-from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
+from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.recipe import Recipe, load
 from optcli.results import (
     Accuracy,
@@ -26,7 +26,7 @@ from optcli.results import (
 )
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
-from optcli.verification.layers import Couple, Seeking
+from optcli.verification.layers import ModelPair, Seeking
 from optcli.verification.layers import chosen as to_look_into
 from optcli.workers import confinement
 
@@ -80,7 +80,7 @@ def verify(
         _require_sizes(opened[0], read.inputs)  # of another file it costs its row
         baseline = next(iter(subjects))
         samples = {"step": "samples", **_ingredients(read, kept)}
-        around = Circumstances(
+        around = EvaluationContext(
             read,
             key_of(samples),
             kept,
@@ -96,7 +96,7 @@ def verify(
         seeking = Seeking(read, kept, observer, remeasure, timeout_s)
         floats = subjects[baseline][0].artifact
         judged = seeking.into(
-            judged, names, layers, lambda name: Couple(floats, subjects[name][0].artifact)
+            judged, names, layers, lambda name: ModelPair(floats, subjects[name][0].artifact)
         )
     kept.digests.save()
     return judged

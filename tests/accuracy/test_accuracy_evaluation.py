@@ -3,7 +3,7 @@ import pytest
 from plain_network import Network, Samples
 
 from optcli import accuracy
-from optcli.accuracy import evaluation, kept
+from optcli.accuracy import evaluation, shards
 from optcli.errors import InputError, RunnerError
 from optcli.observer import Silent
 from optcli.settings import TensorSpec
@@ -85,7 +85,7 @@ def test_nan_is_never_right_and_is_reported(evaluate):
 
 
 def test_only_the_first_outputs_are_kept_where_they_are_large(evaluate, monkeypatch):
-    monkeypatch.setattr(kept, "BYTES", 7 * 12)
+    monkeypatch.setattr(shards, "BYTES", 7 * 12)
     found = evaluate()
     assert (found.stored, found.samples) == (7, 10)
     assert np.array_equal(found.rows(found.outputs[0]), Samples().x[:7])

@@ -9,8 +9,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from optcli import accuracy
-from optcli.accuracy import decoding, kept, labels, merging, resampling
-from optcli.accuracy.metrics import Seen
+from optcli.accuracy import decoding, labels, merging, resampling, shards
+from optcli.accuracy.metrics import Predictions
 from optcli.accuracy.metrics.map import Map
 from optcli.artifact import Artifact, Format
 from optcli.data import Preparation
@@ -87,9 +87,9 @@ def records_of(images, truths, found, batch=4):
         rows = slice(start, start + batch)
         meta = [{"image_id": image} for image in images[rows]]
         ids = [str(image) for image in images[rows]]
-        seen = Seen(ids, truths[rows], meta, {}, found[rows])
-        parts.append(kept.moved(Map().records(seen), start))
-    return kept.joined_records(parts)
+        seen = Predictions(ids, truths[rows], meta, {}, found[rows])
+        parts.append(shards.moved(Map().records(seen), start))
+    return shards.joined_records(parts)
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -131,11 +131,11 @@ def test_nothing_detected_is_zero_and_nothing_to_find_is_an_error():
 def test_what_cannot_be_detections_is_said():
     truths, found = invented(1)
     with pytest.raises(InputError, match="does not say how to decode"):
-        Map().records(Seen(["a"], truths, [{}], {}))
+        Map().records(Predictions(["a"], truths, [{}], {}))
     with pytest.raises(InputError, match="map found ndarray as detections of a"):
-        Map().records(Seen(["a"], truths, [{}], {}, [np.zeros(3)]))
+        Map().records(Predictions(["a"], truths, [{}], {}, [np.zeros(3)]))
     with pytest.raises(InputError, match="map found int as a target") as caught:
-        Map().records(Seen(["a"], [3], [{}], {}, found))
+        Map().records(Predictions(["a"], [3], [{}], {}, found))
     assert caught.value.place == "a"
 
 
@@ -295,13 +295,13 @@ def test_detections_survive_the_merging_of_parts(tmp_path):
         records_of(range(16)[part], truths[part], found[part]) for part in (slice(6), slice(6, 16))
     ]
     for job, (records, offset) in enumerate(zip(parts, (0, 6), strict=True)):
-        part = kept.Part(tmp_path / f"part-{job}", range(offset, offset + 10), 16, None, 100)
+        part = shards.Part(tmp_path / f"part-{job}", range(offset, offset + 10), 16, None, 100)
         count = len(records["image"])
         part.begin(count, {"y": np.zeros((count, 2), np.float32)})
         ids = [str(offset + i) for i in range(count)]
         outputs = {"y": np.zeros((count, 2), np.float32)}
         contents = np.array([each.rjust(16).encode() for each in ids], "V16")
-        part.add(Seen(ids, [None] * count, [{}] * count, outputs), records, contents)
+        part.add(Predictions(ids, [None] * count, [{}] * count, outputs), records, contents)
         part.write({}, None)
     merging.merge(tmp_path, 2, "map", Map(), {"runner": "r"})
     assert accuracy.Evaluation.load(tmp_path).value == pytest.approx(Map().value(whole))

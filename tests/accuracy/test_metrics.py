@@ -7,7 +7,7 @@ from plain_network import Samples
 from optcli import accuracy
 from optcli.accuracy import labels as guesses
 from optcli.accuracy import metrics, resampling
-from optcli.accuracy.metrics import Seen
+from optcli.accuracy.metrics import Predictions
 from optcli.errors import InputError, UsageError
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.postprocess import PostprocessSettings
@@ -15,7 +15,7 @@ from optcli.settings.postprocess import PostprocessSettings
 
 def seen(outputs, targets, **more):
     ids = [f"s{index}" for index in range(len(targets))]
-    return Seen(ids, targets, [{} for _ in targets], {"y": outputs}, **more)
+    return Predictions(ids, targets, [{} for _ in targets], {"y": outputs}, **more)
 
 
 def made(name, **options):

@@ -301,7 +301,7 @@ def test_a_metric_of_ones_own_that_guessing_reaches(tmp_path, value, attributes,
     metric = metrics.make(AccuracySettings(metric="python:mine.py:Right"), tmp_path)
     right = (np.arange(40) < 22).astype(np.float32)[:, None]
     names = tuple(map(str, range(40)))
-    records = metric.records(metrics.Seen(names, tuple(targets), ({},) * 40, {"y": right}))
+    records = metric.records(metrics.Predictions(names, tuple(targets), ({},) * 40, {"y": right}))
     resampled = resampling.resampled(metric, records, np.arange(40))
     found = labels.doubts("mine", metric, records, np.arange(40), resampled)
     assert bool(found) is told

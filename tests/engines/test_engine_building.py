@@ -10,7 +10,7 @@ from fake_builder import VERSIONS, Script
 
 from optcli.engines import EngineError, building, driver
 from optcli.engines.driver import Device
-from optcli.engines.process import Talk
+from optcli.engines.process import JobChannel
 
 PROFILE = {"image": {"min": [1, 3, 8, 8], "opt": [4, 3, 8, 8], "max": [8, 3, 8, 8]}}
 
@@ -31,7 +31,7 @@ class Built:
         self.job = building.Job(product, str(folder / "model.onnx"), str(self.plan), **wanted)
 
     def run(self):
-        self.result = building.build(json.loads(json.dumps(self.job.to_record())), Talk(self.out))
+        self.result = building.build(json.loads(json.dumps(self.job.to_record())), JobChannel(self.out))
         return self
 
     def told(self, call):
@@ -219,7 +219,7 @@ def test_a_builder_that_does_not_start_is_an_error_with_the_reason(build):
 def test_without_a_driver_nothing_of_tensorrt_is_touched(build, version):
     built = build(version, gpu=False)
     with pytest.raises(EngineError, match="no driver"):
-        building.build(built.job.to_record(), Talk(built.out))
+        building.build(built.job.to_record(), JobChannel(built.out))
     assert built.module.said == []
 
 

@@ -12,7 +12,7 @@ from optcli.accuracy import Evaluation
 from optcli.artifact import Artifact, Format
 from optcli.errors import RunnerError
 from optcli.pipeline import accuracy as judging
-from optcli.pipeline.accuracy import Circumstances, Subject, compare_all
+from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.recipe import load
 from optcli.runners import find
 from optcli.settings.accuracy import AccuracySettings
@@ -49,7 +49,7 @@ def judged(project, tmp_store, tmp_path, monkeypatch):
         recipe = load(project.folder / "recipe.yaml")
         if settings is not None:
             recipe = recipe.model_copy(update={"accuracy": settings})
-        around = Circumstances(recipe, "samples", tmp_store, tmp_path, heard, False, 60.0)
+        around = EvaluationContext(recipe, "samples", tmp_store, tmp_path, heard, False, 60.0)
         subjects = [subject(name, tmp_path) for name in answers]
         found, failures = compare_all(subjects, baseline, around)
         return found, failures, heard

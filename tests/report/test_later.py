@@ -7,7 +7,7 @@ from example import both, variant
 
 from optcli import report
 from optcli.observer import Silent
-from optcli.pipeline import adding
+from optcli.pipeline import report_files
 from optcli.report import html
 from optcli.results import RecipeSummary, Report
 from optcli.results.layers import LayerError, Layers
@@ -41,8 +41,8 @@ def built() -> Report:
 
 
 def test_the_layers_stand_in_all_forms_of_the_report(tmp_path: Path, built: Report) -> None:
-    adding.write(tmp_path, built, {})
-    adding.add(tmp_path, {"int8": {"layers": LAYERS}, "gone": {"layers": LAYERS}}, Silent())
+    report_files.write(tmp_path, built, {})
+    report_files.add(tmp_path, {"int8": {"layers": LAYERS}, "gone": {"layers": LAYERS}}, Silent())
     after = Report.load(tmp_path / "report.json")
     assert after.variants["int8"].layers == LAYERS
     assert set(after.variants) == {"eager", "int8"}
@@ -74,5 +74,5 @@ def test_what_cannot_be_compared_says_why(built: Report) -> None:
 
 
 def test_nothing_is_written_where_nothing_was_built(tmp_path: Path) -> None:
-    adding.add(tmp_path, {"int8": {"layers": LAYERS}}, Silent())
+    report_files.add(tmp_path, {"int8": {"layers": LAYERS}}, Silent())
     assert list(tmp_path.iterdir()) == []

@@ -122,7 +122,7 @@ def test_it_is_measured_in_both_regions(settings, tmp_path):
         measuring.answer({"do": "open"})
         warm = measuring.answer({"do": "warm", "batch_size": 8, "calls": 3, "seconds": 60.0})
         timed = measuring.answer({"do": "round", "batch_size": 8, "calls": 4, "lead_in": 1})
-        elsewhere = measuring._runner.elsewhere_bytes()
+        elsewhere = measuring._runner.remote_peak_bytes()
         held = measuring.answer({"do": "memory"})
     finally:
         measuring.close()

@@ -9,7 +9,7 @@ from tiny_project import DATA, HEAD, write_images, write_model
 from optcli import tune
 from optcli.errors import UsageError
 from optcli.observer import Silent
-from optcli.pipeline import adding
+from optcli.pipeline import report_files
 from optcli.report.repair_text import repair_text
 from optcli.results import Estimate, RecipeSummary, Report, VariantReport
 from optcli.results.repair import Repair, Trial
@@ -198,5 +198,5 @@ def test_every_trial_is_in_the_report_of_the_last_build(tmp_path: Path) -> None:
 
 
 def test_trials_lie_in_no_report_where_nothing_was_built(tmp_path: Path) -> None:
-    adding.add(tmp_path, {"int8": {"repair": None}}, Silent())
+    report_files.add(tmp_path, {"int8": {"repair": None}}, Silent())
     assert list(tmp_path.iterdir()) == []

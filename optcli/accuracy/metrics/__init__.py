@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Predictions:
     """Some samples and what the model made of them.
 
     `outputs` are `[samples, ...]`; `decoded` is what postprocessing made of each sample, None without.
@@ -96,7 +96,7 @@ class Metric(Settings, ABC):
         return True
 
     @abstractmethod
-    def records(self, seen: Seen) -> Records:
+    def records(self, seen: Predictions) -> Records:
         """The records of some samples. Raises `InputError` for labels and outputs that do not fit."""
 
     @abstractmethod
@@ -136,7 +136,7 @@ class Metric(Settings, ABC):
 
         return np.zeros(0, int)
 
-    def check(self, target: Any, place: str, seen: Seen) -> None:
+    def check(self, target: Any, place: str, seen: Predictions) -> None:
         """Raise `InputError` for a label that cannot be right; `seen` is the first batch."""
         return
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from optcli.accuracy.metrics import ByClass, Metric, Seen
+from optcli.accuracy.metrics import ByClass, Metric, Predictions
 from optcli.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Classification(Metric):
     guesses: ClassVar[int] = 1
     """How many classes count as one answer."""
 
-    def records(self, seen: Seen) -> Records:
+    def records(self, seen: Predictions) -> Records:
         import numpy as np
 
         scores = score_rows(seen.scores())
@@ -47,7 +47,7 @@ class Classification(Metric):
             "classes": np.full(len(labels), scores.shape[1], np.int32),
         }
 
-    def check(self, target: Any, place: str, seen: Seen) -> None:
+    def check(self, target: Any, place: str, seen: Predictions) -> None:
         class_number(target, score_rows(seen.scores()).shape[1], place)
 
     def value(self, records: Records) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ConfigDict
 
 from optcli import user_code
-from optcli.accuracy.metrics import Metric, Seen
+from optcli.accuracy.metrics import Metric, Predictions
 from optcli.errors import InputError, OptcliError, first_line
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class UserMetric(Metric):
     def needs_labels(self) -> bool:
         return False  # the function may do without
 
-    def records(self, seen: Seen) -> Records:
+    def records(self, seen: Predictions) -> Records:
         import numpy as np
 
         rows = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy.metrics import ByClass, Metric, Seen
+from optcli.accuracy.metrics import ByClass, Metric, Predictions
 from optcli.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Map(Metric):
     detection's class, score, and at which of the ten IoU thresholds it matched (bits).
     """
 
-    def records(self, seen: Seen) -> Records:
+    def records(self, seen: Predictions) -> Records:
         import numpy as np
 
         from optcli.accuracy.metrics import _coco
@@ -48,7 +48,7 @@ class Map(Metric):
             **_coco.matched(truths, found),
         }
 
-    def check(self, target: Any, place: str, seen: Seen) -> None:
+    def check(self, target: Any, place: str, seen: Predictions) -> None:
         truth_of(target, place)
 
     def value(self, records: Records) -> float:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from optcli.accuracy.metrics import ByClass, Metric, Seen
+from optcli.accuracy.metrics import ByClass, Metric, Predictions
 from optcli.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Miou(Metric):
         description="scores are brought to the target's size, bilinearly, before the largest counts",
     )
 
-    def records(self, seen: Seen) -> Records:
+    def records(self, seen: Predictions) -> Records:
         import numpy as np
 
         outputs = seen.scores()
@@ -47,7 +47,7 @@ class Miou(Metric):
             areas[row] = self._areas(self._labels(outputs[row], truth.shape, name), truth, count)
         return {"areas": areas}
 
-    def check(self, target: Any, place: str, seen: Seen) -> None:
+    def check(self, target: Any, place: str, seen: Predictions) -> None:
         self._truth(target, self._count(seen.scores()), place)
 
     def value(self, records: Records) -> float:

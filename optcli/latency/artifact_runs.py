@@ -10,7 +10,7 @@ from optcli.latency.samples import Series, Start
 
 
 @dataclass
-class Take:
+class ArtifactRun:
     """Rows of rounds, over all launches; `rows` holds what the process answered, in order."""
 
     name: str

@@ -11,7 +11,7 @@ from optcli.observer import Observer
 from optcli.store.locks import held
 
 
-def alone(step: str, observer: Observer) -> AbstractContextManager[None]:
+def acquired(step: str, observer: Observer) -> AbstractContextManager[None]:
     """Be the only build of this user that measures on this machine; waits, and says so."""
     waiting = "another build is measuring on this machine; waiting for it"
     return held(lock(), waiting=lambda: observer.warned(step, waiting))

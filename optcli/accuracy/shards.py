@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy.metrics import Seen
+from optcli.accuracy.metrics import Predictions
 from optcli.accuracy.metrics._classes import best, rows_of_scores
 from optcli.errors import RunnerError
 from optcli.results.outcomes import Stability
@@ -57,7 +57,7 @@ class Part:
             file = f"output_{index}.npy" if name in by_sample else None
             self._outputs[name] = _Output(self._out, file, array, rows)
 
-    def add(self, seen: Seen, records: dict[str, np.ndarray], contents: np.ndarray) -> None:
+    def add(self, seen: Predictions, records: dict[str, np.ndarray], contents: np.ndarray) -> None:
         """Take the samples of one batch, in order; `contents` are digests of their inputs."""
         import numpy as np
 
@@ -86,7 +86,7 @@ class Part:
         }
         (self._out / ABOUT).write_text(json.dumps(about))
 
-    def _predicted(self, seen: Seen) -> dict[str, np.ndarray]:
+    def _predicted(self, seen: Predictions) -> dict[str, np.ndarray]:
         """The class of the largest score, where the output is scores: for agreement."""
         name = self._output or next(iter(seen.outputs))
         if name not in seen.outputs:
