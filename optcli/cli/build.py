@@ -34,7 +34,7 @@ def command(
     artifacts: Path | None,
     overrides: tuple[str, ...],
     only: tuple[str, ...],
-    jobs: int,
+    jobs: int | None,
     keep_going: bool,
     timeout: float,
     remeasure: bool,
@@ -50,6 +50,7 @@ def command(
     the build has, and why.
     """
     from optcli.pipeline import build, preview
+    from optcli.pipeline.execute import usual_jobs
     from optcli.report import ending
 
     if dry_run or explain:
@@ -64,7 +65,7 @@ def command(
             artifacts=reports.root(artifacts),
             overrides=overrides,
             only=only,
-            jobs=jobs,
+            jobs=jobs or usual_jobs(),
             keep_going=keep_going,
             timeout_s=timeout,
             remeasure=remeasure,

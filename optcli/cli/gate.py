@@ -81,7 +81,7 @@ def command(
     store: Path | None,
     artifacts: Path | None,
     overrides: tuple[str, ...],
-    jobs: int,
+    jobs: int | None,
     timeout: float,
     trust: bool,
     baseline_python: Path | None,
@@ -103,6 +103,7 @@ def command(
     """
     from optcli.gate.running import Options, gate
     from optcli.gate.terms import accepted
+    from optcli.pipeline.execute import usual_jobs
     from optcli.report import gate as shown
 
     progress = Progress()
@@ -113,7 +114,7 @@ def command(
             Options(
                 only=only,
                 overrides=overrides,
-                jobs=jobs,
+                jobs=jobs or usual_jobs(),
                 timeout_s=timeout,
                 trust=trust,
                 baseline_python=baseline_python,

@@ -32,7 +32,9 @@ overrides = click.option(
     help="Change a value of the recipe, e.g. latency.batch_sizes=[1,4]. May be repeated.",
 )
 jobs = click.option(
-    "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Steps side by side."
+    "--jobs",
+    type=click.IntRange(1),
+    help="Steps side by side.  [default: 2 where there are cores and memory for them, else 1]",
 )
 timeout = click.option(
     "--timeout",

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from optcli import environment
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
+from optcli.latency import memory
 from optcli.observer import Observer
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.inputs import Inputs
@@ -31,6 +33,9 @@ from optcli.workers import Child, ForkServer, spawn
 
 # How long what is being written may take to an end once the build is interrupted.
 _LAST_WORDS_S = 10.0
+
+# Memory for two steps of a large network side by side.
+_ROOM_BYTES = 8 << 30
 
 # What every forked worker imports.
 _GROUND = ("numpy", "optcli.pipeline.step")
@@ -137,6 +142,8 @@ class Execution:
                         continue
                     if len(futures) >= self._settings.jobs:
                         break
+                    if futures and (_takes_all(step) or any(map(_takes_all, futures.values()))):
+                        continue
                     if step.parent is None or step.parent.key in self._done:
                         futures[pool.submit(self._do, step)] = step
                 if not futures:
@@ -383,6 +390,20 @@ class Execution:
             "GOMP_SPINCOUNT": "10000",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
+
+
+def usual_jobs() -> int:
+    """How many steps a build does side by side where nobody says: one, or two where there is room.
+
+    Most of a step is Python on one core.
+    """
+    room = memory.available_bytes() >= _ROOM_BYTES
+    return 2 if room and environment.usable_cores() >= 2 else 1
+
+
+def _takes_all(step: Step) -> bool:
+    """Whether a step keeps all cores busy for long: it trains."""
+    return step.traits is not None and "training" in step.traits.uses
 
 
 def _packages(step: Step) -> tuple[str, ...]:

@@ -114,16 +114,19 @@ def _names(text: str) -> Iterator[str]:
             yield inner if _file(inner) else module
 
 
+@cache
 def _file(name: str) -> str | None:
     """The file of a module by its dotted name; None where there is none, or it is optcli itself."""
     inner = name.split(".")[1:]
     if not inner:
         return None
-    base = PACKAGE.joinpath(*inner)
-    for path in (base.with_name(base.name + ".py"), base / "__init__.py"):
-        if path.is_file():
-            return path.relative_to(PACKAGE).as_posix()
-    return None
+    base = "/".join(inner)
+    return next((each for each in (f"{base}.py", f"{base}/__init__.py") if each in _files()), None)
+
+
+@cache
+def _files() -> frozenset[str]:
+    return frozenset(room(""))
 
 
 def is_counted(file: str) -> bool:

@@ -168,6 +168,8 @@ def test_names_in_brackets_over_several_lines_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(keys, "PACKAGE", tmp_path)
     keys.reached.cache_clear()
     keys._imported.cache_clear()
+    keys._file.cache_clear()
+    keys._files.cache_clear()
     for name in ("passes/one.py", "passes/_two.py", "passes/_three.py", "passes/_types.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
@@ -185,6 +187,8 @@ def test_names_in_brackets_over_several_lines_are_found(tmp_path, monkeypatch):
     found = keys.reached(("passes/one.py",))
     keys.reached.cache_clear()
     keys._imported.cache_clear()
+    keys._file.cache_clear()
+    keys._files.cache_clear()
     assert set(found) == {
         *("passes/one.py", "passes/__init__.py", "passes/_two.py", "passes/_three.py"),
         *("formats/four.py", "formats/five.py"),
