@@ -10,6 +10,7 @@ import platform
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -40,6 +41,11 @@ _INSTALL = {
     "pynvml": "pip install 'optcli[gpu]'",
     "onnxruntime_ep_nv_tensorrt_rtx": "pip install onnxruntime-ep-nv-tensorrt-rtx-cu13",
 }
+
+
+def now() -> str:
+    """The time here, to the second, as reports say it: ISO 8601 with the zone."""
+    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)

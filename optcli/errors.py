@@ -27,6 +27,12 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
     @staticmethod
+    def of(outcome: str) -> ExitCode:
+        """The code of a verdict: `accept`, `reject` or `inconclusive`."""
+        codes = {"accept": ExitCode.DONE, "reject": ExitCode.REJECTED}
+        return codes.get(outcome, ExitCode.INCONCLUSIVE)
+
+    @staticmethod
     def first_of(codes: Sequence[ExitCode]) -> ExitCode:
         """The one code to return when several apply: the most severe first."""
         order = (

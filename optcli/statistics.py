@@ -56,19 +56,6 @@ def percentile_ranks(count: int, q: float, confidence: float = 0.95) -> tuple[in
     return int(binom.ppf(tail, count, q)), int(binom.ppf(1 - tail, count, q)) + 1
 
 
-def percentile_interval(
-    samples: ArrayLike, q: float, confidence: float = 0.95
-) -> tuple[float, float] | None:
-    """Distribution-free interval of the q-quantile of independent samples; None: n is too small."""
-    import numpy as np
-
-    values = np.sort(np.asarray(samples).ravel())
-    ranks = percentile_ranks(values.size, q, confidence)
-    if ranks is None:
-        return None
-    return float(values[ranks[0] - 1]), float(values[ranks[1] - 1])
-
-
 def percentile_over_rounds(
     rounds: Sequence[ArrayLike], q: float, confidence: float = 0.95
 ) -> Estimate | None:

@@ -224,15 +224,13 @@ def _of_build(place: reports.FoundReport, overrides: Sequence[str]) -> tuple[Rep
             hint="give the recipe data.evaluation and accuracy, then build again",
         )
     found = rejudged(found, path, overrides)
-    outcomes = [
-        verdict.outcome
+    codes = [
+        ExitCode.of(verdict.outcome)
         for variant in found.variants.values()
         for verdict in _own(variant.verdicts)
         if verdict.blocking
     ]
-    if "reject" in outcomes:
-        return found, ExitCode.REJECTED
-    return found, ExitCode.INCONCLUSIVE if "inconclusive" in outcomes else ExitCode.DONE
+    return found, ExitCode.first_of(codes)
 
 
 def _own(verdicts: tuple[Verdict, ...]) -> list[Verdict]:

@@ -9,11 +9,6 @@ from optcli.report.gate.changes import kinds_of, together
 from optcli.results import Outcome
 from optcli.results.gate import Change, Comparison, GatedVariant, worst
 
-_CODES = {
-    "accept": ExitCode.DONE,
-    "reject": ExitCode.REJECTED,
-    "inconclusive": ExitCode.INCONCLUSIVE,
-}
 # What noise leaves open, and nothing else may be waved through.
 _TIMED = ("p50", "p95", "slo")
 _MOST_TOLD = 3
@@ -36,7 +31,7 @@ def answer(
     nothing = not _judged(variants)
     if outcome == "accept" and (nothing or undeclared):
         outcome = "inconclusive"
-    code = _CODES[outcome]
+    code = ExitCode.of(outcome)
     if outcome == "inconclusive" and on_inconclusive == "fail":
         code = ExitCode.REJECTED
     if outcome == "inconclusive" and on_inconclusive == "pass":

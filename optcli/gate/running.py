@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def gate(
     decided, and writes `gate/report.json` with raw samples beside the recipe's results. Raises what
     `build` raises where the candidate cannot be built, `UsageError` and `InputError` for the baseline.
     """
-    began = _now()
+    began = environment.now()
     observer = observer or Silent()
     kept = Store(Store.default_root(store))
     root = (artifacts or Path("artifacts")).absolute()
@@ -88,7 +87,7 @@ def gate(
                 baseline_environment=before.environment,
                 protocol=_protocol(demanded, gating),
                 started=began,
-                finished=_now(),
+                finished=environment.now(),
             )
             view.write(folder / "report.json", report.to_json() + "\n")
     if options.history is not None:
@@ -168,7 +167,3 @@ def _protocol(settings: GateSettings, gating: Gating) -> dict[str, Any]:
         "settings": settings.model_dump(mode="json"),
         "seconds": gating.seconds,
     }
-
-
-def _now() -> str:
-    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +43,7 @@ def bench(
     `trust` lets code run that is not from the own `store`. A file that fails costs its row. Raises
     `UsageError`, `InputError`, `TrustError` and, for a runtime or GPU that is not here, `MissingError`.
     """
-    began = _now()
+    began = environment.now()
     observer = observer or Silent()
     targets = find(files, Store(Store.default_root(store)), trust=trust)
     for target in targets:
@@ -164,7 +163,7 @@ def _report(
         recommended=None,
         recommendation="",
         started=began,
-        finished=_now(),
+        finished=environment.now(),
         exit_code=int(ExitCode.FAILED if failed else ExitCode.DONE),
         protocol=latency.protocol(measured),
         variants=variants,
@@ -177,7 +176,3 @@ def _over(baseline: str, row: Latency, failures: Mapping[str, str]) -> Latency:
         return row
     flags = (*row.flags, f"no speed-up: the baseline {baseline} failed")
     return row.model_copy(update={"speedup": None, "flags": flags})
-
-
-def _now() -> str:
-    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")

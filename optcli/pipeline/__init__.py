@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from optcli import environment, report, results
@@ -49,7 +48,7 @@ def build(
     `MissingError` where a required variant cannot be built here. A step that fails costs its variants:
     they are in the report, and in its `exit_code`.
     """
-    began = _now()
+    began = environment.now()
     observer = observer or Silent()
     phases = Phases()
     kept = Store(Store.default_root(store))
@@ -140,7 +139,7 @@ def _report(
         recommendation=advice.sentence,
         recommendations=advice.by_batch,
         started=began,
-        finished=_now(),
+        finished=environment.now(),
         exit_code=int(end.code),
         exit_reason=end.reason,
         protocol=measured.protocol,
@@ -153,7 +152,3 @@ def _has_service_level(recipe: Recipe) -> bool:
     """Whether the recipe promises a latency: that is at the smallest batch size."""
     slo = recipe.slo
     return slo is not None and any((slo.p50_ms, slo.p95_ms, slo.p99_ms))
-
-
-def _now() -> str:
-    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")

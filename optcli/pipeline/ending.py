@@ -10,11 +10,6 @@ from optcli.pipeline.plan import Plan
 from optcli.report.recommendation import Advice
 from optcli.results import Outcome, VariantReport
 
-_CODES: dict[Outcome, ExitCode] = {
-    "accept": ExitCode.DONE,
-    "reject": ExitCode.REJECTED,
-    "inconclusive": ExitCode.INCONCLUSIVE,
-}
 _WORDS = {"reject": "is rejected", "inconclusive": "is undecided"}
 
 
@@ -81,7 +76,9 @@ def _marked(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Endin
                 said = f"{name}{mark} is undecided: it was built and not run ({variant.reason})"
                 yield Ending(ExitCode.INCONCLUSIVE, said)
             elif outcome != "accept":
-                yield Ending(_CODES[outcome], f"{name}{mark} {_WORDS[outcome]} ({_listed(against)})")
+                yield Ending(
+                    ExitCode.of(outcome), f"{name}{mark} {_WORDS[outcome]} ({_listed(against)})"
+                )
 
 
 def _asks(plan: Plan) -> bool:
@@ -99,7 +96,7 @@ def _none_accepted(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterato
         return
     outcome: Outcome = "reject" if any(o == "reject" for o, _ in run.values()) else "inconclusive"
     said = [f"{name} {_WORDS[o]} ({_listed(against)})" for name, (o, against) in run.items()]
-    yield Ending(_CODES[outcome], f"no variant is accepted: {'; '.join(said)}")
+    yield Ending(ExitCode.of(outcome), f"no variant is accepted: {'; '.join(said)}")
 
 
 def _run(plan: Plan, variants: Mapping[str, VariantReport]) -> dict[str, VariantReport]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def verify(
     baseline layer by layer, unless `rejected` is false; `layers` names one, "" all. Raises
     `RecipeError`, `UsageError`, `InputError` and `TrustError`.
     """
-    began = _now()
+    began = environment.now()
     observer = observer or Silent()
     kept = Store(Store.default_root(store))
     read = load(recipe, overrides)
@@ -191,11 +190,7 @@ def _report(
             verdicts = accuracy.verdicts(judged, recipe.accuracy, is_baseline=name == baseline)
         elif nothing and not problem:
             verdicts = (accuracy.unjudged(nothing, recipe.accuracy),)
-        for verdict in verdicts:
-            if verdict.blocking and verdict.outcome == "reject":
-                codes.append(ExitCode.REJECTED)
-            if verdict.blocking and verdict.outcome == "inconclusive":
-                codes.append(ExitCode.INCONCLUSIVE)
+        codes += [ExitCode.of(verdict.outcome) for verdict in verdicts if verdict.blocking]
         precision = (judged.precision if judged else None) or subject.artifact.precision
         variants[name] = VariantReport(
             status="failed" if problem else "built" if judged else "skipped",
@@ -222,11 +217,7 @@ def _report(
         recommended=None,
         recommendation="",
         started=began,
-        finished=_now(),
+        finished=environment.now(),
         exit_code=int(ExitCode.first_of(codes)),
         variants=variants,
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")
