@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.errors import RunnerError
 from optcli.formats import openvino as openvino_format
+from optcli.runners._arrays import reads_in_place
 
 if TYPE_CHECKING:
     import numpy as np
     from openvino import CompiledModel
-
-
-# An array of so many bytes is read where it lies: handing it over takes microseconds, as does copying
-# less.
-_LARGE_BYTES = 256 << 10
 
 
 class HostCalls:
@@ -46,7 +42,7 @@ class HostCalls:
         for name, array in feed.items():
             # What a pass has made of the inputs is what a client would send.
             dtype = np.dtype(np.float16) if name in self._halves else array.dtype
-            if array.nbytes >= _LARGE_BYTES and array.dtype == dtype and _is_plain(array):
+            if array.dtype == dtype and reads_in_place(array):
                 self._take(name, array)
                 self._held[name] = array
                 self._buffers.pop(name, None)
@@ -93,8 +89,3 @@ class HostCalls:
             raise RunnerError(
                 f"OpenVINO refuses the input {name!r}: {openvino_format.reason(error)}"
             ) from error
-
-
-def _is_plain(array: np.ndarray) -> bool:
-    """Whether OpenVINO can read the memory of an array as it is."""
-    return array.flags.c_contiguous and array.flags.writeable and array.flags.aligned

@@ -14,6 +14,7 @@ from optcli.formats import torch_devices
 from optcli.formats.aoti_models import Models, Routes
 from optcli.formats.torch_calls import flatten_outputs
 from optcli.runners import Runner
+from optcli.runners._arrays import reads_in_place
 from optcli.runners._torch_cuda import CudaCalls
 from optcli.runners._torch_places import DEVICE, TF32, chosen, computed_in, needs_of, opened
 from optcli.settings import TensorSpec
@@ -43,6 +44,7 @@ class AotiRunner(Runner):
     _names: tuple[str, ...] = PrivateAttr(())
     _precision: str = PrivateAttr("")
     _bound: dict[str, torch.Tensor] = PrivateAttr(default_factory=dict)
+    _copied: set[str] = PrivateAttr(default_factory=set)
     _results: tuple[torch.Tensor, ...] = PrivateAttr(())
 
     def requires(self) -> Needs:
@@ -77,11 +79,17 @@ class AotiRunner(Runner):
                 continue
             source = torch.from_numpy(feed[spec.name])
             bound = self._bound.get(spec.name)
-            if bound is None or bound.shape != source.shape or bound.dtype != source.dtype:
+            fresh = bound is None or bound.shape != source.shape or bound.dtype != source.dtype
+            if fresh:
                 _require_fit(spec, tuple(source.shape))
+            if reads_in_place(feed[spec.name]):
+                self._bound[spec.name] = source
+                self._copied.discard(spec.name)
+            elif fresh or spec.name not in self._copied:
                 self._bound[spec.name] = source.clone(memory_format=torch.contiguous_format)
+                self._copied.add(spec.name)
             else:
-                bound.copy_(source)
+                self._bound[spec.name].copy_(source)
 
     def execute(self) -> None:
         import torch
@@ -131,6 +139,7 @@ class AotiRunner(Runner):
         self._model = None
         self._cuda = None
         self._bound.clear()
+        self._copied.clear()
         self._results = ()
 
     @property
