@@ -1,4 +1,4 @@
-"""Large inputs are read where they lie, small ones are copied; what was handed over is never written."""
+"""Large inputs are read where they lie, small ones are copied; what was handed over stays."""
 
 import numpy as np
 import pytest
