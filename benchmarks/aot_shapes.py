@@ -76,7 +76,7 @@ def program(network: str, kind: str, work: Path) -> Artifact:
     import torchvision
 
     from optcli.formats import exported
-    from optcli.passes._tracing import trace
+    from optcli.passes._torch.tracing import trace
 
     facts = {"outputs": ["output"]}
     plain = Artifact("", Format.EXPORTED, work / f"{network}-fp32", "fp32", 0, "", facts)
@@ -97,7 +97,7 @@ def by_hand(source: Artifact, out: Path, size: int | None) -> dict[str, Any]:
     import torch
 
     from optcli.formats import aoti, exported
-    from optcli.passes._fixed_batch import fixed
+    from optcli.passes._torch.fixed_batch import fixed
 
     work = job(source, out)
     found = exported.open(source.path)

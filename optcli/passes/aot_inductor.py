@@ -18,10 +18,10 @@ from optcli.formats import exported as exported_format
 from optcli.formats import torch_compiled, torch_devices
 from optcli.formats.aoti_models import Routes
 from optcli.passes import Job, Made, Pass
-from optcli.passes._aoti_compiling import Compiling
-from optcli.passes._networks import network
 from optcli.passes._on_gpu import DEVICE, bound_to, needs_of
-from optcli.passes._tracing import flat, trace
+from optcli.passes._torch.aoti_compiling import Compiling
+from optcli.passes._torch.networks import network
+from optcli.passes._torch.tracing import flat, trace
 from optcli.settings import batch_range
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from optcli.environment import Needs
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_modules
 from optcli.passes import Job, Made, Pass
-from optcli.passes._networks import require_uncompiled
+from optcli.passes._torch.networks import require_uncompiled
 
 
 class ChannelsLast(Pass):

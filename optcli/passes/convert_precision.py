@@ -11,9 +11,9 @@ from optcli.environment import Needs
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._half_precision import BF16_OPSET, Precision, halved
-from optcli.passes._half_range import not_in, out_of_range
-from optcli.passes._onnx_models import Patterns, already_quantized, chosen, modern
+from optcli.passes._onnx.half_precision import BF16_OPSET, Precision, halved
+from optcli.passes._onnx.half_range import not_in, out_of_range
+from optcli.passes._onnx.models import Patterns, already_quantized, chosen, modern
 
 
 class ConvertPrecision(Pass):

@@ -11,8 +11,8 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import exported as exported_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._networks import network
-from optcli.passes._tracing import flat, trace
+from optcli.passes._torch.networks import network
+from optcli.passes._torch.tracing import flat, trace
 
 
 class Export(Pass):

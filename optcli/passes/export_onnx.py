@@ -19,8 +19,8 @@ from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._networks import network
-from optcli.passes._tracing import example, flat, plain_attention, trace
+from optcli.passes._torch.networks import network
+from optcli.passes._torch.tracing import example, flat, plain_attention, trace
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:

@@ -13,19 +13,19 @@ from optcli.errors import StepError, did_you_mean
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_devices, torch_modules
 from optcli.passes import Job, Made, Pass, Role
-from optcli.passes._checkpoint import Progress
-from optcli.passes._computing import Autocast, Computing, chosen, computing_with, resolved
-from optcli.passes._examples import ExampleSet
-from optcli.passes._learning import Judge, Loss, Teacher
-from optcli.passes._networks import network
 from optcli.passes._on_gpu import needs_of
-from optcli.passes._training import Training
+from optcli.passes._torch.checkpoint import Progress
+from optcli.passes._torch.computing import Autocast, Computing, chosen, computing_with, resolved
+from optcli.passes._torch.examples import ExampleSet
+from optcli.passes._torch.learning import Judge, Loss, Teacher
+from optcli.passes._torch.networks import network
+from optcli.passes._torch.training import Training
 from optcli.workers import memory
 
 if TYPE_CHECKING:
     import torch
 
-    from optcli.passes._learning import Call
+    from optcli.passes._torch.learning import Call
 
 _RATES = {"adamw": 5e-4, "sgd": 0.01}
 

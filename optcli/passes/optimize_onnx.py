@@ -18,7 +18,7 @@ from optcli.errors import StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import ort as ort_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._onnx_models import modern
+from optcli.passes._onnx.models import modern
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -14,10 +14,10 @@ from optcli.formats import torch as torch_format
 from optcli.formats import torch_modules, torch_pruning
 from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass, Role
-from optcli.passes._channels import Choice, choose
-from optcli.passes._networks import network
-from optcli.passes._saliency import weigh_by_loss
-from optcli.passes._tracing import plain_attention
+from optcli.passes._torch.channels import Choice, choose
+from optcli.passes._torch.networks import network
+from optcli.passes._torch.saliency import weigh_by_loss
+from optcli.passes._torch.tracing import plain_attention
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._onnx_models import PER_CHANNEL_OPSET, modern, prepared, quiet, require_floats
-from optcli.passes._selection import matching
-from optcli.passes._torch_layers import quantize_layers
+from optcli.passes._onnx.models import PER_CHANNEL_OPSET, modern, prepared, quiet, require_floats
+from optcli.passes._torch.layers import quantize_layers
+from optcli.passes._torch.selection import matching
 
 if TYPE_CHECKING:
     from onnx import ModelProto

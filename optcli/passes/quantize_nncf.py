@@ -14,21 +14,28 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
-from optcli.passes import Job, Made, Pass, Role, _activations, _attention, _quantized_operators
-from optcli.passes._calibration import Feeds
-from optcli.passes._engine_constraints import require_constraints
-from optcli.passes._integer_chains import close_integer_chains
-from optcli.passes._kept_floats import keep_floats
-from optcli.passes._nncf import data_bytes, one_scale, openvino_inputs, quantize_graph, quiet
-from optcli.passes._onnx_models import (
+from optcli.passes import Job, Made, Pass, Role
+from optcli.passes._onnx.models import (
     PER_CHANNEL_OPSET,
     already_quantized,
     model_inputs,
     modern,
     require_floats,
 )
-from optcli.passes._tensorrt_grids import make_signed
-from optcli.passes._tensorrt_pairs import keep_pairs_before_products
+from optcli.passes._quantization import asymmetric_activations, quantized_operators, transformers
+from optcli.passes._quantization.calibration import Feeds
+from optcli.passes._quantization.integer_chains import close_integer_chains
+from optcli.passes._quantization.kept_floats import keep_floats
+from optcli.passes._quantization.nncf_of_graphs import (
+    data_bytes,
+    one_scale,
+    openvino_inputs,
+    quantize_graph,
+    quiet,
+)
+from optcli.passes._tensorrt.constraints import require_constraints
+from optcli.passes._tensorrt.grids import make_signed
+from optcli.passes._tensorrt.pairs import keep_pairs_before_products
 
 if TYPE_CHECKING:
     from nncf import IgnoredScope
@@ -173,7 +180,9 @@ class QuantizeNncf(Pass):
             if openvino_format.is_quantized(model):
                 raise already_quantized()
             feeds = Feeds(job, openvino_inputs(model), self.samples)
-            told = self._told(_attention.in_openvino(model), _activations.in_openvino(model), job)
+            told = self._told(
+                transformers.in_openvino(model), asymmetric_activations.in_openvino(model), job
+            )
             return Ready(model, feeds, told, told._arguments(feeds, {}))
         openvino_format.forbid_telemetry()
         model = onnx_format.outline(source.path)
@@ -190,7 +199,7 @@ class QuantizeNncf(Pass):
         else:
             model = _modern(onnx_format.open(source.path), job)
         feeds = Feeds(job, model_inputs(model), self.samples)
-        told = self._told(_attention.in_onnx(model), _activations.in_onnx(model), job)
+        told = self._told(transformers.in_onnx(model), asymmetric_activations.in_onnx(model), job)
         arguments = told._arguments(feeds, backend)
         # Before depthwise convolutions NNCF would scale each channel by itself, which OpenVINO
         # runs, and of which ONNX Runtime makes a QLinearConv that it then refuses to run.
@@ -201,7 +210,7 @@ class QuantizeNncf(Pass):
     def quantized_operators(model: Any) -> dict[str, str]:
         """Types by name of the operators of an ONNX or OpenVINO model that compute on integers."""
         onnx = hasattr(model, "graph")
-        return _quantized_operators.in_onnx(model) if onnx else _quantized_operators.in_openvino(model)
+        return quantized_operators.in_onnx(model) if onnx else quantized_operators.in_openvino(model)
 
     def _told(self, attends: bool, activations: Sequence[str], job: Job) -> QuantizeNncf:
         """The same with the type of this model instead of `auto`, and the preset that is meant for it.

@@ -14,12 +14,8 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
-from optcli.passes import Job, Made, Pass, Role, _attention
-from optcli.passes._activation_ranges import activation_ranges, float_tensors
-from optcli.passes._calibration import Feeds
-from optcli.passes._integer_chains import leave_softmax_in_floats
-from optcli.passes._kept_floats import keep_floats
-from optcli.passes._onnx_models import (
+from optcli.passes import Job, Made, Pass, Role
+from optcli.passes._onnx.models import (
     PER_CHANNEL_OPSET,
     Patterns,
     chosen,
@@ -30,9 +26,14 @@ from optcli.passes._onnx_models import (
     quiet,
     require_floats,
 )
-from optcli.passes._quantized_graph import PRODUCTS
-from optcli.passes._static_quantization import Grids, Scope, quantize
-from optcli.passes._tensorrt_grids import fold_weights, make_fp8
+from optcli.passes._quantization import transformers
+from optcli.passes._quantization.activation_ranges import activation_ranges, float_tensors
+from optcli.passes._quantization.calibration import Feeds
+from optcli.passes._quantization.integer_chains import leave_softmax_in_floats
+from optcli.passes._quantization.kept_floats import keep_floats
+from optcli.passes._quantization.quantized_graph import PRODUCTS
+from optcli.passes._quantization.static_quantization import Grids, Scope, quantize
+from optcli.passes._tensorrt.grids import fold_weights, make_fp8
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -263,7 +264,7 @@ class QuantizeOnnxruntime(Pass):
     def _is_transformer(self, model: ModelProto) -> bool:
         if self.model_type != "auto":
             return self.model_type == "transformer"
-        return _attention.in_onnx(model)
+        return transformers.in_onnx(model)
 
 
 def _products_of_activations(model: ModelProto) -> set[str]:

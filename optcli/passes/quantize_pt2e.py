@@ -10,8 +10,8 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError, first_line
 from optcli.passes import Job, Made, Pass, Role
-from optcli.passes._calibration import Feeds
-from optcli.passes._graph_quantizers import (
+from optcli.passes._quantization.calibration import Feeds
+from optcli.passes._quantization.graph_quantizers import (
     graph_inputs,
     graph_of,
     module_names,
@@ -21,9 +21,9 @@ from optcli.passes._graph_quantizers import (
     this_cpu,
     write_graph,
 )
-from optcli.passes._selection import matching
-from optcli.passes._torch_layers import require_fp32
-from optcli.passes._tracing import example
+from optcli.passes._torch.layers import require_fp32
+from optcli.passes._torch.selection import matching
+from optcli.passes._torch.tracing import example
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule

@@ -14,7 +14,7 @@ from optcli.errors import StepError, did_you_mean
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_modules
 from optcli.passes import Job, Made, Pass
-from optcli.passes._networks import network
+from optcli.passes._torch.networks import network
 
 if TYPE_CHECKING:
     import torch

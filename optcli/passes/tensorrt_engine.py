@@ -10,8 +10,8 @@ from optcli.artifact import Format
 from optcli.engines import child
 from optcli.environment import Needs
 from optcli.passes import Job
-from optcli.passes._engine import EnginePass
-from optcli.passes._engine_record import timing_cache
+from optcli.passes._tensorrt.engine import EnginePass
+from optcli.passes._tensorrt.record import timing_cache
 
 
 class TensorrtEngine(EnginePass):

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from optcli.artifact import Format
 from optcli.environment import Needs
 from optcli.passes import Job
-from optcli.passes._engine import EnginePass
+from optcli.passes._tensorrt.engine import EnginePass
 
 Capability = Literal["current", "sm75", "sm80", "sm86", "sm89", "sm120", "sm121"]
 

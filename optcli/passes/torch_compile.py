@@ -16,8 +16,8 @@ from optcli.formats import torch as torch_format
 from optcli.formats import torch_calls, torch_compiled, torch_devices, torch_modules
 from optcli.formats.torch_compiled import Compilation, Mode
 from optcli.passes import Job, Made, Pass
-from optcli.passes._networks import require_uncompiled
 from optcli.passes._on_gpu import DEVICE, bound_to, needs_of
+from optcli.passes._torch.networks import require_uncompiled
 
 if TYPE_CHECKING:
     import torch

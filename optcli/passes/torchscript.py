@@ -15,9 +15,9 @@ from optcli.formats import torch_devices, torch_modules
 from optcli.formats import torchscript as torchscript_format
 from optcli.formats.torch_calls import example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass
-from optcli.passes._networks import network
 from optcli.passes._on_gpu import needs_of
-from optcli.passes._tracing import flat, plain_attention
+from optcli.passes._torch.networks import network
+from optcli.passes._torch.tracing import flat, plain_attention
 from optcli.settings import batch_range
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
 from optcli.passes import Job, Made, Pass
-from optcli.passes._nncf import quiet
-from optcli.passes._onnx_models import PER_CHANNEL_OPSET, modern, require_floats
-from optcli.passes._selection import matching
-from optcli.passes._torch_layers import quantize_layers, require_fp32
+from optcli.passes._onnx.models import PER_CHANNEL_OPSET, modern, require_floats
+from optcli.passes._quantization.nncf_of_graphs import quiet
+from optcli.passes._torch.layers import quantize_layers, require_fp32
+from optcli.passes._torch.selection import matching
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from optcli.formats import onnx as onnx_format
-from optcli.passes import _activation_ranges as ranges
+from optcli.passes._quantization import activation_ranges as ranges
 
 pytestmark = pytest.mark.slow
 

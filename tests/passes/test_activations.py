@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optcli.passes import _activations
+from optcli.passes._quantization import asymmetric_activations
 from optcli.passes.quantize_nncf import QuantizeNncf
 
 # What the nodes are called, and whose activation they make; `x` comes in, `y` goes out.
@@ -51,12 +51,12 @@ def network(nodes):
 
 @pytest.mark.parametrize(("operator", "name"), ONE.items())
 def test_activations_of_one_operator(operator, name):
-    assert _activations.in_onnx(network([(operator, ["x"], "y")])) == (name,)
+    assert asymmetric_activations.in_onnx(network([(operator, ["x"], "y")])) == (name,)
 
 
 @pytest.mark.parametrize(("name", "nodes"), [*SEVERAL.items(), ("hard swish", OLD_HARD_SWISH)])
 def test_activations_of_several_operators(name, nodes):
-    assert _activations.in_onnx(network(nodes)) == (name,)
+    assert asymmetric_activations.in_onnx(network(nodes)) == (name,)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_activations_of_several_operators(name, nodes):
     ],
 )
 def test_what_begins_at_zero_or_is_a_gate_is_none(nodes):
-    assert _activations.in_onnx(network(nodes)) == ()
+    assert asymmetric_activations.in_onnx(network(nodes)) == ()
 
 
 class Told:
@@ -123,8 +123,8 @@ def test_the_same_are_known_in_openvino_models(tmp_path):
 
     for number, (name, nodes) in enumerate(SEVERAL.items()):
         onnx.save(network(nodes), tmp_path / f"{number}.onnx")
-        assert _activations.in_openvino(openvino.Core().read_model(tmp_path / f"{number}.onnx")) == (
-            name,
-        )
+        assert asymmetric_activations.in_openvino(
+            openvino.Core().read_model(tmp_path / f"{number}.onnx")
+        ) == (name,)
     onnx.save(network([("Relu", ["x"], "y")]), tmp_path / "relu.onnx")
-    assert _activations.in_openvino(openvino.Core().read_model(tmp_path / "relu.onnx")) == ()
+    assert asymmetric_activations.in_openvino(openvino.Core().read_model(tmp_path / "relu.onnx")) == ()

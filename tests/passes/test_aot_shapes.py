@@ -130,7 +130,7 @@ def test_of_a_quantized_network_a_size_keeps_its_model_where_that_is_faster(
         seen.append(size)
         return gains[size]
 
-    monkeypatch.setattr("optcli.passes._aoti_compiling.gain", gain)
+    monkeypatch.setattr("optcli.passes._torch.aoti_compiling.gain", gain)
     made, said = compiled(quantized, tmp_path / "made")
     assert seen == tried
     assert sorted(aoti_format.models(made.path)) == models

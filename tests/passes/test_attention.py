@@ -4,7 +4,7 @@ import pytest
 from tiny_networks import INPUTS, apply, torch_artifact
 
 from optcli.formats import onnx as onnx_format
-from optcli.passes import _attention
+from optcli.passes._quantization import transformers
 from optcli.passes.export_onnx import ExportOnnx
 
 pytestmark = pytest.mark.slow
@@ -20,10 +20,10 @@ def test_it_is_seen_in_onnx_and_openvino_and_graphs(tmp_path, name, attends):
 
     source = torch_artifact(tmp_path / "torch", name)
     made = apply(ExportOnnx(), source, tmp_path / "onnx", INPUTS[name])
-    assert _attention.in_onnx(onnx_format.open(made.path)) is attends
+    assert transformers.in_onnx(onnx_format.open(made.path)) is attends
     model = openvino.convert_model(str(made.path / "model.onnx"))
-    assert _attention.in_openvino(model) is attends
+    assert transformers.in_openvino(model) is attends
     feed = example_inputs(INPUTS[name], 2)
     with torch.no_grad():
         graph = torch.export.export(torch_format.open(source.path), tuple(feed.values())).module()
-    assert _attention.in_graph(graph) is attends
+    assert transformers.in_graph(graph) is attends

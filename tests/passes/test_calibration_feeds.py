@@ -6,7 +6,7 @@ from tiny_networks import IMAGE, Heard, Noise, artifact, job
 
 from optcli.artifact import Format
 from optcli.errors import StepError
-from optcli.passes._calibration import Feeds, ModelInput
+from optcli.passes._quantization.calibration import Feeds, ModelInput
 
 TAKES = (ModelInput("image", "float32", (None, 3, None, 16)),)
 

@@ -5,7 +5,7 @@ import pytest
 from quantized_onnx import layer
 
 from optcli.errors import StepError
-from optcli.passes._engine_constraints import require_constraints, violations
+from optcli.passes._tensorrt.constraints import require_constraints, violations
 
 TAKEN = {
     "convolution": {},

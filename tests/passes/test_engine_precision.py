@@ -9,9 +9,9 @@ from tiny_networks import Heard, artifact, job, sqnr_db
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
-from optcli.passes._engine_expectation import counts, expectation
-from optcli.passes._engine_precision import Keep, prepare
-from optcli.passes._tensorrt_grids import fit_scales_to_half
+from optcli.passes._tensorrt.expectation import counts, expectation
+from optcli.passes._tensorrt.grids import fit_scales_to_half
+from optcli.passes._tensorrt.precision import Keep, prepare
 from optcli.settings import TensorSpec
 
 IMAGE = (TensorSpec(name="x", shape=("b", 4, 6, 6)),)

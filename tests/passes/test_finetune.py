@@ -19,11 +19,12 @@ from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.errors import InputError, StepError
 from optcli.formats import torch as torch_format
-from optcli.passes import Job, Traits, _computing, _training, finetune
-from optcli.passes._checkpoint import CHECKPOINT
-from optcli.passes._examples import ExampleSet, spread
-from optcli.passes._learning import Score, Teacher
-from optcli.passes._training import schedule
+from optcli.passes import Job, Traits, finetune
+from optcli.passes._torch import computing, training
+from optcli.passes._torch.checkpoint import CHECKPOINT
+from optcli.passes._torch.examples import ExampleSet, spread
+from optcli.passes._torch.learning import Score, Teacher
+from optcli.passes._torch.training import schedule
 from optcli.passes.finetune import Finetune
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
@@ -112,7 +113,7 @@ def one_thread():
 @pytest.fixture
 def bf16(monkeypatch):
     """Products in bfloat16 are computed whether or not this CPU has instructions for them."""
-    monkeypatch.setattr(_computing, "_torch_has_bf16", lambda: True)
+    monkeypatch.setattr(computing, "_torch_has_bf16", lambda: True)
 
 
 def written(folder: Path, name: str = "Net", **facts) -> Artifact:
@@ -442,9 +443,9 @@ def test_of_their_own_only_networks_that_gain_are_trained_in_bfloat16(
     monkeypatch.setattr(environment, "cpu", lambda: {"model": "one", "flags": ["avx512_bf16"]})
     model, examples = network(torch.nn), ExampleSet(Stripes(8), "training").batch(range(8))
     around = (model, IMAGE, examples, "cpu")
-    assert _computing.chosen(*around, autocast="auto", channels_last=None).autocast == gains
-    assert _computing.chosen(*around, autocast="bf16", channels_last=None).autocast
-    assert not _computing.chosen(*around, autocast="off", channels_last=None).autocast
+    assert computing.chosen(*around, autocast="auto", channels_last=None).autocast == gains
+    assert computing.chosen(*around, autocast="bf16", channels_last=None).autocast
+    assert not computing.chosen(*around, autocast="off", channels_last=None).autocast
     assert not any(module._forward_hooks for module in model.modules())
 
 
@@ -515,7 +516,7 @@ def test_progress_says_loss_rate_and_what_is_left(tmp_path, monkeypatch):
             return self.now
 
     said: list[str] = []
-    monkeypatch.setattr(finetune, "Training", partial(_training.Training, clock=Clock()))
+    monkeypatch.setattr(finetune, "Training", partial(training.Training, clock=Clock()))
     tuned(written(tmp_path), tmp_path / "b", heard=Listening(), epochs=3, autocast="off")
     assert said[0] == "judging the network as it is"
     running = [text for text in said if re.fullmatch(

@@ -9,7 +9,7 @@ from tiny_networks import Heard, Noise, apply, artifact, feed, sqnr_db
 
 from optcli.artifact import Format
 from optcli.formats import onnx as onnx_format
-from optcli.passes._full_precision import widened
+from optcli.passes._onnx.full_precision import widened
 from optcli.passes.quantize_dynamic import QuantizeDynamic
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from optcli.passes._integer_chains import close_integer_chains, leave_softmax_in_floats
+from optcli.passes._quantization.integer_chains import close_integer_chains, leave_softmax_in_floats
 
 pytestmark = pytest.mark.slow
 node = onnx.helper.make_node

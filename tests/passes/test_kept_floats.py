@@ -6,7 +6,7 @@ from tiny_networks import Noise, apply, artifact, sqnr_db
 
 from optcli.artifact import Format
 from optcli.formats import onnx as onnx_format
-from optcli.passes._kept_floats import keep_floats
+from optcli.passes._quantization.kept_floats import keep_floats
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
 from optcli.runners.onnxruntime import OnnxruntimeRunner

@@ -11,7 +11,7 @@ from tiny_networks import artifact, feed, job
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
-from optcli.passes._onnx_models import modern
+from optcli.passes._onnx.models import modern
 
 pytestmark = pytest.mark.slow
 

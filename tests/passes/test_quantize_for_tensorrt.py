@@ -10,10 +10,10 @@ from tiny_networks import INPUTS, Noise, apply, artifact, feed, job, sqnr_db, to
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
-from optcli.passes._engine_constraints import violations
-from optcli.passes._engine_expectation import work
-from optcli.passes._tensorrt_grids import fold_weights, make_fp8, make_signed, unfold_weights
-from optcli.passes._tensorrt_pairs import keep_pairs_before_products
+from optcli.passes._tensorrt.constraints import violations
+from optcli.passes._tensorrt.expectation import work
+from optcli.passes._tensorrt.grids import fold_weights, make_fp8, make_signed, unfold_weights
+from optcli.passes._tensorrt.pairs import keep_pairs_before_products
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime

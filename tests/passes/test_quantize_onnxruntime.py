@@ -233,7 +233,7 @@ def test_histograms_do_not_depend_on_the_order(tmp_path, conv):
     """A first sample with tiny activations has made ONNX Runtime's histograms grow without bounds."""
     import onnx
 
-    from optcli.passes import _activation_ranges
+    from optcli.passes._quantization import activation_ranges
 
     class Growing(Noise):
         def __getitem__(self, index):
@@ -243,12 +243,12 @@ def test_histograms_do_not_depend_on_the_order(tmp_path, conv):
 
     model = onnx_format.open(conv.path)
     model = onnx.shape_inference.infer_shapes(model)
-    tensors = _activation_ranges.float_tensors(model, ["Conv", "Gemm"])
+    tensors = activation_ranges.float_tensors(model, ["Conv", "Gemm"])
 
     def ranges(samples, folder):
         (tmp_path / folder).mkdir()
         feeds = [{"image": samples[index].inputs["image"][None]} for index in range(len(samples))]
-        return _activation_ranges.activation_ranges(
+        return activation_ranges.activation_ranges(
             model, tensors, feeds, "percentile", 99.0, 1, tmp_path / folder
         )
 
@@ -280,7 +280,7 @@ def test_memory_does_not_grow_with_the_samples(tmp_path, shared):
 
 
 def test_percentile_and_entropy_leave_outliers_out():
-    from optcli.passes import _activation_ranges as ranges
+    from optcli.passes._quantization import activation_ranges as ranges
 
     values = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
     values[0] = 100.0

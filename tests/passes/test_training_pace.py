@@ -5,7 +5,7 @@ import re
 import pytest
 
 from optcli.observer import left
-from optcli.passes._pace import Pace
+from optcli.passes._torch.pace import Pace
 
 
 class Clock:

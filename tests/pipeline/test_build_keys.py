@@ -192,8 +192,8 @@ def test_the_code_that_measures_and_judges(built, edit, file, judges, measures):
 def test_cache_why_names_the_file_of_optcli_that_was_edited(project, edit):
     project.recipe("  plain: []\n  int8: [quantize_onnxruntime]\n", data=DATA)
     project.build()
-    edit("passes/_attention.py")
-    assert "code.passes/_attention.py" in why(project)
+    edit("passes/_quantization/transformers.py")
+    assert "code.passes/_quantization/transformers.py" in why(project)
     project.build()
     assert project.built == ["int8 › quantize_onnxruntime"]
     edit("formats/onnxruntime_providers.py")

@@ -148,8 +148,8 @@ def test_a_measurement_is_another_one_where_the_code_that_runs_changed(monkeypat
 @pytest.mark.parametrize(
     ("file", "counts"),
     [
-        ("passes/_attention.py", True),
-        ("passes/_static_quantization.py", True),
+        ("passes/_quantization/transformers.py", True),
+        ("passes/_quantization/static_quantization.py", True),
         ("formats/onnx.py", True),
         ("runners/openvino.py", False),
         ("passes/prune.py", False),

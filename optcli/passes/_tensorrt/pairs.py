@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optcli.passes._integer_chains import MOVES_VALUES
-from optcli.passes._quantized_graph import PRODUCTS, QuantizedGraph
+from optcli.passes._quantization.integer_chains import MOVES_VALUES
+from optcli.passes._quantization.quantized_graph import PRODUCTS, QuantizedGraph
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

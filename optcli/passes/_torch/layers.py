@@ -12,8 +12,8 @@ from optcli.formats import torch as torch_format
 from optcli.formats import torch_modules, torch_quantized
 from optcli.formats.torch_calls import arguments, example_inputs
 from optcli.passes import Job, Made
-from optcli.passes._networks import require_uncompiled
-from optcli.passes._selection import matching, within
+from optcli.passes._torch.networks import require_uncompiled
+from optcli.passes._torch.selection import matching, within
 
 if TYPE_CHECKING:
     import torch

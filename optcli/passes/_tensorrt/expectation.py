@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optcli.formats import onnx as onnx_format
-from optcli.passes._quantized_graph import PRODUCTS, QuantizedGraph
+from optcli.passes._quantization.quantized_graph import PRODUCTS, QuantizedGraph
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

@@ -11,8 +11,8 @@ from optcli.engines import EngineError, child, driver, profiles
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job
-from optcli.passes._engine_precision import EnginePrecision, Keep, prepare
-from optcli.passes._engine_profiles import Wish, wanted
+from optcli.passes._tensorrt.precision import EnginePrecision, Keep, prepare
+from optcli.passes._tensorrt.profiles import Wish, wanted
 
 _TOLD = 3
 _TIMEOUT_S = 300.0

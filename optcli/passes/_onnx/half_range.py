@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job
-from optcli.passes._activation_ranges import activation_ranges
-from optcli.passes._half_precision import Precision
-from optcli.passes._onnx_upgrade import noise
+from optcli.passes._onnx.half_precision import Precision
+from optcli.passes._onnx.upgrade import noise
+from optcli.passes._quantization.activation_ranges import activation_ranges
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from optcli import environment
 from optcli.errors import StepError
 from optcli.formats import torch_modules
-from optcli.passes._examples import Examples
-from optcli.passes._learning import caller
+from optcli.passes._torch.examples import Examples
+from optcli.passes._torch.learning import caller
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import torch
 
-    from optcli.passes._learning import Call
+    from optcli.passes._torch.learning import Call
 
 Autocast = Literal["auto", "bf16", "off"]
 

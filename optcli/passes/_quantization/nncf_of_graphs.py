@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.formats import openvino as openvino_format
-from optcli.passes import Job, Made, _attention
-from optcli.passes._calibration import Feeds, ModelInput
-from optcli.passes._graph_quantizers import (
+from optcli.passes import Job, Made
+from optcli.passes._quantization import transformers
+from optcli.passes._quantization.calibration import Feeds, ModelInput
+from optcli.passes._quantization.graph_quantizers import (
     graph_inputs,
     graph_of,
     module_names,
@@ -22,8 +23,8 @@ from optcli.passes._graph_quantizers import (
     this_cpu,
     write_graph,
 )
-from optcli.passes._selection import matching
-from optcli.passes._torch_layers import require_fp32
+from optcli.passes._torch.layers import require_fp32
+from optcli.passes._torch.selection import matching
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +64,7 @@ def quantize_graph(
     feeds = Feeds(job, graph_inputs(job), samples)
     with torch.no_grad():
         found = graph_of(source, job, None)
-        attention = _attention.in_graph(found.graph) if transformer is None else transformer
+        attention = transformers.in_graph(found.graph) if transformer is None else transformer
         smooth = attention if smooth_quant is None else smooth_quant
         ignored = matching(ignored_modules, module_names(found.graph), "ignored_names")
         configured = quantizer(

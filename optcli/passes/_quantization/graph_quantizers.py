@@ -15,8 +15,8 @@ from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import exported as exported_format
 from optcli.formats import torch as torch_format
 from optcli.passes import Job
-from optcli.passes._calibration import ModelInput
-from optcli.passes._tracing import flat, trace
+from optcli.passes._quantization.calibration import ModelInput
+from optcli.passes._torch.tracing import flat, trace
 
 if TYPE_CHECKING:
     import torch

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job
-from optcli.passes._engine_constraints import require_constraints
-from optcli.passes._engine_expectation import counts, expectation
-from optcli.passes._half_precision import BF16_OPSET, Precision, halved
-from optcli.passes._half_range import not_in, out_of_range
-from optcli.passes._onnx_models import chosen, modern
-from optcli.passes._quantized_graph import PRODUCTS, QuantizedGraph
-from optcli.passes._tensorrt_grids import fit_scales_to_half, unfold_weights
+from optcli.passes._onnx.half_precision import BF16_OPSET, Precision, halved
+from optcli.passes._onnx.half_range import not_in, out_of_range
+from optcli.passes._onnx.models import chosen, modern
+from optcli.passes._quantization.quantized_graph import PRODUCTS, QuantizedGraph
+from optcli.passes._tensorrt.constraints import require_constraints
+from optcli.passes._tensorrt.expectation import counts, expectation
+from optcli.passes._tensorrt.grids import fit_scales_to_half, unfold_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto

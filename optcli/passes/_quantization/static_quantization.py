@@ -9,8 +9,8 @@ from typing import Any
 
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
-from optcli.passes._activation_ranges import Range
-from optcli.passes._quantized_graph import option
+from optcli.passes._quantization.activation_ranges import Range
+from optcli.passes._quantization.quantized_graph import option
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from pydantic import AfterValidator
 from optcli.errors import StepError, did_you_mean, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job
-from optcli.passes._calibration import ModelInput
-from optcli.passes._full_precision import widened
-from optcli.passes._onnx_tidying import name_nodes, tidied
-from optcli.passes._onnx_upgrade import upgraded
+from optcli.passes._onnx.full_precision import widened
+from optcli.passes._onnx.tidying import name_nodes, tidied
+from optcli.passes._onnx.upgrade import upgraded
+from optcli.passes._quantization.calibration import ModelInput
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

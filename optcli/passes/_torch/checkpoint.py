@@ -9,7 +9,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from optcli.formats import torch_modules
-from optcli.passes._learning import Score
+from optcli.passes._torch.learning import Score
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optcli.errors import StepError
-from optcli.passes._quantized_graph import PAIR, PRODUCTS, QuantizedGraph, channel_axis, option
+from optcli.passes._quantization.quantized_graph import (
+    PAIR,
+    PRODUCTS,
+    QuantizedGraph,
+    channel_axis,
+    option,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

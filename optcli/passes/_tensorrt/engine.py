@@ -17,12 +17,12 @@ from optcli.engines.building import Job as Build
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job, Made, Pass, Role
-from optcli.passes._engine_coverage import checked
-from optcli.passes._engine_precision import EnginePrecision, Keep, Prepared, prepare
-from optcli.passes._engine_profiles import Wish, wanted
-from optcli.passes._engine_record import facts, gpu_here, written
-from optcli.passes._engine_sparsity import two_of_four
-from optcli.passes._onnx_models import Patterns
+from optcli.passes._onnx.models import Patterns
+from optcli.passes._tensorrt.coverage import checked
+from optcli.passes._tensorrt.precision import EnginePrecision, Keep, Prepared, prepare
+from optcli.passes._tensorrt.profiles import Wish, wanted
+from optcli.passes._tensorrt.record import facts, gpu_here, written
+from optcli.passes._tensorrt.sparsity import two_of_four
 
 WEIGHTS = "weights"
 _DESCRIBE_S = 120.0

@@ -8,13 +8,13 @@ from optcli.artifact import Artifact
 from optcli.errors import StepError
 from optcli.formats import torch_modules
 from optcli.passes import Job
-from optcli.passes._examples import ExampleSet, spread
-from optcli.passes._learning import Loss, caller
+from optcli.passes._torch.examples import ExampleSet, spread
+from optcli.passes._torch.learning import Loss, caller
 
 if TYPE_CHECKING:
     import torch
 
-    from optcli.passes._learning import Outputs
+    from optcli.passes._torch.learning import Outputs
 
 
 def weigh_by_loss(

@@ -11,7 +11,7 @@ from typing import Any
 from optcli.engines import driver, inspection, sidecar
 from optcli.engines.building import Job as Build
 from optcli.passes import Job
-from optcli.passes._engine_precision import Prepared
+from optcli.passes._tensorrt.precision import Prepared
 
 
 def gpu_here() -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optcli.formats import onnx as onnx_format
-from optcli.passes._quantized_graph import QuantizedGraph, option
+from optcli.passes._quantization.quantized_graph import QuantizedGraph, option
 
 if TYPE_CHECKING:
     import numpy as np

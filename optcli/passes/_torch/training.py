@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from optcli.errors import StepError
 from optcli.formats import torch_modules
 from optcli.passes import Job
-from optcli.passes._checkpoint import Progress, load_checkpoint, save_checkpoint
-from optcli.passes._examples import Examples, ExampleSet
-from optcli.passes._learning import Judge, Loss, Score, Teacher, reestimate_batchnorm
-from optcli.passes._pace import Pace
+from optcli.passes._torch.checkpoint import Progress, load_checkpoint, save_checkpoint
+from optcli.passes._torch.examples import Examples, ExampleSet
+from optcli.passes._torch.learning import Judge, Loss, Score, Teacher, reestimate_batchnorm
+from optcli.passes._torch.pace import Pace
 
 if TYPE_CHECKING:
     import torch
 
-    from optcli.passes._learning import Call
+    from optcli.passes._torch.learning import Call
 
 # The learning rate climbs over this share of the steps, then falls along a cosine.
 _WARMUP = 0.05

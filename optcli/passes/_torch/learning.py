@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from optcli.errors import StepError, first_line
 from optcli.formats import torch_modules
 from optcli.formats.torch_calls import arguments, flatten_outputs
-from optcli.passes._examples import Examples, ExampleSet
+from optcli.passes._torch.examples import Examples, ExampleSet
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:

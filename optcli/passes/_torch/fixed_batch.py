@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from optcli.formats.aoti_models import Models, Routes
 from optcli.formats.torch_calls import example_inputs
 from optcli.passes import Job
-from optcli.passes._tracing import trace
+from optcli.passes._torch.tracing import trace
 from optcli.settings import SymbolRange, TensorSpec, batch_range
 
 if TYPE_CHECKING:

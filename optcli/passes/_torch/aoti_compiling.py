@@ -16,7 +16,7 @@ from optcli.formats.aoti_models import ANY_SIZE, Models, Routes, name_of
 from optcli.formats.torch_calls import example_inputs
 from optcli.formats.weight_packing import Packed, Packing, packed_each_call, packing
 from optcli.passes import Job
-from optcli.passes._fixed_batch import can_pad, fixed, gain, measured
+from optcli.passes._torch.fixed_batch import can_pad, fixed, gain, measured
 from optcli.settings import batch_range
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What passes over ONNX models share."""

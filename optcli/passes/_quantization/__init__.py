@@ -1,0 +1,1 @@
+"""What passes that quantize share: calibration, ranges, which operators."""

@@ -1,0 +1,1 @@
+"""What the passes that build TensorRT engines share."""

@@ -1,0 +1,1 @@
+"""What passes over PyTorch networks share: tracing, training, layers, compiling."""
