@@ -60,8 +60,8 @@ def command(
     .ptl, .torchscript), or the folder of an artifact. Inputs are found by looking; their values are
     random unless --samples says otherwise. Only speed is measured: outputs are not compared.
     """
-    from optcli.draft import InputText
     from optcli.model_files.measuring import bench
+    from optcli.scaffold import InputText
 
     progress = Progress()
     try:

@@ -16,7 +16,7 @@ from optcli.errors import OptcliError, RecipeError, UsageError
 from optcli.paths import shown
 
 if TYPE_CHECKING:
-    from optcli.draft import Draft
+    from optcli.scaffold import Draft
 
 
 @click.command("init")
@@ -61,7 +61,7 @@ def command(
     Images in class folders, boxes in COCO's format and segmentation masks are known; for masks a file
     masks.py is written beside the recipe, which reads them.
     """
-    from optcli.draft import InputText, draft
+    from optcli.scaffold import InputText, draft
 
     if out is not None and out.exists() and not force:
         raise UsageError(

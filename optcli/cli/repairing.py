@@ -52,12 +52,12 @@ def run(
             place=str(found_at.path),
             hint=f"look into {shown(recipe)} and name that, or add --trust",
         )
-    from optcli import tune
+    from optcli import tuning
     from optcli.report.repair_text import repair_text
 
     progress = Progress()
     try:
-        found = tune.repair(
+        found = tuning.repair(
             recipe,
             variant or _rejected(found_at.report if found_at else None),
             engine=engine,

@@ -11,7 +11,6 @@ from typing import Any
 from optcli import sources
 from optcli.artifact import Artifact, Format
 from optcli.data import npz
-from optcli.draft import shapes
 from optcli.errors import InputError
 from optcli.formats import aoti as aoti_format
 from optcli.formats import openvino as openvino_format
@@ -20,6 +19,7 @@ from optcli.inspection import exported as exported_inspection
 from optcli.inspection import onnx as onnx_inspection
 from optcli.inspection import openvino as openvino_inspection
 from optcli.inspection import ort as ort_inspection
+from optcli.scaffold import shapes
 from optcli.settings import TensorSpec, batch_range
 from optcli.workers import Channel
 

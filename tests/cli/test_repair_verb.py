@@ -5,7 +5,7 @@ import json
 import pytest
 from tiny_project import DATA
 
-from optcli import tune
+from optcli import tuning
 from optcli.results import Estimate, Report, Verdict
 from optcli.results.repair import Repair, Trial
 
@@ -35,7 +35,7 @@ def asked(monkeypatch):
         calls.update(recipe=recipe, variant=variant, **more)
         return calls["answer"]
 
-    monkeypatch.setattr(tune, "repair", repair)
+    monkeypatch.setattr(tuning, "repair", repair)
     return calls
 
 

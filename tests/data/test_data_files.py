@@ -134,7 +134,7 @@ def test_no_image_starts_a_program(classes, monkeypatch):
     from PIL import EpsImagePlugin
 
     from optcli.data.imagefolder import open_image
-    from optcli.draft import masks
+    from optcli.scaffold import masks
 
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("it was started"))
     path = classes / "ant" / "evil.png"

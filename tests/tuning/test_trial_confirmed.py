@@ -10,7 +10,7 @@ from optcli.observer import Silent
 from optcli.pipeline.execute import Settings
 from optcli.results import Estimate
 from optcli.results.repair import Trial
-from optcli.tune.trying import Trying
+from optcli.tuning.trying import Trying
 
 FIRST = Trial(number=0, label="as it is", options={}, operators=8, seconds=1.0)
 TRIAL = Trial(number=1, label="", options={}, inside=True, operators=6, seconds=1.0)

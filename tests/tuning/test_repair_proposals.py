@@ -7,9 +7,9 @@ import pytest
 
 from optcli.results import Estimate
 from optcli.results.repair import Trial
-from optcli.tune.components import calibrations, groups, worst
-from optcli.tune.layers import Layer, onnx_layers, openvino_layers
-from optcli.tune.proposals import Proposals
+from optcli.tuning.components import calibrations, groups, worst
+from optcli.tuning.layers import Layer, onnx_layers, openvino_layers
+from optcli.tuning.proposals import Proposals
 
 # in -> first -> swish -> (left, right depthwise) -> concat -> middle -> head1 -> head2 -> out
 GRAPH = [

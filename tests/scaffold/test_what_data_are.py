@@ -11,17 +11,17 @@ from PIL import Image
 
 from optcli.data import DataSettings
 from optcli.data import open as open_data
-from optcli.draft import masks
-from optcli.draft.data import described
-from optcli.draft.outputs import meaning
 from optcli.errors import InputError
+from optcli.scaffold import masks
+from optcli.scaffold.data import described
+from optcli.scaffold.outputs import meaning
 from optcli.settings import TensorSpec
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(
-        "optcli.draft.masks.run", lambda _, payload, timeout_s: masks.look(payload, None)
+        "optcli.scaffold.masks.run", lambda _, payload, timeout_s: masks.look(payload, None)
     )
     return tmp_path
 

@@ -11,11 +11,11 @@ from tiny_project import write_images, write_model
 
 from optcli import cli, environment
 from optcli.artifact import Format
-from optcli.draft import InputText, draft, masks
-from optcli.draft.variants import offered
-from optcli.draft.wording import quoted, safe_name
 from optcli.errors import InputError, MissingError, UsageError
 from optcli.recipe import MODELINE, load
+from optcli.scaffold import InputText, draft, masks
+from optcli.scaffold.variants import offered
+from optcli.scaffold.wording import quoted, safe_name
 
 pytestmark = pytest.mark.slow
 
@@ -69,10 +69,10 @@ class Odd(nn.Module):
 def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Look in this process: a worker costs seconds. The command's own test has its worker."""
     if "command" not in request.node.name:
-        from optcli.draft.looking import look
+        from optcli.scaffold.looking import look
 
-        monkeypatch.setattr("optcli.draft.run", lambda _, payload, **__: look(payload, None))
-        monkeypatch.setattr("optcli.draft.masks.run", lambda _, said, **__: masks.look(said, None))
+        monkeypatch.setattr("optcli.scaffold.run", lambda _, payload, **__: look(payload, None))
+        monkeypatch.setattr("optcli.scaffold.masks.run", lambda _, said, **__: masks.look(said, None))
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_bounds_of_a_program_are_kept(place):
 
 
 def test_sizes_of_a_file_that_vary(place):
-    from optcli.draft.shapes import from_file
+    from optcli.scaffold.shapes import from_file
 
     tensor = {"name": "x", "dtype": "float32", "shape": ["N", 3, "h 2", None]}
     one = from_file(tensor, {"h 2": [32, 128]})

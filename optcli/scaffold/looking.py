@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from optcli import sources
-from optcli.draft import memory, shapes
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
 from optcli.formats import torch as torch_format
@@ -19,6 +18,7 @@ from optcli.inspection import exported as exported_inspection
 from optcli.inspection import onnx as onnx_inspection
 from optcli.inspection import torch as torch_inspection
 from optcli.inspection import torchscript as script_inspection
+from optcli.scaffold import memory, shapes
 from optcli.settings import TensorSpec
 from optcli.sources import Source
 from optcli.workers import Channel

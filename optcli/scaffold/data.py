@@ -10,8 +10,8 @@ from typing import Literal
 from optcli import data
 from optcli.data import DataSettings
 from optcli.data.imagefolder import SUFFIXES
-from optcli.draft.wording import relative
 from optcli.errors import InputError
+from optcli.scaffold.wording import relative
 
 ENOUGH = 300  # images to calibrate with
 CALIBRATION = ("train", "training", "calibration", "calib")
@@ -43,7 +43,7 @@ def described(place: Path, recipe: Path) -> Data:
 
     Raises `InputError`.
     """
-    from optcli.draft import coco, masks
+    from optcli.scaffold import coco, masks
 
     path = place.expanduser().absolute()
     if not path.exists():

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from optcli.tune.repairing import repair
+from optcli.tuning.repairing import repair
 
 __all__ = ["repair"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from ruamel.yaml import YAML
 
-from optcli.draft import memory, overriding
 from optcli.errors import UsageError
+from optcli.scaffold import memory, overriding
 from optcli.settings import TensorSpec
 
 

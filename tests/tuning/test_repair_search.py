@@ -6,16 +6,16 @@ from typing import Any, ClassVar
 import pytest
 from tiny_project import DATA, HEAD, write_images, write_model
 
-from optcli import tune
+from optcli import tuning
 from optcli.errors import UsageError
 from optcli.observer import Silent
 from optcli.pipeline import report_files
 from optcli.report.repair_text import repair_text
 from optcli.results import Estimate, RecipeSummary, Report, VariantReport
 from optcli.results.repair import Repair, Trial
-from optcli.tune import repairing as room
-from optcli.tune.layers import Layer
-from optcli.tune.proposals import Proposals
+from optcli.tuning import repairing as room
+from optcli.tuning.layers import Layer
+from optcli.tuning.proposals import Proposals
 
 LAYERS = [Layer(f"conv{i}", "Conv", (f"t{i}",), (f"t{i + 1}",)) for i in range(8)]
 FIRST = Trial(number=0, label="as it is", options={}, value=0.1, operators=8, seconds=1.0)
@@ -110,7 +110,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def repaired(path: Path, **more: Any) -> Repair:
     folder = path.parent
-    return tune.repair(path, store=folder / "s", artifacts=folder / "a", ranking=lambda *_: [], **more)
+    return tuning.repair(
+        path, store=folder / "s", artifacts=folder / "a", ranking=lambda *_: [], **more
+    )
 
 
 @pytest.mark.usefixtures("simulated")

@@ -14,8 +14,8 @@ from itertools import zip_longest
 from typing import Any
 
 from optcli.results.repair import Trial
-from optcli.tune.components import Component, beginnings, calibrations, groups, worst
-from optcli.tune.layers import Layer
+from optcli.tuning.components import Component, beginnings, calibrations, groups, worst
+from optcli.tuning.layers import Layer
 
 Parts = tuple[Component, ...]
 

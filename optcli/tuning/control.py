@@ -11,7 +11,7 @@ from optcli.artifact import Format
 from optcli.errors import OptcliError, UsageError
 from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial
-from optcli.tune.trying import Trying
+from optcli.tuning.trying import Trying
 
 __all__ = ["controlled", "require_control"]
 
@@ -76,7 +76,7 @@ def controlled(
     }
     try:
         found = workers.run(
-            "optcli.tune.control_process:control",
+            "optcli.tuning.control_process:control",
             payload,
             log=trying.folder / "logs" / f"{trying.variant}.accuracy-control.log",
             environment=runners.find(name).model_validate(options).environment(),

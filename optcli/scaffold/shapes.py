@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.draft.wording import spec
 from optcli.errors import InputError
 from optcli.formats import torch_build, torch_modules, torch_timm
 from optcli.formats import torchscript as torchscript_format
+from optcli.scaffold.wording import spec
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:

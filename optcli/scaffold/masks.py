@@ -9,9 +9,9 @@ from typing import Any
 
 from optcli import regular_files
 from optcli.data.imagefolder import FORMATS, SUFFIXES
-from optcli.draft.data import CALIBRATION, EVALUATION, Data, limited, shares, two_parts
-from optcli.draft.wording import quoted, relative
 from optcli.errors import InputError
+from optcli.scaffold.data import CALIBRATION, EVALUATION, Data, limited, shares, two_parts
+from optcli.scaffold.wording import quoted, relative
 from optcli.workers import Channel, run
 
 FILE = "masks.py"
@@ -58,7 +58,7 @@ def described(path: Path, recipe: Path) -> Data | None:
         arguments = _arguments(first, recipe)
         lines = ((*arguments, to, *limited(first.count / 2)), (*arguments, rest))
     seen = run(
-        "optcli.draft.masks:look",
+        "optcli.scaffold.masks:look",
         {"files": [str(path) for path in _spread(second)], "place": str(second.masks)},
         timeout_s=_TIMEOUT_S,
     )

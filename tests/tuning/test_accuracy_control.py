@@ -16,8 +16,8 @@ from optcli.observer import Silent
 from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial
 from optcli.settings.accuracy import AccuracySettings
-from optcli.tune import control as room
-from optcli.tune import control_process
+from optcli.tuning import control as room
+from optcli.tuning import control_process
 
 FIRST = Trial(number=0, label="as it is", options={}, value=0.2, operators=9, seconds=1.0)
 
@@ -72,7 +72,7 @@ def nncf(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     )
 
     def run(function: str, payload: dict[str, Any], *, on_event: Any, **_: Any) -> dict[str, Any]:
-        assert function == "optcli.tune.control_process:control"
+        assert function == "optcli.tuning.control_process:control"
         seen.payload = payload
         for event in seen.events:
             on_event(event)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from optcli import data, regular_files
 from optcli.data import DataSettings
-from optcli.draft.data import EVALUATION, Data, limited, require, shares
-from optcli.draft.wording import relative
 from optcli.errors import InputError
+from optcli.scaffold.data import EVALUATION, Data, limited, require, shares
+from optcli.scaffold.wording import relative
 
 _CALIBRATING = 0.25  # the part of one set that calibrates; boxes want many images to be judged by
 _MOST_BYTES = 2 * 1024**3

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optcli import tune
+from optcli import tuning
 from optcli.recipe import load
 
 pytestmark = pytest.mark.slow
@@ -96,7 +96,7 @@ def network(tmp_path: Path) -> Path:
 @pytest.mark.long
 def test_the_ruined_layer_is_found(network: Path) -> None:
     folder = network.parent
-    found = tune.repair(network, store=folder / "s", artifacts=folder / "a", trials=6, write=True)
+    found = tuning.repair(network, store=folder / "s", artifacts=folder / "a", trials=6, write=True)
     first, best = found.trials[0], found.best
     assert not first.inside
     assert best is not None, [(each.label, each.value, each.reason) for each in found.trials]
@@ -114,7 +114,7 @@ def test_the_ruined_layer_is_found(network: Path) -> None:
 def test_nncf_s_accuracy_control_finds_it_too(network: Path, passes: str) -> None:
     network.write_text(RECIPE.replace("quantize_onnxruntime", passes))
     folder = network.parent
-    found = tune.repair(network, store=folder / "s", artifacts=folder / "a", trials=4, engine="nncf")
+    found = tuning.repair(network, store=folder / "s", artifacts=folder / "a", trials=4, engine="nncf")
     best = found.best
     assert found.engine == "nncf"
     assert best is not None, [(each.label, each.value, each.reason) for each in found.trials]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from optcli.tune.layers import Layer
+from optcli.tuning.layers import Layer
 
 _GATES = frozenset(
     {"Sigmoid", "HardSigmoid", "HardSwish", "HSwish", "HSigmoid", "Swish", "Gelu", "Erf"}

@@ -22,12 +22,12 @@ from optcli.recipe import Recipe, load
 from optcli.results import Accuracy
 from optcli.results.repair import Engine, Repair, Trial
 from optcli.store import Store
-from optcli.tune import patch
-from optcli.tune.control import controlled, require_control
-from optcli.tune.layers import layers_of
-from optcli.tune.proposals import Proposals
-from optcli.tune.ranking import Ranking, by_own_error
-from optcli.tune.trying import Trying
+from optcli.tuning import patch
+from optcli.tuning.control import controlled, require_control
+from optcli.tuning.layers import layers_of
+from optcli.tuning.proposals import Proposals
+from optcli.tuning.ranking import Ranking, by_own_error
+from optcli.tuning.trying import Trying
 
 # Passes that can be told which operators to leave in floating point.
 QUANTIZING = ("quantize_onnxruntime", "quantize_nncf")

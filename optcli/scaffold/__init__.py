@@ -11,14 +11,14 @@ from typing import Any
 from pydantic import Field
 
 from optcli import environment, sources
-from optcli.draft import overriding
-from optcli.draft.data import Data, described
-from optcli.draft.outputs import Meaning, meaning
-from optcli.draft.text import Model, Preparing, prepared, why_not_judged, written
-from optcli.draft.variants import offered
-from optcli.draft.wording import InputText, relative, safe_name
 from optcli.errors import InputError, MissingError, UsageError
 from optcli.formats import model_files
+from optcli.scaffold import overriding
+from optcli.scaffold.data import Data, described
+from optcli.scaffold.outputs import Meaning, meaning
+from optcli.scaffold.text import Model, Preparing, prepared, why_not_judged, written
+from optcli.scaffold.variants import offered
+from optcli.scaffold.wording import InputText, relative, safe_name
 from optcli.settings import Settings, TensorSpec
 from optcli.workers import run
 
@@ -119,7 +119,9 @@ def _looked(
             "inputs": [spec.model_dump(mode="json") for spec in inputs],
         }
         confined = () if source.foreign else None
-        return dict(run("optcli.draft.looking:look", payload, timeout_s=_TIMEOUT_S, confined=confined))
+        return dict(
+            run("optcli.scaffold.looking:look", payload, timeout_s=_TIMEOUT_S, confined=confined)
+        )
 
     said = dict(source.arguments)
     classes = images.classes if images is not None and images.kind != "boxes" else None

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from optcli.draft.data import Data
-from optcli.draft.outputs import Meaning
-from optcli.draft.variants import Offer
-from optcli.draft.wording import input_line, quoted
 from optcli.recipe import MODELINE
+from optcli.scaffold.data import Data
+from optcli.scaffold.outputs import Meaning
+from optcli.scaffold.variants import Offer
+from optcli.scaffold.wording import input_line, quoted
 from optcli.settings import TensorSpec, batch_range
 
 _IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"

@@ -8,7 +8,7 @@ from tiny_project import write_images, write_model
 
 from optcli.errors import StoreError, UsageError
 from optcli.recipe import load
-from optcli.tune import patch
+from optcli.tuning import patch
 
 HEAD = """\
 # top of the file
