@@ -43,8 +43,8 @@ class Carried:
         )
 
     def floats(self) -> tuple[Artifact, Any]:
-        runner = SimpleNamespace(model_dump=lambda **_: {"threads": 1})
-        return Artifact("", self.format, Path(), "fp32", 0, "", {}), SimpleNamespace(runner=runner)
+        planned = SimpleNamespace(runner_options=lambda threads: {"threads": threads})
+        return Artifact("", self.format, Path(), "fp32", 0, "", {}), planned
 
     def attempt(self, number: int, label: str, changed: dict[str, Any], first: Trial) -> Trial:
         assert first is FIRST
