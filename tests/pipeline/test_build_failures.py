@@ -80,7 +80,7 @@ def test_a_wrong_conversion_is_caught(project):
     assert "not what its parent computes" in report.variants["wrong"].reason
     checked = report.variants["right"].steps[-1].facts["checked_against_parent"]
     assert checked["largest_relative_error"] <= 1e-4
-    assert checked["samples"] >= 16
+    assert checked["samples"] >= 12  # all of the images
 
 
 DATA_ONLY = """\

@@ -8,7 +8,7 @@ from tiny_project import DATA, HEAD, want_a_gpu
 
 from optcli.digest import FileDigests
 from optcli.pipeline import latency, standing
-from optcli.pipeline.latency import Found
+from optcli.pipeline.latency import LatencyResults
 from optcli.pipeline.parents import parent_of
 from optcli.pipeline.plan import plan
 from optcli.recipe import load
@@ -65,7 +65,7 @@ def found(rows, ratios):
         (name, over, 1): Estimate(value=value, low=value, high=value)
         for (name, over), value in ratios.items()
     }
-    return Found(rows={name: (one,) for name, one in rows.items()}, ratios=estimates)
+    return LatencyResults(rows={name: (one,) for name, one in rows.items()}, ratios=estimates)
 
 
 def test_each_row_has_its_speedup_over_its_own_parent(project):

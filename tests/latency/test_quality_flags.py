@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 from handmade import measured, series
 
-from optcli.latency import doubts, fitness
+from optcli.latency import fitness, quality_flags
 from optcli.latency.samples import Start
 from optcli.statistics import spread
 
 
 def flags(one, **settings):
-    return list(doubts.flags_of(measured(one, **settings), one))
+    return list(quality_flags.flags_of(measured(one, **settings), one))
 
 
 CALM = 4e6 * (1 + 0.01 * np.random.default_rng(0).normal(size=(8, 50)))
@@ -76,8 +76,9 @@ def test_a_process_that_computes_while_others_are_timed_is_named():
     other = series(CALM, name="onnx")
     restless = series(CALM, idle_cpu_ns=tuple(int(0.2 * row.sum()) for row in CALM))
     found = measured(restless, other)
-    assert doubts.idle_share(found, restless) == pytest.approx(0.2, rel=1e-3)
+    assert quality_flags.idle_share(found, restless) == pytest.approx(0.2, rel=1e-3)
     assert any(
-        flag.startswith("restless: it computed 20 %") for flag in doubts.flags_of(found, restless)
+        flag.startswith("restless: it computed 20 %")
+        for flag in quality_flags.flags_of(found, restless)
     )
-    assert doubts.flags_of(found, other) == ()
+    assert quality_flags.flags_of(found, other) == ()
