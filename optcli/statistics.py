@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import quantiles
 from typing import TYPE_CHECKING
 
 from optcli.results import Estimate
@@ -208,6 +209,16 @@ def moderated_interval(
     reach = float(t.ppf((1 + confidence) / 2, degrees)) * error
     mean = float(np.mean(x))
     return mean, mean - reach, mean + reach
+
+
+def median_uncertainty(values: Sequence[float]) -> float:
+    """How far the median of some values may be off, as a share of it; single wild values do not count.
+
+    1.57 times the spread of their middle half over the root of their number (McGill, Tukey and Larsen,
+    The American Statistician 32, 1978, 12-16). Needs two values.
+    """
+    low, middle, high = quantiles(values, n=4, method="inclusive")
+    return 1.57 * (high - low) / (middle * math.sqrt(len(values)))
 
 
 def spread(samples: ArrayLike) -> float:

@@ -188,3 +188,16 @@ def test_mcnemar_is_the_exact_binomial_test():
     assert statistics.mcnemar(0, 0) == 1
     assert statistics.mcnemar(8, 1) == pytest.approx(2 * 10 / 512)
     assert statistics.mcnemar(4, 4) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "off"),
+    [
+        ([1.1] * 10, 0.0),
+        ([1.1] * 8 + [3.0, 0.2], 0.0),  # other work hits single rounds
+        ([0.9, 1.0, 1.1, 1.2, 1.3] * 2, 1.57 * 0.2 / 1.1 / 10**0.5),
+        ([0.9, 1.0, 1.1, 1.2, 1.3] * 8, 1.57 * 0.2 / 1.1 / 40**0.5),  # more rounds know it better
+    ],
+)
+def test_how_far_a_median_may_be_off(values, off):
+    assert statistics.median_uncertainty(values) == pytest.approx(off, abs=1e-9)

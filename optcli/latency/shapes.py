@@ -5,11 +5,10 @@ Both are opened in one process and take turns in short rounds, so that the machi
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 from optcli import runners
@@ -18,6 +17,7 @@ from optcli.errors import OptcliError
 from optcli.latency import feeds
 from optcli.runners import Runner
 from optcli.settings import TensorSpec
+from optcli.statistics import median_uncertainty
 from optcli.workers import Channel
 
 # Rounds of each form, the fewest and the most, and how long one lasts; a call that takes longer is a
@@ -26,8 +26,7 @@ _FEWEST, _ROUNDS, _ROUND_S = 10, 60, 0.02
 # Warming up: the first calls pack weights and choose kernels.
 _WARM_CALLS, _WARM_S = 3, 0.1
 _MOST_S = 20.0
-# How well the median of the rounds is to be known (McGill, Tukey and Larsen, 1978: plus or minus
-# 1.57 times the spread of their middle half over the root of their number), and must be.
+# How well the median of the rounds is to be known, and must be, as a share of it.
 _WANTED, _NEEDED = 0.01, 0.03
 
 
@@ -55,14 +54,8 @@ def compare(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
             return {"ratios": {}, "steady": True, "refused": "the file's batch size is fixed"}
         found = {str(size): _ratios(static, dynamic, feed) for size, feed in batches.items()}
     ratios = {size: median(each) for size, each in found.items()}
-    steady = all(_uncertainty(each) <= _NEEDED for each in found.values())
+    steady = all(median_uncertainty(each) <= _NEEDED for each in found.values())
     return {"ratios": ratios, "steady": steady, "refused": None}
-
-
-def _uncertainty(ratios: Sequence[float]) -> float:
-    """How far the median of the rounds may be off, as a share of it: other work hits single rounds."""
-    low, middle, high = quantiles(ratios, n=4, method="inclusive")
-    return 1.57 * (high - low) / (middle * math.sqrt(len(ratios)))
 
 
 def _ratios(static: Runner, dynamic: Runner, batches: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -72,7 +65,7 @@ def _ratios(static: Runner, dynamic: Runner, batches: Sequence[Mapping[str, Any]
     rounds = max(3, min(_ROUNDS, round(_MOST_S / (2 * calls * max(usual)))))
     found: list[float] = []
     for number in range(rounds):
-        if number >= _FEWEST and _uncertainty(found) <= _WANTED:
+        if number >= _FEWEST and median_uncertainty(found) <= _WANTED:
             break
         pair = [static, dynamic] if number % 2 else [dynamic, static]
         taken = {id(each): _round(each, batches, calls) for each in pair}

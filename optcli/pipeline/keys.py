@@ -67,11 +67,14 @@ def of_step(
     """The code of a step.
 
     `maker` is the file of the source or pass; None: a pass of the user's own. `formats` are those that
-    it reads and writes. What is `checked` is opened in the runners that are usual for these.
+    it reads and writes. What is `checked` is opened in the runners that `pipeline/check.py` takes.
     """
     starts = ["pipeline/step.py", *([maker] if maker else [])]
     for each in formats:
-        starts += [f"formats/{each.value}.py", *([f"runners/{DEFAULTS[each]}.py"] * checked)]
+        starts.append(f"formats/{each.value}.py")
+        if checked:
+            runners = {DEFAULTS[each], "openvino"} if each == Format.ONNX else {DEFAULTS[each]}
+            starts += sorted(f"runners/{name}.py" for name in runners)
     return code(starts, digests)
 
 

@@ -169,6 +169,15 @@ def test_a_network_in_which_roundings_grow_is_held_to_that(tmp_path, parent, chi
             check.against_parent(*made, (spec,), None, 1e-5, 1)
 
 
+def test_what_one_batch_is_allowed_no_other_is(tmp_path, monkeypatch):
+    """Roundings grow in the first batch alone; the second one is off by more than the tolerance."""
+    grown = iter([1e-3, 0.0])
+    monkeypatch.setattr(check, "rounding_error", lambda *_: next(grown))
+    made = [model(tmp_path / name, by) for name, by in (("child", 0.002), ("parent", 0.0))]
+    with pytest.raises(StepError, match=r"at batch size 2 .* allowed are 1e-05"):
+        check.against_parent(*made, (TensorSpec(**SPEC),), None, 1e-5, 1)
+
+
 def test_whole_numbers_lie_within_their_range():
     spec = TensorSpec(name="ids", dtype="int64", shape=(1, 1000), range=(5, 9))
     ((kind, _, feed),) = check.feeds((spec,), None)

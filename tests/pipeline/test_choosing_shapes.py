@@ -135,19 +135,6 @@ def test_batch_sizes_that_the_recipe_names_are_kept(project, compared):
     assert compared.asked[0]["batch_sizes"] == [2, 4]
 
 
-@pytest.mark.parametrize(
-    ("ratios", "off"),
-    [
-        ([1.1] * 10, 0.0),
-        ([1.1] * 8 + [3.0, 0.2], 0.0),  # other work hits single rounds
-        ([0.9, 1.0, 1.1, 1.2, 1.3] * 2, 1.57 * 0.2 / 1.1 / 10**0.5),
-        ([0.9, 1.0, 1.1, 1.2, 1.3] * 8, 1.57 * 0.2 / 1.1 / 40**0.5),  # more rounds know it better
-    ],
-)
-def test_how_well_the_rounds_tell_the_ratio(ratios, off):
-    assert comparing._uncertainty(ratios) == pytest.approx(off, abs=1e-9)
-
-
 class Taking:
     """A runner whose calls take so long, and up to `jitter` more, by a clock that only they move."""
 

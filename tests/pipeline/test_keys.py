@@ -164,6 +164,14 @@ def test_a_step_is_another_one_where_its_own_code_changed_alone(file, counts):
     assert (file in found) is counts
 
 
+def test_a_check_of_onnx_may_run_in_either_runtime():
+    """`pipeline/check.py` opens bfloat16, which ONNX Runtime does not have, in OpenVINO."""
+    maker, formats = "passes/export_onnx.py", [Format.TORCH, Format.ONNX]
+    runtimes = {"runners/onnxruntime.py", "runners/openvino.py"}
+    assert runtimes <= set(keys.of_step(maker, formats, FileDigests(), checked=True))
+    assert not runtimes.intersection(keys.of_step(maker, formats, FileDigests(), checked=False))
+
+
 def test_names_in_brackets_over_several_lines_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(keys, "PACKAGE", tmp_path)
     keys.reached.cache_clear()

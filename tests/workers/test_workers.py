@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -169,6 +171,36 @@ def test_the_server_preloads_and_sets_the_environment():
         "calls:modules", {"name": "json.tool"}, environment={"OPTCLI_PROBE": "x"}
     ) as child:
         assert child.result(20) == {"preloaded": False, "variable": "x"}
+
+
+def test_a_worker_waits_for_no_library_that_it_does_not_need(tmp_path, monkeypatch):
+    """The first library takes until a worker is asked for, the second one until that has begun."""
+    asked, begun = tmp_path / "asked", tmp_path / "begun"
+    for name, place in (("quick_library", asked), ("slow_library", begun)):
+        (tmp_path / f"{name}.py").write_text(
+            "import pathlib, time\n"
+            f"while not pathlib.Path({str(place)!r}).exists():\n    time.sleep(0.01)\n"
+        )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(tmp_path)]))
+    real = socket.send_fds
+    sent = lambda *request: (real(*request), asked.touch())  # noqa: E731
+    monkeypatch.setattr(socket, "send_fds", sent)
+    # An end to it where the worker waits for both.
+    timer = threading.Timer(30, begun.touch)
+    timer.daemon = True
+    timer.start()
+    server = workers.ForkServer(["quick_library", "slow_library"])
+    try:
+        call = {"name": "slow_library"}
+        first = server.start("calls:modules", call, after=["quick_library"])
+        begun.touch()
+        with first:
+            assert first.result(20)["preloaded"] is False
+        with server.start("calls:modules", call) as second:
+            assert second.result(20)["preloaded"] is True
+    finally:
+        timer.cancel()
+        server.close()
 
 
 def test_many_forks_side_by_side():

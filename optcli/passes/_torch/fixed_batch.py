@@ -13,13 +13,14 @@ from optcli.formats.torch_calls import example_inputs
 from optcli.passes import Job
 from optcli.passes._torch.tracing import trace
 from optcli.settings import SymbolRange, TensorSpec, batch_range
+from optcli.statistics import median_uncertainty
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _CALLS = 3
-# Turns of two models, and how far apart the middle half of their ratios may lie.
-_TURNS, _SPREAD = 12, 0.10
+# Turns of two models, and how well the median of their ratios must be known, as a share of it.
+_TURNS, _NEEDED = 12, 0.03
 
 
 def fixed(program: ExportedProgram, job: Job, batch_size: int) -> ExportedProgram:
@@ -59,7 +60,7 @@ def can_pad(program: ExportedProgram, inputs: Sequence[TensorSpec]) -> bool:
 def gain(models: Models, batch_size: int, job: Job) -> float | None:
     """How many times as fast the model of one size is as the one for any size, at that size.
 
-    The median over turns of both; None where they do not agree, because other work disturbed them.
+    The median over turns of both; None where they do not tell it, because other work disturbed them.
     """
     both = (models.any_size_only(), models)
     for each in both:
@@ -69,8 +70,7 @@ def gain(models: Models, batch_size: int, job: Job) -> float | None:
         order = both if number % 2 else both[::-1]
         taken = {id(each): _seconds(each, batch_size, job) for each in order}
         ratios.append(taken[id(both[0])] / taken[id(both[1])])
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return middle if high - low <= _SPREAD * middle else None
+    return statistics.median(ratios) if median_uncertainty(ratios) <= _NEEDED else None
 
 
 def measured(models: Models, job: Job) -> Routes:
