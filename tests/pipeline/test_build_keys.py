@@ -179,7 +179,7 @@ def edit(monkeypatch):
         ("accuracy/verdicts.py", False, False),
         ("latency/verdicts.py", False, False),
         ("report/table.py", False, False),
-        ("runners/openvino.py", False, False),  # nothing runs in it
+        ("runners/tensorrt.py", False, False),  # nothing runs in it
     ],
 )
 def test_the_code_that_measures_and_judges(built, edit, file, judges, measures):
