@@ -6,12 +6,29 @@ and back, so that a failure inside a worker reaches the person with its place an
 
 from __future__ import annotations
 
+import errno
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
 from optcli import paths
+
+# What the operating system says where nothing more can be written.
+NO_ROOM = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file size limit is reached",
+}
+_DEATHS: dict[int, str] = {
+    signal.SIGSEGV: "crashed with a segmentation fault",
+    signal.SIGABRT: "aborted",
+    signal.SIGKILL: "was killed, most likely because memory ran out",
+    signal.SIGBUS: "crashed with a bus error",
+    signal.SIGILL: "used an instruction this CPU does not have",
+    signal.SIGFPE: "crashed with an arithmetic error",
+}
 
 
 class ExitCode(IntEnum):
@@ -201,3 +218,12 @@ def first_line(error: BaseException) -> str:
     """The first line of what an error says, or its kind where it says nothing."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def ended_by(number: int) -> tuple[str, str]:
+    """What a signal did to a process, in words, and the name of the signal."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # a real-time signal, of which Python names the first and the last
+        name = f"signal {number}"
+    return _DEATHS.get(number, "was ended"), name

@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from optcli.engines import EngineError, building, child, driver
+from optcli.engines import EngineError, child, driver
+from optcli.engines.job import Job
 from optcli.errors import RunnerError, first_line
 from optcli.formats.onnxruntime_providers import PROVIDERS, library_reason, plugin_devices, preload
 from optcli.workers import Channel
@@ -223,7 +224,7 @@ def _engine(product: str, payload: dict[str, Any], python: str | None) -> Trial:
         said = f"{here['version']}, Python {here['python']}{f' at {python}' if python else ''}"
         if product == "tensorrt" and not driver.present():  # its Builder would end the process
             return [{"state": "note", "found": f"{said}; not tried: there is no GPU"}]
-        job = building.Job(
+        job = Job(
             product, str(folder / "tiny.onnx"), str(folder / "tiny.plan"),
             strongly_typed=here["strong_typing"],
         )  # fmt: skip

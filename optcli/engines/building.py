@@ -9,46 +9,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from optcli.engines import EngineError, bindings, driver, inspection, messages, profiles
 from optcli.engines.bindings import Bindings
 from optcli.engines.configuring import configure
+from optcli.engines.job import Job
 from optcli.engines.process import JobChannel
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to build. `to_record` makes JSON of it for `child.run`.
-
-    `flags` are builder flags by name, to be set or cleared; one that the version lacks must be false.
-    `kept` are layers that stay in FP32 under weak typing. `pools` are bytes by memory pool.
-    `timing_cache` is a file that is read where it is there and written anew. `targets` are the compute
-    capabilities of TensorRT-RTX. `hardware` is `none`, `ampere_plus` or `same_compute_capability`.
-    """
-
-    product: str
-    onnx: str
-    plan: str
-    profiles: Sequence[profiles.Profile] = ()
-    batch_sizes: Sequence[int] = ()
-    strongly_typed: bool = True
-    flags: Mapping[str, bool] = field(default_factory=dict)
-    kept: Sequence[str] = ()
-    pools: Mapping[str, int] = field(default_factory=dict)
-    optimization_level: int | None = None
-    aux_streams: int | None = None
-    timing_cache: str | None = None
-    hardware: str = "none"
-    verbosity: str = "DETAILED"
-    targets: Sequence[str] = ()
-
-    def to_record(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return asdict(self)
 
 
 def build(job: dict[str, Any], talk: JobChannel) -> dict[str, Any]:

@@ -34,6 +34,7 @@ _START = (
     "importlib.import_module(sys.argv[2]).main()"
 )
 _PACKAGE = Path(__file__).resolve().parents[1]
+# As in `optcli.errors`, which this room cannot import: other interpreters load its modules alone.
 _DEATHS = {
     "SIGSEGV": "crashed with a segmentation fault",
     "SIGABRT": "aborted",

@@ -14,7 +14,7 @@ from optcli.engines.bindings import Bindings, enum_name
 from optcli.engines.process import JobChannel
 
 if TYPE_CHECKING:
-    from optcli.engines.building import Job
+    from optcli.engines.job import Job
 
 _FLOATS = ("FLOAT", "HALF", "BF16")
 

@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import PrivateAttr
 
 from optcli.artifact import Artifact, Format
-from optcli.environment import Needs
 from optcli.errors import RunnerError, first_line
 from optcli.formats import aoti as aoti_format
-from optcli.formats import torch_devices
 from optcli.formats.aoti_models import Models, Routes
 from optcli.formats.torch_calls import flatten_outputs
-from optcli.runners import Runner
 from optcli.runners._arrays import reads_in_place
-from optcli.runners._torch_cuda import CudaCalls
-from optcli.runners._torch_places import DEVICE, TF32, chosen, computed_in, needs_of, opened
+from optcli.runners._pytorch import PytorchRunner
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -24,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class AotiRunner(Runner):
+class AotiRunner(PytorchRunner):
     """Runs AOTInductor packages, on what they were compiled for.
 
     Of a package with models of several batch sizes the batch chooses one; `observed` says which. The
@@ -33,29 +29,15 @@ class AotiRunner(Runner):
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.AOTI,)
-    needs: ClassVar[Needs] = Needs(("torch",))
-
-    device: str = DEVICE
-    tf32: bool = TF32
 
     _model: Models | None = PrivateAttr(None)
-    _device: str = PrivateAttr("cpu")
-    _cuda: CudaCalls | None = PrivateAttr(None)
-    _names: tuple[str, ...] = PrivateAttr(())
     _precision: str = PrivateAttr("")
     _bound: dict[str, torch.Tensor] = PrivateAttr(default_factory=dict)
     _copied: set[str] = PrivateAttr(default_factory=set)
-    _results: tuple[torch.Tensor, ...] = PrivateAttr(())
-
-    def requires(self) -> Needs:
-        return needs_of(self.device, self.needs)
+    _results: dict[str, torch.Tensor] = PrivateAttr(default_factory=dict)
 
     def load(self, artifact: Artifact) -> None:
-        import torch
-
-        torch.set_num_threads(self.thread_count())
-        self._device = chosen(self.device, artifact)
-        self._cuda = opened(self._device, self.tf32)
+        self._choose_device(artifact)
         try:
             routes = artifact.facts.get(aoti_format.ROUTES)
             self._model = aoti_format.open(artifact.path, self._device, routes)
@@ -67,7 +49,7 @@ class AotiRunner(Runner):
                 hint="build it again here: it wants the processor and the torch that it was made with",
             ) from error
         self._names = tuple(artifact.facts.get("outputs", ()))
-        self._precision = computed_in(artifact.precision, self._device, self.tf32)
+        self._precision = self._precision_of(artifact.precision)
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
         import torch
@@ -98,35 +80,20 @@ class AotiRunner(Runner):
             raise RunnerError("the runner holds no model", hint="open it first")
         try:
             with torch.inference_mode():
-                results = self._compute() if self._cuda is None else self._cuda.compute(self._compute)
+                results = self._computed(self._compute)
         except RunnerError:
             raise
         except Exception as error:
             raise RunnerError(f"the package failed: {first_line(error)}") from error
-        self._results = tuple(flatten_outputs(results).values())
+        self._results = flatten_outputs(results)
 
     def fetch(self) -> dict[str, np.ndarray]:
-        if len(self._names) != len(self._results):
-            raise RunnerError(
-                f"the package gives {len(self._results)} outputs, the artifact names {len(self._names)}"
-            )
-        found = dict(zip(self._names, self._results, strict=True))
-        if self._cuda is not None:
-            return self._cuda.receive(found)
-        return {name: _to_numpy(tensor) for name, tensor in found.items()}
-
-    def device_ms(self) -> float | None:
-        return None if self._cuda is None else self._cuda.device_ms()
+        return self._received(self._named(self._results, "package"))
 
     def effective(self) -> dict[str, Any]:
-        import torch
-
         return {
             "precision": self._precision,
-            "provider": self._device,
-            **torch_devices.described(self._device),
-            "threads": torch.get_num_threads(),
-            "version": torch.__version__,
+            **self._where(),
             **({"compiled_for": self._routes.compiled_for()} if self._routes.fixed else {}),
         }
 
@@ -140,7 +107,7 @@ class AotiRunner(Runner):
         self._cuda = None
         self._bound.clear()
         self._copied.clear()
-        self._results = ()
+        self._results = {}
 
     @property
     def _routes(self) -> Routes:
@@ -163,12 +130,3 @@ def _require_fit(spec: TensorSpec, shape: tuple[int, ...]) -> None:
             f"the package takes {list(low)} to {list(high)}",
             hint="widen the range under the recipe's `inputs`, and build again",
         )
-
-
-def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """A copy; bfloat16, which NumPy does not know, becomes float32."""
-    import torch
-
-    dtype = torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
-    array: np.ndarray = tensor.detach().to(dtype, copy=True).numpy()
-    return array

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,16 +11,13 @@ from pydantic import Field, PrivateAttr
 
 from optcli import environment
 from optcli.artifact import Artifact, Format
-from optcli.environment import Needs
 from optcli.errors import OptcliError, RunnerError, first_line
 from optcli.formats import exported as exported_format
-from optcli.formats import operator_libraries, torch_calls, torch_compiled, torch_devices
+from optcli.formats import operator_libraries, torch_calls, torch_compiled
 from optcli.formats import torch as torch_format
 from optcli.formats.torch_calls import Arguments, flatten_outputs
 from optcli.formats.torch_compiled import Compilation, Mode
-from optcli.runners import Runner
-from optcli.runners._torch_cuda import CudaCalls, tensor_of
-from optcli.runners._torch_places import DEVICE, TF32, chosen, computed_in, needs_of, opened
+from optcli.runners._pytorch import PytorchRunner
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
 _NO_GAIN = "autocast {0}: this CPU has no {0} instructions; it computes in {0}, but slowly"
 
 
-class TorchRunner(Runner):
+class TorchRunner(PytorchRunner):
     """Runs networks in PyTorch: as they are (eager), compiled, or under autocast.
 
     On the CPU inputs share memory with the arrays that are bound; to a GPU they go through pinned
@@ -38,10 +35,7 @@ class TorchRunner(Runner):
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.EXPORTED)
-    needs: ClassVar[Needs] = Needs(("torch",))
 
-    device: str = DEVICE
-    tf32: bool = TF32
     compile: bool | Mode | None = Field(
         None,
         description="compile with torch.compile, by a mode of it or by its default one; anew in every "
@@ -55,10 +49,7 @@ class TorchRunner(Runner):
     )
 
     _model: Callable[..., Any] | None = PrivateAttr(None)
-    _device: str = PrivateAttr("cpu")
-    _cuda: CudaCalls | None = PrivateAttr(None)
     _call: Arguments = PrivateAttr(default_factory=lambda: Arguments(()))
-    _names: tuple[str, ...] = PrivateAttr(())
     _effective: dict[str, Any] = PrivateAttr(default_factory=dict)
     _autocast: str | None = PrivateAttr(None)
     _channels_last: bool = PrivateAttr(False)
@@ -66,20 +57,13 @@ class TorchRunner(Runner):
     _bound: tuple[tuple[Any, ...], dict[str, Any]] = PrivateAttr(((), {}))
     _result: Any = PrivateAttr(None)
 
-    def requires(self) -> Needs:
-        return needs_of(self.device, self.needs)
-
     def starts_programs(self) -> bool:
         return bool(self.compile)
 
     def load(self, artifact: Artifact) -> None:
         import torch
 
-        torch.set_num_threads(self.thread_count())
-        with suppress(RuntimeError):  # can be set once in a process, before any work
-            torch.set_num_interop_threads(1)
-        self._device = chosen(self.device, artifact)
-        self._cuda = opened(self._device, self.tf32)
+        self._choose_device(artifact)
         transforms: tuple[dict[str, Any], ...] = ()
         operator_libraries.bring(artifact.facts.get("imports", ()))
         if artifact.format == Format.EXPORTED:
@@ -103,10 +87,9 @@ class TorchRunner(Runner):
         layout = torch.channels_last if self._channels_last else torch.contiguous_format
         if self._channels_last or "channels_last" in made:
             model = model.to(memory_format=layout)
-        precision = torch_format.precision(model)
         self._model = model
-        precision = computed_in(precision, self._device, self.tf32)
-        self._effective = {"precision": self._computed_in() or precision}
+        precision = self._precision_of(torch_format.precision(model))
+        self._effective = {"precision": self._autocast_precision() or precision}
         compilation = self._compilation(Compilation.of(transforms))
         if compilation is not None:
             quantized = exported_format.QUANTIZED in artifact.facts.get("imports", ())
@@ -120,39 +103,26 @@ class TorchRunner(Runner):
 
         if self._model is None:
             raise RunnerError("the runner holds no model", hint="open it first")
-        cuda = self._cuda
         try:
             with torch.no_grad():
-                self._result = self._compute() if cuda is None else cuda.compute(self._compute)
+                self._result = self._computed(self._compute)
         except Exception as error:
             raise RunnerError(f"PyTorch failed: {type(error).__name__}: {first_line(error)}") from error
 
     def fetch(self) -> dict[str, np.ndarray]:
-        found = flatten_outputs(self._result)
-        if self._names:
-            found = dict(zip(self._names, found.values(), strict=True))
-        if self._cuda is not None:
-            return self._cuda.receive(found)
-        return {name: _array(value) for name, value in found.items()}
-
-    def device_ms(self) -> float | None:
-        return None if self._cuda is None else self._cuda.device_ms()
+        outputs = flatten_outputs(self._result)
+        return self._received(self._named(outputs, "program") if self._names else outputs, copy=False)
 
     def effective(self) -> dict[str, Any]:
-        import torch
-
         on_cpu = self._cuda is None
         lacking = self._autocast and on_cpu and not environment.computes_in(self._autocast)
         return {
-            "provider": self._device,
-            **torch_devices.described(self._device),
-            "threads": torch.get_num_threads(),
+            **self._where(),
             "channels_last": self._channels_last,
             "autocast": self._autocast,
             "compile": False,
             **self._effective,
             **({"flags": [_NO_GAIN.format(self._autocast)]} if lacking else {}),
-            "version": torch.__version__,
         }
 
     def close(self) -> None:
@@ -223,7 +193,7 @@ class TorchRunner(Runner):
         context: AbstractContextManager[Any] = torch.autocast(self._device.partition(":")[0], dtype)
         return context
 
-    def _computed_in(self) -> str | None:
+    def _autocast_precision(self) -> str | None:
         """What autocast really computes products in; None without it. Raises `RunnerError`."""
         import torch
 
@@ -231,17 +201,14 @@ class TorchRunner(Runner):
             return None
         with torch.no_grad(), self._casting():
             some = torch.ones(2, 2, device=self._device)
-            found = (some @ some).dtype
+            computed = (some @ some).dtype
         names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-        if names.get(found) != self._autocast:
+        if names.get(computed) != self._autocast:
             raise RunnerError(
-                f"autocast computes in {found}, wanted {self._autocast}",
+                f"autocast computes in {computed}, wanted {self._autocast}",
                 hint="take `autocast` out of the variant",
             )
         return self._autocast
-
-    def _sent(self, name: str, array: np.ndarray) -> torch.Tensor:
-        return tensor_of(array) if self._cuda is None else self._cuda.send(name, array)
 
     def _laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
         import torch
@@ -249,12 +216,3 @@ class TorchRunner(Runner):
         if self._channels_last and tensor.ndim == 4:
             return tensor.contiguous(memory_format=torch.channels_last)
         return tensor
-
-
-def _array(value: torch.Tensor) -> np.ndarray:
-    import torch
-
-    if value.dtype == torch.bfloat16:  # NumPy has no such type
-        value = value.float()
-    array: np.ndarray = value.detach().cpu().contiguous().numpy()
-    return array

@@ -6,19 +6,16 @@ random, from a fixed seed. `arguments` go to `timm.create_model`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from optcli import environment, regular_files
-from optcli.artifact import Format
-from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError, MissingError, first_line
 from optcli.formats import torch_build, torch_timm, torch_weights
 from optcli.settings import TensorSpec
-from optcli.sources import Source, SourceFacts, _network
+from optcli.sources import SourceFacts, _network
+from optcli.sources._library import RANDOM, LibrarySource, not_here
 
 if TYPE_CHECKING:
     import torch
@@ -26,43 +23,20 @@ if TYPE_CHECKING:
 _FILES = ("model.safetensors", "pytorch_model.bin")
 
 
-class TimmSource(Source):
+class TimmSource(LibrarySource):
     """A network of timm, by name."""
 
-    format: ClassVar[Format] = Format.TORCH
     needs: ClassVar[Needs] = Needs(("torch", "timm"))
-
-    def problems(self) -> list[tuple[str, str, str]]:
-        found = []
-        if not re.fullmatch(r"\w+(\.\w+)?", self.target):
-            hint = "wanted timm:NAME or timm:NAME.TAG, such as timm:resnet18 or timm:resnet18.a1_in1k"
-            found.append(("source", f"{self.target!r} is not the name of a timm model", hint))
-        if self.weights is not None and self._is_file(self.weights):
-            problem = _network.weights_problem(self.folder, self.weights)
-            found.extend([problem] if problem else [])
-        return found
-
-    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
-        weights: dict[str, Any] = {"random": torch_build.SEED}
-        if self.weights is not None and self._is_file(self.weights):
-            weights = {"file": digests.of(_network.weights_path(self.folder, self.weights))}
-        elif self.weights is not None:
-            weights = {"tag": self.weights}
-        return {
-            "kind": "timm",
-            "name": self.target,
-            "arguments": self.arguments,
-            "weights": weights,
-            "versions": environment.versions(["torch", "timm"]),
-        }
+    library: ClassVar[str] = "timm"
+    names: ClassVar[str] = r"\w+(\.\w+)?"
+    wanted: ClassVar[str] = "timm:NAME or timm:NAME.TAG, such as timm:resnet18 or timm:resnet18.a1_in1k"
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         torch_timm.require_name(self._tagged, "model.source")
         source = {"kind": "timm", "name": self.target.partition(".")[0], "arguments": self.arguments}
         model = torch_build.build(source, out)
-        said = f"random (seed {torch_build.SEED})"
-        if self.weights is not None and self._is_file(self.weights):
-            path = _network.weights_path(self.folder, self.weights)
+        said = RANDOM
+        if (path := self._file()) is not None:
             torch_weights.load_into(model, torch_weights.read(path), str(path), classes="num_classes")
             said = path.name
         elif self.weights is not None:
@@ -75,13 +49,12 @@ class TimmSource(Source):
     @property
     def _tagged(self) -> str:
         """The name with the tag of the weights that are wanted."""
-        if self.weights in (None, "DEFAULT") or self._is_file(str(self.weights)):
+        if self.weights in (None, "DEFAULT") or self._has_file():
             return self.target
         return f"{self.target.partition('.')[0]}.{self.weights}"
 
-    def _is_file(self, weights: str) -> bool:
-        looks = "/" in weights or "\\" in weights or weights.endswith(torch_weights.SUFFIXES)
-        return looks or regular_files.is_file(self.folder / weights)
+    def _of_entry(self, weights: str) -> dict[str, Any]:
+        return {"tag": weights}
 
 
 def _pretrained(name: str, arguments: dict[str, Any]) -> torch.nn.Module:
@@ -134,8 +107,4 @@ def _fetched(config: Any) -> Path:
 
 
 def _offline(name: str, place: str, error: Exception) -> MissingError:
-    return MissingError(
-        f"the weights {name} are not on this machine and cannot be downloaded: {first_line(error)}",
-        place="model.weights",
-        hint=f"download them from {place} and name the file as model.weights",
-    )
+    return not_here(name, error, f"download them from {place} and name the file as model.weights")

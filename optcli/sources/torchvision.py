@@ -11,54 +11,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli import environment, regular_files
-from optcli.artifact import Format
-from optcli.digest import FileDigests
+from optcli import environment
 from optcli.environment import Needs
-from optcli.errors import InputError, MissingError, did_you_mean
+from optcli.errors import InputError, did_you_mean
 from optcli.formats import torch_build, torch_weights
 from optcli.settings import TensorSpec
-from optcli.sources import Source, SourceFacts, _network
+from optcli.sources import SourceFacts, _network
+from optcli.sources._library import RANDOM, LibrarySource, not_here
 
 
-class TorchvisionSource(Source):
+class TorchvisionSource(LibrarySource):
     """A network of `torchvision.models`, by name."""
 
-    format: ClassVar[Format] = Format.TORCH
     needs: ClassVar[Needs] = Needs(("torch", "torchvision"))
-
-    def problems(self) -> list[tuple[str, str, str]]:
-        found = []
-        if not self.target.isidentifier():
-            hint = "wanted torchvision:NAME, such as torchvision:resnet18"
-            found.append(("source", f"{self.target!r} is not the name of a torchvision model", hint))
-        if self.weights is not None and self._is_file(self.weights):
-            problem = _network.weights_problem(self.folder, self.weights)
-            found.extend([problem] if problem else [])
-        return found
-
-    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
-        weights: dict[str, Any] = {"random": torch_build.SEED}
-        if self.weights is not None and self._is_file(self.weights):
-            path = _network.weights_path(self.folder, self.weights)
-            # A file named as in torchvision's list is built as that entry: see _entry.
-            listed = re.search(r"-[0-9a-f]{8}\.pth$", path.name)
-            weights = {"file": digests.of(path), "named": path.name if listed else None}
-        elif self.weights is not None:
-            weights = {"entry": self.weights}
-        return {
-            "kind": "torchvision",
-            "name": self.target,
-            "arguments": self.arguments,
-            "weights": weights,
-            "versions": environment.versions(["torch", "torchvision"]),
-        }
+    library: ClassVar[str] = "torchvision"
+    names: ClassVar[str] = r"[^\W\d]\w*"
+    wanted: ClassVar[str] = "torchvision:NAME, such as torchvision:resnet18"
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         self._check_name()
-        file = None
-        if self.weights is not None and self._is_file(self.weights):
-            file = _network.weights_path(self.folder, self.weights)
+        file = self._file()
         entry = self._entry(file)
         source = {
             "kind": "torchvision",
@@ -75,15 +47,18 @@ class TorchvisionSource(Source):
         named = str(entry) if self.weights and entry is not None else None
         facts = {
             "source": f"torchvision:{self.target}",
-            "weights": named or (file.name if file else f"random (seed {torch_build.SEED})"),
+            "weights": named or (file.name if file else RANDOM),
             "imports": ["torchvision"],
         }
         return _network.write(model, out, source, inputs, facts)
 
-    def _is_file(self, weights: str) -> bool:
-        """Whether `weights` means a file and not an entry of torchvision's list."""
-        looks = "/" in weights or "\\" in weights or weights.endswith(torch_weights.SUFFIXES)
-        return looks or regular_files.is_file(self.folder / weights)
+    def _of_entry(self, weights: str) -> dict[str, Any]:
+        return {"entry": weights}
+
+    def _of_file(self, file: Path) -> dict[str, Any]:
+        # A file named as in torchvision's list is built as that entry: see _entry.
+        listed = re.search(r"-[0-9a-f]{8}\.pth$", file.name)
+        return {"named": file.name if listed else None}
 
     def _check_name(self) -> None:
         from torchvision import models
@@ -141,11 +116,8 @@ def _fetched(entry: Any) -> Path:
     try:
         torch.hub.download_url_to_file(entry.url, str(path), prefix, progress=False)
     except (OSError, RuntimeError) as error:
-        raise MissingError(
-            f"the weights {entry} are not on this machine and cannot be downloaded: {error}",
-            place="model.weights",
-            hint=f"download {entry.url} to {path}, or name a local file as model.weights",
-        ) from error
+        hint = f"download {entry.url} to {path}, or name a local file as model.weights"
+        raise not_here(entry, error, hint) from error
     finally:
         socket.setdefaulttimeout(before)
     return path

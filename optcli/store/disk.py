@@ -10,13 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from optcli.errors import StoreError
+from optcli.errors import NO_ROOM, StoreError
 
-_FULL = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "the file size limit is reached",
-}
 _REFUSED = {errno.EACCES, errno.EPERM}
 
 
@@ -32,13 +27,9 @@ def failures(place: Path) -> Iterator[None]:
 def failure(error: OSError, place: Path) -> StoreError:
     """The `StoreError` for a refusal of the operating system at `place`."""
     where = str(error.filename or place)
-    if error.errno in _FULL:
-        what = {
-            errno.EDQUOT: "the disk quota is used up",
-            errno.EFBIG: "the file size limit is reached",
-        }
+    if error.errno in NO_ROOM:
         return StoreError(
-            f"{what.get(error.errno, 'the disk is full')}: {_free(place)} free, more is needed",
+            f"{NO_ROOM[error.errno]}: {_free(place)} free, more is needed",
             place=where,
             hint="make room with `optcli cache gc`, or choose another place with --store",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import faulthandler
 import importlib
 import os
@@ -15,12 +14,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from optcli.errors import OptcliError, StepError
+from optcli.errors import NO_ROOM, OptcliError, StepError
 from optcli.workers import confinement
 from optcli.workers.channel import Channel, receive, send
 from optcli.workers.lifetime import bind_to_parent
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 # What torch, ONNX Runtime, C++ and the system say where an allocation fails.
 _NO_MEMORY = re.compile(
@@ -75,7 +72,7 @@ def _record(error: BaseException) -> dict[str, Any]:
             f"the code ended its process with sys.exit({error.code!r})",
             hint="raise an error that says what is wrong instead",
         ).to_record()
-    if isinstance(error, OSError) and error.errno in _FULL:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
         return StepError(
             f"it could not write: {os.strerror(error.errno)}",
             place=str(error.filename or ""),

@@ -20,18 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from optcli.errors import StepError, from_record
+from optcli.errors import StepError, ended_by, from_record
 from optcli.workers import channel, logs
 from optcli.workers.lifetime import stop
 
-_DEATHS: dict[int, str] = {
-    signal.SIGSEGV: "crashed with a segmentation fault",
-    signal.SIGABRT: "aborted",
-    signal.SIGKILL: "was killed, most likely because memory ran out",
-    signal.SIGBUS: "crashed with a bus error",
-    signal.SIGILL: "used an instruction this CPU does not have",
-    signal.SIGFPE: "crashed with an arithmetic error",
-}
 _POLL_S = 0.2
 # For interpreters older than 3.11, which do not know -P.
 _START = (
@@ -157,11 +149,7 @@ class Child:
             self.kill()
             return StepError("it closed its channel and did not end", hint="the log has its last words")
         if code < 0:
-            try:
-                name = signal.Signals(-code).name
-            except ValueError:  # a real-time signal, of which Python names the first and the last
-                name = f"signal {-code}"
-            reason = _DEATHS.get(-code, f"was ended by {name}")
+            reason, name = ended_by(-code)
             return StepError(f"it {reason} ({name})", hint="the log has its last words")
         return StepError(f"it ended early with exit status {code}", hint="the log has its last words")
 

@@ -10,6 +10,7 @@ from fake_builder import VERSIONS, Script
 
 from optcli.engines import EngineError, building, driver
 from optcli.engines.driver import Device
+from optcli.engines.job import Job
 from optcli.engines.process import JobChannel
 
 PROFILE = {"image": {"min": [1, 3, 8, 8], "opt": [4, 3, 8, 8], "max": [8, 3, 8, 8]}}
@@ -28,7 +29,7 @@ class Built:
         self.out = io.StringIO()
         self.plan = folder / "model.plan"
         wanted = {"profiles": [PROFILE], **job}
-        self.job = building.Job(product, str(folder / "model.onnx"), str(self.plan), **wanted)
+        self.job = Job(product, str(folder / "model.onnx"), str(self.plan), **wanted)
 
     def run(self):
         self.result = building.build(json.loads(json.dumps(self.job.to_record())), JobChannel(self.out))

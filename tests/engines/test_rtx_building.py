@@ -12,7 +12,7 @@ from tiny_networks import Heard, artifact, job
 from optcli import formats
 from optcli.artifact import Format
 from optcli.engines import EngineError, child, sidecar
-from optcli.engines.building import Job
+from optcli.engines.job import Job
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.passes.tensorrt_rtx_engine import TensorrtRtxEngine

@@ -15,7 +15,7 @@ from needs import needs
 from optcli import runners
 from optcli.artifact import Artifact, Format
 from optcli.engines import child, driver, sidecar
-from optcli.engines.building import Job
+from optcli.engines.job import Job
 from optcli.errors import RunnerError
 from optcli.latency import process
 from optcli.settings import TensorSpec

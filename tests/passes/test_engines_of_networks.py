@@ -13,7 +13,7 @@ from tiny_networks import Noise, apply, artifact, feed, job, sqnr_db
 
 from optcli.artifact import Format
 from optcli.engines import EngineError, child, inspection, profiles
-from optcli.engines.building import Job as Build
+from optcli.engines.job import Job as Build
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.passes._tensorrt import coverage

@@ -13,7 +13,7 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import MissingError, RunnerError
 from optcli.formats import torch_devices
-from optcli.runners import _torch_cuda, _torch_places, find
+from optcli.runners import _pytorch, _torch_cuda, find
 from optcli.runners._torch_cuda import CudaCalls
 
 pytestmark = pytest.mark.slow
@@ -154,14 +154,14 @@ def artifact(**facts):
 
 def test_auto_is_what_it_was_compiled_for(monkeypatch):
     monkeypatch.setattr(torch_devices, "require", lambda device: f"there: {device}")
-    assert _torch_places.chosen("auto", artifact()) == "there: cpu"
-    assert _torch_places.chosen("auto", artifact(device="cuda")) == "there: cuda"
-    assert _torch_places.chosen("cuda:1", artifact()) == "there: cuda:1"
-    assert _torch_places.chosen("cuda:1", artifact(device="cuda")) == "there: cuda:1"
+    assert _pytorch.chosen("auto", artifact()) == "there: cpu"
+    assert _pytorch.chosen("auto", artifact(device="cuda")) == "there: cuda"
+    assert _pytorch.chosen("cuda:1", artifact()) == "there: cuda:1"
+    assert _pytorch.chosen("cuda:1", artifact(device="cuda")) == "there: cuda:1"
     with pytest.raises(RunnerError, match="compiled for cuda, and the runner is to run it on cpu"):
-        _torch_places.chosen("cpu", artifact(device="cuda"))
+        _pytorch.chosen("cpu", artifact(device="cuda"))
     with pytest.raises(RunnerError, match="compiled for cpu"):
-        _torch_places.chosen("cuda", artifact(device="cpu"))
+        _pytorch.chosen("cuda", artifact(device="cpu"))
 
 
 @pytest.mark.parametrize(
@@ -206,6 +206,16 @@ def test_fp32_is_fp32_unless_tf32_is_asked_for():
         assert (matmul.allow_tf32, cudnn.allow_tf32) == (True, True)
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
-    assert _torch_places.computed_in("fp32", "cuda:0", tf32=True) == "tf32"
-    assert _torch_places.computed_in("fp32", "cpu", tf32=True) == "fp32"
-    assert _torch_places.computed_in("fp16", "cuda:0", tf32=True) == "fp16"
+
+
+@pytest.mark.parametrize("name", PYTORCH)
+def test_rounded_factors_are_said_where_they_are(name):
+    def precision(made: str, device: str, **options):
+        runner = find(name)(**options)
+        runner._device = device
+        return runner._precision_of(made)
+
+    assert precision("fp32", "cuda:0", tf32=True) == "tf32"
+    assert precision("fp32", "cuda:0") == "fp32"
+    assert precision("fp32", "cpu", tf32=True) == "fp32"
+    assert precision("fp16", "cuda:0", tf32=True) == "fp16"

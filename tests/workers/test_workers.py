@@ -86,7 +86,7 @@ def test_conversation(start):
         ("die", {"signal": int(signal.SIGABRT)}, "aborted"),
         ("die", {"signal": int(signal.SIGKILL)}, "memory ran out"),
         ("die", {"signal": int(signal.SIGUSR1)}, "SIGUSR1"),
-        ("die", {"signal": 40}, "was ended by signal 40"),
+        ("die", {"signal": 40}, r"was ended \(signal 40\)"),
         ("leave", {"status": 3}, "exit status 3"),
         ("stumble", {}, "ValueError: seven"),
         ("stumble_and_fill_the_log", {}, "ValueError: seven"),

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.engines import EngineError, child, profiles, sidecar
-from optcli.engines.building import Job as Build
+from optcli.engines.job import Job as Build
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
 from optcli.passes import Job, Made, Pass, Role

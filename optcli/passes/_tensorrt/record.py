@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli.engines import driver, inspection, sidecar
-from optcli.engines.building import Job as Build
+from optcli.engines.job import Job as Build
 from optcli.passes import Job
 from optcli.passes._tensorrt.precision import Prepared
 

@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     import torch
     from torch_pruning import DependencyGraph
 
-    from optcli.passes.prune import Prune
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which channels are to go: the options of `prune` of the same names."""
+
+    ratio: float
+    importance: str
+    global_ranking: bool
+    round_to: int
+    max_ratio: float
+    keep: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ class _Group:
         return sorted(int(index) + part * size for part in range(self.parts) for index in picked)
 
 
-def choose(model: torch.nn.Module, graph: DependencyGraph, wanted: Prune) -> Choice:
+def choose(model: torch.nn.Module, graph: DependencyGraph, wanted: Wanted) -> Choice:
     """The channels to remove. Raises `StepError` for a pattern in `keep` that matches nothing."""
     import torch
 
@@ -120,7 +130,7 @@ def _groups(graph: DependencyGraph) -> Iterator[Any]:
         yield group
 
 
-def _counts(groups: Sequence[_Group], wanted: Prune) -> list[int]:
+def _counts(groups: Sequence[_Group], wanted: Wanted) -> list[int]:
     """How many channels each part of each group loses."""
     import torch
 
@@ -134,7 +144,7 @@ def _counts(groups: Sequence[_Group], wanted: Prune) -> list[int]:
     return [_rounded(n, group, wanted) for n, group in zip(raw, groups, strict=True)]
 
 
-def _rounded(count: float, group: _Group, wanted: Prune) -> int:
+def _rounded(count: float, group: _Group, wanted: Wanted) -> int:
     """The nearest count that leaves a multiple of `round_to`, within `max_ratio`."""
     size = len(group.scores)
     step = wanted.round_to // math.gcd(wanted.round_to, group.parts)
