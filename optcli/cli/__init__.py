@@ -24,6 +24,7 @@ _VERBS = {
     "build": "Build, measure and judge every variant of a recipe.",
     "compare": "Show the table of the last build, or what changed between reports.",
     "verify-accuracy": "Show what each artifact of the last build costs in accuracy.",
+    "tune": "Find options of a quantized variant that keep its accuracy and pay.",
     "gate": "Block a merge that makes the model slower, bigger or worse.",
     "baseline": "Keep a build as what later ones are compared with: save, ls.",
     "history": "Show how the gate's figures went over time.",

@@ -13,7 +13,6 @@ from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, UsageError
 from optcli.results import Report, Verdict
 from optcli.results.outcomes import ACCURACY_VERDICTS
-from optcli.results.repair import Engine
 
 
 @click.command("verify-accuracy")
@@ -54,31 +53,6 @@ from optcli.results.repair import Engine
     help="Show where the error starts, of this variant or of all; of rejected ones it is always shown.",
 )
 @click.option("--no-layers", is_flag=True, help="Leave that out, of rejected ones too.")
-@click.option(
-    "--repair",
-    metavar="[VARIANT]",
-    is_flag=False,
-    flag_value="",
-    help="Try other options of a quantized variant until it is inside its bar and faster.",
-)
-@click.option(
-    "--repair-engine",
-    type=click.Choice(["layers", "nncf"]),
-    default="layers",
-    show_default=True,
-    help="With --repair: what chooses the layers; nncf: NNCF's accuracy control, of quantize_nncf.",
-)
-@click.option(
-    "--trials", type=click.IntRange(1), default=16, show_default=True, help="With --repair: at most."
-)
-@click.option(
-    "--max-minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="With --repair: no trial begins later.",
-)
-@click.option("--write", is_flag=True, help="With --repair: apply the patch to the recipe.")
 @options.overrides
 @options.store
 @options.artifacts
@@ -98,11 +72,6 @@ def command(
     junit: Path | None,
     layers: str | None,
     no_layers: bool,
-    repair: str | None,
-    repair_engine: Engine,
-    trials: int,
-    max_minutes: float,
-    write: bool,
     overrides: tuple[str, ...],
     store: Path | None,
     artifacts: Path | None,
@@ -117,32 +86,12 @@ def command(
 
     What is rejected is compared with its float network layer by layer, on 8 samples: signal to noise of
     what each layer adds by itself, the worst first, with one thing to try. That takes up to a minute a
-    variant and is kept in the store; --no-layers leaves it out.
-
-    --repair builds the recipe's variant anew with layers in floating point and other ranges, trial by
-    trial, and prints the patch of the recipe that brings it inside its bar.
+    variant and is kept in the store; --no-layers leaves it out. `optcli tune --from VARIANT` then looks
+    for options that keep the accuracy.
     """
     if no_layers and layers is not None:
         raise UsageError(
             "found --layers and --no-layers", place="--no-layers", hint="leave one of them out"
-        )
-    if repair is not None:
-        from optcli.cli import repairing
-
-        return repairing.run(
-            where,
-            repair,
-            repair_engine,
-            trials,
-            max_minutes,
-            write,
-            overrides,
-            jobs,
-            timeout,
-            trust,
-            store,
-            artifacts,
-            as_json,
         )
     if layers is not None and Path(layers).suffix in (*reports.RECIPES, ".json"):  # and no variant
         where, layers = (*where, Path(layers)), ""

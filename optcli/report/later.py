@@ -1,4 +1,4 @@
-"""What `verify-accuracy` found since a build: where the error of a variant starts, and its repair."""
+"""What `verify-accuracy` and `tune` found since a build: where the error starts, and what mends it."""
 
 from __future__ import annotations
 

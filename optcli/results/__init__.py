@@ -233,7 +233,7 @@ class VariantReport(Result):
     """Everything about one variant.
 
     `build_s` is what making all its steps took, whenever that was and whoever shares them. `repair`
-    has the trials of `verify-accuracy --repair` since this build, `layers` what `verify-accuracy` found
+    has the trials of `tune` since this build, `layers` what `verify-accuracy` found
     of where the error starts. `flags` say why figures are not there: `no-gpu` or `no-runtime` of an
     artifact that was built and cannot run here. `checked` is what could be said of a variant that was
     skipped, from the steps before the one that cannot be done here.

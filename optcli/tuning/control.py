@@ -25,8 +25,8 @@ def require_control(quantizing_pass: str) -> None:
         raise UsageError(
             f"NNCF's accuracy control repairs what {_QUANTIZING} makes, and the variant is quantized by"
             f" {quantizing_pass}",
-            place="--repair-engine",
-            hint=f"--repair-engine layers, or {_QUANTIZING} in the variant",
+            place="--engine",
+            hint=f"--engine layers, or {_QUANTIZING} in the variant",
         )
 
 
@@ -46,8 +46,8 @@ def controlled(
         raise UsageError(
             f"NNCF's accuracy control works on ONNX and OpenVINO models, and {_QUANTIZING} reads"
             f" {source.format} here",
-            place="--repair-engine",
-            hint=f"--repair-engine layers, or put export_onnx before {_QUANTIZING}",
+            place="--engine",
+            hint=f"--engine layers, or put export_onnx before {_QUANTIZING}",
         )
     runs = runners.find(trying.runner_name).runs
     own = source.format in runs

@@ -54,7 +54,7 @@ def control(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
         if ready.arguments["advanced_parameters"].backend_params:
             raise StepError(
                 "NNCF's accuracy control reads no model of more than 2 GB",
-                hint="--repair-engine layers",
+                hint="--engine layers",
             )
         judging = _Judging(payload, channel, Path(folder), began + payload["seconds"], source)
         with judging.compiled_models():
@@ -116,7 +116,7 @@ def _controlled(ready: Ready, judging: _Judging, allowed: float, trials: int) ->
         raise
     except Exception as error:
         raise StepError(
-            f"NNCF's accuracy control failed: {first_line(error)}", hint="--repair-engine layers"
+            f"NNCF's accuracy control failed: {first_line(error)}", hint="--engine layers"
         ) from error
 
 

@@ -54,7 +54,7 @@ def repair(
 ) -> Repair:
     """Try other options of a variant's quantizing pass until it is inside the bar and faster.
 
-    `variant` may be left out where one alone is quantized. Ends with the first trial that is inside and
+    Ends with the first trial that is inside and
     faster than its own float parent beyond doubt, after so many `trials`, or so many seconds (no trial
     begins later); the one that runs is finished. `engine` `nncf` leaves the choice to NNCF's accuracy
     control, for variants of `quantize_nncf`. `ranking` names the operators, the worst first, from the
@@ -141,26 +141,24 @@ def quantized_variant(recipe: Recipe, variant: str | None) -> tuple[str, int]:
         for name, one in recipe.variants.items()
         if name != recipe.baseline
     }
-    found = [name for name, indices in places.items() if indices]
+    quantized = [name for name, indices in places.items() if indices]
     if variant is None:
-        if len(found) != 1:
-            what = f"{len(found)} variants are quantized" if found else "no variant is quantized"
-            hint = f"name one of {', '.join(found)}" if found else f"by {' or '.join(QUANTIZING)}"
-            raise UsageError(what, place="--repair", hint=hint)
-        variant = found[0]
+        hint = f"name one of {', '.join(quantized)}" if quantized else f"add {' or '.join(QUANTIZING)}"
+        what = "no variant to start at is named" if quantized else "no variant is quantized"
+        raise UsageError(what, place="--from", hint=hint)
     if variant not in recipe.variants:
         hint = did_you_mean(variant, list(recipe.variants)) or f"it has {', '.join(recipe.variants)}"
-        raise UsageError(f"the recipe has no variant {variant!r}", place="--repair", hint=hint)
+        raise UsageError(f"the recipe has no variant {variant!r}", place="--from", hint=hint)
     if variant == recipe.baseline:
         raise UsageError(
             f"{variant} is the baseline, which others are compared with",
-            place="--repair",
-            hint=f"name one of {', '.join(found)}" if found else "name another variant",
+            place="--from",
+            hint=f"name one of {', '.join(quantized)}" if quantized else "name another variant",
         )
-    if variant not in found:
+    if variant not in quantized:
         raise UsageError(
             f"{variant} has no quantizing pass that can leave operators in floating point",
-            place="--repair",
+            place="--from",
             hint=f"name a variant with {' or '.join(QUANTIZING)}",
         )
     return variant, places[variant][-1]
@@ -171,7 +169,7 @@ def _require_something_to_do(first: Trial, name: str) -> None:
         return
     raise UsageError(
         f"{name} is inside its accuracy bar already",
-        place="--repair",
+        place="--from",
         hint="a stricter bar: --set accuracy.max_drop=...; one that is only slow: optcli profile",
     )
 

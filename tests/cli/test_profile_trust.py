@@ -168,9 +168,9 @@ def test_a_recipe_that_a_report_from_elsewhere_names_is_not_built(tmp_path, optc
     path = made(tmp_path / "theirs")
     (tmp_path / "theirs" / "x.yaml").write_text("version: 1\nname: x\nvariants: {}\n")
     monkeypatch.chdir(tmp_path)
-    said = optcli("verify-accuracy", path, "--repair", "eager")
+    said = optcli("tune", path, "--from", "eager")
     assert (said.code, "builds the recipe that it names" in said.err) == (2, True), said.err
-    said = optcli("verify-accuracy", path, "--repair", "eager", "--trust")
+    said = optcli("tune", path, "--from", "eager", "--trust")
     assert "builds the recipe" not in said.err
 
 

@@ -136,7 +136,7 @@ def test_what_must_be_reached(nncf: SimpleNamespace) -> None:
 def test_other_passes_and_formats_are_refused() -> None:
     with pytest.raises(UsageError, match="quantized by quantize_onnxruntime") as error:
         room.require_control("quantize_onnxruntime")
-    assert "--repair-engine layers" in error.value.hint
+    assert "--engine layers" in error.value.hint
     room.require_control("quantize_nncf")
     with pytest.raises(UsageError, match=r"works on ONNX and OpenVINO models, .* torch here"):
         controlled(Carried(format=Format.TORCH))

@@ -96,7 +96,9 @@ def network(tmp_path: Path) -> Path:
 @pytest.mark.long
 def test_the_ruined_layer_is_found(network: Path) -> None:
     folder = network.parent
-    found = tuning.repair(network, store=folder / "s", artifacts=folder / "a", trials=6, write=True)
+    found = tuning.repair(
+        network, "int8", store=folder / "s", artifacts=folder / "a", trials=6, write=True
+    )
     first, best = found.trials[0], found.best
     assert not first.inside
     assert best is not None, [(each.label, each.value, each.reason) for each in found.trials]
@@ -114,7 +116,9 @@ def test_the_ruined_layer_is_found(network: Path) -> None:
 def test_nncf_s_accuracy_control_finds_it_too(network: Path, passes: str) -> None:
     network.write_text(RECIPE.replace("quantize_onnxruntime", passes))
     folder = network.parent
-    found = tuning.repair(network, store=folder / "s", artifacts=folder / "a", trials=4, engine="nncf")
+    found = tuning.repair(
+        network, "int8", store=folder / "s", artifacts=folder / "a", trials=4, engine="nncf"
+    )
     best = found.best
     assert found.engine == "nncf"
     assert best is not None, [(each.label, each.value, each.reason) for each in found.trials]

@@ -108,10 +108,10 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "layers_of", lambda *_: LAYERS)
 
 
-def repaired(path: Path, **more: Any) -> Repair:
+def repaired(path: Path, variant: str | None = "int8", **more: Any) -> Repair:
     folder = path.parent
     return tuning.repair(
-        path, store=folder / "s", artifacts=folder / "a", ranking=lambda *_: [], **more
+        path, variant, store=folder / "s", artifacts=folder / "a", ranking=lambda *_: [], **more
     )
 
 
@@ -154,7 +154,7 @@ def test_one_that_is_inside_already_is_not_repaired(
     ("variants", "variant", "says"),
     [
         ("", None, "no variant is quantized"),
-        (f"{INT8}  more: [quantize_nncf]\n", None, "2 variants are quantized"),
+        (f"{INT8}  more: [quantize_nncf]\n", None, "no variant to start at is named"),
         (INT8, "int9", "no variant 'int9'"),
         (INT8, "plain", "plain is the baseline"),
         (f"{INT8}  slim: [optimize_onnx]\n", "slim", "slim has no quantizing pass"),

@@ -1,4 +1,4 @@
-"""`optcli verify-accuracy --repair`: whom it repairs, what it prints, its exit code."""
+"""`optcli tune`: where it starts, what it prints, its exit code."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from tiny_project import DATA
 
 from optcli import tuning
-from optcli.results import Estimate, Report, Verdict
+from optcli.results import Estimate, Report
 from optcli.results.repair import Repair, Trial
 
 INT8 = "  int8: [quantize_onnxruntime]   # static\n"
@@ -42,9 +42,8 @@ def asked(monkeypatch):
 def test_a_variant_of_a_recipe(place, optcli, asked):
     place.recipe(f"  plain: []\n{INT8}", data=DATA)
     said = optcli(
-        "verify-accuracy",
-        *("recipe.yaml", "--repair", "int8", "--trials", 5, "--max-minutes", 2, "--write"),
-        *("--repair-engine", "nncf"),
+        *("tune", "recipe.yaml", "--from", "int8", "--trials", 5, "--minutes", 2, "--write"),
+        *("--engine", "nncf"),
     )
     assert said.code == 0, said.err
     assert str(asked["recipe"]) == "recipe.yaml"
@@ -63,24 +62,30 @@ def test_a_variant_of_a_recipe(place, optcli, asked):
 def test_the_exit_code_says_how_it_ended(place, optcli, asked, outcome, code):
     place.recipe(f"  plain: []\n{INT8}", data=DATA)
     asked["answer"] = found(outcome)
-    said = optcli("verify-accuracy", "--repair", "recipe.yaml", "--json")
+    said = optcli("tune", "recipe.yaml", "--from", "int8", "--json")
     assert said.code == code
     assert json.loads(said.out)["outcome"] == outcome
-    assert (str(asked["recipe"]), asked["variant"]) == ("recipe.yaml", None)
 
 
-def test_without_a_name_it_is_the_variant_that_the_last_build_rejected(place, optcli, asked):
+def test_without_a_recipe_it_is_that_of_the_last_build(place, optcli, asked):
     (path,) = place.artifacts.glob("*/report.json")
-    report = Report.load(path)
-    name = list(report.variants)[-1]
-    verdict = Verdict(name="accuracy", outcome="reject", blocking=True, reason="too much lost")
-    worse = report.variants[name].model_copy(update={"verdicts": (verdict,)})
-    changed = report.model_copy(update={"variants": {**report.variants, name: worse}})
-    path.write_text(changed.to_json())
-    said = optcli("verify-accuracy", "--repair")
+    said = optcli("tune", "--from", "int8")
     assert said.code == 0, said.err
-    assert asked["variant"] == name
-    assert str(asked["recipe"]) == report.recipe.path
+    assert str(asked["recipe"]) == Report.load(path).recipe.path
+
+
+@pytest.mark.parametrize(
+    ("variants", "says"),
+    [
+        (f"  plain: []\n{INT8}", "no variant to start at is named\n  hint: name one of int8"),
+        ("  plain: []\n", "no variant is quantized\n  hint: add quantize_onnxruntime or"),
+    ],
+)
+def test_where_to_start_must_be_said(place, optcli, variants, says):
+    place.recipe(variants, data=DATA)
+    said = optcli("tune", "recipe.yaml")
+    assert said.code == 2
+    assert says in said.err
 
 
 def test_the_recipe_of_a_report_that_is_gone(place, optcli, asked):
@@ -88,14 +93,7 @@ def test_the_recipe_of_a_report_that_is_gone(place, optcli, asked):
     report = Report.load(path)
     gone = report.recipe.model_copy(update={"path": "gone.yaml"})
     path.write_text(report.model_copy(update={"recipe": gone}).to_json())
-    said = optcli("verify-accuracy", "--repair")
+    said = optcli("tune", "--from", "int8")
     assert said.code == 2
     assert "the recipe of this report is gone: gone.yaml" in said.err
-    assert "recipe" not in asked
-
-
-def test_more_than_one_file(place, optcli, asked):
-    said = optcli("verify-accuracy", "a.yaml", "b.yaml", "--repair")
-    assert said.code == 2
-    assert "wanted one recipe or report" in said.err
     assert "recipe" not in asked
