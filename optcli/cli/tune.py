@@ -62,8 +62,8 @@ def command(
     """Find options of a quantized variant that keep its accuracy bar and make it faster.
 
     Each trial builds the variant anew, with layers in floating point and other ranges, and judges it;
-    what is inside the bar is timed beside its float parent. The result is a patch of the recipe. Without
-    a RECIPE it is the one of the last build, or of a REPORT.
+    what is inside the bar is timed beside its float parent. The result is a patch of the recipe.
+    Without a RECIPE it is the one of the last build, or of a REPORT.
 
     The exit code is 0 where a trial is inside the bar and faster than in float, 5 where it is inside
     and not known to be faster, 1 where none is inside.
