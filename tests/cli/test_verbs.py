@@ -272,7 +272,9 @@ def test_names_with_spaces_and_beyond_ascii(tmp_path):
         said = optcli_process("build", "re zept é.yaml", folder=folder, LC_ALL=locale, OPTCLI_STORE="")
         assert said.code == 0, said.err
         assert (folder / "artifacts" / "tiny" / "mine" / "model.onnx").is_file()
-    assert "built" not in said.err
+    built = [line for line in said.err.splitlines() if line.startswith("  built")]
+    # A latency that a busy machine spoiled is measured again.
+    assert not [line for line in built if "latency" not in line], said.err
     said = optcli_process("compare", folder=folder, PYTHONIOENCODING="ascii")
     assert said.code == 0, said.err
     assert "plain" in said.out
