@@ -73,6 +73,11 @@ format: $(STAMP) ## Let ruff format and mend what it can
 schema: $(STAMP) ## Write recipes/recipe.schema.json again: what editors complete recipes from
 	$(BIN)/optcli schema > recipes/recipe.schema.json
 
+.PHONY: docs
+docs: $(STAMP) ## Write the reference anew and build the site into site/
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 .PHONY: clean
 clean: ## Remove .venv and caches; artifacts/ stays
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache build *.egg-info

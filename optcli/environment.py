@@ -18,6 +18,14 @@ from typing import Any
 
 from optcli.digest import of_value
 
+# What optcli reads from its environment.
+VARIABLES = {
+    "OPTCLI_STORE": "folder of the store; `--store` goes before it; default: `artifacts/.store`",
+    "OPTCLI_ARTIFACTS": "folder of artifacts and reports; `--artifacts` goes before it; "
+    "default: `artifacts`",
+    "OPTCLI_TENSORRT_PYTHON": "interpreter that has TensorRT, where another than optcli's own has it",
+}
+
 # The name to import by, where it is not the name of the distribution.
 _DISTRIBUTIONS = {
     "onnxruntime": ("onnxruntime-gpu", "onnxruntime"),

@@ -32,7 +32,7 @@ _DEATHS: dict[int, str] = {
 
 
 class ExitCode(IntEnum):
-    """What the process returns. Documented in the README; people's CI relies on it."""
+    """What the process returns. People's CI relies on it."""
 
     DONE = 0
     REJECTED = 1
@@ -42,6 +42,22 @@ class ExitCode(IntEnum):
     INCONCLUSIVE = 5
     BUG = 70
     INTERRUPTED = 130
+
+    @property
+    def meaning(self) -> str:
+        """What a person may conclude from it."""
+        return {
+            ExitCode.DONE: "done; what was asked is accepted",
+            ExitCode.REJECTED: "a blocking verdict rejects: accuracy, outputs, SLO, "
+            "`latency.min_speedup`",
+            ExitCode.WRONG_RECIPE: "the recipe, the command line, the model or the data is wrong",
+            ExitCode.MISSING: "something required is missing: a library, a GPU",
+            ExitCode.FAILED: "a pass or runner failed",
+            ExitCode.INCONCLUSIVE: "inconclusive: the measurement cannot tell",
+            ExitCode.BUG: "a bug in optcli",
+            ExitCode.INTERRUPTED: "interrupted (143: by SIGTERM, 129: by SIGHUP); what was finished is "
+            "kept",
+        }[self]
 
     @staticmethod
     def of(outcome: str) -> ExitCode:
