@@ -257,7 +257,7 @@ def _verbs() -> str:
     from optcli.cli import root
 
     context = click.Context(root, info_name="optcli")
-    lines = ["# Verbs", "", *_paragraphs(_plain(root.help)), ""]
+    lines = ["# Verbs", "", "What the process returns: [exit codes](exit-codes.md).", ""]
     for name in root.list_commands(context):
         command = root.get_command(context, name)
         assert command is not None
@@ -276,6 +276,8 @@ def _verb(command: click.Command, context: click.Context, marks: str) -> list[st
         lines += ["| option | meaning |", "| --- | --- |"]
         lines += [f"| `{_cell(option)}` | {_cell(meaning)} |" for option, meaning in rows]
         lines += [""]
+    if examples := (command.epilog or "").partition("Examples:\n")[2]:
+        lines += ["```bash", inspect.cleandoc(examples), "```", ""]
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)

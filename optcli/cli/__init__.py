@@ -18,24 +18,45 @@ if TYPE_CHECKING:
 
     from optcli.results import Report
 
-# Verb to its one-line help: shown without importing the verb, which keeps --help instant.
-_VERBS = {
-    "init": "Write a first recipe for a model.",
-    "build": "Build, measure and judge every variant of a recipe.",
-    "compare": "Show the table of the last build, or what changed between reports.",
-    "verify-accuracy": "Show what each artifact of the last build costs in accuracy.",
-    "tune": "Find options of a quantized variant that keep its accuracy and pay.",
-    "gate": "Block a merge that makes the model slower, bigger or worse.",
-    "baseline": "Keep a build as what later ones are compared with: save, ls.",
-    "history": "Show how the gate's figures went over time.",
-    "bench": "Measure model files that no recipe built, side by side.",
-    "profile": "Show where a variant's time goes: by stage, by operator, and in words.",
-    "roofline": "Measure what this machine can do at most, for compare --roofline.",
-    "inspect": "Show what a model holds: operators, precision, parameters, operations, size.",
-    "doctor": "Say what works on this machine, what is missing and how to get it.",
-    "cache": "Look into the store: ls, verify, why, gc.",
-    "passes": "List the passes, or show the options of one.",
-    "schema": "Print the JSON Schema of recipes, for editors.",
+# By task, verb to its one-line help: shown without importing the verb, which keeps --help instant.
+_TASKS = {
+    "Start": {
+        "init": "Write a first recipe for a model.",
+        "doctor": "Say what works on this machine, what is missing and how to get it.",
+        "passes": "List the passes, or show the options of one.",
+        "schema": "Print the JSON Schema of recipes, for editors.",
+    },
+    "Build": {
+        "build": "Build, measure and judge every variant of a recipe.",
+        "tune": "Find options of a quantized variant that keep its accuracy and pay.",
+        "bench": "Measure model files that no recipe built, side by side.",
+    },
+    "Look": {
+        "compare": "Show the table of the last build, or what changed between reports.",
+        "profile": "Show where a variant's time goes: by stage, by operator, and in words.",
+        "roofline": "Measure what this machine can do at most, for compare --roofline.",
+        "inspect": "Show what a model holds: operators, precision, parameters, operations, size.",
+    },
+    "Decide": {
+        "verify-accuracy": "Show what each artifact of the last build costs in accuracy.",
+        "gate": "Block a merge that makes the model slower, bigger or worse.",
+        "baseline": "Keep a build as what later ones are compared with: save, ls.",
+        "history": "Show how the gate's figures went over time.",
+    },
+    "Maintain": {
+        "cache": "Look into the store: ls, verify, why, gc.",
+    },
+}
+_VERBS = {verb: about for verbs in _TASKS.values() for verb, about in verbs.items()}
+# Where a person gets what a verb was not given, by the argument's name in its usage.
+_SOURCES = {
+    "RECIPE": "`optcli init MODEL --out recipe.yaml` writes one",
+    "VARIANT": "`optcli compare` lists the variants of the last build",
+    "FILE...": "name model files, such as model.onnx",
+    "FILE": "`optcli gate --history FILE` writes one",
+    "WHAT": "name a model, such as torchvision:resnet50 or model.onnx",
+    "TARGET": "name a model file, a recipe, or a variant of the last build",
+    "NAME": "choose a name, such as released",
 }
 
 
@@ -53,8 +74,10 @@ class _Verbs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(_VERBS.items()))
+        widest = max(map(len, _VERBS))
+        for task, verbs in _TASKS.items():
+            with formatter.section(task):
+                formatter.write_dl([(verb.ljust(widest), about) for verb, about in verbs.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -65,14 +88,16 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\n".join(["\b", "Exit codes:", *(f"  {code:3}  {code.meaning}" for code in ExitCode)]),
+)
 @click.version_option(__version__, prog_name="optcli")
 def root() -> None:
     """Build, measure and judge optimized variants of a vision model, from one recipe.
 
-    Exit codes: 0 done, 1 a blocking verdict rejects, 2 wrong recipe or command line, 3 something
-    required is missing, 4 a pass or runner failed, 5 inconclusive, 70 a bug in optcli, 130 interrupted
-    (143 by SIGTERM, 129 by SIGHUP).
+    `optcli VERB --help` shows the options of a verb and two examples.
     """
 
 
@@ -134,7 +159,11 @@ def _failed(error: Exception | KeyboardInterrupt) -> int:
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         where = context.command_path if context else "optcli"
-        _say(f"error: {error.format_message()}\n  hint: see `{where} --help`")
+        hint = f"see `{where} --help`"
+        missing = error.param if isinstance(error, click.MissingParameter) else None
+        if context is not None and isinstance(missing, click.Argument):
+            hint = f"{_SOURCES[missing.make_metavar(context)]}; {hint}"
+        _say(f"error: {error.format_message()}\n  hint: {hint}")
         return ExitCode.WRONG_RECIPE
     if isinstance(error, OptcliError):
         _say(f"error: {error}")

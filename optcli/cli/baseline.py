@@ -16,7 +16,13 @@ def command() -> None:
     """Save builds as baselines of `optcli gate`, and list them."""
 
 
-@command.command("save")
+@command.command(
+    "save",
+    epilog=options.examples(
+        "optcli baseline save released",
+        "optcli baseline save released --report artifacts/flowers/report.json",
+    ),
+)
 @click.argument("name")
 @click.option(
     "--report",
@@ -62,7 +68,7 @@ def save(
     return 0
 
 
-@command.command("ls")
+@command.command("ls", epilog=options.examples("optcli baseline ls", "optcli baseline ls --json"))
 @options.artifacts
 @options.as_json
 def ls(artifacts: Path | None, as_json: bool) -> int:

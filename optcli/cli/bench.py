@@ -11,7 +11,13 @@ from optcli.cli import options, show
 from optcli.cli.progress import Progress
 
 
-@click.command("bench")
+@click.command(
+    "bench",
+    epilog=options.examples(
+        "optcli bench before.onnx after.onnx --samples images.npz",
+        'optcli bench model.onnx --input "image:float32[batch,3,224,224]" --batch-size 8',
+    ),
+)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option(
     "--input",

@@ -11,7 +11,12 @@ from optcli.cli import options, reports, show
 from optcli.cli.progress import Progress
 
 
-@click.command("build")
+@click.command(
+    "build",
+    epilog=options.examples(
+        "optcli build recipe.yaml", "optcli build recipe.yaml --only onnx-int8 --set latency.mode=table"
+    ),
+)
 @options.recipe
 @options.store
 @options.artifacts

@@ -19,7 +19,7 @@ def command() -> None:
     """Look into the store."""
 
 
-@command.command("ls")
+@command.command("ls", epilog=options.examples("optcli cache ls", "optcli cache ls --kind artifact"))
 @options.store
 @options.as_json
 @click.option("--kind", help="Only entries of this kind, e.g. artifact.")
@@ -50,7 +50,9 @@ def ls(store: Path | None, as_json: bool, kind: str | None) -> None:
     click.echo(f"{len(found)} entries, {total / 1e6:.2f} MB, in {shown(_open(store).root)}")
 
 
-@command.command("verify")
+@command.command(
+    "verify", epilog=options.examples("optcli cache verify", "optcli cache verify --repair")
+)
 @options.store
 @options.as_json
 @click.option("--repair", is_flag=True, help="Remove damaged entries; the next build makes them again.")
@@ -71,7 +73,10 @@ def verify(store: Path | None, as_json: bool, repair: bool) -> int:
     return ExitCode.FAILED if damaged and not repair else ExitCode.DONE
 
 
-@command.command("why")
+@command.command(
+    "why",
+    epilog=options.examples("optcli cache why recipe.yaml", "optcli cache why recipe.yaml onnx-int8"),
+)
 @options.recipe
 @click.argument("variant", required=False)
 @options.store
@@ -88,7 +93,9 @@ def why(
     click.echo(json.dumps(record, indent=2) if as_json else "\n".join(lines))
 
 
-@command.command("gc")
+@command.command(
+    "gc", epilog=options.examples("optcli cache gc --dry-run", "optcli cache gc --older-than 30d")
+)
 @options.store
 @options.as_json
 @click.option("--older-than", metavar="AGE", help="Remove what was not used for so long: 12h, 30d.")

@@ -23,7 +23,13 @@ _FORMATS = ("terminal", "markdown", "json", "csv", "html")
 _SUFFIXES = {".md": "markdown", ".json": "json", ".csv": "csv", ".html": "html", ".htm": "html"}
 
 
-@click.command("compare")
+@click.command(
+    "compare",
+    epilog=options.examples(
+        "optcli compare recipe.yaml",
+        "optcli compare before.json after.json --format markdown --output changes.md",
+    ),
+)
 @click.argument("where", nargs=-1, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT]...")
 @options.artifacts
 @click.option(

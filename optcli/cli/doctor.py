@@ -10,7 +10,7 @@ from optcli.cli import options
 from optcli.store import Store
 
 
-@click.command("doctor")
+@click.command("doctor", epilog=options.examples("optcli doctor", "optcli doctor --json"))
 @options.store
 @options.as_json
 @options.verbose

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command("gate")
+@click.command(
+    "gate",
+    epilog=options.examples(
+        "optcli gate recipe.yaml --baseline git:main",
+        "optcli gate recipe.yaml --baseline released --markdown comment.md --junit gate.xml",
+    ),
+)
 @options.recipe
 @click.option(
     "--baseline",

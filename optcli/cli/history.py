@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from optcli.results.gate import Trend
 
 
-@click.command("history")
+@click.command(
+    "history",
+    epilog=options.examples(
+        "optcli history gate-history.jsonl",
+        "optcli history gate-history.jsonl --variant onnx-int8 --html history.html",
+    ),
+)
 @click.argument("path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
 @click.option("--recipe", help="Only this recipe.")
 @click.option("--variant", help="Only this variant.")

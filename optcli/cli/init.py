@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from optcli.scaffold import Draft
 
 
-@click.command("init")
+@click.command(
+    "init",
+    epilog=options.examples(
+        "optcli init torchvision:resnet50 --data photos --out recipe.yaml",
+        "optcli init model.onnx --out recipe.yaml",
+    ),
+)
 @click.argument("what")
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write it here, not to stdout."

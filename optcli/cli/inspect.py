@@ -9,7 +9,9 @@ import click
 from optcli.cli import options, reports
 
 
-@click.command("inspect")
+@click.command(
+    "inspect", epilog=options.examples("optcli inspect model.onnx", "optcli inspect onnx-int8 --json")
+)
 @click.argument("target")
 @options.artifacts
 @click.option("--trust", is_flag=True, help="Open what runs code, or could, from elsewhere.")

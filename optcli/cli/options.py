@@ -13,6 +13,12 @@ from optcli.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+def examples(*commands: str) -> str:
+    """The end of a verb's help."""
+    return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
+
+
 store = click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),

@@ -19,7 +19,7 @@ from optcli.passes import Pass
 from optcli.workers import Channel, run
 
 
-@click.command("passes")
+@click.command("passes", epilog=options.examples("optcli passes", "optcli passes quantize_nncf"))
 @click.argument("name", required=False)
 @options.as_json
 def command(name: str | None, as_json: bool) -> None:

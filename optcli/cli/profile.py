@@ -10,7 +10,13 @@ from optcli.cli import options, reports
 from optcli.cli.progress import Progress
 
 
-@click.command("profile")
+@click.command(
+    "profile",
+    epilog=options.examples(
+        "optcli profile onnx-int8",
+        "optcli profile onnx-int8 --recipe recipe.yaml --batch-size 8 --trace trace.json",
+    ),
+)
 @click.argument("variant")
 @click.option(
     "--recipe",

@@ -11,7 +11,7 @@ from optcli.cli.progress import Progress
 from optcli.store import Store
 
 
-@click.command("roofline")
+@click.command("roofline", epilog=options.examples("optcli roofline", "optcli roofline --remeasure"))
 @options.store
 @click.option("--remeasure", is_flag=True, help="Measure again what is in the store.")
 @options.as_json

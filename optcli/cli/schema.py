@@ -6,8 +6,10 @@ import json
 
 import click
 
+from optcli.cli import options
 
-@click.command("schema")
+
+@click.command("schema", epilog=options.examples("optcli schema", "optcli schema > recipe.schema.json"))
 def command() -> None:
     """Print the JSON Schema of recipes.
 

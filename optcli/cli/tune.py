@@ -13,7 +13,13 @@ from optcli.paths import shown
 from optcli.results.repair import Engine
 
 
-@click.command("tune")
+@click.command(
+    "tune",
+    epilog=options.examples(
+        "optcli tune recipe.yaml --from onnx-int8",
+        "optcli tune recipe.yaml --from onnx-int8 --minutes 15 --write",
+    ),
+)
 @click.argument(
     "where", required=False, type=click.Path(path_type=Path, dir_okay=False), metavar="[RECIPE|REPORT]"
 )

@@ -15,7 +15,13 @@ from optcli.results import Report, Verdict
 from optcli.results.outcomes import ACCURACY_VERDICTS
 
 
-@click.command("verify-accuracy")
+@click.command(
+    "verify-accuracy",
+    epilog=options.examples(
+        "optcli verify-accuracy recipe.yaml --layers",
+        "optcli verify-accuracy --baseline float.onnx int8.onnx --recipe recipe.yaml",
+    ),
+)
 @click.argument("where", nargs=-1, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT|FILE...]")
 @click.option(
     "--baseline",

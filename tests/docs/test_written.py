@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import click
 import pytest
 from pages import REPOSITORY
 
+from optcli import cli
 from optcli.cli import root
 
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
@@ -97,3 +99,28 @@ def test_every_verb_prints_json_on_request(name):
     if name == "schema":  # it prints nothing else
         return
     assert "--json" in options(VERBS[name])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in VERBS.items() if not isinstance(each, click.Group)]
+)
+def test_every_verb_ends_with_two_examples_that_are_right(name):
+    """Files that an example names need not be there; its options must."""
+    given = VERBS[name].epilog.partition("Examples:\n")[2].splitlines()
+    assert len(given) == 2
+    for example in given:
+        words = shlex.split(example.partition(">")[0])
+        assert words[: 1 + len(name.split())] == ["optcli", *name.split()]
+        VERBS[name].make_context(name, words[1 + len(name.split()) :])
+
+
+def test_every_verb_says_where_its_arguments_come_from():
+    """A verb without what it needs is an error whose hint says how to get it."""
+    context = click.Context(root)
+    needed = {
+        each.make_metavar(context)
+        for command in VERBS.values()
+        for each in command.params
+        if isinstance(each, click.Argument) and each.required
+    }
+    assert needed == cli._SOURCES.keys()
