@@ -157,7 +157,7 @@ def test_the_same_report_from_its_place_its_recipe_and_its_name(place, optcli):
         ("", 2, "Usage: optcli"),
         ("cache", 2, "Usage: optcli cache"),
         ("bild", 2, "error: optcli: unknown verb 'bild'\n  hint: did you mean 'build'?"),
-        ("build", 2, "Missing argument 'RECIPE'.\n  hint: `optcli init MODEL --out recipe.yaml` writes one"),
+        ("build", 2, "Missing argument 'RECIPE'.\n  hint: `optcli init MODEL --out"),
         ("build recipe.yaml --jbos 2", 2, "--jobs"),
         ("build recipe.yaml --jobs 0", 2, "--jobs"),
         ("build recipe.yaml --timeout nan2", 2, "--timeout"),
