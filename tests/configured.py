@@ -89,13 +89,6 @@ def options_in_recipes() -> dict[str, list[dict[str, Any]]]:
 
 
 @cache
-def readme() -> str:
-    """The README's text; empty where there is none."""
-    path = REPOSITORY / "README.md"
-    return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-@cache
 def loaded_by(*modules: str) -> dict[str, list[str]]:
     """The heavy libraries that importing each module loads, in a fresh interpreter."""
     program = (

@@ -43,9 +43,8 @@ class Checkout:
         for name in ("optcli", "recipes"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(REPOSITORY / name, folder / name, ignore=ignored)
-        for name in ("README.md", "tests/configured.py"):
-            (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(REPOSITORY / name, folder / name)
+        (folder / "tests").mkdir()
+        shutil.copyfile(REPOSITORY / "tests" / "configured.py", folder / "tests" / "configured.py")
 
     def add(self, page: Page, *names: str) -> None:
         """Write files of a page where it says."""

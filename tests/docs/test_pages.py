@@ -43,8 +43,6 @@ def test_a_pass_as_one_file(checkout):
     assert json.loads(about.read_text())["facts"]["clipped_weights"] > 0
     assert "clip_weights" in checkout.run("optcli passes").out
     (checkout.folder / "recipes" / "clipped.yaml").write_text(page.files["clipped.yaml"])
-    readme = checkout.folder / "README.md"
-    readme.write_text(readme.read_text() + "| `clip_weights` | onnx | onnx | clips |\n")
     checkout.generic_tests("passes/test_every_pass.py", "clip_weights")
 
 
@@ -132,8 +130,6 @@ def test_a_runner_as_one_file(checkout):
     )
     assert agreement.stdout == "True\n", agreement.stderr
     (checkout.folder / "recipes" / "judged.yaml").write_text(page.files["judged.yaml"])
-    readme = checkout.folder / "README.md"
-    readme.write_text(readme.read_text() + "| onnx | `onnx_reference` | |\n")
     checkout.generic_tests("runners/test_every_runner.py", "onnx_reference")
 
 

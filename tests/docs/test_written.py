@@ -61,25 +61,17 @@ def test_every_command_in_the_readme_is_one():
                 assert word in options(VERBS[name]), f"README: {word} of optcli {name}"
 
 
-def test_every_option_in_the_table_of_verbs_is_one_and_every_verb_is_there():
-    table = README.partition("## Verbs")[2].partition("\n## ")[0]
-    rows = [line for line in table.splitlines() if line.startswith("| `optcli")]
-    named = {re.match(r"\| `optcli ([\w-]+)", row)[1] for row in rows}
-    assert named == {name for name in VERBS if " " not in name}
-    for below in (name for name in VERBS if " " in name):
-        assert f"`{below.split()[1]}" in table or below in table, below
-    for row in rows:
-        verb = re.match(r"\| `optcli ([\w-]+)", row)[1]
-        known = set().union(*(options(each) for name, each in VERBS.items() if name.startswith(verb)))
-        for option in re.findall(r"--[a-z-]+", row):
-            assert option in known, f"{option} of {verb}"
+def test_the_readme_is_a_page_and_no_book():
+    lines = README.splitlines()
+    assert len(lines) <= 200
+    assert [line for line in lines if len(line) > 100] == []
 
 
 def test_options_named_anywhere_in_the_readme_belong_to_a_verb():
     known = set().union(*(options(each) for each in VERBS.values()))
-    text = re.sub(r"pip install.*", "", README)
+    text = re.sub(r"pip install.*|`(?:python )?benchmarks/[^`]*`", "", README)
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
-    assert len(named) > 10
+    assert len(named) > 2
     assert named <= known
 
 

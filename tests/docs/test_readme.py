@@ -1,0 +1,53 @@
+"""The README's recipe and commands, carried out."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+from commands import optcli_process
+from pages import REPOSITORY
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def flowers(tmp_path):
+    """What the recipe names: weights for five classes, and a folder of photos for each."""
+    import numpy as np
+    import torch
+    from PIL import Image
+    from torchvision.models import mobilenet_v3_small
+
+    torch.manual_seed(0)
+    torch.save(mobilenet_v3_small(num_classes=5).state_dict(), tmp_path / "flowers.pth")
+    generator = np.random.default_rng(0)
+    for part in ("train", "val"):
+        for kind in ("daisy", "iris", "lily", "rose", "tulip"):
+            folder = tmp_path / "photos" / part / kind
+            folder.mkdir(parents=True)
+            for number in range(60 if part == "train" else 3):
+                pixels = generator.integers(0, 256, (240, 260, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_recipe_of_the_readme_builds(flowers):
+    (block,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    (flowers / "recipe.yaml").write_text(block)
+    built = optcli_process("build", "recipe.yaml", folder=flowers, OPTCLI_STORE="")
+    # Fifteen random photos accept nothing; everything must be built, measured and judged.
+    assert built.code in (0, 1, 5), built.err
+    for variant in ("eager", "onnx-int8", "openvino-int8"):
+        assert (flowers / "artifacts" / "flowers" / variant / "artifact.json").is_file()
+    commands = re.findall(r"^    (optcli init [^#\n]*)", README, re.MULTILINE)
+    assert len(commands) == 1
+    exported = flowers / "artifacts" / "flowers" / "onnx-int8" / "model.onnx"
+    (flowers / "model.onnx").write_bytes(exported.read_bytes())
+    (flowers / "recipe.yaml").unlink()
+    written = optcli_process(*shlex.split(commands[0])[1:], folder=flowers)
+    assert written.code == 0, written.err
+    assert optcli_process("build", "recipe.yaml", "--dry-run", folder=flowers).code == 0
