@@ -19,7 +19,7 @@ class Said:
     err: str
 
 
-def optcli_process(*arguments: object, folder: Path, **environment: str) -> Said:
+def optcli_process(*arguments: object, folder: Path, timeout: float = 300, **environment: str) -> Said:
     """Run `optcli ARGUMENTS` in a folder, as `python -m optcli`."""
     done = subprocess.run(
         [sys.executable, "-m", "optcli", *map(str, arguments)],
@@ -27,7 +27,7 @@ def optcli_process(*arguments: object, folder: Path, **environment: str) -> Said
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout,
         check=False,
     )
     return Said(done.returncode, done.stdout, done.stderr)
