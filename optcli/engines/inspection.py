@@ -180,11 +180,11 @@ def _computed(layer: Mapping[str, Any], inspected: Mapping[str, Any]) -> str:
     """The precision of the engine's layer that a layer of the network went into."""
     name = re.escape(layer["name"])
     whole = re.compile(rf"(?<![\w/.]){name}(?![\w/.])")
-    for each in inspected["layers"]:
-        if each["reformat"]:
+    for candidate in inspected["layers"]:
+        if candidate["reformat"]:
             continue
-        if whole.search(each["name"]) or whole.search(each["metadata"]):
-            return str(each["precision"])
+        if whole.search(candidate["name"]) or whole.search(candidate["metadata"]):
+            return str(candidate["precision"])
     return ""
 
 

@@ -167,7 +167,7 @@ class Execution:
         else:
             # Kept for as long as the context: nobody says that it copies them.
             settings = self._settings = self._engine.create_runtime_config()
-            strategy = "DISABLED" if self._graphs.wanted == "off" else "WHOLE_GRAPH_CAPTURE"
+            strategy = "DISABLED" if self._graphs.mode == "off" else "WHOLE_GRAPH_CAPTURE"
             settings.cuda_graph_strategy = self._bindings.member("CudaGraphStrategy", strategy)
             self._graphs.built_in()
             if self._cache_file is not None:
