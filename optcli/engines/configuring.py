@@ -121,13 +121,11 @@ def _profiles(
     if not varying:
         return
     for number, profile in enumerate(job.profiles):
-        optimization_profile = builder.create_optimization_profile()
+        engine_profile = builder.create_optimization_profile()
         for tensor in varying:
             bounds = profile[tensor.name]
-            optimization_profile.set_shape(
-                tensor.name, *(bounds[name] for name in ("min", "opt", "max"))
-            )
-        if config.add_optimization_profile(optimization_profile) < 0:
+            engine_profile.set_shape(tensor.name, *(bounds[name] for name in ("min", "opt", "max")))
+        if config.add_optimization_profile(engine_profile) < 0:
             raise messages.explained(
                 f"{bindings.title} takes no optimization profile {number}", talk.lines
             )

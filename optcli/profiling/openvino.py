@@ -42,20 +42,15 @@ def reading(
 
     Their rounding to microseconds makes an error of about (before + after) / (after - before) of one.
     """
-    before_us = {(counter["name"], counter["type"]): float(counter["time_us"]) for counter in before}
+    before_us = {(layer["name"], layer["type"]): float(layer["time_us"]) for layer in before}
     events = []
-    for counter in after:
-        earlier_us = before_us.get((counter["name"], counter["type"]), 0.0) * calls_before
-        time_us = (float(counter["time_us"]) * calls_after - earlier_us) / max(
+    for layer in after:
+        earlier_us = before_us.get((layer["name"], layer["type"]), 0.0) * calls_before
+        time_us = (float(layer["time_us"]) * calls_after - earlier_us) / max(
             1, calls_after - calls_before
         )
         events.append(
-            Event(
-                str(counter["name"]),
-                str(counter["type"]),
-                max(0.0, time_us),
-                precision(counter["kernel"]),
-            )
+            Event(str(layer["name"]), str(layer["type"]), max(0.0, time_us), precision(layer["kernel"]))
         )
     return Reading("OpenVINO's counters", [events], _trace(after, events), "mean", (_NOTE,))
 
@@ -69,7 +64,7 @@ def precision(kernel: str) -> str | None:
 def _trace(counters: Sequence[Counter], events: Sequence[Event]) -> list[dict[str, Any]]:
     trace = []
     start_us = 0.0
-    for counter, event in zip(counters, events, strict=True):
+    for layer, event in zip(counters, events, strict=True):
         trace.append(
             {
                 "name": event.name,
@@ -79,7 +74,7 @@ def _trace(counters: Sequence[Counter], events: Sequence[Event]) -> list[dict[st
                 "tid": 0,
                 "ts": start_us,
                 "dur": event.time_us,
-                "args": {"type": event.type, "kernel": counter["kernel"]},
+                "args": {"type": event.type, "kernel": layer["kernel"]},
             }
         )
         start_us += event.time_us
