@@ -56,12 +56,12 @@ def runtime_checks(runtime: Runtime) -> list[Check]:
         hint = environment.missing(Needs((runtime.package,)))[0].hint
         return [_check(runtime, "absent", "not installed", hint)]
     if runtime.gpu and not environment.has_gpu():  # it may crash without one, and can run nothing
-        found = f"{environment.version(runtime.package)}, not tried: there is no GPU"
-        return [_check(runtime, "absent", found, "")]
+        text = f"{environment.version(runtime.package)}, not tried: there is no GPU"
+        return [_check(runtime, "absent", text, "")]
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log.txt"
         try:
-            said: list[dict[str, Any]] = run(
+            rows: list[dict[str, Any]] = run(
                 f"optcli.doctor.trials:{runtime.function}",
                 {"folder": folder, "gpu": environment.has_gpu()},
                 log=log,
@@ -71,18 +71,18 @@ def runtime_checks(runtime: Runtime) -> list[Check]:
         except OptcliError as error:
             return [_check(runtime, "broken", error.message, error.hint or _reinstall(runtime))]
     return [
-        _check(runtime, one["state"], one["found"], one.get("hint", ""), one.get("name", ""))
-        for one in said
+        _check(runtime, row["state"], row["found"], row.get("hint", ""), row.get("name", ""))
+        for row in rows
     ]
 
 
-def _check(runtime: Runtime, state: State, found: str, hint: str, name: str = "") -> Check:
+def _check(runtime: Runtime, state: State, text: str, hint: str, name: str = "") -> Check:
     # A part of a runtime, such as a provider, is not what optcli cannot do without.
     return Check(
         group=_GROUP,
         name=f"{runtime.name} {name}".strip(),
         state=state,
-        found=found.splitlines()[0] if found else "",
+        found=text.splitlines()[0] if text else "",
         hint=hint.splitlines()[0] if hint else "",
         core=runtime.core and not name,
     )

@@ -47,7 +47,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="optcli-profile-") as folder:
         written = Path(folder, "trace.json")
         payload = {**request, "artifact": artifact.to_record(), "runner": runner, "options": options}
-        found = run(
+        record = run(
             "optcli.profiling.process:profile",
             {**payload, "trace": str(written)},
             log=log,
@@ -56,13 +56,13 @@ def measure(
             interpreter=interpreter or sys.executable,
             confined=(Path(folder),) if artifact.foreign else None,
         )
-        if found.pop("trace"):
+        if record.pop("trace"):
             _place(written, Path(request["trace"]))
-            found["trace"] = request["trace"]
-    effective = found.pop("effective")
+            record["trace"] = request["trace"]
+    effective = record.pop("effective")
     profile = Profile.model_validate(
         {
-            **found,
+            **record,
             "variant": variant,
             "recipe": recipe,
             "artifact": summary,

@@ -75,7 +75,7 @@ def profile(
     }
     log = path.parent / "logs" / f"{variant}.profile.log"
     with measurement_lock.acquired(f"profile {variant}", observer or Silent()):
-        found = profiling.measure(
+        measured = profiling.measure(
             variant,
             report.recipe.name,
             built.artifact,
@@ -85,31 +85,31 @@ def profile(
             request,
             log,
         )
-    return found.model_copy(update={"notes": (*found.notes, *notes)})
+    return measured.model_copy(update={"notes": (*measured.notes, *notes)})
 
 
 def _built(variant: str, report: Report, path: Path) -> VariantReport:
-    found = report.variants.get(variant)
-    if found is None:
+    built = report.variants.get(variant)
+    if built is None:
         raise UsageError(
             f"the last build of {report.recipe.name} has no variant {variant!r}",
             place=str(path),
             hint=did_you_mean(variant, list(report.variants)),
         )
-    if found.artifact is None or found.runner is None:
+    if built.artifact is None or built.runner is None:
         raise UsageError(
-            f"the variant {variant} was not built: {found.status}, {found.reason or 'no reason given'}",
+            f"the variant {variant} was not built: {built.status}, {built.reason or 'no reason given'}",
             place=str(path),
             hint=f"mend it and run `optcli build {report.recipe.path} --only {variant}`",
         )
-    return found
+    return built
 
 
 def _target(name: str, folder: Path, summary: ArtifactSummary) -> Target:
     """The artifact's folder. Raises `UsageError` where it is not the one that the report speaks of."""
     again = "run `optcli build` again: what is in the store is only copied"
     try:
-        about, found = view.read(folder)
+        about, digest = view.read(folder)
     except FileNotFoundError as error:
         raise UsageError("the artifact's files are gone", place=str(folder), hint=again) from error
     except (OSError, ValueError) as error:
@@ -117,7 +117,7 @@ def _target(name: str, folder: Path, summary: ArtifactSummary) -> Target:
             f"the artifact cannot be read: {error}", place=str(folder), hint=again
         ) from error
     spoken = (about["key"], about["format"]) == (summary.key, summary.format)
-    if not spoken or found != about["digest"]:
+    if not spoken or digest != about["digest"]:
         raise UsageError(
             "the artifact's files are not those that the report speaks of",
             place=str(folder),
