@@ -185,10 +185,10 @@ def from_record(record: dict[str, Any]) -> OptcliError:
 
 
 def _subclasses(kind: type[OptcliError]) -> list[type[OptcliError]]:
-    found = [kind]
+    kinds = [kind]
     for child in kind.__subclasses__():
-        found.extend(_subclasses(child))
-    return found
+        kinds.extend(_subclasses(child))
+    return kinds
 
 
 _MOST_LISTED = 50

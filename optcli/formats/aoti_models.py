@@ -54,8 +54,8 @@ class Routes:
 
     @staticmethod
     def of_names(names: Sequence[str]) -> Routes:
-        """For the models of a package of which nothing else is known."""
-        sizes = sorted(int(found[1]) for name in names if (found := _FIXED.fullmatch(name)))
+        """The routes for a package of which only the names of its models are known."""
+        sizes = sorted(int(match[1]) for name in names if (match := _FIXED.fullmatch(name)))
         any_size = ANY_SIZE in names
         padded_from = {} if any_size else dict.fromkeys(sizes, 1)
         return Routes(tuple(sizes), any_size, padded_from, pieces=not any_size)
@@ -164,7 +164,7 @@ class Models:
 
 
 def _filled(rows: torch.Tensor, size: int) -> torch.Tensor:
-    """The rows, and the last of them again up to `size`."""
+    """The rows, with the last one repeated until there are `size` of them."""
     import torch
 
     missing = size - rows.shape[0]

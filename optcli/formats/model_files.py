@@ -32,7 +32,7 @@ WANTED = "an .onnx, .ort, .pt2, OpenVINO .xml or TorchScript .pt file"
 
 def suffixes(format: Format) -> tuple[str, ...]:
     """The suffixes that files of a format usually have."""
-    return tuple(suffix for suffix, found in _BY_SUFFIX.items() if found == format)
+    return tuple(suffix for suffix, kind in _BY_SUFFIX.items() if kind == format)
 
 
 def format_of(path: Path) -> str | None:
@@ -42,18 +42,18 @@ def format_of(path: Path) -> str | None:
     is no whole archive, by its suffix. Nothing of the file is loaded.
     """
     suffix = path.suffix.lower()
-    known = _BY_SUFFIX.get(suffix)
-    if known in (None, Format.EXPORTED, Format.TORCHSCRIPT):
-        found = _archived(path)
-        if found is not None:
-            return found.value
+    by_suffix = _BY_SUFFIX.get(suffix)
+    if by_suffix in (None, Format.EXPORTED, Format.TORCHSCRIPT):
+        by_content = _archived(path)
+        if by_content is not None:
+            return by_content.value
     if suffix in torch_weights.SUFFIXES and path.exists():
         return WEIGHTS
-    return known.value if known is not None else None
+    return by_suffix.value if by_suffix is not None else None
 
 
 def _archived(path: Path) -> Format | None:
-    """What the archive of torch's own that a file is holds; None for weights, and for anything else."""
+    """The format of an archive that torch wrote; None for weights, and for any other file."""
     try:
         with regular_files.opened(path) as stream, zipfile.ZipFile(stream) as archive:
             names = archive.namelist()

@@ -78,7 +78,7 @@ def integer_weights(model: Model) -> list[str]:
 
     Such a weight is converted, freed of its zero point and scaled.
     """
-    found = []
+    kinds = []
     for node in model.get_ops():
         if node.get_type_name() != "Convert" or len(node.inputs()) != 1:
             continue
@@ -90,8 +90,8 @@ def integer_weights(model: Model) -> list[str]:
         constant = node.input_value(0).get_node().get_type_name() == "Constant"
         weight = any(name in ("Multiply", "Subtract") and index == 0 for name, index in reads)
         if constant and weight and kind in ("i8", "u8", "i4", "u4"):
-            found.append(kind)
-    return found
+            kinds.append(kind)
+    return kinds
 
 
 def precision(model: Model) -> str | None:

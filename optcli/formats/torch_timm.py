@@ -21,8 +21,8 @@ def library() -> ModuleType:
     try:
         timm = importlib.import_module("timm")
     except ImportError as error:
-        known = environment.missing(Needs(("timm",)))
-        hint = known[0].hint if known else "pip install --force-reinstall timm"
+        lacking = environment.missing(Needs(("timm",)))
+        hint = lacking[0].hint if lacking else "pip install --force-reinstall timm"
         raise MissingError(f"timm cannot be imported: {error}", hint=hint) from error
     return timm
 

@@ -187,13 +187,13 @@ def options_from_elsewhere(name: str, options: Mapping[str, Any]) -> dict[str, A
     For what somebody else may have written: a pack, or a report beside an artifact that is not ours.
     """
     private = find(name).of_one_machine
-    found: dict[str, Any] = {}
+    portable_options: dict[str, Any] = {}
     for option, value in options.items():
         if option not in private:
-            found[option] = value
+            portable_options[option] = value
         elif isinstance(value, dict):
-            found[option] = {key: each for key, each in value.items() if _is_plain(each)}
-    return found
+            portable_options[option] = {key: each for key, each in value.items() if _is_plain(each)}
+    return portable_options
 
 
 def _is_plain(value: Any) -> bool:

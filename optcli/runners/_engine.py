@@ -63,11 +63,15 @@ class EngineRunner(Runner):
 
     def fetch(self) -> dict[str, np.ndarray]:
         try:
-            found = self._calls.fetch()
+            outputs = self._calls.fetch()
         except EngineError as error:
             raise _refused(error) from error
         # An engine may list its outputs in another order than the model.
-        return {name: found[name] for name in self._names} if set(self._names) == set(found) else found
+        return (
+            {name: outputs[name] for name in self._names}
+            if set(self._names) == set(outputs)
+            else outputs
+        )
 
     def device_ms(self) -> float | None:
         try:
@@ -85,22 +89,22 @@ class EngineRunner(Runner):
     def effective(self) -> dict[str, Any]:
         execution = self._calls
         try:
-            found = execution.describe()
+            description = execution.describe()
         except EngineError as error:
             raise _refused(error) from error
-        product = found.pop("product")
+        product = description.pop("product")
         flags = list(execution.notes["flags"])
         return {
             "precision": execution.notes["precision"],
             "provider": TITLES[product],
-            **found,
+            **description,
             **({"flags": flags} if flags else {}),
         }
 
     def observed(self) -> dict[str, Any]:
         """Whether calls were launched as CUDA graphs, and with which profile."""
-        found = self.effective()
-        return {name: found[name] for name in ("cuda_graphs", "profile")}
+        settings = self.effective()
+        return {name: settings[name] for name in ("cuda_graphs", "profile")}
 
     def close(self) -> None:
         self.__dict__.pop("_calls", None)

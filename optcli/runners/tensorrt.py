@@ -37,9 +37,9 @@ class TensorrtRunner(EngineRunner):
         return self.needs if python is None else Needs(gpu=True, foreign=("tensorrt",), python=python)
 
     def effective(self) -> dict[str, Any]:
-        found = super().effective()
+        settings = super().effective()
         python = child.interpreter(self.product, self.python)
-        return found if python is None else {**found, "python": python}
+        return settings if python is None else {**settings, "python": python}
 
     def _opened_engine(self, job: dict[str, Any]) -> Execution | RemoteExecution:
         python = child.interpreter(self.product, self.python)

@@ -79,17 +79,17 @@ def draft(
     # Looked at from here: the recipe's folder need not be there yet.
     for part, message, hint in source.problems():
         raise InputError(message, place=f"{part} of {what}", hint=hint)
-    for one in environment.missing(source.needs):
-        raise MissingError(one.what, place=what, hint=one.hint)
+    for missing in environment.missing(source.needs):
+        raise MissingError(missing.what, place=what, hint=missing.hint)
     images = described(data, folder) if data is not None else None
-    found, arguments = _looked(kind, source, inputs, images)
-    specs = tuple(TensorSpec.model_validate(spec) for spec in found["inputs"])
+    facts, arguments = _looked(kind, source, inputs, images)
+    specs = tuple(TensorSpec.model_validate(spec) for spec in facts["inputs"])
     resized = arguments != dict(model.arguments)  # to as many classes as the data have
-    cached = None if own or "num_classes" in arguments else found["cached"]
-    model = Model(model.source, own, arguments, cached, bool(own or cached or found["trained"]))
-    outputs = meaning(found["outputs"], specs, largest=found["largest_coordinate"])
-    preparing = prepared(specs, outputs, found["prepare"], own_weights=own not in (None, "DEFAULT"))
-    variants = offered(source.format, attention=found["attention"], calibrated=images is not None)
+    cached = None if own or "num_classes" in arguments else facts["cached"]
+    model = Model(model.source, own, arguments, cached, bool(own or cached or facts["trained"]))
+    outputs = meaning(facts["outputs"], specs, largest=facts["largest_coordinate"])
+    preparing = prepared(specs, outputs, facts["prepare"], own_weights=own not in (None, "DEFAULT"))
+    variants = offered(source.format, attention=facts["attention"], calibrated=images is not None)
     name = safe_name(Path(target).stem if kind in _FILES else target)
     text = written(name, model, specs, outputs, preparing, images, variants)
     return Draft(
@@ -99,7 +99,7 @@ def draft(
         inputs=specs,
         variants=tuple(each.name for each in variants if not each.reason),
         files=images.files if images is not None else {},
-        notes=(*found["notes"], *_notes(model, outputs, preparing, images, values, resized)),
+        notes=(*facts["notes"], *_notes(model, outputs, preparing, images, values, resized)),
     )
 
 
@@ -123,27 +123,27 @@ def _looked(
             run("optcli.scaffold.looking:look", payload, timeout_s=_TIMEOUT_S, confined=confined)
         )
 
-    said = dict(source.arguments)
+    own_arguments = dict(source.arguments)
     classes = images.classes if images is not None and images.kind != "boxes" else None
-    others = {**said, "num_classes": classes}
-    if kind in _FILES or classes is None or "num_classes" in said:
-        return look(said), said
+    resized_arguments = {**own_arguments, "num_classes": classes}
+    if kind in _FILES or classes is None or "num_classes" in own_arguments:
+        return look(own_arguments), own_arguments
     try:
-        found = look(said)
+        facts = look(own_arguments)
     except InputError:
         if source.weights is None:
             raise
         with suppress(InputError):  # weights of a network with as many classes
-            return look(others), others
+            return look(resized_arguments), resized_arguments
         raise
-    specs = [TensorSpec.model_validate(spec) for spec in found["inputs"]]
-    count = meaning(found["outputs"], specs).count
+    specs = [TensorSpec.model_validate(spec) for spec in facts["inputs"]]
+    count = meaning(facts["outputs"], specs).count
     fewer = images is not None and images.kind == "pixels" and (count or 0) >= classes
     enough = count == classes or fewer
     if source.weights is None and count is not None and not enough:
         with suppress(InputError):  # a callable of the user's own need not have the argument
-            return look(others), others
-    return found, said
+            return look(resized_arguments), resized_arguments
+    return facts, own_arguments
 
 
 def _notes(

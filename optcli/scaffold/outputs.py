@@ -45,8 +45,8 @@ def meaning(
 
 def _is_map(shape: Sequence[int | str | None], height: int, width: int) -> bool:
     """Scores of the image's own size, or of a fraction of it."""
-    known = [(mine, whole) for mine, whole in zip(shape[2:], (height, width), strict=True) if mine]
-    return all(not isinstance(mine, int) or whole >= mine > whole // 64 for mine, whole in known)
+    pairs = [(mine, whole) for mine, whole in zip(shape[2:], (height, width), strict=True) if mine]
+    return all(not isinstance(mine, int) or whole >= mine > whole // 64 for mine, whole in pairs)
 
 
 def _boxes(rows: Any, columns: Any, height: int, width: int, largest: float | None) -> Meaning:

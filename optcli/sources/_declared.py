@@ -14,15 +14,15 @@ Shape = tuple[int | str | None, ...]
 
 def refused(
     wrong: Sequence[str],
-    found: Mapping[str, tuple[str, Shape]],
+    declared: Mapping[str, tuple[str, Shape]],
     path: Path,
     ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> InputError:
-    """The error for inputs that differ; `found` has element type and shape of the file's by name.
+    """The error for inputs that differ; `declared` has type and shape of the file's, by name.
 
     `ranges` has the least and the largest size of those symbols that are bounded.
     """
-    lines = [_line(name, dtype, shape, ranges or {}) for name, (dtype, shape) in found.items()]
+    lines = [_line(name, dtype, shape, ranges or {}) for name, (dtype, shape) in declared.items()]
     fixed = any("is fixed" in text for text in wrong)
     hint = "paste this into the recipe" + (
         ", or export the model again with a dynamic size" if fixed else ""
@@ -35,22 +35,23 @@ def refused(
 
 
 def differences(spec: TensorSpec, dtype: str, shape: Shape) -> list[str]:
+    """How an input of the recipe differs from the file's element type and shape; empty if nowhere."""
     name = spec.name
-    found = (
+    texts = (
         [f"{name} is {dtype} in the file, {spec.dtype} in the recipe"] if dtype != spec.dtype else []
     )
     if len(shape) != len(spec.shape):
-        found.append(f"{name} has {len(shape)} dimensions in the file, {len(spec.shape)} in the recipe")
-        return found
+        texts.append(f"{name} has {len(shape)} dimensions in the file, {len(spec.shape)} in the recipe")
+        return texts
     for index, (size, wanted) in enumerate(zip(shape, spec.shape, strict=True)):
         if not isinstance(size, int):
             continue
         what = f"dimension {index} of {name}" if index else f"the batch of {name}"
         if isinstance(wanted, str):
-            found.append(f"{what} is fixed at {size} in the file, {wanted!r} in the recipe")
+            texts.append(f"{what} is fixed at {size} in the file, {wanted!r} in the recipe")
         elif wanted != size:
-            found.append(f"{what} is {size} in the file, {wanted} in the recipe")
-    return found
+            texts.append(f"{what} is {size} in the file, {wanted} in the recipe")
+    return texts
 
 
 def _line(name: str, dtype: str, shape: Shape, ranges: Mapping[str, tuple[int, int]]) -> str:

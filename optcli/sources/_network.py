@@ -50,19 +50,19 @@ def call_names(
     allowed = inputs[0].batch_range() if inputs else None
     low, high = (allowed.min, allowed.max) if allowed else (1, 1)
     sizes = sorted({max(low, min(size, high)) for size in (1, 2)}, reverse=True)
-    found = [tuple(_call(model, call, inputs, size)) for size in sizes]
-    if any(names != found[0] for names in found):
+    names_by_size = [tuple(_call(model, call, inputs, size)) for size in sizes]
+    if any(names != names_by_size[0] for names in names_by_size):
         raise InputError(
-            f"the outputs depend on the batch size: {len(found[0])} at batch {sizes[0]}, "
-            f"{len(found[1])} at batch {sizes[1]}",
+            f"the outputs depend on the batch size: {len(names_by_size[0])} at batch {sizes[0]}, "
+            f"{len(names_by_size[1])} at batch {sizes[1]}",
             place=f"inputs.{inputs[0].name}",
             hint=f"fix the batch: shape: {[1, *inputs[0].shape[1:]]}",
         )
-    if not found[0]:
+    if not names_by_size[0]:
         raise InputError(
             "the model returns no tensor", hint="return a tensor, a dict or a tuple of tensors"
         )
-    return found[0]
+    return names_by_size[0]
 
 
 def _call(

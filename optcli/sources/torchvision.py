@@ -63,9 +63,9 @@ class TorchvisionSource(LibrarySource):
     def _check_name(self) -> None:
         from torchvision import models
 
-        known = models.list_models()
-        if self.target not in known or self.target.startswith("quantized_"):
-            near = did_you_mean(self.target, known)
+        names = models.list_models()
+        if self.target not in names or self.target.startswith("quantized_"):
+            near = did_you_mean(self.target, names)
             raise InputError(
                 f"torchvision {environment.version('torchvision')} has no model {self.target!r}",
                 place="model.source",
