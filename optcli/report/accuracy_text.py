@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.report import classes, layers_text, wording
+from optcli.report.plain_text import aligned
 from optcli.results import Accuracy, Report, VariantReport
 from optcli.results.outcomes import ACCURACY_VERDICTS
 
@@ -57,13 +58,11 @@ def _lines(name: str, variant: VariantReport, baseline: str, per_class: bool) ->
 
 def _classes(accuracy: Accuracy) -> Iterator[str]:
     """A table of the classes, columns aligned."""
-    found = [classes.HEADS, *classes.rows(accuracy)]
-    if len(found) == 1:
+    rows = classes.rows(accuracy)
+    if not rows:
         yield f"  {accuracy.metric or 'outputs'}: no metric by class"
         return
-    widths = [max(len(row[column]) for row in found) for column in range(len(classes.HEADS))]
-    for row in found:
-        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+    yield from (f"  {line}" for line in aligned([classes.HEADS, *rows]))
 
 
 def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from optcli.report.plain_text import aligned
 from optcli.results.layers import LayerError, Layers
 
 WORST = 10
@@ -15,13 +16,7 @@ def lines(layers: Layers) -> Iterator[str]:
     if rows:
         yield f"where the error starts: {_what(layers)}"
         cells = [("own", "so far", "", "layer", "operator", "shape", "try"), *map(_cells, rows)]
-        widths = [max(len(row[column]) for row in cells) for column in range(6)]
-        for row in cells:
-            texts = [
-                text.rjust(widths[i]) if i < 2 else text.ljust(widths[i])
-                for i, text in enumerate(row[:6])
-            ]
-            yield "  ".join([*texts, row[6]]).rstrip()
+        yield from (line.rstrip() for line in aligned(cells, left=range(2, 7)))
     if layers.reason:
         yield f"where the error starts: {layers.reason}" if not rows else layers.reason
     elif not rows:

@@ -84,6 +84,13 @@ def megabytes(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def figure(value: float, unit: str) -> str:
+    """A figure in `ms`, `bytes` or as a `fraction`, which is shown as percent."""
+    if unit == "bytes":
+        return megabytes(round(value))
+    return percent(value) if unit == "fraction" else f"{number(value)} ms"
+
+
 _NOT_RUN = {"no-gpu": "no GPU", "no-runtime": "no runtime"}
 
 
