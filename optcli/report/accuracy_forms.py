@@ -65,7 +65,7 @@ def _lines(report: Report) -> Iterator[str]:
     columns = ["variant", "runtime", metrics[0] if metrics else "SQNR", "change", "lost, gained"]
     columns += ["SQNR", "verdict"] if metrics else ["verdict"]
     cells = (_cells(name, variant, report, bool(metrics)) for name, variant in judged.items())
-    yield from table([(name, True) for name in columns], (map(escaped, row) for row in cells))
+    yield from table(columns, cells, left=range(len(columns)))
     notes = [
         f"{name}: {each.name} {each.outcome}: {each.reason}"
         for name, variant in judged.items()
@@ -90,8 +90,9 @@ def _layers(name: str, layers: Layers) -> Iterator[str]:
     yield ""
     yield f"### Where the error of {escaped(name)} starts"
     yield ""
-    if found := list(layers_text.markdown(layers)):
-        yield from table([(name, True) for name in found[0]], (map(escaped, row) for row in found[1:]))
+    if rows := layers_text.rows(layers):
+        heads = layers_text.HEADS
+        yield from table(heads, rows, left=range(len(heads)))
     if layers.reason:
         yield escaped(layers.reason)
 

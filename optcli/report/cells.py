@@ -16,30 +16,20 @@ DISTURBED = "disturbed"
 _NOT_MEASURED = "not measured"
 
 
-def runtime(row: Row) -> Cell:
-    """The runner that it was run in; the format of what was not run."""
-    return Cell(str(row.runner.get("name", row.artifact.format if row.artifact else wording.NONE)))
-
-
-def size(row: Row) -> Cell:
-    """The size of the files."""
-    return Cell(wording.megabytes(row.artifact.size_bytes) if row.artifact else wording.NONE)
-
-
 def memory(row: Row) -> Cell:
     """The most that the process held."""
     peak_bytes = row.latency.peak_memory_bytes if row.latency else None
     return Cell(wording.NONE if peak_bytes is None else wording.megabytes(peak_bytes))
 
 
-def flags(row: Row) -> str | None:
+def flags(row: Row) -> str:
     """What to distrust about the latency."""
-    return "; ".join(row.latency.flags) if row.latency else None
+    return "; ".join(row.latency.flags) if row.latency else ""
 
 
 def text(name: str) -> Callable[[Row], Cell]:
     """A setting of the measurement as it is."""
-    return lambda row: Cell(str(getattr(row.latency, name)))
+    return lambda row: Cell(str(getattr(row.latency, name, wording.NONE)))
 
 
 def latency_cell(name: str) -> Callable[[Row], dict[str, Any]]:
@@ -171,35 +161,23 @@ _LIMITS = (
 
 def accuracy(row: Row) -> Cell:
     """The metric; without labels the distance of the outputs from the baseline's."""
-    accuracy = row.accuracy
+    judged = row.variant.accuracy
     if accuracy_label(row.report) != "SQNR":
-        return Cell(wording.percent(accuracy.value if accuracy else None))
+        return Cell(wording.percent(judged.value if judged else None))
     if row.is_baseline:
         return Cell("reference")
-    return Cell(wording.difference(accuracy.output_error if accuracy else None))
+    return Cell(wording.difference(judged.output_error if judged else None))
 
 
 def accuracy_cells(row: Row) -> dict[str, Any]:
-    """The metric, for CSV."""
-    accuracy = row.accuracy
+    """The metric, its change and the distance of the outputs, for CSV."""
+    judged = row.variant.accuracy
+    error = judged.output_error if judged else None
     return {
-        "metric": accuracy.metric if accuracy else None,
-        "accuracy": accuracy.value if accuracy else None,
-        "accuracy_samples": accuracy.samples if accuracy else None,
-    }
-
-
-def change(row: Row) -> Cell:
-    """The change of accuracy in points of percent; none of the baseline."""
-    return Cell("" if row.is_baseline else wording.change(row.accuracy))
-
-
-def change_cells(row: Row) -> dict[str, Any]:
-    """The change of the metric and the distance of the outputs, for CSV."""
-    accuracy = row.accuracy
-    error = accuracy.output_error if accuracy else None
-    return {
-        **estimate_cells("accuracy_drop", accuracy.drop if accuracy else None),
+        "metric": judged.metric if judged else None,
+        "accuracy": judged.value if judged else None,
+        "accuracy_samples": judged.samples if judged else None,
+        **estimate_cells("accuracy_drop", judged.drop if judged else None),
         "sqnr_db": error.sqnr_db if error else None,
     }
 

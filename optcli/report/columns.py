@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from optcli.report import cells
+from optcli.report import cells, wording
 from optcli.report.column import Cell, Column, Layout
 from optcli.report.rows import Row, accuracy_label, fastest_fp32
 from optcli.results import Report
@@ -90,6 +90,10 @@ def _has_regions(report: Report, rows: Sequence[Row]) -> bool:
     return any(row.variant.on_device for row in rows)
 
 
+def _has_device(report: Report, rows: Sequence[Row]) -> bool:
+    return any(cells.on_device(row).value for row in rows)
+
+
 def _has_operations(report: Report, rows: Sequence[Row]) -> bool:
     return any(cells.operations(row).value for row in rows)
 
@@ -106,101 +110,48 @@ def _of_latency(name: str) -> Figure:
 
 def _detail(name: str, figure: str, cell: Callable[[Row], Cell] | None = None, **more: Any) -> Figure:
     """A figure of the latency, in CSV and in the table of more figures."""
-    return Figure(
-        name,
-        cell or cells.number(figure),
-        cells.latency_cell(figure),
-        in_table=False,
-        in_details=True,
-        **more,
-    )
+    shown = cell or cells.number(figure)
+    return Figure(name, shown, cells.latency_cell(figure), in_table=False, in_details=True, **more)
 
 
 # In the order of CSV, which is that of the tables but for the `last` one.
 COLUMNS: tuple[Figure, ...] = (
     _plain("recipe", lambda row: row.report.recipe.name),
-    Figure(
-        "variant",
-        lambda row: Cell(row.name),
-        lambda row: {"variant": row.name},
-        align="left",
-        in_details=True,
-    ),
+    Figure("variant", lambda row: Cell(row.name), lambda row: {"variant": row.name}, "left",
+           in_details=True),
     _plain("status", lambda row: row.variant.status),
-    Figure("verdict", cells.verdict, cells.verdict_cells, align="left", every_size=True, last=True),
-    Figure(
-        "runtime",
-        cells.runtime,
-        lambda row: {"runtime": row.runner.get("name")},
-        align="left",
-        below=("variant",),
-    ),
-    Figure(
-        "precision",
-        lambda row: Cell(str(row.precision)),
-        lambda row: {"precision": row.precision},
-        align="left",
-        below=("variant",),
-    ),
-    _plain("format", lambda row: row.artifact.format if row.artifact else None),
-    Figure(
-        "size",
-        cells.size,
-        lambda row: {"size_bytes": row.artifact.size_bytes if row.artifact else None},
-        below=("precision",),
-    ),
+    Figure("verdict", cells.verdict, cells.verdict_cells, "left", every_size=True, last=True),
+    Figure("runtime", lambda row: Cell(str(row.runner.get("name", row.format))),
+           lambda row: {"runtime": row.runner.get("name")}, "left", below=("variant",)),
+    Figure("precision", lambda row: Cell(str(row.precision)), lambda row: {"precision": row.precision},
+           "left", below=("variant",)),
+    _plain("format", lambda row: row.format),
+    Figure("size", lambda row: Cell(wording.megabytes(row.size_bytes or 0)),
+           lambda row: {"size_bytes": row.size_bytes}, below=("precision",)),
     _plain("build_s", lambda row: row.variant.build_s),
     _detail("batch", "batch_size", cells.text("batch_size")),
     _detail("region", "region", cells.text("region"), align="left", is_present=_has_regions),
     _detail("threads", "threads", cells.text("threads")),
     _of_latency("launches"),
     _detail("calls", "samples", cells.text("samples")),
-    Figure(
-        "p50 ms",
-        cells.percentile("p50_ms", 0.5, disturbed=cells.DISTURBED),
-        cells.latency_estimate("p50_ms"),
-        headings=("p50 ms", "p50 ms", "p50 ms", "p50 ms ±95 %"),
-    ),
+    Figure("p50 ms", cells.percentile("p50_ms", 0.5, disturbed=cells.DISTURBED),
+           cells.latency_estimate("p50_ms"), headings=("p50 ms", "p50 ms", "p50 ms", "p50 ms ±95 %")),
     Figure("p90", csv=cells.latency_estimate("p90_ms"), in_table=False),
-    Figure(
-        "p95 ms",
-        cells.percentile("p95_ms", 0.95),
-        cells.latency_estimate("p95_ms"),
-        headings=("p95 ms", "p95 ms", "p95"),
-        below_of_three=("p50 ms",),
-        brief_in=(Layout.ONE_LINE, Layout.NARROW),
-    ),
-    Figure(
-        "p99 ms",
-        cells.percentile("p99_ms", 0.99),
-        cells.latency_estimate("p99_ms"),
-        headings=("p99 ms", "p99 ms", "p99"),
-        below=("p95 ms",),
-        below_of_three=("p50 ms",),
-        brief_in=(Layout.ONE_LINE, Layout.NARROW),
-    ),
+    Figure("p95 ms", cells.percentile("p95_ms", 0.95), cells.latency_estimate("p95_ms"),
+           headings=("p95 ms", "p95 ms", "p95"), brief_in=(Layout.ONE_LINE, Layout.NARROW),
+           below_of_three=("p50 ms",)),
+    Figure("p99 ms", cells.percentile("p99_ms", 0.99), cells.latency_estimate("p99_ms"),
+           headings=("p99 ms", "p99 ms", "p99"), brief_in=(Layout.ONE_LINE, Layout.NARROW),
+           below=("p95 ms",), below_of_three=("p50 ms",)),
     _detail("mean ms", "mean_ms"),
-    Figure(
-        "images/s",
-        cells.number("throughput_per_s"),
-        cells.latency_cell("throughput_per_s"),
-        below=("speed-up", "p50 ms"),
-    ),
+    Figure("images/s", cells.number("throughput_per_s"), cells.latency_cell("throughput_per_s"),
+           below=("speed-up", "p50 ms")),
     Figure("speed-up", cells.speedup, cells.latency_estimate("speedup")),
-    Figure(
-        "vs fp32",
-        cells.over_fp32,
-        cells.against_cells("over_fp32"),
-        is_present=lambda report, rows: bool(fastest_fp32(report)),
-        below=("speed-up",),
-    ),
+    Figure("vs fp32", cells.over_fp32, cells.against_cells("over_fp32"), below=("speed-up",),
+           is_present=lambda report, rows: bool(fastest_fp32(report))),
     Figure("over parent", csv=cells.against_cells("over_parent"), in_table=False),
-    Figure(
-        "device ms",
-        cells.on_device,
-        headings=("device ms", "device\np50 ms"),
-        is_present=lambda report, rows: any(cells.on_device(row).value for row in rows),
-    ),
+    Figure("device ms", cells.on_device, is_present=_has_device,
+           headings=("device ms", "device\np50 ms")),
     _detail("CPU ms", "cpu_ms"),
     _detail("import ms", "import_ms"),
     _detail("load ms", "load_ms"),
@@ -208,32 +159,16 @@ COLUMNS: tuple[Figure, ...] = (
     _detail("memory", "peak_memory_bytes", cells.memory),
     _of_latency("measured_at"),
     _of_latency("fit"),
-    Figure(
-        "flags",
-        lambda row: Cell(cells.flags(row) or ""),
-        lambda row: {"flags": cells.flags(row)},
-        align="wrapped",
-        in_table=False,
-        in_details=True,
-    ),
+    Figure("flags", lambda row: Cell(cells.flags(row)), lambda row: {"flags": cells.flags(row)},
+           "wrapped", in_table=False, in_details=True),
     Figure("GOP", cells.operations, cells.limit_cells, is_present=_has_operations),
-    Figure("of peak", cells.of_peak, is_present=_has_operations, below=("GOP",), brief_in=_FEW_COLUMNS),
-    Figure(
-        "accuracy",
-        cells.accuracy,
-        cells.accuracy_cells,
-        title=accuracy_label,
-        is_present=lambda report, rows: accuracy_label(report) is not None,
-        every_size=True,
-    ),
-    Figure(
-        "change",
-        cells.change,
-        cells.change_cells,
-        is_present=lambda report, rows: accuracy_label(report) not in (None, "SQNR"),
-        every_size=True,
-        below=("accuracy",),
-    ),
+    Figure("of peak", cells.of_peak, is_present=_has_operations, brief_in=_FEW_COLUMNS,
+           below=("GOP",)),
+    Figure("accuracy", cells.accuracy, cells.accuracy_cells, title=accuracy_label,
+           is_present=lambda report, rows: accuracy_label(report) is not None, every_size=True),
+    Figure("change", lambda row: Cell("" if row.is_baseline else wording.change(row.variant.accuracy)),
+           is_present=lambda report, rows: accuracy_label(report) not in (None, "SQNR"),
+           every_size=True, below=("accuracy",)),
     _plain("reason", lambda row: row.variant.reason),
-    _plain("not_measured", lambda row: "; ".join(row.variant.flags) or None),
-)
+    _plain("not_measured", lambda row: "; ".join(row.variant.flags)),
+)  # fmt: skip

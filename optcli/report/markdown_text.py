@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from optcli.report.column import Column, R
 
 
-def table(heads: Sequence[tuple[str, bool]], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    """A table's lines, of escaped cells; `heads` are headings, and whether their columns stand left."""
-    yield _line([head for head, _ in heads])
-    yield _line(["---" if left else "---:" for _, left in heads])
-    yield from map(_line, rows)
+def table(
+    heads: Sequence[str], rows: Iterable[Iterable[str]], left: Collection[int] = ()
+) -> Iterator[str]:
+    """A table's lines; `left` are the columns that stand left."""
+    yield from _head(heads, left)
+    yield from (_line(map(escaped, row)) for row in rows)
 
 
 def table_of(columns: Sequence[Column[R]], rows: Iterable[R], *, strong: bool = False) -> Iterator[str]:
     """The lines of a table of columns; `strong`: what is rejected is bold."""
-    heads = [(column.heading(), column.left) for column in columns]
 
     def shown(column: Column[R], row: R) -> str:
         text = escaped(column.text(row))
         return f"**{text}**" if strong and column.cell(row).tone == "reject" else text
 
-    yield from table(heads, ([shown(column, row) for column in columns] for row in rows))
+    left = [place for place, column in enumerate(columns) if column.left]
+    yield from _head([column.heading() for column in columns], left)
+    yield from (_line(shown(column, row) for column in columns) for row in rows)
 
 
 def items(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -37,6 +39,11 @@ def escaped(line: str) -> str:
     for sign in "\\|*_`<":
         line = line.replace(sign, f"\\{sign}")
     return " ".join(line.split())
+
+
+def _head(heads: Sequence[str], left: Collection[int]) -> Iterator[str]:
+    yield _line(heads)
+    yield _line("---" if place in left else "---:" for place in range(len(heads)))
 
 
 def _line(cells: Iterable[str]) -> str:

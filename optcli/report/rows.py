@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optcli.results import Accuracy, ArtifactSummary, Latency, Report, Share, VariantReport
+from optcli.results import Latency, Report, Share, VariantReport
 
 
 @dataclass(frozen=True)
@@ -24,25 +24,25 @@ class Row:
         return self.name == self.report.baseline
 
     @property
-    def artifact(self) -> ArtifactSummary | None:
-        """What was built; None where building failed or was skipped."""
-        return self.variant.artifact
-
-    @property
-    def precision(self) -> str | None:
-        """What it effectively computes in; of what was not run, what it was built for."""
-        built = self.artifact.precision if self.artifact else None
-        return self.runner.get("precision") or built
-
-    @property
     def runner(self) -> Mapping[str, Any]:
         """The runner's name and settings; empty where nothing was run."""
         return self.variant.runner or {}
 
     @property
-    def accuracy(self) -> Accuracy | None:
-        """The same at every batch size."""
-        return self.variant.accuracy
+    def format(self) -> str | None:
+        """Of what was built; None where building failed or was skipped."""
+        return self.variant.artifact.format if self.variant.artifact else None
+
+    @property
+    def precision(self) -> str | None:
+        """What it effectively computes in; of what was not run, what it was built for."""
+        built = self.variant.artifact.precision if self.variant.artifact else None
+        return self.runner.get("precision") or built
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Of the artifact's files."""
+        return self.variant.artifact.size_bytes if self.variant.artifact else None
 
     @property
     def share(self) -> Share | None:

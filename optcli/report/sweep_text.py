@@ -29,7 +29,7 @@ def sweep_markdown(report: Report) -> list[str]:
         if variant.sweep is not None:
             lines += ["", f"### Batch sweep of {name}", ""]
             if variant.sweep.points:
-                lines += table([(name, False) for name in _HEADINGS], _cells(variant.sweep))
+                lines += table(_HEADINGS, _cells(variant.sweep))
                 lines += [""]
             lines += [f"- {sentence}" for sentence in sentences(variant.sweep)]
     return lines

@@ -56,6 +56,11 @@ def percent(fraction: float | None) -> str:
     return NONE if fraction is None else f"{100 * fraction:.2f} %"
 
 
+def points(fraction: float) -> str:
+    """A signed difference in points of percent; nothing is no loss: `+0.00`."""
+    return f"{round(100 * fraction, 2) + 0.0:+.2f}"
+
+
 def change(accuracy: Accuracy | None) -> str:
     """The change of accuracy in points of percent: `-0.28`."""
     if accuracy is None or accuracy.drop is None:

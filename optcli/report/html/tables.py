@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from optcli.report import classes, columns, engines, layers_text, wording
+from optcli.report import class_figures, columns, engines, layers_text, wording
 from optcli.report.column import Cell, Column, R
 from optcli.report.html.tags import Child, Markup, tag
 from optcli.report.rows import batch_sizes, every_row, rows
@@ -22,7 +22,7 @@ def chip(said: str, outcome: str) -> Markup:
     return tag("span", f"{_SIGNS.get(outcome, '')} {said}".strip(), class_=f"chip {outcome}")
 
 
-def table(heads: list[tuple[str, bool]], body: list[Markup], name: str) -> Markup:
+def table(heads: Sequence[tuple[str, bool]], body: Sequence[Markup], name: str) -> Markup:
     """A table in a box that scrolls by itself; `heads` are names and whether they stand left."""
     cells = (tag("th", head, scope="col", class_="left" if left else None) for head, left in heads)
     made = tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *body))
@@ -50,29 +50,33 @@ def results(report: Report, batch_size: int | None) -> Markup:
     return table(_heads(shown), body, title)
 
 
-def layers(found: Layers) -> Markup:
+def layers(of_variant: Layers) -> Markup:
     """The layers that add most error, the worst first, each with one thing to try."""
-    heads, *body = layers_text.markdown(found)
-    left = (False, False, True, True, True, True, True)
-    made = []
-    for row in body:
-        cells = zip(row, left, strict=True)
-        made.append(tag("tr", *(tag("td", cell, class_="left" if at else None) for cell, at in cells)))
-    return table(list(zip(heads, left, strict=True)), made, "Layers")
+    return _of_texts(layers_text.HEADS, layers_text.rows(of_variant), "Layers", layers_text.LEFT)
 
 
 def per_class(accuracy: Accuracy) -> Markup:
     """The metric class by class; of very many classes those that lost most."""
-    made = [
-        tag("tr", *(tag("td", cell) for cell in row)) for row in classes.rows(accuracy, _MOST_CLASSES)
-    ]
-    return table([(head, False) for head in classes.HEADS], made, "Classes")
+    return _of_texts(class_figures.HEADS, class_figures.rows(accuracy, _MOST_CLASSES), "Classes")
 
 
 def engine_layers(rows: Sequence[Sequence[str]]) -> Markup:
     """An engine's layers with the precision and the tactic of each, in the order in which they run."""
-    made = [tag("tr", *(tag("td", cell, class_="left") for cell in row)) for row in rows]
-    return table([(head, True) for head in engines.HEADS], made, "Layers of the engine")
+    return _of_texts(engines.HEADS, rows, "Layers of the engine", range(len(engines.HEADS)))
+
+
+def _of_texts(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], name: str, left: Collection[int] = ()
+) -> Markup:
+    """A table of texts; `left` are the columns that stand left."""
+    sides = ["left" if place in left else None for place in range(len(heads))]
+    lines = [
+        tag("tr", *(tag("td", cell, class_=side) for cell, side in zip(row, sides, strict=True)))
+        for row in rows
+    ]
+    return table(
+        [(head, side is not None) for head, side in zip(heads, sides, strict=True)], lines, name
+    )
 
 
 def _heads(shown: Sequence[Column[R]]) -> list[tuple[str, bool]]:

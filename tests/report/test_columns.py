@@ -1,0 +1,150 @@
+"""One entry is one column: in the terminal's layouts, Markdown, HTML and CSV."""
+
+import csv
+import io
+
+import pytest
+from example import accuracy, both, report, variant
+
+from optcli.report import columns, csv_text, markdown, text
+from optcli.report.changes import columns as of_changes
+from optcli.report.changes import compare
+from optcli.report.changes import markdown as changes_markdown
+from optcli.report.changes import text as changes_text
+from optcli.report.column import Cell, Column, Layout
+from optcli.report.columns import Figure
+from optcli.report.csv_text import csv_of_changes
+from optcli.report.html import changes_page, tables
+from optcli.report.rows import rows
+
+WIDTHS = {Layout.ONE_LINE: None, Layout.TWO_LINES: 150, Layout.THREE_LINES: 120, Layout.NARROW: 80}
+
+
+def stacks_of(report, layout):
+    shown = columns.of_results(report, rows(report, 1))
+    return [
+        [[each.name for each in line] for line in stack] for stack in columns.stacked(shown, layout)
+    ]
+
+
+@pytest.fixture
+def power(monkeypatch):
+    """A column more, of watts."""
+    watts = {"eager": 31.5, "onnx": 27.25}
+    added = Figure(
+        "W",
+        lambda row: Cell(f"{watts.get(row.name, 20.0):.2f}", interval="[1, 99]", short="~W"),
+        lambda row: {"power_w": watts.get(row.name)},
+    )
+    monkeypatch.setattr(columns, "COLUMNS", (*columns.COLUMNS, added))
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.usefixtures("power")
+def test_a_column_more_is_in_every_layout_of_the_terminal(layout):
+    lines = text(report(), WIDTHS[layout]).splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith("variant"))
+    rule = next(place for place, line in enumerate(lines) if line.startswith("──"))
+    assert rule - start == layout.lines, "this width has another layout by now"
+    assert ("±95 %" in lines[start]) == (layout == Layout.NARROW)
+    assert "W" in " ".join(lines[start:rule]).split()
+    eager = next(line for line in lines if line.startswith("eager"))
+    assert ("~W" if layout == Layout.NARROW else "31.50 [1, 99]") in eager
+
+
+@pytest.mark.usefixtures("power")
+def test_a_column_more_is_in_markdown_html_and_csv():
+    lines = markdown(report()).splitlines()
+    assert "| change | W | verdict |" in next(line for line in lines if line.startswith("| variant"))
+    assert any("| 27.25 [1, 99] | accept |" in line for line in lines)
+    page = tables.results(report(), 1)
+    assert '<th scope="col">W</th>' in page
+    assert "<td>27.25<small>[1, 99]</small></td>" in page
+    cells = list(csv.DictReader(io.StringIO(csv_text(report()))))
+    assert {row["variant"]: row["power_w"] for row in cells}["onnx"] == "27.25"
+    assert cells[0]["p50_ms"]
+
+
+def test_a_column_more_is_in_every_view_of_a_comparison(monkeypatch):
+    added = Column(
+        "W", lambda row: Cell(f"{row.variant.name} W"), lambda row: {"power_w": row.variant.name}
+    )
+    monkeypatch.setattr(of_changes, "COLUMNS", (*of_changes.COLUMNS, added))
+    found = [compare(("before", report()), ("after", report()))]
+    assert "eager W" in changes_text(found)
+    assert "| accuracy | W |" in changes_markdown(found)
+    assert "| eager W |" in changes_markdown(found)
+    assert "<td>eager W</td>" in changes_page(found)
+    assert csv_of_changes(found).splitlines()[0].endswith(",settings,power_w")
+
+
+def test_names_are_used_once():
+    names = [column.name for column in columns.COLUMNS]
+    assert len(names) == len(set(names))
+    below = {name for one in columns.COLUMNS for layout in Layout for name in one.above(layout)}
+    assert below <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        (
+            Layout.TWO_LINES,
+            [
+                [["variant"], ["runtime"]],
+                [["precision"], ["size"]],
+                [["p50 ms"], ["images/s"]],
+                [["p95 ms"], ["p99 ms"]],
+                [["speed-up"], ["vs fp32"]],
+                [["accuracy"], ["change"]],
+                [["verdict"]],
+            ],
+        ),
+        (
+            Layout.NARROW,
+            [
+                [["variant"], ["runtime"], ["precision", "size"]],
+                [["p50 ms"], ["p95 ms"], ["p99 ms"]],
+                [["speed-up"], ["vs fp32"], ["images/s"]],
+                [["accuracy"], ["change"]],
+                [["verdict"]],
+            ],
+        ),
+    ],
+)
+def test_columns_share_one_where_lines_are_left(layout, expected):
+    assert stacks_of(report(), layout) == expected
+
+
+def test_the_rate_moves_where_the_speed_up_has_a_line_left():
+    plain = report({"eager": variant(1000, both(2.0, 1), accuracy()), "onnx": variant(900, both(1, 2))})
+    stacks = stacks_of(plain, Layout.TWO_LINES)
+    assert [["p50 ms"]] in stacks
+    assert [["speed-up"], ["images/s"]] in stacks
+
+
+def test_what_the_same_at_every_size_is_stands_in_the_first_table():
+    names = [each.name for each in columns.of_results(report(), rows(report(), 8), first=False)]
+    assert names[-1] == "vs fp32"
+    assert {"accuracy", "change", "verdict"}.isdisjoint(names)
+
+
+def test_a_missing_figure_says_why_in_html():
+    page = tables.results(report(), 1)
+    assert '<abbr title="n=128, needs 368">n/a</abbr>' in page
+
+
+def test_an_entry_of_csv_alone_is_in_no_table():
+    heads = [each.name for each in columns.of_results(report(), rows(report(), 1))]
+    assert "launches" not in heads
+    assert "launches" in csv_text(report()).splitlines()[0].split(",")
+
+
+def test_more_figures_have_a_row_for_each_measurement():
+    page = tables.details(report())
+    heads = ["variant", "batch", "threads", "calls", "mean ms", "CPU ms", "import ms", "load ms"]
+    heads += ["first ms", "memory", "flags"]
+    assert [part.split("</th>")[0].split(">")[-1] for part in page.split('scope="col"')[1:]] == heads
+    assert page.count('scope="row"') == 8
+    assert '<td class="left wraps">fluctuating (IQR/median 14 %)</td>' in page
+    assert tables.details(report({"eager": variant(1000, [])})) is None
