@@ -16,6 +16,7 @@ from optcli.report.columns import Figure
 from optcli.report.csv_text import csv_of_changes
 from optcli.report.html import changes_page, tables
 from optcli.report.rows import rows
+from optcli.results import Operations, Share
 
 WIDTHS = {Layout.ONE_LINE: None, Layout.TWO_LINES: 150, Layout.THREE_LINES: 120, Layout.NARROW: 80}
 
@@ -148,3 +149,39 @@ def test_more_figures_have_a_row_for_each_measurement():
     assert page.count('scope="row"') == 8
     assert '<td class="left wraps">fluctuating (IQR/median 14 %)</td>' in page
     assert tables.details(report({"eager": variant(1000, [])})) is None
+
+
+def test_without_labels_there_is_no_change_and_without_accuracy_no_column():
+    unlabelled = accuracy().model_copy(update={"metric": None, "value": None, "drop": None})
+    by_outputs = report({"eager": variant(1000, both(1, 1), unlabelled)})
+    shown = columns.of_results(by_outputs, rows(by_outputs, 1))
+    assert [each.heading() for each in shown][-2:] == ["SQNR", "verdict"]
+    nothing = report({"eager": variant(1000, both(1, 1))})
+    assert columns.of_results(nothing, rows(nothing, 1))[-2].name == "speed-up"
+
+
+def test_in_several_lines_the_interval_of_a_share_has_its_own():
+    share = Share(
+        batch_size=1,
+        precision="fp32",
+        bound="compute",
+        achieved_per_s=1e11,
+        limit_per_s=2e11,
+        share=0.05,
+        low=0.04,
+        high=0.125,
+    )
+    work = Operations(
+        per_image=1_500_000_000,
+        weight_bytes=1,
+        input_output_bytes_per_image=1,
+        counted_in="export_onnx",
+        shares=(share,),
+    )
+    counted = report({"eager": variant(1000, both(1, 1), operations=work)})
+    of_peak = next(each for each in columns.COLUMNS if each.name == "of peak")
+    first, second = rows(counted, 1)[0], rows(counted, 8)[0]
+    assert of_peak.text(first) == "5.0 % (compute) [4.0, 12]"
+    assert of_peak.text(second) == "n/a"
+    for layout in (Layout.TWO_LINES, Layout.THREE_LINES, Layout.NARROW):
+        assert of_peak.text(first, layout) == "5.0 % (compute)\n[4.0, 12]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from example import report
+from example import NOW, latency, report, variant
 
 from optcli.report import csv_text
 from optcli.report.changes import compare
@@ -30,16 +30,16 @@ def test_every_variant_and_batch_size_has_a_row():
 
 def test_figures_come_back_exactly():
     found, rows = report(), {(row["variant"], row["batch_size"]): row for row in read()}
-    for name, variant in found.variants.items():
-        for latency in variant.latency:
-            row = rows[name, str(latency.batch_size)]
-            assert float(row["p50_ms"]) == latency.p50_ms.value
-            assert float(row["p50_low_ms"]) == latency.p50_ms.low
-            assert float(row["p50_high_ms"]) == latency.p50_ms.high
-            assert float(row["speedup"]) == latency.speedup.value
-            assert row["p99_ms"] == ("" if latency.p99_ms is None else str(latency.p99_ms.value))
-            assert int(row["size_bytes"]) == variant.artifact.size_bytes
-            assert float(row["accuracy"]) == variant.accuracy.value
+    for name, built in found.variants.items():
+        for timed in built.latency:
+            row = rows[name, str(timed.batch_size)]
+            assert float(row["p50_ms"]) == timed.p50_ms.value
+            assert float(row["p50_low_ms"]) == timed.p50_ms.low
+            assert float(row["p50_high_ms"]) == timed.p50_ms.high
+            assert float(row["speedup"]) == timed.speedup.value
+            assert row["p99_ms"] == ("" if timed.p99_ms is None else str(timed.p99_ms.value))
+            assert int(row["size_bytes"]) == built.artifact.size_bytes
+            assert float(row["accuracy"]) == built.accuracy.value
 
 
 def test_verdicts_and_reasons():
@@ -105,3 +105,23 @@ def test_a_comparison_has_both_sides_of_every_percentile():
 
 def test_nothing_is_an_empty_file():
     assert csv_of_changes([]) == ""
+
+
+def test_what_is_no_figure_of_the_table_is_there_too():
+    kept = variant(1000, [latency(2, 1)], flags=("no-gpu",), build_s=1.5)
+    (row,) = csv.DictReader(io.StringIO(csv_text(report({"eager": kept}))))
+    assert {name: row[name] for name in ("recipe", "format", "build_s", "threads", "launches")} == {
+        "recipe": "digits",
+        "format": "onnx",
+        "build_s": "1.5",
+        "threads": "2",
+        "launches": "1",
+    }
+    assert (row["not_measured"], row["measured_at"], row["fit"]) == ("no-gpu", NOW, "True")
+    assert (row["samples"], row["region"], row["mean_ms"]) == ("368", "host", "2.0")
+
+
+def test_what_was_not_built_has_no_verdict():
+    failed = variant(1000, [], status="failed", reason="it aborted")
+    (row,) = csv.DictReader(io.StringIO(csv_text(report({"eager": failed}))))
+    assert (row["verdict"], row["outcome"], row["reason"]) == ("", "", "it aborted")
