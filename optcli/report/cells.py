@@ -29,7 +29,7 @@ def flags(row: Row) -> str:
 
 def text(name: str) -> Callable[[Row], Cell]:
     """A setting of the measurement as it is."""
-    return lambda row: Cell(str(getattr(row.latency, name, wording.NONE)))
+    return lambda row: Cell(str(getattr(row.latency, name)))
 
 
 def latency_cell(name: str) -> Callable[[Row], dict[str, Any]]:

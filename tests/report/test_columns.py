@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from example import accuracy, both, report, variant
+from example import accuracy, both, latency, report, variant
 
 from optcli.report import columns, csv_text, markdown, text
 from optcli.report.changes import columns as of_changes
@@ -131,8 +131,34 @@ def test_what_the_same_at_every_size_is_stands_in_the_first_table():
 
 
 def test_a_missing_figure_says_why_in_html():
-    page = tables.results(report(), 1)
-    assert '<abbr title="n=128, needs 368">n/a</abbr>' in page
+    def why(row, name):
+        shown = tables.results(report({"eager": variant(1000, [latency(1, 1)]), "onnx": row}), 1)
+        line = shown.split("<tr>")[-1]
+        heads = shown.split('scope="col"')[1:]
+        place = [head.split(">")[1].split("<")[0] for head in heads].index(name)
+        found = line.split("<td")[place].split('title="')
+        return found[1].split('"')[0] if len(found) > 1 else None
+
+    few = variant(900, [latency(0.5, 2.0, flags=("p99 n/a (n=128, needs 368)",))])
+    assert why(few, "p99 ms") == "n=128, needs 368"
+    assert why(few, "p95 ms") is None
+    alone = latency(0.5, 2.0).model_copy(update={"speedup": None, "p99_ms": None})
+    assert why(variant(900, [alone]), "p99 ms") == "not known"
+    assert (
+        why(variant(900, [alone]), "speed-up")
+        == "not measured beside it, or the other one was disturbed"
+    )
+    disturbed = variant(900, [alone.model_copy(update={"fit": False})])
+    assert why(disturbed, "speed-up").startswith("other work disturbed it")
+    assert why(variant(900, []), "p50 ms") == why(variant(900, []), "speed-up") == "not measured"
+    assert why(variant(900, []), "size") is None
+
+
+def test_what_was_not_timed_on_the_device_says_so_in_html():
+    timed = latency(0.1, 2.0).model_copy(update={"region": "device"})
+    on_gpu = variant(900, [latency(0.5, 2.0), timed])
+    page = tables.results(report({"eager": variant(1000, [latency(1, 1)]), "engine": on_gpu}), 1)
+    assert page.count('<abbr title="not timed on the device">n/a</abbr>') == 1
 
 
 def test_an_entry_of_csv_alone_is_in_no_table():
