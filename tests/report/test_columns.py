@@ -17,6 +17,7 @@ from optcli.report.csv_text import csv_of_changes
 from optcli.report.html import changes_page, tables
 from optcli.report.rows import rows
 from optcli.results import Operations, Share
+from optcli.results.layers import LayerError, Layers
 
 WIDTHS = {Layout.ONE_LINE: None, Layout.TWO_LINES: 150, Layout.THREE_LINES: 120, Layout.NARROW: 80}
 
@@ -211,3 +212,43 @@ def test_in_several_lines_the_interval_of_a_share_has_its_own():
     assert of_peak.text(second) == "n/a"
     for layout in (Layout.TWO_LINES, Layout.THREE_LINES, Layout.NARROW):
         assert of_peak.text(first, layout) == "5.0 % (compute)\n[4.0, 12]"
+
+
+def test_rows_of_html_are_marked_by_what_was_decided():
+    broken = variant(900, [], status="failed", reason="it hung")
+    page = tables.results(report({**report().variants, "broken": broken}), 1)
+    assert '<tr class="best"><th scope="row" class="left">onnx-int8</th>' in page
+    assert page.count('class="best"') == 1
+    assert '<span class="chip none">baseline</span>' in page
+    assert '<span class="chip accept">✓ accept</span>' in page
+    assert '<span class="chip reject">✕ reject: accuracy</span>' in page
+    assert '<span class="chip reject">✕ failed</span>' in page
+
+
+def test_more_figures_have_their_units_and_sides():
+    row = latency(1, 1).model_copy(
+        update={"threads": 7, "launches": 5, "peak_memory_bytes": 12_345_678}
+    )
+    page = tables.details(report({"eager": variant(1000, [row])}))
+    assert '<th scope="col" class="left">flags</th>' in page
+    assert "<td>7</td>" in page
+    assert "<td>12.3 MB</td>" in page
+
+
+def test_layers_stand_left_where_they_are_text():
+    worst = LayerError(
+        tensor="t",
+        node="conv",
+        operator="Conv",
+        shape=(1, 8),
+        kind="weight",
+        own_db=3.2,
+        sqnr_db=5.0,
+        advice="leave it",
+    )
+    page = tables.layers(Layers(rows=(worst,), compared=1, samples=8))
+    assert (
+        '<td>3.2 dB</td><td>5.0 dB</td><td class="left">weight</td><td class="left">conv</td>' in page
+    )
+    assert '<th scope="col">own</th>' in page
+    assert '<th scope="col" class="left">try</th>' in page
