@@ -6,7 +6,7 @@ import io
 import pytest
 from example import accuracy, both, latency, report, variant
 
-from optcli.report import columns, csv_text, markdown, text
+from optcli.report import columns, csv_text, layers_text, markdown, text, wording
 from optcli.report.changes import columns as of_changes
 from optcli.report.changes import compare
 from optcli.report.changes import markdown as changes_markdown
@@ -222,7 +222,7 @@ def test_rows_of_html_are_marked_by_what_was_decided():
     assert '<span class="chip none">baseline</span>' in page
     assert '<span class="chip accept">✓ accept</span>' in page
     assert '<span class="chip reject">✕ reject: accuracy</span>' in page
-    assert '<span class="chip reject">✕ failed</span>' in page
+    assert page.count('<span class="chip reject">✕ failed</span>') == 2  # aoti was not built
 
 
 def test_more_figures_have_their_units_and_sides():
@@ -252,3 +252,41 @@ def test_layers_stand_left_where_they_are_text():
     )
     assert '<th scope="col">own</th>' in page
     assert '<th scope="col" class="left">try</th>' in page
+
+
+def test_a_comparison_names_size_and_accuracy_once_and_colours_verdicts():
+    found = report()
+
+    def after(rows):
+        made = variant(5_000_000, rows, accuracy())
+        other = made.artifact.model_copy(update={"key": "other"})
+        return report({**found.variants, "onnx": made.model_copy(update={"artifact": other})})
+
+    changed = [compare(("before", found), ("after", after(both(1.8, 1.3))))]
+    lines = changes_text(changed).splitlines()
+    head = next(place for place, line in enumerate(lines) if line.lstrip().startswith("variant"))
+    assert "verdict" not in lines[head]
+    onnx = next(place for place, line in enumerate(lines) if line.lstrip().startswith("onnx "))
+    assert "2.48 MB → 5.00 MB" in lines[onnx]
+    assert "98.89 %, unchanged" in lines[onnx]
+    assert "MB" not in lines[onnx + 1]
+    assert "%, unchanged" not in lines[onnx + 1]
+    page = changes_page(changed)
+    assert "chip reject" in page
+    assert "chip none" in page
+    row = latency(1.8, 1.3)
+    unknown = row.model_copy(update={"p50_ms": row.p50_ms.model_copy(update={"low": None})})
+    page = changes_page([compare(("before", found), ("after", after([unknown])))])
+    assert '<span class="chip inconclusive">? not known</span>' in page
+
+
+def test_layers_as_text_name_no_column_of_tensors():
+    worst = LayerError(
+        tensor="t", node="conv", operator="Conv", shape=(1,), kind="weight", own_db=1.0, sqnr_db=2.0
+    )
+    _, head, *_ = layers_text.lines(Layers(rows=(worst,), compared=1, samples=8))
+    assert head.split() == ["own", "so", "far", "layer", "operator", "shape", "try"]
+
+
+def test_points_have_no_negative_zero():
+    assert [wording.points(each) for each in (-0.00001, 0.0, -0.0123)] == ["+0.00", "+0.00", "-1.23"]

@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree
 
-from example import report
+from example import accuracy, report, variant, verdict
 
 from optcli.report import accuracy_forms
 from optcli.report.junit import Case, junit
@@ -59,3 +59,11 @@ def test_an_accuracy_report_has_a_case_per_verdict_and_failure():
     assert failure.get("message").startswith("top1 95.56 %")
     assert failure.text.splitlines() == [failure.get("message"), "drop 1.000000", "samples 360"]
     assert suite.find("testcase[@classname='digits.aoti']/error").get("message").startswith("it was")
+
+
+def test_a_rejection_that_does_not_block_is_no_failure():
+    advice = verdict("samples", "reject", blocking=False)
+    one = report({"eager": variant(1000, [], accuracy(), [advice])})
+    (suite,) = ElementTree.fromstring(accuracy_forms.junit(one))
+    assert suite.get("failures") == "0"
+    assert suite[0][0].tag == "system-out"
