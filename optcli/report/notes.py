@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from optcli.paths import shown
-from optcli.report import engines, later, packing, wording
+from optcli.report import engines, since_build, weight_packing, wording
 from optcli.report.rows import fastest_fp32
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
@@ -33,11 +33,11 @@ class Notes:
 def notes(report: Report) -> Notes:
     """All notes of a report."""
     return Notes(
-        reasons=[*_reasons(report), *packing.lines(report)],
+        reasons=[*_reasons(report), *weight_packing.lines(report)],
         missing=list(_missing(report)),
         doubts=[*_doubts(report), *_miscounts(report)],
         engines=list(engines.lines(report)),
-        later=list(later.lines(report)),
+        later=list(since_build.lines(report)),
         recommendation=report.recommendation,
         ending=ending(report),
         footer=_footer(report),

@@ -56,6 +56,11 @@ def percent(fraction: float | None) -> str:
     return NONE if fraction is None else f"{100 * fraction:.2f} %"
 
 
+def points(fraction: float) -> str:
+    """A signed difference in points of percent; nothing is no loss: `+0.00`."""
+    return f"{round(100 * fraction, 2) + 0.0:+.2f}"
+
+
 def change(accuracy: Accuracy | None) -> str:
     """The change of accuracy in points of percent: `-0.28`."""
     if accuracy is None or accuracy.drop is None:
@@ -82,6 +87,13 @@ def megabytes(size_bytes: int) -> str:
         if size_bytes >= scale:
             return f"{number(size_bytes / scale)} {unit}"
     return f"{size_bytes} B"
+
+
+def figure(value: float, unit: str) -> str:
+    """A figure in `ms`, `bytes` or as a `fraction`, which is shown as percent."""
+    if unit == "bytes":
+        return megabytes(round(value))
+    return percent(value) if unit == "fraction" else f"{number(value)} ms"
 
 
 _NOT_RUN = {"no-gpu": "no GPU", "no-runtime": "no runtime"}

@@ -56,6 +56,20 @@ def test_a_terminal_gets_colours():
     assert "\x1b[31mreject: accuracy" in console.file.getvalue()
 
 
+def test_names_are_bold_verdicts_coloured_and_what_stands_below_is_dim():
+    from io import StringIO
+
+    from rich.console import Console
+
+    console = Console(file=StringIO(), force_terminal=True, width=100)
+    console.print(table(report()))
+    shown = console.file.getvalue()
+    assert "\x1b[1meager\x1b[0m" in shown
+    assert "\x1b[2mtorch" in shown
+    assert "\x1b[32mbaseline" in shown
+    assert "\x1b[33mno clear gain over onnx" in shown
+
+
 def test_names_in_brackets_are_not_markup():
     found = report({"[red]eager": variant(1000, [latency(1, 1)])}, baseline="[red]eager")
     assert "[red]eager" in text(found)
