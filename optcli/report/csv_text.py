@@ -51,7 +51,7 @@ def _cells(report: Report, name: str, variant: VariantReport, row: Latency | Non
         **_estimate("accuracy_drop", accuracy.drop if accuracy else None),
         "sqnr_db": accuracy.output_error.sqnr_db if accuracy and accuracy.output_error else None,
         "reason": variant.reason,
-        "not_measured": "; ".join(variant.flags) or None,
+        "not_measured": "; ".join(flag.kind for flag in variant.flags) or None,
     }
 
 
@@ -69,7 +69,11 @@ def _latency(row: Latency | None) -> Cells:
         found |= _estimate(f"speedup_{name}", against.speedup if against else None)
     rest = ("cpu_ms", "import_ms", "load_ms", "first_ms", "peak_memory_bytes", "measured_at")
     found |= {name: getattr(row, name, None) for name in rest}
-    return {**found, "fit": row.fit if row else None, "flags": "; ".join(row.flags) if row else None}
+    return {
+        **found,
+        "fit": row.fit if row else None,
+        "flags": "; ".join(flag.text for flag in row.flags) if row else None,
+    }
 
 
 def _limits(variant: VariantReport, row: Latency | None) -> Cells:

@@ -13,6 +13,7 @@ from optcli.engines import TITLES, EngineError, sidecar
 from optcli.engines.running.opening import open_here
 from optcli.engines.running.remote import RemoteExecution
 from optcli.errors import RunnerError
+from optcli.results import flags
 from optcli.runners import Runner
 
 if TYPE_CHECKING:
@@ -88,13 +89,13 @@ class EngineRunner(Runner):
             found = execution.describe()
         except EngineError as error:
             raise _refused(error) from error
-        product = found.pop("product")
-        flags = list(execution.notes["flags"])
+        product, built_on = found.pop("product"), execution.notes["built_on"]
+        doubts = [flags.built_on_other_gpu(built_on, found["gpu"]).model_dump()] if built_on else []
         return {
             "precision": execution.notes["precision"],
             "provider": TITLES[product],
             **found,
-            **({"flags": flags} if flags else {}),
+            **({"flags": doubts} if doubts else {}),
         }
 
     def observed(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from optcli.formats import operator_libraries, torch_calls, torch_compiled, torc
 from optcli.formats import torch as torch_format
 from optcli.formats.torch_calls import Arguments, flatten_outputs
 from optcli.formats.torch_compiled import Compilation, Mode
+from optcli.results import flags
 from optcli.runners import Runner
 from optcli.runners._torch_cuda import CudaCalls, tensor_of
 from optcli.runners._torch_places import DEVICE, TF32, chosen, computed_in, needs_of, opened
@@ -25,8 +26,6 @@ from optcli.runners._torch_places import DEVICE, TF32, chosen, computed_in, need
 if TYPE_CHECKING:
     import numpy as np
     import torch
-
-_NO_GAIN = "autocast {0}: this CPU has no {0} instructions; it computes in {0}, but slowly"
 
 
 class TorchRunner(Runner):
@@ -141,17 +140,18 @@ class TorchRunner(Runner):
     def effective(self) -> dict[str, Any]:
         import torch
 
-        on_cpu = self._cuda is None
-        lacking = self._autocast and on_cpu and not environment.computes_in(self._autocast)
+        autocast, doubts = self._autocast, []
+        if autocast and self._cuda is None and not environment.computes_in(autocast):
+            doubts.append(flags.no_instructions(autocast).model_dump())
         return {
             "provider": self._device,
             **torch_devices.described(self._device),
             "threads": torch.get_num_threads(),
             "channels_last": self._channels_last,
-            "autocast": self._autocast,
+            "autocast": autocast,
             "compile": False,
             **self._effective,
-            **({"flags": [_NO_GAIN.format(self._autocast)]} if lacking else {}),
+            **({"flags": doubts} if doubts else {}),
             "version": torch.__version__,
         }
 

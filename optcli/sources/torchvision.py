@@ -90,11 +90,10 @@ class TorchvisionSource(Source):
 
         known = models.list_models()
         if self.target not in known or self.target.startswith("quantized_"):
-            near = did_you_mean(self.target, known)
             raise InputError(
                 f"torchvision {environment.version('torchvision')} has no model {self.target!r}",
                 place="model.source",
-                hint=near if near.startswith("did") else "names: torchvision.models.list_models()",
+                hint=did_you_mean(self.target, known, "names: torchvision.models.list_models()"),
             )
 
     def _entry(self, file: Path | None) -> Any:

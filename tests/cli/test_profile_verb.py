@@ -30,7 +30,7 @@ def test_json_and_options(place, optcli, tmp_path):
     )
     assert said.code == 0, said.err
     found = json.loads(said.out)
-    assert (found["schema"], found["variant"], found["batch_size"]) == (1, "copied", 3)
+    assert (found["schema"], found["variant"], found["batch_size"]) == (2, "copied", 3)
     assert found["runner"]["requested"]["threads"] == 1
     assert {each["type"] for each in found["operators"]} >= {"MatMul"}
     assert found["trace"] == str(trace)

@@ -169,7 +169,7 @@ def details(report: Report) -> Markup | None:
                     tag("td", str(row.samples)),
                     *(tag("td", each) for each in cells),
                     tag("td", wording.NONE if peak is None else wording.megabytes(peak)),
-                    tag("td", "; ".join(row.flags), class_="left wraps"),
+                    tag("td", "; ".join(flag.text for flag in row.flags), class_="left wraps"),
                 )
             )
     names = (
