@@ -29,7 +29,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from optcli.errors import excerpt
-from optcli.settings import ConflictError, Settings
+from optcli.settings import Settings
 
 Interpolation = Literal["nearest", "box", "bilinear", "bicubic", "lanczos"]
 Pixels = Annotated[int, Field(ge=1)]
@@ -135,7 +135,7 @@ class Preparation(Settings):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.letterbox and (self.resize or self.crop):
-            raise ConflictError("letterbox brings its own size: wanted no resize or crop beside it")
+            raise ValueError("letterbox brings its own size: wanted no resize or crop beside it")
         if any(value <= 0 for value in self.std):
             raise ValueError("std is divided by: wanted numbers above 0")
         return self

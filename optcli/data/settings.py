@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from optcli.data.preparation import Preparation
-from optcli.settings import ConflictError, Settings
+from optcli.settings import Settings
 
 
 class Split(Settings):
@@ -45,9 +45,9 @@ class Split(Settings):
         if self.seed is None and not (self.file or self.name):
             raise ValueError("wanted name, file or seed; found none of them")
         if self.seed is None and (self.start, self.stop) != (0, 1):
-            raise ConflictError("from and to are parts of a seeded shuffle: wanted a seed beside them")
+            raise ValueError("from and to are parts of a seeded shuffle: wanted a seed beside them")
         if self.start >= self.stop:
-            raise ConflictError(f"wanted from < to, found from {self.start}, to {self.stop}")
+            raise ValueError(f"wanted from < to, found from {self.start}, to {self.stop}")
         if self.of and not (self.file or self.seed is not None):
             raise ValueError("of names the part that file or seed choose from: wanted one of them")
         return self

@@ -14,7 +14,6 @@ from optcli.errors import did_you_mean, excerpt
 from optcli.recipe.hints import hint_for
 from optcli.recipe.mistaken import mistaken
 from optcli.recipe.nodes import Node, Problems
-from optcli.settings import ConflictError
 
 _MOST_QUOTED = 80
 _MOST_SAID = 300
@@ -180,10 +179,9 @@ def _said(group: Sequence[Any], node: Node, path: tuple[Any, ...], where: str) -
     name = _name(path, where)
     label = f"{name}: " if name else ""
     if error["type"] in ("value_error", "assertion_error"):
-        cause = error["ctx"]["error"]
-        several = isinstance(cause, ConflictError)
-        hint = "change one of them" if several else "write it as wanted"
-        return f"{label}{excerpt(str(cause), _MOST_SAID)}", hint
+        said = excerpt(str(error["ctx"]["error"]), _MOST_SAID)
+        hint = "change one of them" if " <" in said or "beside" in said else "write it as wanted"
+        return f"{label}{said}", hint
     wants = dict.fromkeys(
         _WANTED.get(one["type"], one["msg"]).format(**one.get("ctx", {})) for one in group
     )

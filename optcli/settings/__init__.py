@@ -13,10 +13,6 @@ Dimension = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[A-Za-
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class ConflictError(ValueError):
-    """Two values that do not go together, although each could stand by itself."""
-
-
 class Settings(BaseModel):
     """Base of everything a recipe can say: frozen; unknown keys, inf and NaN are errors."""
 
@@ -42,7 +38,7 @@ class SymbolRange(Settings):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if not self.min <= self.opt <= self.max:
-            raise ConflictError(
+            raise ValueError(
                 f"wanted min <= opt <= max, found min {self.min}, opt {self.opt}, max {self.max}"
             )
         return self
@@ -84,7 +80,7 @@ class TensorSpec(Settings):
     @model_validator(mode="after")
     def _range_ascends(self) -> Self:
         if self.range is not None and self.range[0] >= self.range[1]:
-            raise ConflictError(f"wanted range: [low, high] with low < high, found {list(self.range)}")
+            raise ValueError(f"wanted range: [low, high] with low < high, found {list(self.range)}")
         return self
 
     @property
@@ -231,9 +227,7 @@ class GateBar(Settings):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.margin is not None and self.margin >= self.limit:
-            raise ConflictError(
-                f"wanted margin < limit, found margin {self.margin}, limit {self.limit}"
-            )
+            raise ValueError(f"wanted margin < limit, found margin {self.margin}, limit {self.limit}")
         return self
 
     @property
@@ -275,7 +269,7 @@ class GateSettings(Settings):
     @model_validator(mode="after")
     def _judges_latency(self) -> Self:
         if self.p50 is None and self.p95 is None:
-            raise ConflictError("found p50: null beside p95: null, wanted a bar for one of them")
+            raise ValueError("found p50: null beside p95: null, wanted a bar for one of them")
         return self
 
     @model_validator(mode="after")

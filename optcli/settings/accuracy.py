@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from optcli.settings import ConflictError, Settings
+from optcli.settings import Settings
 
 LARGEST_BATCH = 256
 """The most samples per call where the recipe does not say."""
@@ -68,7 +68,7 @@ class AccuracySettings(Settings):
     def _one_bar(self) -> Self:
         given = [n for n in ("max_drop", "min_ratio", "preset") if getattr(self, n) is not None]
         if len(given) > 1:
-            raise ConflictError(f"found {given[0]} beside {given[1]}, wanted one of them")
+            raise ValueError(f"found {given[0]} beside {given[1]}, wanted one of them")
         return self
 
     @property
