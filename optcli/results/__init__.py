@@ -54,8 +54,8 @@ class Latency(Result):
     what the same calls computed for on a GPU, by its own events; there it is a row of its own.
 
     `samples` counts timed calls; the raw ones lie beside the report. A percentile that the number
-    of samples cannot give is None, with a flag `too-few-calls`. `speedup` is
-    over the baseline at the same batch size. `cpu_ms` is processor time per call, of all threads;
+    of samples cannot give is None, with a flag `too-few-calls`. `speedup` is over the
+    baseline at the same batch size. `cpu_ms` is processor time per call, of all threads;
     `first_ms` the first call at this batch size; `peak_memory_bytes` what the process held at most,
     above the same process without runtime and model, `peak_gpu_memory_bytes` on GPUs. `import_ms`,
     `load_ms`, `first_ms` and `warm_calls` (calls until it was steady) are medians over the `launches`,
@@ -233,7 +233,8 @@ class VariantReport(Result):
     has the trials of `verify-accuracy --repair` since this build, `layers` what `verify-accuracy` found
     of where the error starts. `flags` say why figures are not there: `no-gpu` or `no-runtime` of an
     artifact that was built and cannot run here. `checked` is what could be said of a variant that was
-    skipped, from the steps before the one that cannot be done here.
+    skipped, from the steps before the one that cannot be done here. `runner` is its name and effective
+    settings; what flags it had stand with the rows.
     """
 
     status: Status
