@@ -141,8 +141,10 @@ def check_plan(folder: Path) -> Sidecar:
     return about
 
 
-def check_here(about: Sidecar, here: Here, place: str = "") -> list[str]:
-    """Whether an engine may be loaded with what is here; gives warnings.
+def check_here(about: Sidecar, here: Here, place: str = "") -> str | None:
+    """Whether an engine may be loaded with what is here.
+
+    Gives the model of GPU that it was built on where another one is here: it may be slower there.
 
     Raises `EngineError` that names both sides where product, version or GPU differ.
     """
@@ -160,11 +162,9 @@ def check_here(about: Sidecar, here: Here, place: str = "") -> list[str]:
             hint=_REBUILD,
         )
     if here.gpu is None:
-        return []
+        return None
     _check_gpu(about, here, place)
-    if about.gpu is not None and about.gpu != here.gpu:
-        return [f"the engine was built on {about.gpu} and runs on {here.gpu}: it may be slower there"]
-    return []
+    return about.gpu if about.gpu != here.gpu else None
 
 
 def _check_gpu(about: Sidecar, here: Here, place: str) -> None:

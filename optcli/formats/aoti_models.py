@@ -114,11 +114,13 @@ class Routes:
             return "any size"
         if parts == [Part(name_of(size), size, size)]:
             return "own model"
+        if len(parts) == 1:
+            return f"padded to {parts[0].size}"
         texts = [
             f"{part.rows} padded to {part.size}" if part.rows < part.size else str(part.rows)
             for part in parts
         ]
-        return texts[0].partition(" ")[2] if len(texts) == 1 else " + ".join(texts)
+        return " + ".join(texts)
 
 
 @dataclass(frozen=True)

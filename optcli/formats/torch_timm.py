@@ -32,11 +32,10 @@ def require_name(name: str, place: str) -> None:
     timm = library()
     base, _, tag = name.partition(".")
     if not timm.is_model(base):
-        near = did_you_mean(base, timm.list_models())
         raise InputError(
             f"timm {environment.version('timm')} has no model {base!r}",
             place=place,
-            hint=near if near.startswith("did") else "names: timm.list_models()",
+            hint=did_you_mean(base, timm.list_models(), "names: timm.list_models()"),
         )
     tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{base}.*")]
     if tag and tag not in tags:

@@ -10,7 +10,7 @@ from typing import Any
 from optcli import environment, pipeline
 from optcli.artifact import Artifact
 from optcli.baselines import Baseline, Kept
-from optcli.errors import MissingError, OptcliError, StepError
+from optcli.errors import MissingError, NoModuleError, OptcliError
 from optcli.gate.choosing import suggested_by
 from optcli.gate.side import kept_of, why_not_built
 from optcli.observer import Observer, Silent
@@ -75,9 +75,7 @@ def _run(function: str, interpreter: str, asked: Asked, settings: Settings, log:
     payload = {"asked": asdict(asked), "settings": asdict(settings)}
     try:
         return run(f"{__name__}:{function}", payload, interpreter=interpreter, log=log)
-    except StepError as error:
-        if not error.message.startswith("ModuleNotFoundError"):
-            raise
+    except NoModuleError as error:
         raise MissingError(
             f"the baseline's interpreter cannot build the recipe: {error.message}",
             place=interpreter,

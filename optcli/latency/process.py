@@ -29,6 +29,7 @@ from optcli.errors import RunnerError
 from optcli.latency import feeds, memory, warming
 from optcli.latency.gpu_memory import GpuMemory
 from optcli.latency.noise import Noise
+from optcli.results import flags
 from optcli.settings import TensorSpec
 from optcli.workers import Channel
 
@@ -110,9 +111,8 @@ class Process:
         threads = effective.get("threads") or self._runner.thread_count()
         self._crowded = threads > usable_cores()
         if self._crowded:
-            crowd = f"{threads} threads on {usable_cores()} cores wait for each other"
-            flags = [*effective.get("flags", []), f"{crowd}: what other work cost is not known"]
-            effective = {**effective, "flags": flags}
+            crowd = flags.threads_over_cores(threads, usable_cores()).model_dump()
+            effective = {**effective, "flags": [*effective.get("flags", ()), crowd]}
         # What importing left behind is not looked through again before every round.
         gc.collect()
         gc.freeze()

@@ -35,7 +35,7 @@ from optcli.latency.sweep_plan import (
 from optcli.observer import Observer
 from optcli.results import Estimate, Sweep, SweepPoint
 from optcli.settings import SweepSettings, TensorSpec
-from optcli.statistics import needed, percentile, percentile_over_rounds
+from optcli.statistics import percentile, percentile_over_rounds
 from optcli.workers import Child
 
 if TYPE_CHECKING:
@@ -228,7 +228,6 @@ class _Run:
             percentile_over_rounds([_joined(each) for each in launches], q) for q in (0.5, 0.99)
         )
         assert p50 is not None
-        flags = () if p99 else (f"p99 n/a (n={counted.ns.size}, needs {needed(0.99)})",)
         return SweepPoint(
             batch_size=series.batch_size,
             p50_ms=_milliseconds(p50),
@@ -239,7 +238,10 @@ class _Run:
             spread=round(fitness.spread_of(counted), 4),
             waited=round(fitness.lost_of(counted), 4),
             fit=quiet,
-            flags=(*flags, *quality_flags.fitness_flags(series, counted, fit=quiet)),
+            flags=(
+                *quality_flags.too_few(counted, (99,)),
+                *quality_flags.fitness_flags(series, counted, fit=quiet),
+            ),
         )
 
 

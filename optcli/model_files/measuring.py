@@ -15,7 +15,7 @@ from optcli.latency import Candidate, Measured
 from optcli.model_files.opening import Opened, find, open_all
 from optcli.observer import Observer, Silent
 from optcli.pipeline import measurement_lock, reporting
-from optcli.results import Latency, RecipeSummary, Report
+from optcli.results import Latency, RecipeSummary, Report, flags
 from optcli.settings import LatencySettings, TensorSpec
 from optcli.store import Store
 from optcli.workers import run
@@ -159,5 +159,5 @@ def _over(baseline: str, row: Latency, failures: Mapping[str, str]) -> Latency:
     """The row, without a speed-up over a baseline that failed on the way."""
     if baseline not in failures or row.speedup is None:
         return row
-    flags = (*row.flags, f"no speed-up: the baseline {baseline} failed")
-    return row.model_copy(update={"speedup": None, "flags": flags})
+    doubts = (*row.flags, flags.no_speedup("baseline-failed", baseline))
+    return row.model_copy(update={"speedup": None, "flags": doubts})

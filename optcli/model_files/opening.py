@@ -8,7 +8,7 @@ from pathlib import Path
 
 from optcli import digest
 from optcli.artifact import CODE, Artifact, Format
-from optcli.errors import InputError, TrustError, UsageError
+from optcli.errors import InputError, InputsError, TrustError, UsageError
 from optcli.formats import model_files
 from optcli.inspection import Target, resolve
 from optcli.inspection.looking import size_bytes
@@ -191,8 +191,8 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
             timeout_s=_TIMEOUT_S,
             confined=(out,) if _is_foreign(target) else None,
         )
-    except InputError as error:
-        if not inputs or "recipe's" not in error.message:
+    except InputsError as error:
+        if not inputs:
             raise
         # Sources speak of recipes; here inputs were said on the command line, or by another file.
         raise InputError(

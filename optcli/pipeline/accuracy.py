@@ -114,9 +114,9 @@ def compare_all(
         found = {name: each.model_copy(update=on) for name, each in found.items()}
     settings = around.recipe.accuracy
     judged = [each for name, each in found.items() if name != baseline]
-    few = [text for each in judged if settings and (text := accuracy.too_few(each, settings))]
+    few = [flag for each in judged if settings and (flag := accuracy.too_few(each, settings))]
     if few:
-        around.observer.warned("accuracy", few[0])
+        around.observer.warned("accuracy", few[0].text)
     return found, failures
 
 

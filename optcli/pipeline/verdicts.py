@@ -8,7 +8,6 @@ from pathlib import Path
 from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact, costly_packing
 from optcli.errors import OptcliError
-from optcli.latency.verdicts import SPEEDUP
 from optcli.pipeline import reporting
 from optcli.pipeline.execute import StepResult, log_of, repeat_command
 from optcli.pipeline.latency import LatencyResults
@@ -16,10 +15,12 @@ from optcli.pipeline.parents import parent_of
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
 from optcli.results import (
     Accuracy,
+    Flag,
     Latency,
     StepSummary,
     VariantReport,
     Verdict,
+    flags,
 )
 from optcli.store import Store
 
@@ -102,7 +103,7 @@ def _explained(
     cause = "weights are packed on every call; fix the batch"
     return tuple(
         each.model_copy(update={"reason": f"{each.reason}: {cause}"})
-        if each.name.startswith(SPEEDUP) and each.outcome == "reject"
+        if each.is_speedup and each.outcome == "reject"
         else each
         for each in found
     )
@@ -129,11 +130,11 @@ def _why_not_run(variant: PlannedVariant) -> str | None:
     return f"not measured here: {reasons}, so neither latency nor accuracy is known ({hints})"
 
 
-def _flags(variant: PlannedVariant) -> tuple[str, ...]:
+def _flags(variant: PlannedVariant) -> tuple[Flag, ...]:
     if not variant.unmeasurable:
         return ()
     lacks_gpu = variant.runner.requires().gpu and not environment.has_gpu()
-    return ("no-gpu",) if lacks_gpu else ("no-runtime",)
+    return (flags.no_gpu() if lacks_gpu else flags.no_runtime(),)
 
 
 def verdicts(

@@ -21,6 +21,7 @@ from optcli.profiling.events import Reading, Times, times
 from optcli.profiling.feeds import Feeds
 from optcli.profiling.profiler import Profiler, of_runner
 from optcli.profiling.record import StageTime
+from optcli.results import Flag, flags
 from optcli.settings import TensorSpec
 from optcli.settings.postprocess import PostprocessSettings
 from optcli.workers import Channel
@@ -172,7 +173,10 @@ def _found(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
         "calls": len(plain_ms),
         "wall_ms": median(plain_ms),
         "measured_at": datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
-        "flags": _doubts(plain_ms, timed.waited_ms / sum(sum(step) for step in timed.steps_ms)),
+        "flags": [
+            flag.model_dump()
+            for flag in _doubts(plain_ms, timed.waited_ms / sum(sum(step) for step in timed.steps_ms))
+        ],
         "notes": [],
     }
     if reading is None:
@@ -196,18 +200,13 @@ def _found(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
     return found
 
 
-def _doubts(plain_ms: Sequence[float], waited: float) -> list[str]:
+def _doubts(plain_ms: Sequence[float], waited: float) -> list[Flag]:
     """What to doubt: a wide middle half of the calls, threads that wait while others compute."""
     ordered = sorted(plain_ms)
     quarter = len(ordered) // 4
     share = (ordered[-1 - quarter] - ordered[quarter]) / median(ordered)
-    found = [f"environment not fit (IQR/median {100 * share:.0f} %)"] if share > _UNSTEADY else []
-    if waited > _WAITED:
-        found.append(
-            f"environment not fit: other work had the processors, its threads together waited for them"
-            f" {waited:.1f} s for each second of its calls"
-        )
-    return found
+    doubts = [flags.environment_not_fit(spread=share)] if share > _UNSTEADY else []
+    return [*doubts, flags.waited_for_processors(waited)] if waited > _WAITED else doubts
 
 
 def _write_trace(path: Path, events: list[dict[str, Any]], payload: dict[str, Any]) -> None:

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from optcli.results import ArtifactSummary, Result
+from optcli.results import ArtifactSummary, Flag, Result
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class OperatorTime(Result):
@@ -85,7 +85,7 @@ class Profile(Result):
     trace: str | None = None
     measured_at: str
     notes: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
 
     @property
     def whole_ms(self) -> float:

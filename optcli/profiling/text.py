@@ -110,7 +110,7 @@ def _tail(profile: Profile) -> Iterator[str]:
             f" profiler, which {cost}.{_inflated(profile)}"
         )
     yield from (f"Note: {note}" for note in profile.notes)
-    yield from (f"Doubt: {flag}" for flag in profile.flags)
+    yield from (f"Doubt: {flag.text}" for flag in profile.flags)
     if profile.trace:
         yield f"Trace for chrome://tracing or ui.perfetto.dev: {profile.trace}"
 

@@ -24,7 +24,7 @@ def memory(row: Row) -> Cell:
 
 def flags(row: Row) -> str:
     """What to distrust about the latency."""
-    return "; ".join(row.latency.flags) if row.latency else ""
+    return "; ".join(flag.text for flag in row.latency.flags) if row.latency else ""
 
 
 def text(name: str) -> Callable[[Row], Cell]:

@@ -170,5 +170,5 @@ COLUMNS: tuple[Figure, ...] = (
            is_present=lambda report, rows: accuracy_label(report) not in (None, "SQNR"),
            every_size=True, below=("accuracy",)),
     _plain("reason", lambda row: row.variant.reason),
-    _plain("not_measured", lambda row: "; ".join(row.variant.flags)),
+    _plain("not_measured", lambda row: "; ".join(flag.kind for flag in row.variant.flags)),
 )  # fmt: skip

@@ -96,16 +96,10 @@ def figure(value: float, unit: str) -> str:
     return percent(value) if unit == "fraction" else f"{number(value)} ms"
 
 
-_NOT_RUN = {"no-gpu": "no GPU", "no-runtime": "no runtime"}
-
-
 def verdict(variant: VariantReport, is_baseline: bool) -> tuple[str, str]:
     """The verdicts of a variant in two or three words, and their outcome."""
     if variant.flags and not variant.latency:
-        return (
-            f"not run: {', '.join(_NOT_RUN.get(flag, flag) for flag in variant.flags)}",
-            "inconclusive",
-        )
+        return f"not run: {', '.join(flag.text for flag in variant.flags)}", "inconclusive"
     for outcome in ("reject", "inconclusive"):
         names = [each.name for each in variant.verdicts if each.blocking and each.outcome == outcome]
         if names:
@@ -132,7 +126,7 @@ def _advice(advice: Verdict) -> str:
     over = advice.over
     if advice.name == "outputs":
         return "outputs far off"
-    if not advice.name.startswith("speed-up"):
+    if not advice.is_speedup:
         return f"{advice.outcome}: {advice.name}"
     if advice.outcome == "reject":
         return f"slower than {over}" if over else "does not pay"

@@ -13,6 +13,7 @@ from optcli.engines import TITLES, EngineError, sidecar
 from optcli.engines.running.opening import open_here
 from optcli.engines.running.remote import RemoteExecution
 from optcli.errors import RunnerError
+from optcli.results import flags
 from optcli.runners import Runner
 
 if TYPE_CHECKING:
@@ -92,13 +93,15 @@ class EngineRunner(Runner):
             description = execution.describe()
         except EngineError as error:
             raise _refused(error) from error
-        product = description.pop("product")
-        flags = list(execution.notes["flags"])
+        product, built_on = description.pop("product"), execution.notes["built_on"]
+        doubts = (
+            [flags.built_on_other_gpu(built_on, description["gpu"]).model_dump()] if built_on else []
+        )
         return {
             "precision": execution.notes["precision"],
             "provider": TITLES[product],
             **description,
-            **({"flags": flags} if flags else {}),
+            **({"flags": doubts} if doubts else {}),
         }
 
     def observed(self) -> dict[str, Any]:

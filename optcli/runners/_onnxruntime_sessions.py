@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.errors import RunnerError, did_you_mean, first_line
 from optcli.formats import onnxruntime_providers
 from optcli.formats.onnxruntime_providers import PROVIDERS, Name, Provider
+from optcli.results import flags
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -126,12 +127,12 @@ def assigned(session: InferenceSession) -> dict[str, int]:
     return dict(counts)
 
 
-def on_the_cpu(shares: Mapping[str, int]) -> list[str]:
+def on_the_cpu(shares: Mapping[str, int]) -> list[flags.Flag]:
     """A flag where more than a tenth of the operators are left to the CPU."""
     count, total = shares.get(_CPU, 0), sum(shares.values())
     if count * 10 <= total:
         return []
-    return [f"{count} of {total} operators run on the CPU, with copies in between"]
+    return [flags.operators_on_cpu(count, total)]
 
 
 def _unusable(name: Name, reason: str, cause: str = "") -> RunnerError:

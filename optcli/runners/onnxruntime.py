@@ -18,6 +18,7 @@ from optcli.errors import MissingError, OptcliError, RunnerError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import ort as ort_format
 from optcli.formats.onnxruntime_providers import PROVIDERS, Name
+from optcli.results import flags
 from optcli.runners import Runner
 from optcli.runners._onnxruntime_calls import HostCalls
 from optcli.runners._onnxruntime_cuda import CudaCalls
@@ -212,7 +213,7 @@ class OnnxruntimeRunner(Runner):
             # Loading adds hardly anything to what was saved.
             saved = str(self._artifact.facts.get("optimization_level", "unknown"))
             if self.optimization_level != "all" and self.optimization_level != saved:
-                flag = f"optimized to the level {saved} when it was saved, whatever is asked"
+                flag = flags.saved_level(saved).model_dump()
                 found["flags"] = [*found.get("flags", ()), flag]
             found["optimization_level"] = saved
         return found
@@ -276,12 +277,12 @@ class OnnxruntimeRunner(Runner):
         if self.provider == "cpu":
             return {}
         shares = assigned(session)
-        flags = on_the_cpu(shares)
+        doubts = [flag.model_dump() for flag in on_the_cpu(shares)]
         return {
             "provider_options": words(self.provider_options),
             "operators": shares,
             **({"gpu": self._gpu.device.name, "cuda_graphs": self.cuda_graphs} if self._gpu else {}),
-            **({"flags": flags} if flags else {}),
+            **({"flags": doubts} if doubts else {}),
         }
 
     def _precision(self, artifact: Artifact) -> str:

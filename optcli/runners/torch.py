@@ -17,13 +17,12 @@ from optcli.formats import operator_libraries, torch_calls, torch_compiled
 from optcli.formats import torch as torch_format
 from optcli.formats.torch_calls import Arguments, flatten_outputs
 from optcli.formats.torch_compiled import Compilation, Mode
+from optcli.results import flags
 from optcli.runners._pytorch import PytorchRunner
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
-
-_NO_GAIN = "autocast {0}: this CPU has no {0} instructions; it computes in {0}, but slowly"
 
 
 class TorchRunner(PytorchRunner):
@@ -114,15 +113,16 @@ class TorchRunner(PytorchRunner):
         return self._received(self._named(outputs, "program") if self._names else outputs, copy=False)
 
     def effective(self) -> dict[str, Any]:
-        on_cpu = self._cuda is None
-        lacking = self._autocast and on_cpu and not environment.computes_in(self._autocast)
+        autocast, doubts = self._autocast, []
+        if autocast and self._cuda is None and not environment.computes_in(autocast):
+            doubts.append(flags.no_instructions(autocast).model_dump())
         return {
             **self._where(),
             "channels_last": self._channels_last,
-            "autocast": self._autocast,
+            "autocast": autocast,
             "compile": False,
             **self._effective,
-            **({"flags": [_NO_GAIN.format(self._autocast)]} if lacking else {}),
+            **({"flags": doubts} if doubts else {}),
         }
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import InputError, OptcliError
+from optcli.errors import InputError, InputsError, OptcliError
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_modules, torch_weights
 from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
@@ -80,7 +80,7 @@ def _call(
     except Exception as error:
         shapes = ", ".join(f"{name} {value.dtype} {list(value.shape)}" for name, value in feed.items())
         reason = str(error).strip().splitlines() or [""]
-        raise InputError(
+        raise InputsError(
             f"the model does not take the recipe's inputs ({shapes.replace('torch.', '')}): "
             f"{type(error).__name__}: {reason[0]}",
             place="inputs",

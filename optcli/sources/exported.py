@@ -17,11 +17,11 @@ from optcli.formats import torch as torch_format
 from optcli.formats.torch_calls import Arguments
 from optcli.settings import TensorSpec
 from optcli.sources import Source, SourceFacts, _declared, _file, _network
+from optcli.sources._declared import Difference, Shape
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from optcli.sources._declared import Shape
 
 _UNBOUNDED = 2**31
 
@@ -70,13 +70,12 @@ def _check_inputs(program: ExportedProgram, inputs: Sequence[TensorSpec], path: 
     names = _names(program, path)
     declared, ranges = _declared_inputs(program, names, path)
     recipe_names = [spec.name for spec in inputs]
-    wrong: list[str] = []
+    wrong: list[Difference] = []
     if len(recipe_names) != len(names):
-        wrong.append(
-            f"the file takes {len(names)} ({', '.join(names)}), the recipe has {len(recipe_names)}"
-        )
+        said = f"the file takes {len(names)} ({', '.join(names)}), the recipe has {len(recipe_names)}"
+        wrong.append(Difference(said))
     elif set(recipe_names) == set(names) and recipe_names != names:
-        wrong.append(f"they come in the order {', '.join(names)} in the file")
+        wrong.append(Difference(f"they come in the order {', '.join(names)} in the file"))
     else:
         # Inputs are given by position, so names may differ.
         for spec, name in zip(inputs, names, strict=True):
@@ -135,7 +134,9 @@ def _declared_inputs(
     return {name: declared[name] for name in names}, ranges
 
 
-def _out_of_range(spec: TensorSpec, shape: Shape, ranges: dict[str, tuple[int, int]]) -> list[str]:
+def _out_of_range(
+    spec: TensorSpec, shape: Shape, ranges: dict[str, tuple[int, int]]
+) -> list[Difference]:
     wrong = []
     for index, (size, wanted) in enumerate(zip(shape, spec.shape, strict=False)):
         if not isinstance(size, str) or size not in ranges:
@@ -149,5 +150,6 @@ def _out_of_range(spec: TensorSpec, shape: Shape, ranges: dict[str, tuple[int, i
         if least < low or most > high:
             span = f"{least} to {most}" if least < most else str(least)
             what = wanted if isinstance(wanted, str) else f"dimension {index}"
-            wrong.append(f"{what} of {spec.name} is {low} to {high} in the file, {span} in the recipe")
+            said = f"{what} of {spec.name} is {low} to {high} in the file, {span} in the recipe"
+            wrong.append(Difference(said))
     return wrong

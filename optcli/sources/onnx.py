@@ -18,6 +18,7 @@ from optcli.formats import model_files
 from optcli.formats import onnx as onnx_format
 from optcli.settings import TensorSpec
 from optcli.sources import Source, SourceFacts, _declared, _file
+from optcli.sources._declared import Difference
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -129,12 +130,12 @@ def _rename_duplicates(model: ModelProto) -> int:
 def _check_inputs(model: ModelProto, inputs: Sequence[TensorSpec], path: Path) -> None:
     """Raise `InputError`, with the block to paste, where the recipe's inputs are not the file's."""
     dtypes, shapes = _dtypes(model, path), onnx_format.input_shapes(model)
-    wrong: list[str] = []
+    wrong: list[Difference] = []
     given = {spec.name: spec for spec in inputs}
     if missing := [name for name in shapes if name not in given]:
-        wrong.append(f"the recipe lacks the input {', '.join(missing)}")
+        wrong.append(Difference(f"the recipe lacks the input {', '.join(missing)}"))
     if unknown := [name for name in given if name not in shapes]:
-        wrong.append(f"the file has no input {', '.join(unknown)}")
+        wrong.append(Difference(f"the file has no input {', '.join(unknown)}"))
     for name, shape in shapes.items():
         if name in given:
             wrong.extend(_declared.differences(given[name], dtypes[name], shape))

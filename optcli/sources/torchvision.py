@@ -65,11 +65,10 @@ class TorchvisionSource(LibrarySource):
 
         names = models.list_models()
         if self.target not in names or self.target.startswith("quantized_"):
-            near = did_you_mean(self.target, names)
             raise InputError(
                 f"torchvision {environment.version('torchvision')} has no model {self.target!r}",
                 place="model.source",
-                hint=near if near.startswith("did") else "names: torchvision.models.list_models()",
+                hint=did_you_mean(self.target, names, "names: torchvision.models.list_models()"),
             )
 
     def _entry(self, file: Path | None) -> Any:

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from optcli.errors import NO_ROOM, OptcliError, StepError
+from optcli.errors import NO_ROOM, NoModuleError, OptcliError, StepError
 from optcli.workers import confinement
 from optcli.workers.channel import Channel, receive, send
 from optcli.workers.lifetime import bind_to_parent
@@ -79,7 +79,8 @@ def _record(error: BaseException) -> dict[str, Any]:
             hint="make room (`optcli cache gc`), raise the limit, or choose another place with --store",
         ).to_record()
     text = str(error).strip() or "no message"
-    return StepError(f"{type(error).__name__}: {text[:2000]}").to_record()
+    kind = NoModuleError if isinstance(error, ModuleNotFoundError) else StepError
+    return kind(f"{type(error).__name__}: {text[:2000]}").to_record()
 
 
 if __name__ == "__main__":

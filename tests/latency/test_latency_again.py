@@ -7,6 +7,7 @@ from scripted import ScriptedChild
 
 from optcli import latency
 from optcli.observer import Silent
+from optcli.results import flags
 from optcli.settings import LatencySettings, TensorSpec
 
 INPUTS = (TensorSpec(name="image", shape=("batch", 3), batch={"min": 1, "opt": 8, "max": 64}),)
@@ -51,7 +52,7 @@ def test_only_the_disturbed_variant_and_the_baseline_are_launched_again(measure)
     rows = latency.to_results(measured)
     assert rows["onnx"][0].speedup.value == pytest.approx(1.0)
     assert (rows["onnx"][0].launches, rows["onnx"][0].fit) == (3, True)
-    assert "not counted: 4 of 16 rounds, the machine was not quiet" in rows["onnx"][0].flags
+    assert flags.rounds_not_counted(left_out=4, rounds=16) in rows["onnx"][0].flags
 
 
 def test_a_disturbed_baseline_has_all_measured_again(measure):
@@ -84,7 +85,7 @@ def test_after_three_attempts_there_is_no_ratio(measure):
     rows = latency.to_results(measured)
     assert not rows["eager"][0].fit
     assert rows["onnx"][0].speedup is None
-    assert rows["onnx"][0].flags[-1] == ("no speed-up: the machine was not fit for eager in 6 launches")
+    assert rows["onnx"][0].flags[-1] == flags.no_speedup("not-fit", "eager", ("eager",), 6)
     assert latency.protocol(measured)["launches_planned"] == 3
 
 

@@ -10,7 +10,7 @@ from optcli.report import csv_text, markdown, text
 from optcli.report.changes import compare
 from optcli.report.html import tables
 from optcli.report.recommendation import recommend
-from optcli.results import Operations, Report
+from optcli.results import Operations, Report, flags
 
 
 def on_device(p50, speedup, batch_size=1, **options):
@@ -79,7 +79,7 @@ def test_a_comparison_has_both_regions_apart():
 
 
 def test_doubts_say_which_region_they_are_of():
-    row = on_device(0.1, 2.0, flags=("fluctuating (IQR/median 14 %)",))
+    row = on_device(0.1, 2.0, flags=(flags.fluctuating(0.14),))
     found = report({"engine": variant(900, [latency(0.5, 2.0), row])}, baseline="engine")
     assert "engine on the device" in text(found)
 

@@ -9,7 +9,7 @@ from optcli.gate import comparisons, decide, planned
 from optcli.report import gate
 from optcli.report.gate import changes
 from optcli.report.gate.rows import COLUMNS, rows
-from optcli.results import Estimate, RecipeSummary, Verdict
+from optcli.results import Estimate, RecipeSummary, Verdict, flags
 from optcli.results.gate import Change, Comparison, GatedVariant, GateReport, OperatorGrowth, worst
 from optcli.settings import GateBar, GateSettings
 
@@ -46,7 +46,7 @@ FAILED = made(
     comparisons.plain("size", "size", "bytes", 1_000_000, 1_020_000, 0.05),
     causes=("opset 17, now 18",),
     operators=(OperatorGrowth(operator="Conv", baseline_ms=0.5, candidate_ms=0.57),),
-    flags=("noisy: 3 of 8 rounds",),
+    flags=(flags.rounds_not_counted(3, 8),),
 )
 
 
@@ -120,7 +120,7 @@ def test_the_terminal_shows_figures_reasons_and_the_answer():
     shown = gate.text(FAILED)
     for part in ("1.07 ms", "+5 %", "FAIL", "Why onnx | int8", "opset 17, now 18", "Conv: 0.500 ms"):
         assert part in shown
-    assert "noisy: 3 of 8 rounds" in shown
+    assert "not counted: 3 of 8 rounds" in shown
     assert "onnx: p50 7 % slower." in shown
     assert max(map(len, gate.text(FAILED, width=80).splitlines())) <= 80
 
@@ -172,7 +172,7 @@ def test_gitlab_and_benchmark_action_get_every_figure():
 
 def test_json_comes_back():
     assert GateReport.model_validate_json(FAILED.to_json()) == FAILED
-    assert json.loads(FAILED.to_json())["schema"] == 1
+    assert json.loads(FAILED.to_json())["schema"] == 2
 
 
 def test_a_comparison_without_figures_can_be_shown():

@@ -4,7 +4,7 @@ import pytest
 from example import NOW, accuracy, both, latency, report, variant, verdict
 
 from optcli.report import markdown, table, text
-from optcli.results import OutputError, StepSummary, VariantReport
+from optcli.results import OutputError, StepSummary, VariantReport, flags
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -165,9 +165,9 @@ def test_doubts_are_collected_by_kind():
     rows = {
         name: variant(
             1000,
-            [latency(1, 1, flags=(f"fluctuating (IQR/median {share} %)", "time cap: 2 of 8 rounds"))],
+            [latency(1, 1, flags=(flags.fluctuating(share), flags.time_cap(2, 8, 1, 1)))],
         )
-        for name, share in (("a", 12), ("b", 15))
+        for name, share in (("a", 0.12), ("b", 0.15))
     }
     shown = text(report(rows, baseline="a"))
     assert "  fluctuating (the middle half of the calls spreads over 20 % of the median)" in shown

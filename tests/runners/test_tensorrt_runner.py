@@ -12,6 +12,7 @@ from optcli.artifact import Artifact, Format
 from optcli.engines import child, driver, sidecar
 from optcli.errors import RunnerError
 from optcli.latency import process
+from optcli.results import flags
 from optcli.settings import TensorSpec
 
 IMAGE = TensorSpec(name="image", shape=("batch", 3), batch={"min": 1, "opt": 4, "max": 8})
@@ -71,7 +72,7 @@ def test_what_is_effective_is_read_back(settings, tmp_path):
         }
         assert about.get("python") == settings.get("python")
         assert about["flags"] == [
-            "the engine was built on NVIDIA H100 and runs on Fake GPU 0: it may be slower there"
+            flags.built_on_other_gpu(built_on="NVIDIA H100", gpu="Fake GPU 0").model_dump()
         ]
         runner.run({"image": np.ones((40, 3), "float32")})
         assert runner.observed() == {"cuda_graphs": "on", "profile": 1}

@@ -36,7 +36,7 @@ def open_here(job: Mapping[str, Any], heard: Callable[[Line], None] | None = Non
         compute_capability=device.compute_capability,
         driver=device.driver,
     )
-    warnings = sidecar.check_here(about, here, place)
+    built_on = sidecar.check_here(about, here, place)
     cache = job.get("kernel_cache")
     if cache and not Path(cache).absolute().parent.is_dir():
         raise EngineError(
@@ -53,5 +53,5 @@ def open_here(job: Mapping[str, Any], heard: Callable[[Line], None] | None = Non
         kernel_cache=Path(cache) if cache else None,
         heard=heard,
     )
-    execution.notes = {"precision": about.precision, "flags": warnings}
+    execution.notes = {"precision": about.precision, "built_on": built_on}
     return execution

@@ -134,23 +134,21 @@ def chosen(
     one that no node fits: a misspelt name must not go unnoticed.
     """
     listed = list(nodes)
-    matched: dict[str, set[str]] = {}
+    matched: dict[tuple[str, str], set[str]] = {}
     for name in names:
-        matched[f"{option}names: {name}"] = {node.name for node in listed if node.name == name}
+        matched["names", name] = {node.name for node in listed if node.name == name}
     for kind in types:
-        matched[f"{option}types: {kind}"] = {node.name for node in listed if node.op_type == kind}
+        matched["types", kind] = {node.name for node in listed if node.op_type == kind}
     for pattern in patterns:
         expression = re.compile(pattern)
-        matched[f"{option}patterns: {pattern}"] = {
-            node.name for node in listed if expression.fullmatch(node.name)
-        }
-    for text, found in matched.items():
-        if not found:
+        matched["patterns", pattern] = {node.name for node in listed if expression.fullmatch(node.name)}
+    for (by, value), fitting in matched.items():
+        if not fitting:
             kinds = sorted({node.op_type for node in listed})
-            known = kinds if "types:" in text else sorted(node.name for node in listed)
+            known = kinds if by == "types" else sorted(node.name for node in listed)
             raise StepError(
-                f"`{text}` fits no node of the model",
-                hint=did_you_mean(text.partition(": ")[2], known)[:300],
+                f"`{option}{by}: {value}` fits no node of the model",
+                hint=did_you_mean(value, known)[:300],
             )
     return set().union(*matched.values())
 

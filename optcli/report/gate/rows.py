@@ -31,7 +31,7 @@ def rows(report: GateReport) -> list[Row]:
 def doubts(report: GateReport) -> Iterator[str]:
     """What to distrust, by variant."""
     for name, variant in report.variants.items():
-        yield from (f"{name}: {flag}" for flag in variant.flags)
+        yield from (f"{name}: {flag.text}" for flag in variant.flags)
 
 
 def causes(variant: GatedVariant) -> Iterator[str]:
