@@ -9,11 +9,11 @@ from optcli.errors import did_you_mean, excerpt
 from optcli.recipe.budget import Budget
 from optcli.recipe.nodes import Node, Place, Problems
 from optcli.recipe.reading import parse
-from optcli.recipe.shorthand import written_out
-from optcli.recipe.wording import found
+from optcli.recipe.short_forms import written_out
+from optcli.recipe.validation import found
 
 # Their keys are names that the recipe gives: one that it does not give is a slip of the pen.
-_NAMED = ("variants", "matrix", "data")
+_NAMED = {"variants": "variant", "matrix": "matrix entry", "data": "data role"}
 _MOST_PARTS = 50
 
 
@@ -70,8 +70,8 @@ def _set(node: Node, path: str, above: str, value: Node) -> Node:
         )
     part, rest = _first_part(node, path)
     if part not in node.value and rest and above in _NAMED:
-        kind = {"variants": "variant", "matrix": "matrix entry", "data": "data role"}[above]
-        raise _NoSuchKeyError(f"there is no {kind} {part!r}", did_you_mean(part, list(node.value)))
+        hint = did_you_mean(part, list(node.value))
+        raise _NoSuchKeyError(f"there is no {_NAMED[above]} {part!r}", hint)
     if not rest and value.text == "null":
         if part not in node.value:
             where = f"{above!r} has" if above else "the recipe has"

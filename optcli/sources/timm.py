@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from optcli import environment, regular_files
+from optcli import environment
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError, MissingError, first_line
 from optcli.formats import torch_build, torch_timm, torch_weights
 from optcli.settings import TensorSpec
+from optcli.settings.references import is_weights_file
 from optcli.sources import Source, SourceFacts, _network
 
 if TYPE_CHECKING:
@@ -37,14 +38,14 @@ class TimmSource(Source):
         if not re.fullmatch(r"\w+(\.\w+)?", self.target):
             hint = "wanted timm:NAME or timm:NAME.TAG, such as timm:resnet18 or timm:resnet18.a1_in1k"
             found.append(("source", f"{self.target!r} is not the name of a timm model", hint))
-        if self.weights is not None and self._is_file(self.weights):
+        if self.weights is not None and is_weights_file(self.weights, self.folder):
             problem = _network.weights_problem(self.folder, self.weights)
             found.extend([problem] if problem else [])
         return found
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         weights: dict[str, Any] = {"random": torch_build.SEED}
-        if self.weights is not None and self._is_file(self.weights):
+        if self.weights is not None and is_weights_file(self.weights, self.folder):
             weights = {"file": digests.of(_network.weights_path(self.folder, self.weights))}
         elif self.weights is not None:
             weights = {"tag": self.weights}
@@ -61,7 +62,7 @@ class TimmSource(Source):
         source = {"kind": "timm", "name": self.target.partition(".")[0], "arguments": self.arguments}
         model = torch_build.build(source, out)
         said = f"random (seed {torch_build.SEED})"
-        if self.weights is not None and self._is_file(self.weights):
+        if self.weights is not None and is_weights_file(self.weights, self.folder):
             path = _network.weights_path(self.folder, self.weights)
             torch_weights.load_into(model, torch_weights.read(path), str(path), classes="num_classes")
             said = path.name
@@ -75,13 +76,9 @@ class TimmSource(Source):
     @property
     def _tagged(self) -> str:
         """The name with the tag of the weights that are wanted."""
-        if self.weights in (None, "DEFAULT") or self._is_file(str(self.weights)):
+        if self.weights in (None, "DEFAULT") or is_weights_file(str(self.weights), self.folder):
             return self.target
         return f"{self.target.partition('.')[0]}.{self.weights}"
-
-    def _is_file(self, weights: str) -> bool:
-        looks = "/" in weights or "\\" in weights or weights.endswith(torch_weights.SUFFIXES)
-        return looks or regular_files.is_file(self.folder / weights)
 
 
 def _pretrained(name: str, arguments: dict[str, Any]) -> torch.nn.Module:

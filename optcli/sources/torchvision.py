@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli import environment, regular_files
+from optcli import environment
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError, MissingError, did_you_mean
 from optcli.formats import torch_build, torch_weights
 from optcli.settings import TensorSpec
+from optcli.settings.references import is_weights_file
 from optcli.sources import Source, SourceFacts, _network
 
 
@@ -32,14 +33,14 @@ class TorchvisionSource(Source):
         if not self.target.isidentifier():
             hint = "wanted torchvision:NAME, such as torchvision:resnet18"
             found.append(("source", f"{self.target!r} is not the name of a torchvision model", hint))
-        if self.weights is not None and self._is_file(self.weights):
+        if self.weights is not None and is_weights_file(self.weights, self.folder):
             problem = _network.weights_problem(self.folder, self.weights)
             found.extend([problem] if problem else [])
         return found
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         weights: dict[str, Any] = {"random": torch_build.SEED}
-        if self.weights is not None and self._is_file(self.weights):
+        if self.weights is not None and is_weights_file(self.weights, self.folder):
             path = _network.weights_path(self.folder, self.weights)
             # A file named as in torchvision's list is built as that entry: see _entry.
             listed = re.search(r"-[0-9a-f]{8}\.pth$", path.name)
@@ -57,7 +58,7 @@ class TorchvisionSource(Source):
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         self._check_name()
         file = None
-        if self.weights is not None and self._is_file(self.weights):
+        if self.weights is not None and is_weights_file(self.weights, self.folder):
             file = _network.weights_path(self.folder, self.weights)
         entry = self._entry(file)
         source = {
@@ -79,11 +80,6 @@ class TorchvisionSource(Source):
             "imports": ["torchvision"],
         }
         return _network.write(model, out, source, inputs, facts)
-
-    def _is_file(self, weights: str) -> bool:
-        """Whether `weights` means a file and not an entry of torchvision's list."""
-        looks = "/" in weights or "\\" in weights or weights.endswith(torch_weights.SUFFIXES)
-        return looks or regular_files.is_file(self.folder / weights)
 
     def _check_name(self) -> None:
         from torchvision import models
