@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ from optcli.artifact import Format
 from optcli.errors import Problem, RecipeError
 from optcli.passes import Traits
 from optcli.recipe.chains import chain_problems
-from optcli.recipe.checks import check_together
+from optcli.recipe.consistency import check_together
 from optcli.recipe.extending import Extending
 from optcli.recipe.matrix import expanded
 from optcli.recipe.models import MatrixEntry, ModelSettings, PassUse, Recipe, digest_of
 from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
 from optcli.recipe.overrides import override
-from optcli.recipe.placeholders import substituted
 from optcli.recipe.rebasing import Rebasing
 from optcli.recipe.sections import read_sections, roles_of
 from optcli.recipe.validation import found, note
@@ -52,27 +50,10 @@ def _loaded(path: Path, overrides: Sequence[str], problems: Problems) -> Recipe 
     if node is None or not extending.complete:
         return None
     for text in overrides:
-        node = override(node, text, problems, extending.budget)
-    if overrides:
-        node = _environment(node, problems)
+        node = override(node, text, os.environ, problems, extending.budget)
     folder = Path(os.path.abspath(path)).parent
     recipe = _checked(node, path, Rebasing(extending.folders, folder), problems)
     return recipe and recipe.model_copy(update={"read_from": tuple(extending.read_from)})
-
-
-def _environment(recipe: Node, problems: Problems) -> Node:
-    """The placeholders that `--set` brought in; those of files have been replaced already."""
-    matrix = recipe.get("matrix")
-    fresh = _only_outside(recipe.without("matrix"), problems)
-    return fresh if matrix is None else fresh.with_items({"matrix": matrix})
-
-
-def _only_outside(node: Node, problems: Problems) -> Node:
-    if isinstance(node.value, dict):
-        return replace(node, value={k: _only_outside(v, problems) for k, v in node.value.items()})
-    if isinstance(node.value, tuple):
-        return replace(node, value=tuple(_only_outside(item, problems) for item in node.value))
-    return node if node.place.line else substituted(node, os.environ, problems)
 
 
 def _checked(node: Node, path: Path, rebasing: Rebasing, problems: Problems) -> Recipe | None:

@@ -57,6 +57,11 @@ def test_the_first_variant_is_the_baseline_where_none_is_named(loaded: Loaded) -
     assert loaded(("baseline: eager\n", "")).baseline == "eager"
 
 
+def test_an_input_may_say_its_range_of_values(loaded: Loaded) -> None:
+    recipe = loaded(("shape: [batch, 1, 8, 8],", "shape: [batch, 1, 8, 8], range: [0, 255],"))
+    assert recipe.inputs[0].range == (0, 255)
+
+
 def test_a_runner_may_be_a_name_alone(loaded: Loaded) -> None:
     recipe = loaded(("    gate: true", "    runner: openvino"))
     runner = recipe.variants["onnx-int8"].runner
