@@ -94,7 +94,7 @@ class MatrixEntry(Settings):
 
 
 class Recipe(Settings):
-    """What the user asked for, fully checked: each field up to `gate` is a key that a recipe may have.
+    """What the user asked for, fully checked. A recipe file may have every key but the last four.
 
     A section of plain settings is added here and nowhere else: it is read, checked, merged with what
     is extended and described in the schema by its type. One that is written in another form than its
@@ -139,6 +139,7 @@ class Recipe(Settings):
     read_from: tuple[Path, ...] = ()
 
 
+# Found out when the recipe is read.
 _NOT_WRITTEN = ("path", "folder", "digest", "read_from")
 
 

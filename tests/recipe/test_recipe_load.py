@@ -55,6 +55,7 @@ def test_the_good_recipe_loads_as_written(loaded: Loaded, folder: Path) -> None:
 
 def test_the_first_variant_is_the_baseline_where_none_is_named(loaded: Loaded) -> None:
     assert loaded(("baseline: eager\n", "")).baseline == "eager"
+    assert loaded(("baseline: eager\n", "baseline: null\n")).baseline == "eager"
 
 
 def test_an_input_may_say_its_range_of_values(loaded: Loaded) -> None:
