@@ -63,8 +63,6 @@ def each_reference(node: Node, annotation: Any, change: Callable[[Node, str, Ref
         return _first(node, parts, change)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return _in_model(node, annotation, change)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        parts = parts[1:]
     if isinstance(node.value, tuple):
         items = tuple(_first(item, parts, change) for item in node.value)
         same = all(new is old for new, old in zip(items, node.value, strict=True))

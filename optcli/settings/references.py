@@ -42,7 +42,11 @@ class _File(Reference):
         if not text or text.startswith("~") or os.path.isabs(text):
             return text
         file = os.path.join(os.path.realpath(old), text)
-        return Path(os.path.relpath(file, os.path.realpath(new))).as_posix()
+        return Path(os.path.relpath(file, self._start(new))).as_posix()
+
+    def _start(self, folder: Path) -> str:
+        """The folder from which `..` leads where whoever opens the file is led."""
+        return os.path.realpath(folder)
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,9 @@ class _Code(_File):
                 return text
             place = os.path.relpath(file, old)
         return f"{prefix}{super().moved(place, old, new)}:{name}"
+
+    def _start(self, folder: Path) -> str:
+        return os.path.abspath(folder)  # `user_code` takes `..` away before links are followed
 
     def code(self, text: str) -> str:
         return text.removeprefix("python:")

@@ -118,6 +118,12 @@ def test_another_runner_takes_nothing_from_the_one_it_replaces(loaded: Loaded) -
     assert runner.configured.threads is None
 
 
+def test_a_key_that_only_a_named_part_has_is_not_looked_for_there(loaded: Loaded) -> None:
+    (said,) = problems_of(lambda: loaded(("baseline: eager", "baseline: eager\nshape: [1]")))
+    assert "unknown key 'shape'" in said
+    assert "inputs.shape" not in said
+
+
 def test_a_circle_of_variants_is_one_problem(loaded: Loaded) -> None:
     (said,) = problems_of(
         lambda: loaded(

@@ -204,12 +204,16 @@ def test_a_path_is_moved_wherever_it_is_extended_from(below: Path) -> None:
 
 
 def test_a_folder_behind_a_link_is_the_one_that_the_system_finds(below: Path) -> None:
-    elsewhere = below.parent / "elsewhere" / "recipes"
+    elsewhere = below.parent / "elsewhere" / "deep" / "recipes"
     elsewhere.mkdir(parents=True)
     (below.parent / "a" / "link").symlink_to(elsewhere)
-    (elsewhere / "top.yaml").write_text("extends: ../../b/base.yaml\nname: top\n")
-    top, itself = load(below.parent / "a" / "link" / "top.yaml"), load(below / "base.yaml")
-    assert _named(top) == _named(itself)
+    (elsewhere / "top.yaml").write_text("extends: ../../../b/base.yaml\nname: top\n")
+    path = below.parent / "a" / "link" / "top.yaml"
+    assert _named(load(path)) == _named(load(below / "base.yaml"))
+    (below / "base.yaml").write_text(BASE.replace("[batch,", "[0,"))
+    with pytest.raises(RecipeError) as caught:
+        load(path)
+    assert Path(caught.value.problems[0].file).samefile(below / "base.yaml")
 
 
 def test_what_is_missing_is_not_taken_from_the_folder_of_the_recipe_above(below: Path) -> None:
@@ -268,6 +272,7 @@ def test_a_module_beside_is_known_by_its_file_elsewhere(below: Path) -> None:
     other = below.parent / "a"
     assert CODE.moved("package.inner:Clip", below, other) == "../b/package/inner.py:Clip"
     assert CODE.moved("package:Clip", below, other) == "../b/package/__init__.py:Clip"
+    assert CODE.moved("package/inner:Clip", below, other) == "package/inner:Clip"
     assert CODE.moved("packages.inner:Clip", below, other) == "packages.inner:Clip"
 
 
