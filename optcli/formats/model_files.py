@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optcli import regular_files
 from optcli.artifact import Format
-from optcli.formats import torch_weights
+from optcli.settings.references import WEIGHTS_SUFFIXES
 
 WEIGHTS = "weights"
 
@@ -26,7 +26,7 @@ _BY_SUFFIX = {
     ".engine": Format.TENSORRT,
     ".trt": Format.TENSORRT,
 }
-SUFFIXES = (*_BY_SUFFIX, *(each for each in torch_weights.SUFFIXES if each not in _BY_SUFFIX))
+SUFFIXES = (*_BY_SUFFIX, *(each for each in WEIGHTS_SUFFIXES if each not in _BY_SUFFIX))
 WANTED = "an .onnx, .ort, .pt2, OpenVINO .xml or TorchScript .pt file"
 
 
@@ -47,7 +47,7 @@ def format_of(path: Path) -> str | None:
         by_content = _archived(path)
         if by_content is not None:
             return by_content.value
-    if suffix in torch_weights.SUFFIXES and path.exists():
+    if suffix in WEIGHTS_SUFFIXES and path.exists():
         return WEIGHTS
     return by_suffix.value if by_suffix is not None else None
 

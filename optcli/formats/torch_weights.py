@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     State = dict[str, torch.Tensor]
 
 SAFETENSORS, PICKLED = "weights.safetensors", "weights.pth"
-SUFFIXES = (".safetensors", ".pth", ".pt", ".th", ".ckpt", ".bin", ".tar")
 _ENTRIES = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
 _SAVE = "save them with torch.save(model.state_dict(), FILE) or safetensors, and name that file"

@@ -40,6 +40,7 @@ from optcli.runners._shapes import (
     sizes_of,
 )
 from optcli.settings import TensorSpec
+from optcli.settings.references import OfOneMachine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,8 +66,6 @@ class OnnxruntimeRunner(Runner):
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.ORT)
-    # Among them are libraries to load and folders to write.
-    of_one_machine: ClassVar[frozenset[str]] = frozenset({"provider_options"})
     needs: ClassVar[Needs] = Needs(("onnx", "onnxruntime"))
 
     provider: Name = Field(
@@ -74,7 +73,8 @@ class OnnxruntimeRunner(Runner):
         description="what computes; `tensorrt` wants TensorRT 10's libraries, `tensorrt_rtx` and "
         "`openvino` are plug-ins, or builds of ONNX Runtime that have them",
     )
-    provider_options: dict[str, Value] = Field(
+    # Among them are libraries to load and folders to write.
+    provider_options: Annotated[dict[str, Value], OfOneMachine()] = Field(
         default_factory=dict, description="options of the provider, by its own names for them"
     )
     cuda_graphs: bool = Field(

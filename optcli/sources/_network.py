@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError, InputsError, OptcliError
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_modules, torch_weights
+from optcli.formats import torch_modules
 from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
 from optcli.settings import TensorSpec
+from optcli.settings.references import WEIGHTS_SUFFIXES
 from optcli.sources import SourceFacts, _file
 
 if TYPE_CHECKING:
@@ -111,5 +112,5 @@ def weights_path(folder: Path, weights: str) -> Path:
 def weights_problem(folder: Path, weights: str) -> tuple[str, str, str] | None:
     """What is wrong with a weights file as far as a look at the folder can tell."""
     path = weights_path(folder, weights)
-    missing = _file.absent(path, torch_weights.SUFFIXES)
+    missing = _file.absent(path, WEIGHTS_SUFFIXES)
     return None if missing is None else ("weights", *missing)
