@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from optcli.formats import onnx as onnx_format
 from optcli.inspection import onnx_operations as counting
 from optcli.inspection.findings import operations, operators
+from optcli.onnx_graphs.interface import input_names
+from optcli.onnx_graphs.precision import precision_of
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -40,9 +42,9 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     fixed, left = counting.with_sizes(model, sizes)
     shapes, types = counting.inferred(fixed)
     found: dict[str, Any] = {
-        "precision": onnx_format.precision(model),
+        "precision": precision_of(model),
         "size_bytes": _size_bytes(model, file),
-        "inputs": [_tensor(v) for v in model.graph.input if v.name in onnx_format.input_names(model)],
+        "inputs": [_tensor(v) for v in model.graph.input if v.name in input_names(model)],
         "outputs": [_tensor(value) for value in model.graph.output],
         "operators": operators(_precisions(model, types)),
         **_parameters(model),
@@ -55,7 +57,7 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         text = ", ".join(f"{count} {name}" for name, count in sorted(counted.unknown.items()))
         note = f"operations are not counted: shape inference gives no shape to {text}"
         return {**found, "notes": [note]}
-    at = {name: shapes[name] for name in onnx_format.input_names(model)}
+    at = {name: shapes[name] for name in input_names(model)}
     notes = ["operators inside If, Loop and Scan are in the list, not in the operations"]
     return {
         **found,

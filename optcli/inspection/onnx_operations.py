@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import input_names
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -69,7 +69,7 @@ def with_sizes(model: ModelProto, sizes: Mapping[str, Sequence[int]]) -> tuple[M
     fixed.CopyFrom(model)
     left: list[str] = []
     for value in fixed.graph.input:
-        if value.name not in onnx_format.input_names(model):
+        if value.name not in input_names(model):
             continue
         wanted = sizes.get(value.name)
         for index, dim in enumerate(value.type.tensor_type.shape.dim):

@@ -3,12 +3,13 @@
 import numpy as np
 import onnx
 import pytest
-from quantized_onnx import WEIGHT_SCALE, layer
+from quantized_onnx import WEIGHT_SCALE, applied, layer
 from tiny_networks import Heard, artifact, job, sqnr_db
 
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import opset_of
 from optcli.passes._tensorrt.expectation import counts, expectation
 from optcli.passes._tensorrt.grids import fit_scales_to_half
 from optcli.passes._tensorrt.precision import Keep, prepare
@@ -200,7 +201,7 @@ def test_scales_get_the_type_of_the_rest(prepared):
     }
     types = {t.data_type for t in model.graph.initializer if t.name in scales}
     assert types == {onnx.TensorProto.FLOAT16}
-    assert onnx_format.opset(model) >= 19
+    assert opset_of(model) >= 19
     assert sqnr_db(computed(source, noise()), computed(model, noise())) > 45
 
 
@@ -221,7 +222,7 @@ def test_small_scales_survive_fp16(factor):
     scale.CopyFrom(onnx.numpy_helper.from_array(small, "w_scale"))
     model = onnx.ModelProto()
     model.CopyFrom(source)
-    fit_scales_to_half(model)
+    applied(fit_scales_to_half, model)
     found = next(each for each in model.graph.initializer if each.name == "w_scale")
     values = onnx.numpy_helper.to_array(found)
     assert (values == values.astype(np.float16)).all()

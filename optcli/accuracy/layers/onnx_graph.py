@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import input_names
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -38,7 +38,7 @@ class Graph:
         self.model = model
         self.nodes: list[NodeProto] = list(model.graph.node)
         self.weights: dict[str, TensorProto] = {each.name: each for each in model.graph.initializer}
-        self.inputs = onnx_format.input_names(model)
+        self.inputs = input_names(model)
         self.reads: list[list[str]] = [_read_by(node) for node in self.nodes]
         self.maker = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
         self.readers: dict[str, list[int]] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from optcli.onnx_graphs.graph import maker, read
+
 if TYPE_CHECKING:
     from onnx import ModelProto
     from openvino import Model
@@ -17,11 +19,11 @@ _MOVES_VALUES = frozenset(
 
 def in_onnx(model: ModelProto) -> dict[str, str]:
     """Types by name of the operators that read a quantized tensor; what has no name gets a number."""
-    dequantized = {n.output[0] for n in model.graph.node if n.op_type == "DequantizeLinear"}
     return {
         node.name or f"#{number}": node.op_type
-        for number, node in enumerate(model.graph.node)
-        if node.op_type != "QuantizeLinear" and dequantized.intersection(node.input)
+        for number, node in enumerate(read(model).graph)
+        if node.op_type != "QuantizeLinear"
+        and any(maker(value, "DequantizeLinear") is not None for value in node.inputs)
     }
 
 
