@@ -27,7 +27,7 @@ class ConvertPrecision(Pass):
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
-    needs: ClassVar[Needs] = Needs(("onnx", "onnxruntime"))
+    needs: ClassVar[Needs] = Needs(("onnx", "onnx_ir", "onnxruntime"))
 
     precision: Precision = Field(
         "fp16",

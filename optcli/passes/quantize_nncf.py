@@ -75,7 +75,9 @@ class QuantizeNncf(Pass):
         Format.TORCH,
         Format.EXPORTED,
     )
-    needs: ClassVar[Needs] = Needs(("nncf", "onnx", "onnxruntime", "openvino", "torch", "torchao"))
+    needs: ClassVar[Needs] = Needs(
+        ("nncf", "onnx", "onnx_ir", "onnxruntime", "openvino", "torch", "torchao")
+    )
     uses: ClassVar[tuple[Role, ...]] = ("calibration",)
 
     preset: Literal["performance", "mixed"] | None = Field(

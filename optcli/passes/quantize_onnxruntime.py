@@ -62,7 +62,7 @@ class QuantizeOnnxruntime(Pass):
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
-    needs: ClassVar[Needs] = Needs(("onnx", "onnxruntime"))
+    needs: ClassVar[Needs] = Needs(("onnx", "onnx_ir", "onnxruntime"))
     uses: ClassVar[tuple[Role, ...]] = ("calibration",)
     device_bound: ClassVar[bool] = True
     imports_ahead: ClassVar[tuple[str, ...]] = ("onnxruntime.quantization.quantize",)

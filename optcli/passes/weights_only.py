@@ -36,7 +36,7 @@ class WeightsOnly(Pass):
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.ONNX, Format.OPENVINO)
-    needs: ClassVar[Needs] = Needs(("torch", "torchao", "nncf", "onnx", "openvino"))
+    needs: ClassVar[Needs] = Needs(("torch", "torchao", "nncf", "onnx", "onnx_ir", "openvino"))
 
     bits: Literal[8, 4] = Field(
         8, description="bits of a weight; 4: of linear layers but the last, the others get 8"

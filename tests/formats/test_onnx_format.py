@@ -96,14 +96,37 @@ def test_external_data_outside_the_folder_is_refused(tmp_path, location):
         onnx_format.check(folder)
 
 
-def test_external_data_of_a_nodes_attribute_is_refused_as_well(tmp_path):
+def outside(name):
+    """A tensor whose numbers lie outside the model's folder."""
+    tensor = onnx.TensorProto(name=name, dims=[4], data_type=onnx.TensorProto.FLOAT)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret.bin")
+    return tensor
+
+
+def constant(attribute, value):
+    return onnx.helper.make_node("Constant", [], ["c"], **{attribute: value})
+
+
+def in_a_branch():
+    inner = onnx.helper.make_graph([constant("value", outside("c"))], "inner", [], [])
+    return onnx.helper.make_node("If", ["x"], ["c"], then_branch=inner, else_branch=inner)
+
+
+def sparse():
+    indices = onnx.numpy_helper.from_array(np.arange(4), "indices")
+    tensor = onnx.SparseTensorProto(values=outside("c"), indices=indices, dims=[4])
+    return constant("sparse_value", tensor)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [constant("value", outside("c")), in_a_branch(), sparse()],
+    ids=["tensor", "branch", "sparse"],
+)
+def test_external_data_of_a_nodes_attribute_is_refused_as_well(tmp_path, node):
     folder = tmp_path / "model"
     folder.mkdir()
-    constant = onnx.numpy_helper.from_array(np.ones(4, np.float32), "c")
-    constant.ClearField("raw_data")
-    constant.data_location = onnx.TensorProto.EXTERNAL
-    constant.external_data.add(key="location", value="../secret.bin")
-    node = onnx.helper.make_node("Constant", [], ["c"], value=constant)
     (folder / "model.onnx").write_bytes(model(extra=[node]).SerializeToString())
     with pytest.raises(TrustError):
         onnx_format.check(folder)

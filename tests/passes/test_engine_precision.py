@@ -231,6 +231,27 @@ def test_small_scales_survive_fp16(factor):
     assert sqnr_db(computed(source, noise()), computed(model, noise())) > wanted
 
 
+def test_weights_that_two_read_are_fitted_once():
+    once = layer(bias="")
+    scale = next(tensor for tensor in once.graph.initializer if tensor.name == "w_scale")
+    scale.CopyFrom(onnx.numpy_helper.from_array(np.full(8, 3.3e-7, np.float32), "w_scale"))
+    twice = onnx.ModelProto()
+    twice.CopyFrom(once)
+    twice.graph.initializer.add().CopyFrom(scale)
+    twice.graph.initializer[-1].name = "same_scale"
+    grid = ["wq", "same_scale", "w_zero"]
+    twice.graph.node.append(onnx.helper.make_node("DequantizeLinear", grid, ["again"], axis=0))
+    assert applied(fit_scales_to_half, once) == 1
+    assert applied(fit_scales_to_half, twice) == 2
+    assert (_stored(once) == _stored(twice)).all()
+    assert (_stored(once) != _stored(layer(bias=""))).any()
+
+
+def _stored(model):
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == "wq")
+    return onnx.numpy_helper.to_array(tensor)
+
+
 def test_small_scales_are_fitted_before_the_conversion(prepared):
     source = layer(bias="")
     scale = next(tensor for tensor in source.graph.initializer if tensor.name == "w_scale")

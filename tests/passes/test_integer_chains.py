@@ -65,6 +65,14 @@ def test_pairs_are_put_behind_what_only_moves_values_and_change_nothing():
     assert applied(close_integer_chains, model) == 0
 
 
+def test_what_reorders_values_moves_them_too():
+    model = graph()
+    pooling = next(each for each in model.graph.node if each.op_type == "MaxPool")
+    pooling.op_type = "SpaceToDepth"
+    pooling.attribute[0].CopyFrom(onnx.helper.make_attribute("blocksize", 1))
+    assert applied(close_integer_chains, model) == 2
+
+
 @pytest.mark.parametrize(
     "other", [{"right_scale": 0.06}, {"last": "Sigmoid"}, {"output": "pooled"}], ids=str
 )

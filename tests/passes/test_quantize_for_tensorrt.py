@@ -171,3 +171,21 @@ def test_a_pair_that_no_product_reads_is_taken_out():
     assert model.graph.node[-1].input[0] == "made"
     assert sqnr_db(before, computed(model, noise())) > 15
     assert applied(keep_pairs_before_products, model) == 0
+
+
+@pytest.mark.parametrize("output", ["left", "right"])
+def test_a_pair_before_a_split_is_kept_for_the_product_behind_any_part(output):
+    model = layer()
+    helper = onnx.helper
+    nodes = [
+        helper.make_node("Concat", ["x", "x"], ["both"], "concat", axis=1),
+        *model.graph.node[:-1],
+        helper.make_node("Split", ["xd"], ["left", "right"], "split", axis=1, num_outputs=2),
+        model.graph.node[-1],
+    ]
+    nodes[1].input[0] = "both"
+    nodes[-1].input[0] = output
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    assert applied(keep_pairs_before_products, model) == 0
+    assert [each.precision for each in work(model)] == ["int8"]

@@ -16,7 +16,7 @@ from optcli.onnx_graphs.quantized import integers, numbers, pairs, quantize, wei
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx_ir import Model, Node
+    from onnx_ir import Model, Node, Value
 
 # The largest number of FLOAT8E4M3FN, and of INT8 as TensorRT uses it for weights.
 FP8_LARGEST = 448.0
@@ -75,7 +75,8 @@ def fit_scales_to_half(model: Model) -> int:
     import numpy as np
     from onnx_ir import DataType
 
-    moved = 0
+    fitted: dict[Value, np.ndarray] = {}
+    moved: list[Value] = []
     for value in dict.fromkeys(node.inputs[1] for node in pairs(model)):
         tensor = constant(value)
         if value is None or tensor is None or tensor.dtype != DataType.FLOAT:
@@ -83,20 +84,21 @@ def fit_scales_to_half(model: Model) -> int:
         before = tensor.numpy()
         half = np.maximum(before.astype(np.float16), np.float16(2**-24))
         half = np.where(half < before, np.nextafter(half, np.float16(np.inf)), half)
-        scale = half.astype(np.float32)
-        moves = bool((half > before * 1.002).any())
-        stored = [
-            (node, node.inputs[0], numbers(node.outputs[0]))
-            for node in value.consumers()
-            if moves and node.op_type == "DequantizeLinear" and constant(node.inputs[0]) is not None
-        ]
+        fitted[value] = half.astype(np.float32)
+        moved += [value] if (half > before * 1.002).any() else []
+    stored = {
+        node.inputs[0]: (node, numbers(node.outputs[0]))
+        for node in (reader for value in moved for reader in value.consumers())
+        if node.op_type == "DequantizeLinear" and constant(node.inputs[0]) is not None
+    }
+    for value, scale in fitted.items():
         set_array(value, scale)
-        for node, weights, floats in stored:
-            if weights is not None and floats is not None:
-                axis = node.attributes.get_int("axis", 1)
-                set_array(weights, quantize(floats, scale, None, axis, integers(node)))
-        moved += moves
-    return moved
+    for weights, (node, floats) in stored.items():
+        scale_now = array(node.inputs[1])
+        if weights is not None and floats is not None and scale_now is not None:
+            axis = node.attributes.get_int("axis", 1)
+            set_array(weights, quantize(floats, scale_now, None, axis, integers(node)))
+    return len(moved)
 
 
 def _regrid(model: Model, node: Node, scale: np.ndarray, kind: Any) -> None:
