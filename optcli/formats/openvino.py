@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 # How OpenVINO names what it cannot read: integer operators, and those of Microsoft's own domains.
 _ONNXRUNTIME_ONLY = re.compile(r"[Cc]onversion .*(QLinear|Integer|com\.microsoft)")
 
+# Operators that multiply by weights.
+PRODUCTS = frozenset(
+    {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "MatMul"}
+    | {"GroupConvolutionBackpropData"}
+)
+# Operators that hand quantized values on as they are, or cut them off.
+MOVES_VALUES = frozenset(
+    {"Concat", "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "StridedSlice", "Slice"}
+    | {"Split", "VariadicSplit", "Gather", "Relu", "Clamp"}
+)
+
 FILE = "model.xml"
 WEIGHTS = "model.bin"
 

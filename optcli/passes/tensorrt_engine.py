@@ -23,7 +23,7 @@ class TensorrtEngine(EnginePass):
     version only, unless made compatible.
     """
 
-    needs: ClassVar[Needs] = Needs(("tensorrt", "onnx", "numpy"), gpu=True)
+    needs: ClassVar[Needs] = Needs(("tensorrt", "onnx", "onnx_ir", "numpy"), gpu=True)
     product: ClassVar[str] = "tensorrt"
 
     timing_cache: bool = Field(

@@ -18,6 +18,8 @@ from optcli.errors import MissingError, OptcliError, RunnerError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import ort as ort_format
 from optcli.formats.onnxruntime_providers import PROVIDERS, Name
+from optcli.onnx_graphs.interface import input_shapes
+from optcli.onnx_graphs.precision import precision_of
 from optcli.results import flags
 from optcli.runners import Runner
 from optcli.runners._onnxruntime_calls import HostCalls
@@ -312,7 +314,7 @@ def _batch_names(artifact: Artifact, inputs: Sequence[TensorSpec]) -> tuple[froz
     None where the file's batch does not vary. Raises `RunnerError` where it varies without a name.
     """
     model = onnx_format.outline(artifact.path)
-    shapes = onnx_format.input_shapes(model)
+    shapes = input_shapes(model)
     firsts = {spec.name: shapes[spec.name][0] for spec in inputs if spec.batch_symbol is not None}
     nameless = [name for name, size in firsts.items() if size is None]
     if nameless:
@@ -332,4 +334,4 @@ def _is_on(value: Value | None) -> bool:
 def _precision(artifact: Artifact) -> str:
     if artifact.format == Format.ORT:
         return "int8" if ort_format.is_quantized(artifact.path) else artifact.precision
-    return onnx_format.precision(onnx_format.outline(artifact.path))
+    return precision_of(onnx_format.outline(artifact.path))

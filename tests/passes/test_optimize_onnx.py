@@ -10,6 +10,7 @@ from optcli.artifact import Format
 from optcli.errors import InputError, StepError
 from optcli.formats import onnx as onnx_format
 from optcli.formats import ort as ort_format
+from optcli.onnx_graphs.interface import opset_of
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.optimize_onnx import OptimizeOnnx
@@ -75,7 +76,7 @@ def test_files_of_any_age(tmp_path, name, opset):
         assert error(source, made, OLD, feed(OLD, 3)) < 1e-4
     plain = onnx_format.open(tmp_path / "0")
     assert len(plain.graph.input) == 1
-    assert onnx_format.opset(plain) == opset
+    assert opset_of(plain) == opset
     assert not {"BatchNormalization", "Dropout"} & {node.op_type for node in plain.graph.node}
 
 
