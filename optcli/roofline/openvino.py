@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optcli.environment import computes_in
-from optcli.roofline.findings import Rate
+from optcli.roofline.findings import Operation, Rate
 from optcli.roofline.shapes import CONVOLUTIONS, MATRICES, Layer, product_operations, product_size
-from optcli.roofline.timing import best_s
+from optcli.roofline.timing import RateRequest, best_s
 from optcli.workers import Channel
 
 if TYPE_CHECKING:
@@ -18,40 +18,44 @@ _LAYERS = 4
 _HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 
 
-def rates(payload: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
-    """Rates with `payload["threads"]` threads, `payload["seconds"]` for each, as records of `Rate`."""
-    found = []
+def rates(request: RateRequest, channel: Channel) -> list[Rate]:
+    """Matrix products and convolutions, each for as long as the request says."""
+    timed: list[tuple[str, Operation, str, float]] = []
     for precision in _HINTS:
         if precision in ("bf16", "fp16") and not computes_in(precision):
             continue
         for side in MATRICES:
-            done = _best_s(_product(side, precision), precision, payload)
+            done = _best_s(_product(side, precision), precision, request)
             operations = _LAYERS * product_operations(side)
-            found.append((precision, "matmul", product_size(side), operations / done))
+            timed.append((precision, "matmul", product_size(side), operations / done))
         for layer in CONVOLUTIONS:
-            done = _best_s(_convolutions(layer, precision), precision, payload)
+            done = _best_s(_convolutions(layer, precision), precision, request)
             operations = _LAYERS * layer.operations
-            found.append((precision, "convolution", layer.size, operations / done))
-    about = {"library": "openvino", "threads": payload["threads"]}
+            timed.append((precision, "convolution", layer.size, operations / done))
     return [
-        Rate.model_validate(
-            {"precision": precision, "operation": operation, "size": size, "per_s": per_s, **about}
-        ).model_dump()
-        for precision, operation, size, per_s in found
+        Rate(
+            precision=precision,
+            operation=operation,
+            library="openvino",
+            threads=request.threads,
+            size=size,
+            per_s=per_s,
+        )
+        for precision, operation, size, per_s in timed
     ]
 
 
-def _best_s(model: Model, precision: str, payload: dict[str, Any]) -> float:
+def _best_s(model: Model, precision: str, request: RateRequest) -> float:
     import openvino
 
     settings = {
-        "INFERENCE_NUM_THREADS": payload["threads"],
+        "INFERENCE_NUM_THREADS": request.threads,
         "INFERENCE_PRECISION_HINT": _HINTS[precision],
         "NUM_STREAMS": 1,
     }
-    request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
-    request.set_input_tensor(openvino.Tensor(_random(tuple(model.inputs[0].shape))))
-    return best_s(request.infer, payload["seconds"])
+    inference = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+    inference.set_input_tensor(openvino.Tensor(_random(tuple(model.inputs[0].shape))))
+    return best_s(inference.infer, request.seconds)
 
 
 def _product(side: int, precision: str) -> Model:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 _FEWEST = 5
@@ -11,6 +12,15 @@ _FEWEST = 5
 _WITNESSES = 3
 _HARDLY = 1.03
 _PATIENCE = 4
+
+
+@dataclass(frozen=True)
+class RateRequest:
+    """How many threads to use, and how many seconds for each measurement of a rate or bandwidth."""
+
+    threads: int
+    seconds: float
+    working_sets_bytes: tuple[int, ...] = ()
 
 
 def best_s(call: Callable[[], Any], seconds: float) -> float:
