@@ -98,7 +98,7 @@ def written_and_read(kind: Any, message: Any) -> Any:
 
 
 def example(kind: Any) -> Any:
-    """Some value of a type; of a class whose fields have types that pydantic knows, one with all set."""
+    """Some value of a type; of a dataclass, one with every field set."""
     from typing import get_args, get_origin, get_type_hints
 
     from pydantic import BaseModel
@@ -221,7 +221,7 @@ def test_bytes_that_are_no_json_are_an_error_and_no_crash():
 
 
 def test_a_worker_refuses_a_message_that_its_function_does_not_take():
-    with pytest.raises(StepError, match="no dict.*: all of it"):
+    with pytest.raises(StepError, match=r"no dict.*: all of it"):
         workers.run("calls:double", [1], int, timeout_s=20)
 
 
