@@ -147,14 +147,9 @@ class Session:
 
     def _spawn(self, candidate: Candidate) -> None:
         options = self._options(candidate)
+        inputs, sizes = tuple(self.inputs), tuple(self.sizes)
         request = MeasureRequest(
-            artifact=candidate.artifact,
-            inputs=tuple(self.inputs),
-            runner=candidate.runner,
-            options=options,
-            feeds=self.feeds,
-            batch_sizes=tuple(self.sizes),
-            seed=self.seed,
+            candidate.artifact, inputs, candidate.runner, options, self.feeds, sizes, self.seed
         )
         variables = runners.find(candidate.runner).model_validate(options).environment()
         other: dict[str, Any] = {}

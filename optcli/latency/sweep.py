@@ -132,14 +132,9 @@ class _Run:
         """A fresh process that can run the artifact at these sizes."""
         options = dict(self.candidate.options)
         environment = runners.find(self.candidate.runner).model_validate(options).environment()
+        artifact, runner = self.candidate.artifact, self.candidate.runner
         request = MeasureRequest(
-            artifact=self.candidate.artifact,
-            inputs=tuple(self.inputs),
-            runner=self.candidate.runner,
-            options=options,
-            feeds=self.feeds,
-            batch_sizes=tuple(sizes),
-            seed=self.seed,
+            artifact, tuple(self.inputs), runner, options, self.feeds, tuple(sizes), self.seed
         )
         child = workers.spawn(
             _SPAWNED,

@@ -103,15 +103,8 @@ def _ratios(
     if known is not None:
         return dict(known.record["ratios"])
     step = f"{variant.name} › {_KIND}"
-    request = MeasureRequest(
-        artifact=artifact,
-        inputs=plan.recipe.inputs,
-        runner=variant.runner_name,
-        options=options,
-        feeds=feeds,
-        batch_sizes=tuple(sizes),
-        seed=plan.recipe.seed,
-    )
+    inputs, runner, seed = plan.recipe.inputs, variant.runner_name, plan.recipe.seed
+    request = MeasureRequest(artifact, inputs, runner, options, feeds, tuple(sizes), seed)
     try:
         with measurement_lock.acquired(step, observer):
             observer.started(step)

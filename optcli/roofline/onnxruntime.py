@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optcli.roofline.findings import Operation, Rate
+from optcli.roofline.findings import Rate
 from optcli.roofline.shapes import CONVOLUTIONS, MATRICES, Layer, product_operations, product_size
 from optcli.roofline.timing import RateRequest, best_s
 from optcli.workers import Channel
@@ -16,26 +16,18 @@ if TYPE_CHECKING:
 
 def rates(request: RateRequest, channel: Channel) -> list[Rate]:
     """Matrix products and convolutions, each for as long as the request says."""
-    timed: list[tuple[str, Operation, str, float]] = []
+    fastest: list[Rate] = []
     for precision in ("fp32", "int8"):
         for side in MATRICES:
             model, image = _product(side, precision)
             done = _best_s(model, image, request)
-            timed.append((precision, "matmul", product_size(side), product_operations(side) / done))
+            size, per_s = product_size(side), product_operations(side) / done
+            fastest.append(request.rate("onnxruntime", precision, "matmul", size, per_s))
     for layer in CONVOLUTIONS:
         done = _best_s(*_convolution(layer), request)
-        timed.append(("fp32", "convolution", layer.size, layer.operations / done))
-    return [
-        Rate(
-            precision=precision,
-            operation=operation,
-            library="onnxruntime",
-            threads=request.threads,
-            size=size,
-            per_s=per_s,
-        )
-        for precision, operation, size, per_s in timed
-    ]
+        per_s = layer.operations / done
+        fastest.append(request.rate("onnxruntime", "fp32", "convolution", layer.size, per_s))
+    return fastest
 
 
 def _best_s(model: ModelProto, image: np.ndarray, request: RateRequest) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optcli.environment import computes_in
-from optcli.roofline.findings import Operation, Rate
+from optcli.roofline.findings import Rate
 from optcli.roofline.shapes import CONVOLUTIONS, MATRICES, Layer, product_operations, product_size
 from optcli.roofline.timing import RateRequest, best_s
 from optcli.workers import Channel
@@ -20,29 +20,19 @@ _HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 
 def rates(request: RateRequest, channel: Channel) -> list[Rate]:
     """Matrix products and convolutions, each for as long as the request says."""
-    timed: list[tuple[str, Operation, str, float]] = []
+    fastest: list[Rate] = []
     for precision in _HINTS:
         if precision in ("bf16", "fp16") and not computes_in(precision):
             continue
         for side in MATRICES:
             done = _best_s(_product(side, precision), precision, request)
-            operations = _LAYERS * product_operations(side)
-            timed.append((precision, "matmul", product_size(side), operations / done))
+            size, per_s = product_size(side), _LAYERS * product_operations(side) / done
+            fastest.append(request.rate("openvino", precision, "matmul", size, per_s))
         for layer in CONVOLUTIONS:
             done = _best_s(_convolutions(layer, precision), precision, request)
-            operations = _LAYERS * layer.operations
-            timed.append((precision, "convolution", layer.size, operations / done))
-    return [
-        Rate(
-            precision=precision,
-            operation=operation,
-            library="openvino",
-            threads=request.threads,
-            size=size,
-            per_s=per_s,
-        )
-        for precision, operation, size, per_s in timed
-    ]
+            per_s = _LAYERS * layer.operations / done
+            fastest.append(request.rate("openvino", precision, "convolution", layer.size, per_s))
+    return fastest
 
 
 def _best_s(model: Model, precision: str, request: RateRequest) -> float:

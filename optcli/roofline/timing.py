@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from optcli.roofline.findings import Operation, Rate
+
 _FEWEST = 5
 # The shortest is believed once so many calls took hardly longer.
 _WITNESSES = 3
@@ -21,6 +23,17 @@ class RateRequest:
     threads: int
     seconds: float
     working_sets_bytes: tuple[int, ...] = ()
+
+    def rate(self, library: str, precision: str, operation: Operation, size: str, per_s: float) -> Rate:
+        """What a library reached with these threads."""
+        return Rate(
+            precision=precision,
+            operation=operation,
+            library=library,
+            threads=self.threads,
+            size=size,
+            per_s=per_s,
+        )
 
 
 def best_s(call: Callable[[], Any], seconds: float) -> float:

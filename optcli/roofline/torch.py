@@ -17,22 +17,13 @@ def rates(request: RateRequest, channel: Channel) -> list[Rate]:
     import torch
 
     torch.set_num_threads(request.threads)
-    seconds = request.seconds
     fastest: list[Rate] = []
 
     def add(
         precision: str, operation: Operation, size: str, operations: int, call: Callable[[], Any]
     ) -> None:
-        fastest.append(
-            Rate(
-                precision=precision,
-                operation=operation,
-                library="torch",
-                threads=request.threads,
-                size=size,
-                per_s=operations / best_s(call, seconds),
-            )
-        )
+        per_s = operations / best_s(call, request.seconds)
+        fastest.append(request.rate("torch", precision, operation, size, per_s))
 
     with torch.inference_mode():
         for precision, dtype in _types().items():
