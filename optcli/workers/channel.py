@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+from optcli.errors import StepError
 from optcli.workers import messages
 
 T = TypeVar("T")
@@ -29,11 +31,11 @@ def receive(connection: Connection) -> dict[str, Any] | None:
         text = connection.recv_bytes()
     except (EOFError, OSError):
         return None
-    try:
+    with suppress(ValueError):
         record = json.loads(text)
-    except ValueError:
-        record = None
-    return messages.read(dict[str, Any], record)
+        if isinstance(record, dict):
+            return record
+    raise StepError("what came over the channel of two processes is no JSON object")
 
 
 class Channel:
