@@ -322,7 +322,7 @@ class Execution:
                 request,
                 parent=inputs.artifacts["parent"],
                 origin=inputs.artifacts["origin"],
-                prepared=sets.found(),
+                prepared=sets.kept(),
                 keep=sets.keep if sets.sets else None,
                 temporary=temporary,
                 # Where it is confined nothing can be kept.

@@ -73,7 +73,7 @@ class Roles:
         """Those of a plan."""
         return Roles({role: Prepared(store, role_keys[role], inputs) for role in roles}, keep)
 
-    def found(self) -> dict[str, Path]:
+    def kept(self) -> dict[str, Path]:
         """Where the samples of each role lie that somebody has prepared before."""
         places = {role: each.find() for role, each in self.sets.items()}
         return {role: path for role, path in places.items() if path is not None}

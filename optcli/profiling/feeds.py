@@ -49,21 +49,21 @@ def real(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec], bat
 
     Up to 64 samples, or as many as five seconds allow. Raises `InputError`.
     """
-    found = data.open(settings, folder, inputs)
-    if not len(found):
+    role = data.open(settings, folder, inputs)
+    if not len(role):
         raise InputError(
             "the data are empty", place=settings.source, hint="look at its split and samples"
         )
-    count = min(len(found), max(batch_size, min(_MOST_SAMPLES, _BATCHES * batch_size), _BATCHES))
+    count = min(len(role), max(batch_size, min(_MOST_SAMPLES, _BATCHES * batch_size), _BATCHES))
     samples: list[Sample] = []
     read_ms: list[float] = []
     prepare_ms: list[float] = []
     began = time.perf_counter()
     for index in range(count):
         start = time.perf_counter_ns()
-        item = found.read(index * len(found) // count)
+        item = role.read(index * len(role) // count)
         decoded = time.perf_counter_ns()
-        samples.append(found.prepared(item))
+        samples.append(role.prepared(item))
         stop = time.perf_counter_ns()
         read_ms.append((decoded - start) / 1e6)
         prepare_ms.append((stop - decoded) / 1e6)

@@ -40,10 +40,10 @@ def described(path: Path, recipe: Path) -> Data | None:
     Known are `images/` and `masks/` by many names, with the parts of a split below or above them.
     Raises `InputError` for masks that cannot be read.
     """
-    found = list(_pairs(path))
-    if not found:
+    by_name = list(_pairs(path))
+    if not by_name:
         return None
-    by_part = {name: pairs for name, pairs in found if name is not None}
+    by_part = {name: pairs for name, pairs in by_name if name is not None}
     parts = two_parts(list(by_part))
     if parts:
         first, second = (by_part[name] for name in parts)
@@ -52,7 +52,7 @@ def described(path: Path, recipe: Path) -> Data | None:
             _arguments(second, recipe),
         )
     else:
-        first = second = found[0][1]
+        first = second = by_name[0][1]
         to, rest = shares()
         arguments = _arguments(first, recipe)
         lines = ((*arguments, to, *limited(first.count / 2)), (*arguments, rest))

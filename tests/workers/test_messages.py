@@ -15,6 +15,7 @@ from optcli import workers
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.errors import InputError, RecipeError, StepError
+from optcli.inspection import Findings
 from optcli.passes import Traits
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.settings import TensorSpec
@@ -186,6 +187,13 @@ def test_fields_of_a_model_that_were_not_set_stay_so():
     """Preparation tells what a recipe says from what it leaves to a preset."""
     sent = SAMPLE[DataSettings]
     assert written_and_read(DataSettings, sent).prepare.model_fields_set == {"resize"}
+
+
+def test_fields_of_a_model_go_by_the_names_that_it_reads():
+    sent = Findings.model_validate(
+        {"schema": 1, "target": "x", "kind": "file", "format": "onnx", "size_bytes": 1}
+    )
+    assert written_and_read(Findings, sent) == sent
 
 
 @pytest.fixture(autouse=True)
