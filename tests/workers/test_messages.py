@@ -224,7 +224,10 @@ def test_what_a_worker_sends_that_does_not_fit_is_an_error_and_no_crash(record, 
 
 
 def test_bytes_that_are_no_json_are_an_error_and_no_crash():
-    with workers.spawn("calls:say_bytes", {}) as child, pytest.raises(StepError, match="no JSON object"):
+    with (
+        workers.spawn("calls:say_bytes", {}) as child,
+        pytest.raises(StepError, match="no JSON object"),
+    ):
         child.result(Inner, 20)
 
 
