@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -65,15 +65,6 @@ class Artifact:
     facts: dict[str, Any] = field(default_factory=dict)
     foreign: bool = False
     trusted: bool = False
-
-    def to_record(self) -> dict[str, Any]:
-        """Plain JSON data; `from_record` reads it back."""
-        return {**asdict(self), "format": self.format.value, "path": str(self.path)}
-
-    @staticmethod
-    def from_record(record: dict[str, Any]) -> Artifact:
-        """The artifact that `to_record` wrote."""
-        return Artifact(**{**record, "format": Format(record["format"]), "path": Path(record["path"])})
 
 
 def costly_packing(facts: Mapping[str, Any]) -> dict[int, int]:

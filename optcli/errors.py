@@ -182,7 +182,7 @@ class RecipeError(OptcliError):
 def from_record(record: dict[str, Any]) -> OptcliError:
     """The error that `to_record` wrote; an unknown kind becomes a `StepError`."""
     if record.get("error") == "RecipeError":
-        return RecipeError([Problem(**problem) for problem in record["problems"]])
+        return RecipeError([Problem(**problem) for problem in record.get("problems", ())])
     kinds = {kind.__name__: kind for kind in _subclasses(OptcliError)}
     kind = kinds.get(str(record.get("error")), StepError)
     return kind(

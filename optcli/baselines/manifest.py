@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
@@ -118,8 +119,7 @@ class Manifest(BaseModel):
 
 def described(artifact: Artifact) -> Described:
     """An artifact as a manifest describes it."""
-    record = artifact.to_record()
-    return Described.model_validate(record)
+    return Described.model_validate(asdict(artifact))
 
 
 def read(text: bytes) -> Manifest | int:

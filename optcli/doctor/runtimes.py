@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from optcli import environment
 from optcli.doctor.checks import Check, State
+from optcli.doctor.trials import Part, TrialRequest
 from optcli.engines import child
 from optcli.environment import Needs
 from optcli.errors import OptcliError
@@ -61,19 +61,17 @@ def runtime_checks(runtime: Runtime) -> list[Check]:
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log.txt"
         try:
-            rows: list[dict[str, Any]] = run(
+            parts = run(
                 f"optcli.doctor.trials:{runtime.function}",
-                {"folder": folder, "gpu": environment.has_gpu()},
+                TrialRequest(Path(folder), environment.has_gpu()),
+                list[Part],
                 log=log,
                 environment={"TORCHINDUCTOR_CACHE_DIR": folder},
                 timeout_s=_TIMEOUT_S,
             )
         except OptcliError as error:
             return [_check(runtime, "broken", error.message, error.hint or _reinstall(runtime))]
-    return [
-        _check(runtime, row["state"], row["found"], row.get("hint", ""), row.get("name", ""))
-        for row in rows
-    ]
+    return [_check(runtime, part.state, part.found, part.hint, part.name) for part in parts]
 
 
 def _check(runtime: Runtime, state: State, text: str, hint: str, name: str = "") -> Check:

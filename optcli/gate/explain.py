@@ -98,21 +98,19 @@ def _times(
         precision=artifact.precision,
         size_bytes=artifact.size_bytes,
     )
-    request = {
-        "inputs": [spec.model_dump(mode="json") for spec in inputs],
-        "batch_size": batch_range(inputs).min,
-        "seed": 0,
-        "data": None,
-        "folder": ".",
-        "postprocess": None,
-        "trace": str(logs / f"{name}.trace.json"),
-    }
-    options = {name: value for name, value in kept.options.items() if value is not None}
-    log = logs / f"{name}.profile.log"
-    found = profiling.measure(
-        name, "gate", summary, artifact, kept.runner, options, request, log, interpreter
+    request = profiling.ProfileRequest(
+        variant=name,
+        recipe="gate",
+        summary=summary,
+        artifact=artifact,
+        runner=kept.runner,
+        options={name: value for name, value in kept.options.items() if value is not None},
+        inputs=tuple(inputs),
+        batch_size=batch_range(inputs).min,
+        trace=logs / f"{name}.trace.json",
     )
+    profile = profiling.measure(request, logs / f"{name}.profile.log", interpreter)
     times: dict[str, float] = defaultdict(float)
-    for each in found.operators:
+    for each in profile.operators:
         times[each.type] += each.time_ms
     return dict(times)

@@ -12,6 +12,7 @@ from optcli.artifact import Format
 from optcli.digest import of_value
 from optcli.errors import ExitCode, MissingError, UsageError
 from optcli.latency import Candidate, Measured
+from optcli.model_files.laying_out import SamplesRequest
 from optcli.model_files.opening import Opened, find, open_all
 from optcli.observer import Observer, Silent
 from optcli.pipeline import measurement_lock, reporting
@@ -102,9 +103,9 @@ def _candidate(opened: Opened, runner: str | None) -> Candidate:
 def _require_samples(path: Path, specs: tuple[TensorSpec, ...], observer: Observer) -> None:
     if not path.is_file():
         raise UsageError("there is no such file", place=str(path), hint="an .npz of samples")
-    payload = {"path": str(path), "inputs": [spec.model_dump(mode="json") for spec in specs]}
-    found = run("optcli.model_files.laying_out:check_samples", payload, timeout_s=60.0)
-    lacking = [spec.name for spec in specs if spec.name not in found]
+    request = SamplesRequest(path, specs)
+    names = run("optcli.model_files.laying_out:check_samples", request, tuple[str, ...], timeout_s=60.0)
+    lacking = [spec.name for spec in specs if spec.name not in names]
     if lacking:
         observer.warned(NAME, f"{path.name} has no {', '.join(lacking)}: random")
 

@@ -179,7 +179,7 @@ class _Judging:
                 subject.runner_name,
                 subject.options,
                 recipe.inputs,
-                recipe.data["evaluation"].model_dump(mode="json", by_alias=True, exclude_unset=True),
+                recipe.data["evaluation"],
                 recipe.folder,
                 recipe.accuracy,
                 scratch,

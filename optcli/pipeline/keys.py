@@ -47,7 +47,7 @@ NOT_COUNTED: Mapping[str, str] = {
     "store": "keeps results by their keys",
     "user_code.py": "the user's code is in keys by its content",
     "user_imports.py": "the user's code is in keys by its content",
-    "workers": "starts processes; what they do is in the modules that they are told to call",
+    "workers": "starts processes and carries messages; what they do is in the modules that they call",
 }
 
 _TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)

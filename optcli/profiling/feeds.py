@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optcli import data
 from optcli.data import DataSettings
@@ -44,17 +44,15 @@ def random(inputs: Sequence[TensorSpec], batch_size: int, seed: int) -> Feeds:
     return Feeds(make(inputs, None, [batch_size], seed)[batch_size])
 
 
-def real(
-    settings: dict[str, Any], folder: Path, inputs: Sequence[TensorSpec], batch_size: int
-) -> Feeds:
+def real(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec], batch_size: int) -> Feeds:
     """Batches of real samples, spread over a role of the recipe's data, each sample timed.
 
     Up to 64 samples, or as many as five seconds allow. Raises `InputError`.
     """
-    dataset = data.open(DataSettings.model_validate(settings), folder, inputs)
+    dataset = data.open(settings, folder, inputs)
     if not len(dataset):
         raise InputError(
-            "the data are empty", place=settings["source"], hint="look at its split and samples"
+            "the data are empty", place=settings.source, hint="look at its split and samples"
         )
     count = min(len(dataset), max(batch_size, min(_MOST_SAMPLES, _BATCHES * batch_size), _BATCHES))
     samples: list[Sample] = []
@@ -71,7 +69,7 @@ def real(
         prepare_ms.append((stop - decoded) / 1e6)
         if time.perf_counter() - began > _MOST_S:
             break
-    batches, stack_ms = _stacked(samples, batch_size, settings["source"])
+    batches, stack_ms = _stacked(samples, batch_size, settings.source)
     stages = (
         StageTime(name="read", time_ms=median(read_ms) * batch_size, samples=len(samples)),
         StageTime(

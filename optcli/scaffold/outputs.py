@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from optcli.inspection import Tensor
 from optcli.settings import TensorSpec
 
 _STRIDES = (8, 16, 32)
@@ -22,14 +23,14 @@ class Meaning:
 
 
 def meaning(
-    outputs: Sequence[dict[str, Any]], inputs: Sequence[TensorSpec], *, largest: float | None = None
+    outputs: Sequence[Tensor], inputs: Sequence[TensorSpec], *, largest: float | None = None
 ) -> Meaning:
     """What the first output is, by its shape alone.
 
     `largest` is the largest coordinate that a detector gave for a random image, where it was called:
     boxes in pixels reach to its size, those that are not decoded yet only to a few cells.
     """
-    shape: Sequence[int | str | None] = (outputs[0]["shape"] if outputs else None) or ()
+    shape: Sequence[int | str | None] = (outputs[0].shape if outputs else None) or ()
     if len(shape) == 2 and isinstance(shape[1], int):
         return Meaning("classes", shape[1])
     if not inputs or len(inputs[0].shape) != 4:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli.errors import NO_ROOM, NoModuleError, OptcliError, StepError
-from optcli.workers import confinement
+from optcli.workers import confinement, messages
 from optcli.workers.channel import Channel, receive, send
 from optcli.workers.lifetime import bind_to_parent
 
@@ -37,7 +37,9 @@ def serve(connection: Connection, parent: int) -> None:
         if "writable" in call:
             _confine(call["scratch"], call["writable"])
         function = _function(call["function"])
-        send(connection, {"result": function(call["payload"], Channel(connection))})
+        kind, gives = messages.types_of(function)
+        result = function(messages.read(kind, call["message"]), Channel(connection))
+        send(connection, {"result": messages.to_record(result, gives)})
     except BaseException as error:  # whatever it is, the parent must hear of it
         status = 1
         with suppress(OSError):  # the log may be what the disk has no room for

@@ -121,13 +121,9 @@ class Counted:
 
 
 def test_calls_with_and_without_the_profiler_take_turns():
-    class Channel:
-        def send(self, record):
-            pass
-
     one = Counted()
     timed = _Timed(one, one, [{}])  # type: ignore[arg-type]
-    timed.run(Channel())  # type: ignore[arg-type]
+    timed.run()
     assert len(timed.plain_ms) == len(timed.profiled_ms) == 100
     measured = one.calls[-200:]
     assert [measured[index] for index in range(0, 200, 25)] == ["plain", "profiled"] * 4

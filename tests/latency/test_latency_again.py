@@ -1,6 +1,7 @@
 """What was disturbed is measured again by fresh launches, and nothing else is."""
 
 import importlib
+from dataclasses import replace
 
 import pytest
 from scripted import ScriptedChild
@@ -67,10 +68,10 @@ def test_only_the_disturbed_batch_size_is_measured_again(measure, monkeypatch):
     calm = ScriptedChild.do_round
 
     def disturbed(self, command):
-        found = calm(self, command)
-        if (self.name, self.launch, command["batch_size"]) == ("onnx", 0, 4):
-            found["waited_ns"] = sum(found["ns"])
-        return found
+        round = calm(self, command)
+        if (self.name, self.launch, command.batch_size) == ("onnx", 0, 4):
+            return replace(round, waited_ns=sum(round.ns))
+        return round
 
     monkeypatch.setattr(ScriptedChild, "do_round", disturbed)
     measured = measure({"eager": CALM, "onnx": CALM})

@@ -89,7 +89,7 @@ def test_rounds_before_a_death_are_kept(measure, monkeypatch):
     calm, left = ScriptedChild.send, [3]
 
     def dying(self, command):
-        if self.name == "bad" and command["do"] == "round":
+        if self.name == "bad" and command.do == "round":
             left[0] -= 1
             if left[0] < 0:
                 self.fails = "round"
@@ -171,9 +171,9 @@ def test_both_sides_are_warmed_up_and_timed_by_the_baselines_numbers(pairs, monk
         lambda self, command: (asked.append((self.name, command)), calm(self, command)),
     )
     measured = pairs({"base": {"call_ns": 4e6}, "new": {"call_ns": 40e6}}).measure(2)
-    warm = [(name, each["calls"], "steady" in each) for name, each in asked if each["do"] == "warm"]
+    warm = [(name, each.calls, each.steady) for name, each in asked if each.do == "warm"]
     assert warm == [("base", 10, True), ("new", 30, False), ("base", 30, False), ("new", 30, False)]
-    assert {each["calls"] for _, each in asked if each["do"] == "round"} == {15}
+    assert {each.calls for _, each in asked if each.do == "round"} == {15}
     assert {series.ns.shape for series in measured.series} == {(16, 15)}
 
 

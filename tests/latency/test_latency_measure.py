@@ -132,12 +132,12 @@ def test_batch_sizes_the_model_does_not_take_are_skipped_with_a_flag(measure):
 def test_threads_of_the_settings_are_the_runners_unless_it_has_its_own(measure, candidate, tmp_path):
     measure({"eager": {"call_ns": 4e6}})
     (child,) = measure.spawned
-    assert child.payload["options"] == {"threads": 2}
+    assert child.request.options == {"threads": 2}
     assert child.environment["OMP_NUM_THREADS"] == "2"
     assert child.log == tmp_path / "eager.log"
     own = candidate("eager", threads=1)
     latency.measure([own], "eager", INPUTS, None, SETTINGS, tmp_path, 0, Silent())
-    assert measure.spawned[-1].payload["options"] == {"threads": 1}
+    assert measure.spawned[-1].request.options == {"threads": 1}
 
 
 def test_threads_that_were_not_heeded_are_marked_other_wishes_are_not(scripted, candidate, tmp_path):
@@ -203,9 +203,8 @@ def test_a_machine_that_becomes_busy_costs_rounds_not_hours(measure):
 def test_interrupted_and_stolen_rounds_are_marked(measure, monkeypatch):
     calm = ScriptedChild.do_round
     disturbed = iter([{"switches": 9}, {"steal_s": 0.045}, {"waited_ns": 45_000_000}] * 2 + [{}] * 2)
-    monkeypatch.setattr(
-        ScriptedChild, "do_round", lambda self, command: {**calm(self, command), **next(disturbed)}
-    )
+    noisy = lambda self, command: replace(calm(self, command), **next(disturbed))  # noqa: E731
+    monkeypatch.setattr(ScriptedChild, "do_round", noisy)
     row = latency.to_results(measure({"eager": {"call_ns": 4e6}}, ONCE))["eager"][0]
     (noisy,) = row.flags
     assert noisy.figures == pytest.approx(
