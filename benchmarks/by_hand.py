@@ -94,6 +94,7 @@ def ours(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> 
     from optcli.pipeline.making import make, planned
     from optcli.pipeline.phases import Phases
     from optcli.store import Store
+    from optcli.workers import messages
 
     np.savez(work / "samples.npz", **{_input(name, shared): images(name)})
     variants = {
@@ -128,7 +129,7 @@ def ours(name: str, methods: Sequence[str], work: Path, shared: Path | None) -> 
             found[variant.name] = {"failed": "; ".join(reasons) or "it cannot be built here"}
             continue
         found[variant.name] = {
-            "artifact": made.artifacts[variant.name].to_record(),
+            "artifact": messages.to_record(made.artifacts[variant.name]),
             "runner": variant.runner_name,
             "options": variant.runner_options(THREADS),
             "inputs": [spec.model_dump(mode="json") for spec in made.plan.recipe.inputs],
@@ -309,13 +310,14 @@ def compare(payload: dict[str, Any]) -> dict[str, Any]:
     from optcli import runners
     from optcli.artifact import Artifact
     from optcli.settings import TensorSpec
+    from optcli.workers import messages
 
     made, size = payload["made"], payload["size"]
     inputs = [TensorSpec.model_validate(spec) for spec in made["inputs"]]
     runner = runners.find(made["runner"]).model_validate(made["options"])
     feed = {inputs[0].name: np.ascontiguousarray(images(payload["name"])[:size])}
     hand = opened(payload["method"], Path(payload["path"]), payload["name"], size)
-    with runner.open(Artifact.from_record(made["artifact"]), inputs) as model:
+    with runner.open(messages.read(Artifact, made["artifact"]), inputs) as model:
         calls: list[Callable[[], Any]] = [lambda: model.run(feed), hand]
         usual = max(_usual(each) for each in calls)
         count = max(2, round(_ROUND_S / usual))

@@ -25,7 +25,7 @@ from optcli.data import DataSettings
 from optcli.observer import Silent
 from optcli.passes import Job
 from optcli.settings import TensorSpec
-from optcli.workers import Channel
+from optcli.workers import Channel, messages
 
 INPUTS = (TensorSpec(name="input", shape=("batch", 3, 224, 224)),)
 PREPARE = {"crop": 224, "channel_order": "rgb", "scale": "1/255", "mean": [0.485, 0.456, 0.406],
@@ -70,18 +70,19 @@ def write(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     if format == Format.ONNX:
         found = OnnxSource(target="squeezenet1_1.onnx", folder=models).write(out, INPUTS)
         return _artifact(out, format, found.outputs)
-    parent = Artifact.from_record(write({**payload, "format": str(Format.ONNX)}, channel))
+    parent = messages.read(Artifact, write({**payload, "format": str(Format.ONNX)}, channel))
     ToOpenvino().run(parent, Job(out, INPUTS, parent, Silent()))
     return _artifact(out, format, parent.facts["outputs"])
 
 
 def _artifact(out: Path, format: Format, outputs: Any) -> dict[str, Any]:
-    return Artifact("", format, out, "fp32", 0, "", {"outputs": list(outputs)}).to_record()
+    artifact = Artifact("", format, out, "fp32", 0, "", {"outputs": list(outputs)})
+    return dict(messages.to_record(artifact))
 
 
 def measure(payload: dict[str, Any], channel: Channel) -> dict[str, float]:
     """Run the pass; megabytes held before, the most held, and the seconds it took."""
-    case, source = CASES[payload["case"]], Artifact.from_record(payload["source"])
+    case, source = CASES[payload["case"]], messages.read(Artifact, payload["source"])
     one = passes.find(case.name).model_validate({**case.options, "samples": payload["images"]})
     _load(case, source)
     settings = DataSettings.model_validate(
@@ -155,13 +156,14 @@ def main() -> None:
                 continue
             with tempfile.TemporaryDirectory() as work:
                 place = {"folder": work, "shared": str(given.shared.resolve())}
-                source = workers.run("calibration_memory:write", {**place, "format": str(case.format)})
+                place["format"] = str(case.format)
+                source = workers.run("calibration_memory:write", place, dict[str, Any])
                 for count in counts:
                     out = Path(work, str(count))
                     out.mkdir()
                     payload = {"case": name, "source": source, "images": count}
                     payload |= {"data": pictures[count], "out": str(out)}
-                    found = workers.run("calibration_memory:measure", payload)
+                    found = workers.run("calibration_memory:measure", payload, dict[str, float])
                     line = f"{name:<24} {count:>5} images  loaded {found['loaded']:>6.0f}  "
                     line += f"above {found['peak'] - found['loaded']:>6.0f} MB  "
                     print(f"{line}{found['seconds']:>5.0f} s", flush=True)

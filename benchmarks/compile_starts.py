@@ -27,7 +27,7 @@ from optcli.passes.torch_compile import TorchCompile
 from optcli.runners.torch import TorchRunner
 from optcli.settings import TensorSpec
 from optcli.sources.torchvision import TorchvisionSource
-from optcli.workers import Channel
+from optcli.workers import Channel, messages
 
 INPUTS = (
     TensorSpec(name="image", shape=("batch", 3, 224, 224), ranges={"batch": {"opt": 8, "max": 8}}),
@@ -39,7 +39,7 @@ def write(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     out = Path(payload["out"])
     found = TorchvisionSource(target=payload["network"], folder=out).write(out, INPUTS)
     artifact = Artifact("", Format.TORCH, out, found.precision, 0, "", {"outputs": list(found.outputs)})
-    return artifact.to_record()
+    return messages.to_record(artifact)
 
 
 class Clock:
@@ -63,7 +63,7 @@ def compile_it(payload: dict[str, Any], channel: Channel) -> tuple[float, float]
     """Seconds of the pass; importing torch is left out."""
     import torch._inductor  # noqa: F401
 
-    source, out = Artifact.from_record(payload["source"]), Path(payload["out"])
+    source, out = messages.read(Artifact, payload["source"]), Path(payload["out"])
     job = Job(out, INPUTS, source, Silent(), batch_sizes=(1, 8), threads=usable_cores())
     clock = Clock()
     TorchCompile(freezing=payload["freezing"]).run(source, job)
@@ -75,7 +75,7 @@ def start_it(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     import numpy as np
     import torch  # noqa: F401
 
-    made = Artifact.from_record(payload["made"])
+    made = messages.read(Artifact, payload["made"])
     clock = Clock()
     found: dict[str, Any] = {}
     with TorchRunner().open(made, INPUTS) as compiled:
@@ -109,15 +109,14 @@ def main() -> None:
                 places = {name: Path(folder, name) for name in ("network", "compiled")}
                 for place in places.values():
                     place.mkdir()
-                source = workers.run(
-                    "compile_starts:write", {"network": network, "out": str(places["network"])}
-                )
+                place = {"network": network, "out": str(places["network"])}
+                source = workers.run("compile_starts:write", place, dict[str, Any])
                 out = str(places["compiled"])
-                cold_s = workers.run(
-                    "compile_starts:compile_it", {"source": source, "out": out, "freezing": freezing}
-                )
+                told = {"source": source, "out": out, "freezing": freezing}
+                cold_s = workers.run("compile_starts:compile_it", told, tuple[float, float])
                 made = {**source, "path": out}
-                warm = workers.run("compile_starts:start_it", {"made": made, "calls": 20})
+                told = {"made": made, "calls": 20}
+                warm = workers.run("compile_starts:start_it", told, dict[str, Any])
                 told = f"{network:<20} freezing {freezing!s:<5} cold {_told(cold_s)}, "
                 told += f"warm {_told(warm['load_s'])}"
                 calls = [

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from optcli import workers
@@ -80,7 +81,7 @@ def main() -> None:
     found: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     with tempfile.TemporaryDirectory() as folder:
         payload = {"model": str(Path(folder, "model.onnx"))}
-        workers.run("confined_latency:write_model", payload)
+        workers.run("confined_latency:write_model", payload, NoneType)
         for number in range(pairs):
             for confined in (number % 2 == 0, number % 2 == 1):
                 where = () if confined else None
@@ -88,6 +89,7 @@ def main() -> None:
                     workers.run(
                         "confined_latency:timed",
                         payload,
+                        dict[str, float],
                         environment={"OMP_NUM_THREADS": "1"},
                         confined=where,
                     )

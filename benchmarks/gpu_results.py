@@ -24,10 +24,7 @@ def rows(report: dict[str, Any], names: Sequence[str]) -> dict[str, dict[str, An
             found[name] = {"note": report.get("reason", "not in the report")}
             continue
         runner, judged = variant.get("runner") or {}, variant.get("accuracy") or {}
-        flags = [
-            *runner.get("flags", ()),
-            *(flag for row in variant["latency"] for flag in row["flags"]),
-        ]
+        flags = [flag["text"] for row in variant["latency"] for flag in row["flags"]]
         found[name] = {
             "status": variant["status"],
             "note": variant["reason"] or "; ".join(dict.fromkeys(flags)),

@@ -45,13 +45,14 @@ from statistics import median
 from typing import Any
 
 from optcli import environment, latency
+from optcli.results import Flag
 from optcli.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "headline.json"
 COVERS, WITHHELD, HALF_WIDTH, FLAGGED, NOISY, OFF = 0.90, 0.15, 0.15, 0.90, 0.10, 0.15
 # What says on a row, in the terminal or the report, that its figures are in doubt.
-_DOUBTS = ("environment not fit", "noisy", "fluctuating")
+_DOUBTS = ("environment-not-fit", "noisy", "fluctuating")
 
 Row = dict[str, Any]
 Run = dict[str, Any]
@@ -145,7 +146,7 @@ def rows_of(latencies: Mapping[str, Sequence[Row]]) -> list[Row]:
             "launches": row["launches"],
             "spread": row["spread"],
             "waited": row["waited"],
-            "flags": [flag for flag in row["flags"] if " n/a (" not in flag],
+            "flags": [flag for flag in row["flags"] if flag["kind"] != "too-few-calls"],
         }
         for name, rows in latencies.items()
         for row in rows
@@ -273,7 +274,7 @@ def off(runs: Sequence[Run], truth: dict[str, dict[str, Any]]) -> dict[str, Any]
             value = told[0] if told else other["p50"][0] / row["p50"][0]
             if abs(value / known["value"] - 1) <= OFF:
                 continue
-            doubted = any(flag.startswith(_DOUBTS) for one in (row, other) for flag in one["flags"])
+            doubted = any(_doubts(one).intersection(_DOUBTS) for one in (row, other))
             wrong.append({"row": _key(row), "estimate": round(value, 3), "told": told is not None})
             withheld += told is None
             flagged += told is None or doubted
@@ -290,10 +291,12 @@ def off(runs: Sequence[Run], truth: dict[str, dict[str, Any]]) -> dict[str, Any]
 def doubts(runs: Sequence[Run]) -> dict[str, float | None]:
     """The share of rows with each doubt."""
     rows = [row for run in runs for row in run["rows"]]
-    return {
-        word: _share(sum(any(f.startswith(word) for f in row["flags"]) for row in rows), len(rows))
-        for word in _DOUBTS
-    }
+    return {kind: _share(sum(kind in _doubts(row) for row in rows), len(rows)) for kind in _DOUBTS}
+
+
+def _doubts(row: Row) -> set[str]:
+    """The kinds of a row's flags; older runs have them as sentences."""
+    return {Flag.model_validate(flag).kind for flag in row["flags"]}
 
 
 def judged(runs: Sequence[Run]) -> dict[str, Any]:

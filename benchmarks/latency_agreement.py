@@ -59,7 +59,8 @@ def main() -> int:
                 f"{1 / ratio.low - 1:+.2%}]: {'agrees' if within else 'DIFFERS'}"
             )
             for row in (rows["bare"][0], rows["optcli"][0]):
-                print("      ", row.samples, "calls;", "; ".join(row.flags) or "no doubts")
+                doubts = "; ".join(flag.text for flag in row.flags) or "no doubts"
+                print("      ", row.samples, "calls;", doubts)
     return 0 if agrees else 1
 
 

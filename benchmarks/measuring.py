@@ -14,6 +14,7 @@ from typing import Any
 from optcli import runners
 from optcli.artifact import Artifact, Format
 from optcli.latency import process
+from optcli.latency.messages import MeasureRequest, Opening
 from optcli.settings import TensorSpec
 from optcli.workers import Channel
 
@@ -70,7 +71,7 @@ class Bare(process.Process):
     `session.run` and not I/O binding: it is what a client writes, and on the CPU the quicker one.
     """
 
-    def _open(self) -> dict[str, Any]:
+    def _open(self) -> Opening:
         import onnxruntime
 
         opened = super()._open()
@@ -94,14 +95,14 @@ class Bare(process.Process):
         return time.perf_counter_ns() - start
 
 
-def serve_bare(payload: dict[str, Any], channel: Channel) -> None:
+def serve_bare(request: MeasureRequest, channel: Channel) -> None:
     """A measuring process with a bare loop."""
-    process.serve(payload, channel, Bare)
+    process.serve(request, channel, Bare)
 
 
-def serve_slower(payload: dict[str, Any], channel: Channel) -> None:
+def serve_slower(request: MeasureRequest, channel: Channel) -> None:
     """A measuring process whose artifact really takes longer, by the share in `SLOWER`."""
-    kind = runners.find(payload["runner"])
+    kind = runners.find(request.runner)
     computes, share = kind.execute, float(os.environ["SLOWER"])
 
     def execute(self: Any) -> None:
@@ -113,4 +114,4 @@ def serve_slower(payload: dict[str, Any], channel: Channel) -> None:
             pass
 
     kind.execute = execute  # type: ignore[method-assign]
-    process.serve(payload, channel)
+    process.serve(request, channel)

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from optcli import workers
@@ -52,7 +53,7 @@ def forked_step(server: workers.ForkServer, store: Store, number: int) -> None:
     with store.lock("artifact", key), store.work("artifact", key) as work:
         (work / "file").write_bytes(b"x" * 1_000_000)
         with server.start("overheads:nothing", {}) as child:
-            child.result(60)
+            child.result(NoneType, 60)
         store.put("artifact", key, work, {}, ingredients)
 
 
@@ -71,7 +72,7 @@ def main() -> None:
             seconds(lambda: forked_step(server, store, next(numbers)), 20),
         )
     server.close()
-    report("a fresh worker", seconds(lambda: workers.run("overheads:nothing", {}), 10))
+    report("a fresh worker", seconds(lambda: workers.run("overheads:nothing", {}, NoneType), 10))
     optcli = [sys.executable, "-m", "optcli"]
 
     def run(*arguments: str) -> None:

@@ -69,7 +69,7 @@ def main() -> int:
                 f"{run + 1:3d}: p50 {rows['first'][0].p50_ms.value:.4f} ms, "
                 f"the same {twice.value:.4f} [{twice.low:.4f}, {twice.high:.4f}], "
                 f"slowed {slowed.value:.4f} [{slowed.low:.4f}, {slowed.high:.4f}]; "
-                f"{'; '.join(rows['first'][0].flags)}",
+                f"{'; '.join(flag.text for flag in rows['first'][0].flags)}",
                 flush=True,
             )
     print(

@@ -17,9 +17,10 @@ import argparse
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar
 
 import numpy as np
 from sweep_chains import COMPILED, FROM_ONNX, FROM_TORCH, LOSSLESS, OPTIONS, PLAIN, Entry
@@ -30,8 +31,11 @@ from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.errors import OptcliError
 from optcli.passes import Traits
+from optcli.pipeline.messages import PassRequest, SourceRequest, Written
 from optcli.settings import TensorSpec
-from optcli.workers import Channel
+from optcli.workers import Channel, messages
+
+T = TypeVar("T")
 
 WARM = ["numpy", "torch", "torchvision", "onnx", "onnxruntime", "openvino", "nncf"]
 BATCH_SIZES = (1, 8)
@@ -47,10 +51,10 @@ class Sweep:
     shared: Path
     server: workers.ForkServer
 
-    def call(self, function: str, payload: dict[str, Any], log: Path) -> Any:
+    def call(self, function: str, message: Any, gives: type[T], log: Path) -> T:
         log.parent.mkdir(parents=True, exist_ok=True)
-        with self.server.start(function, payload, log=log) as child:
-            return child.result(900)
+        with self.server.start(function, message, log=log) as child:
+            return child.result(gives, 900)
 
     @property
     def specs(self) -> list[dict[str, Any]]:
@@ -67,54 +71,68 @@ class Sweep:
                 "inputs": self.specs,
                 "out": str(self.work / f"{role}.npz"),
             }
-            self.call("sweep_passes:images", payload, self.work / "data.log")
+            self.call("sweep_passes:images", payload, NoneType, self.work / "data.log")
         source = self.network.source(self.work, self.shared)
         if self.network.make:
             payload = {**source, "images": str(self.work / "calibration.npz")}
-            self.call(f"sweep_models:{self.network.make}", payload, self.work / "make.log")
-        return self._made("source", "make_source", {"kind": self.network.kind, "source": source})
+            make = f"sweep_models:{self.network.make}"
+            self.call(make, payload, NoneType, self.work / "make.log")
+        request = SourceRequest(
+            kind=self.network.kind,
+            source=source,
+            inputs=tuple(self.network.inputs()),
+            probe=self.work / "calibration.npz",
+            threads=1,
+        )
+        return self._made("source", "make_source", request)
 
     def apply(self, entry: Entry, parent: Artifact, chain: str, origin: Artifact) -> Artifact:
         """A pass on an artifact, checked as a build checks it."""
         name, options = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
         traits = Traits.of(passes.find(name).model_validate(options), name, "")
-        payload = {
-            "traits": traits.to_record(),
-            "parent": parent.to_record(),
-            "origin": origin.to_record(),
-            "data": self.network.data(self.shared),
-            "step": chain,
-            "seed": 0,
-            "batch_sizes": list(BATCH_SIZES),
-        }
-        return self._made(chain, "make_artifact", payload)
+        request = PassRequest(
+            step=chain,
+            inputs=tuple(self.network.inputs()),
+            folder=self.work,
+            probe=self.work / "calibration.npz",
+            threads=1,
+            seed=0,
+            batch_sizes=tuple(BATCH_SIZES),
+            traits=traits,
+            parent=parent,
+            origin=origin,
+            data={
+                role: DataSettings.model_validate(of)
+                for role, of in self.network.data(self.shared).items()
+            },
+        )
+        return self._made(chain, "make_artifact", request)
 
-    def _made(self, chain: str, function: str, payload: dict[str, Any]) -> Artifact:
+    def _made(self, chain: str, function: str, request: PassRequest | SourceRequest) -> Artifact:
         step = self.work / _folder(chain)
         record = step / "record.json"
         if not record.is_file():
             out = step / "out"
             _empty(out)
-            common = {"inputs": self.specs, "out": str(out), "folder": str(self.work), "threads": 1}
-            common["probe"] = str(self.work / "calibration.npz")
-            made = self.call(f"optcli.pipeline.step:{function}", {**payload, **common}, step / "log")
-            record.write_text(json.dumps(made))
-        made = json.loads(record.read_text())
+            request, step_of = replace(request, out=out), f"optcli.pipeline.step:{function}"
+            written = self.call(step_of, request, Written, step / "log")
+            record.write_text(json.dumps(messages.to_record(written)))
+        made = messages.read(Written, json.loads(record.read_text()))
         out = step / "out"
         size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
-        return Artifact("", Format(made["format"]), out, made["precision"], size, "", made["facts"])
+        return Artifact("", made.format, out, made.precision, size, "", made.facts)
 
     def run(self, made: Artifact, runner: str, options: dict[str, Any]) -> dict[str, np.ndarray]:
         """Outputs on all images, by `batch size/name`."""
         out = made.path.parent / f"{runner}{_folder(json.dumps(options)) if options else ''}.npz"
         if not out.is_file():
-            payload = {"artifact": made.to_record(), "inputs": self.specs, "runner": runner}
+            payload = {"artifact": messages.to_record(made), "inputs": self.specs, "runner": runner}
             payload |= {
                 "options": options,
                 "images": str(self.work / "evaluation.npz"),
                 "out": str(out),
             }
-            self.call("sweep_passes:outputs", payload, made.path.parent / f"{runner}.log")
+            self.call("sweep_passes:outputs", payload, NoneType, made.path.parent / f"{runner}.log")
         return dict(np.load(out))
 
 
@@ -132,7 +150,7 @@ def outputs(payload: dict[str, Any], channel: Channel) -> None:
     feed = dict(np.load(payload["images"]))
     runner = runners.find(payload["runner"]).model_validate({"threads": 1, **payload["options"]})
     found: dict[str, np.ndarray] = {}
-    with runner.open(Artifact.from_record(payload["artifact"]), inputs) as model:
+    with runner.open(messages.read(Artifact, payload["artifact"]), inputs) as model:
         for size in BATCH_SIZES:
             parts = []
             for start in range(0, len(next(iter(feed.values()))), size):

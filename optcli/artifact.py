@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -66,25 +66,16 @@ class Artifact:
     foreign: bool = False
     trusted: bool = False
 
-    def to_record(self) -> dict[str, Any]:
-        """Plain JSON data; `from_record` reads it back."""
-        return {**asdict(self), "format": self.format.value, "path": str(self.path)}
-
-    @staticmethod
-    def from_record(record: dict[str, Any]) -> Artifact:
-        """The artifact that `to_record` wrote."""
-        return Artifact(**{**record, "format": Format(record["format"]), "path": Path(record["path"])})
-
 
 def costly_packing(facts: Mapping[str, Any]) -> dict[int, int]:
     """By batch size: how many weights are packed on every call, where that costs time.
 
-    Facts of a report from elsewhere may be anything: what is no such record says nothing.
+    Facts of a report from elsewhere may be anything: entries of another form are left out.
     """
-    found = facts.get(PACKS_EACH_CALL)
+    record = facts.get(PACKS_EACH_CALL)
     costly: dict[int, int] = {}
-    for size, each in (found if isinstance(found, dict) else {}).items():
-        figures = each if isinstance(each, dict) else {}
+    for size, entry in (record if isinstance(record, dict) else {}).items():
+        figures = entry if isinstance(entry, dict) else {}
         weights, share, of_time = (figures.get(k) for k in ("weights", "share", "share_of_time"))
         if not (isinstance(share, int | float) and isinstance(of_time, int | float)):
             continue
@@ -94,7 +85,7 @@ def costly_packing(facts: Mapping[str, Any]) -> dict[int, int]:
     return costly
 
 
-class _Made(BaseModel):
+class _Step(BaseModel):
     step: str
     key: str
     inputs: list[TensorSpec] = []
@@ -106,7 +97,7 @@ class _About(BaseModel):
     format: Format
     precision: str
     size_bytes: int = Field(ge=0)
-    made_by: list[_Made] = Field(min_length=1)
+    made_by: list[_Step] = Field(min_length=1)
     facts: dict[str, Any]
 
 
@@ -116,12 +107,11 @@ def described(folder: Path) -> dict[str, Any]:
     Raises OSError where it cannot be read or is no regular file, ValueError where it says something
     else.
     """
-    found = regular_files.json_of(folder / ABOUT)
+    record: dict[str, Any] = regular_files.json_of(folder / ABOUT)
     try:
-        _About.model_validate(found)
+        _About.model_validate(record)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise ValueError(f"{where}: {first['msg']}") from None
-    record: dict[str, Any] = found
     return record

@@ -43,8 +43,8 @@ def of_file(path: Path) -> str:
 
 def files_below(folder: Path) -> list[Path]:
     """Every file below a folder, sorted by its relative path; caches of Python are left out."""
-    found = (Path(root, name) for root, _, names in os.walk(folder) for name in names)
-    return sorted(path for path in found if "__pycache__" not in path.parts)
+    paths = (Path(root, name) for root, _, names in os.walk(folder) for name in names)
+    return sorted(path for path in paths if "__pycache__" not in path.parts)
 
 
 class FileDigests:
@@ -63,8 +63,8 @@ class FileDigests:
         self._changed = False
         if memory is not None:
             with suppress(OSError, ValueError, TypeError, AttributeError):
-                known = regular_files.json_of(memory, regular_files.MOST_JSON_BYTES).items()
-                self._known = {place: (list(mark), str(digest)) for place, (mark, digest) in known}
+                entries = regular_files.json_of(memory, regular_files.MOST_JSON_BYTES).items()
+                self._known = {place: (list(mark), str(digest)) for place, (mark, digest) in entries}
 
     def of(self, path: Path) -> str:
         """Digest of a file's content. Raises OSError."""
@@ -74,9 +74,9 @@ class FileDigests:
         stat = regular_files.check(place)
         mark = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
         for memory in (self._known, self._young):
-            known = memory.get(place)
-            if known is not None and known[0] == mark:
-                return known[1]
+            entry = memory.get(place)
+            if entry is not None and entry[0] == mark:
+                return entry[1]
         changed_ns = max(stat.st_mtime_ns, stat.st_ctime_ns)
         age_ns = time.time_ns() - changed_ns
         digest = of_file(Path(place))

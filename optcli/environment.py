@@ -80,17 +80,17 @@ class Missing:
 
 def missing(needs: Needs) -> list[Missing]:
     """What of `needs` is not here."""
-    found = [
+    lacking = [
         Missing(f"the package {name} is not installed", _INSTALL.get(name, f"pip install {name}"))
         for name in needs.packages
         if version(name) is None
     ]
-    found += [
+    lacking += [
         _missing_there(name, needs.python) for name in needs.foreign if not _is_there(name, needs)
     ]
     if needs.gpu and not has_gpu():
-        found.append(Missing("no NVIDIA GPU was found", "run on a machine with a GPU and its driver"))
-    return found
+        lacking.append(Missing("no NVIDIA GPU was found", "run on a machine with a GPU and its driver"))
+    return lacking
 
 
 def _is_there(package: str, needs: Needs) -> bool:
@@ -118,12 +118,12 @@ def version_in(python: str | None, package: str) -> str | None:
     hidden = ("PYTHONPATH", "PYTHONHOME")
     variables = {name: value for name, value in os.environ.items() if name not in hidden}
     try:
-        found = subprocess.run(
+        completed = subprocess.run(
             command, capture_output=True, text=True, timeout=120, check=True, env=variables
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.split()[-1] if found.stdout.split() else None
+    return completed.stdout.split()[-1] if completed.stdout.split() else None
 
 
 @cache
@@ -184,8 +184,8 @@ def cpu() -> dict[str, Any]:
 def isa() -> str:
     """The instructions that 8-bit sums are computed with here: `avx512_vnni`, `avx2`, `i8mm`, ..."""
     flags, machine = set(cpu()["flags"]), platform.machine()
-    known = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "avx", "i8mm", "asimddp")
-    return next((flag for flag in known if flag in flags), machine)
+    ranked = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "avx", "i8mm", "asimddp")
+    return next((flag for flag in ranked if flag in flags), machine)
 
 
 def sums_saturate(isa: str) -> bool:
@@ -196,11 +196,11 @@ def sums_saturate(isa: str) -> bool:
 def computes_in(precision: str) -> bool:
     """Whether the CPU has instructions for `bf16` or `fp16`; true where it does not tell."""
     flags = set(cpu()["flags"])
-    wanted = {
+    flags_by_precision = {
         "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
         "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
     }
-    return not flags or bool(flags & wanted[precision])
+    return not flags or bool(flags & flags_by_precision[precision])
 
 
 def conditions() -> dict[str, Any]:
@@ -264,10 +264,10 @@ def gpu_models() -> tuple[dict[str, str], ...]:
 def _asked_of_nvidia_smi(fields: Sequence[str]) -> list[dict[str, str]]:
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = (line.split(", ") for line in found.stdout.strip().splitlines())
+    rows = (line.split(", ") for line in completed.stdout.strip().splitlines())
     return [dict(zip(fields, row, strict=False)) for row in rows]
 
 
@@ -286,12 +286,12 @@ def machine() -> dict[str, Any]:
     """
     fields = _cpu_fields()
     virtual = "hypervisor" in fields.get("flags", "").split() or _in_container()
-    known = [_text("/etc/machine-id") or _text("/var/lib/dbus/machine-id"), platform.node()]
-    if virtual or known[0] is None:
-        known.append(_text("/proc/sys/kernel/random/boot_id"))
+    ids = [_text("/etc/machine-id") or _text("/var/lib/dbus/machine-id"), platform.node()]
+    if virtual or ids[0] is None:
+        ids.append(_text("/proc/sys/kernel/random/boot_id"))
     names = ("vendor_id", "cpu family", "model", "stepping", "microcode", "CPU part", "cache size")
     return {
-        "identity": of_value(["optcli measures on", known])[:16],
+        "identity": of_value(["optcli measures on", ids])[:16],
         "processor": {name: fields[name] for name in names if name in fields},
         "instructions": of_value(sorted(fields.get("flags", fields.get("Features", "")).split()))[:16],
         "kernel": platform.release(),

@@ -121,6 +121,10 @@ class InputError(OptcliError):
     exit_code = ExitCode.WRONG_RECIPE
 
 
+class InputsError(InputError):
+    """The recipe's inputs are not those that the model takes."""
+
+
 class TrustError(InputError):
     """A file that could run code on loading was refused."""
 
@@ -133,6 +137,10 @@ class MissingError(OptcliError):
 
 class StepError(OptcliError):
     """A pass failed: it raised, crashed, ran out of memory or time, or wrote something wrong."""
+
+
+class NoModuleError(StepError):
+    """A worker's interpreter has not what the code imports."""
 
 
 class RunnerError(OptcliError):
@@ -190,7 +198,7 @@ class RecipeError(OptcliError):
 def from_record(record: dict[str, Any]) -> OptcliError:
     """The error that `to_record` wrote; an unknown kind becomes a `StepError`."""
     if record.get("error") == "RecipeError":
-        return RecipeError([Problem(**problem) for problem in record["problems"]])
+        return RecipeError([Problem(**problem) for problem in record.get("problems", ())])
     kinds = {kind.__name__: kind for kind in _subclasses(OptcliError)}
     kind = kinds.get(str(record.get("error")), StepError)
     return kind(
@@ -201,18 +209,18 @@ def from_record(record: dict[str, Any]) -> OptcliError:
 
 
 def _subclasses(kind: type[OptcliError]) -> list[type[OptcliError]]:
-    found = [kind]
+    kinds = [kind]
     for child in kind.__subclasses__():
-        found.extend(_subclasses(child))
-    return found
+        kinds.extend(_subclasses(child))
+    return kinds
 
 
 _MOST_LISTED = 50
 _MOST_COMPARED = 2000
 
 
-def did_you_mean(name: str, choices: Sequence[str]) -> str:
-    """A hint that offers the nearest of `choices`, or lists them when none is near."""
+def did_you_mean(name: str, choices: Sequence[str], otherwise: str | None = None) -> str:
+    """A hint that offers the nearest of `choices`; none is near: `otherwise`, or a list of them."""
     import difflib
 
     # Longer names are no slips of the pen, and comparing them takes seconds; so do thousands of names.
@@ -220,6 +228,8 @@ def did_you_mean(name: str, choices: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, compared, n=1, cutoff=0.65) if len(name) <= 200 else []
     if near:
         return f"did you mean {near[0]!r}?"
+    if otherwise is not None:
+        return otherwise
     listed = sorted(choices)[:_MOST_LISTED]
     more = f" and {len(choices) - len(listed)} more" if len(choices) > len(listed) else ""
     return f"one of: {', '.join(listed)}{more}" if choices else ""

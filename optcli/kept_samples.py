@@ -106,15 +106,15 @@ class Keeping:
 
     def contents(self, positions: Sequence[int], batch: Batch) -> np.ndarray:
         """A digest of the inputs of each of these samples, which `batch` begins with."""
-        found = digests_of(batch, len(positions))
+        digests = digests_of(batch, len(positions))
         if self._shared:
-            self._digests.update(zip(positions, found.tolist(), strict=True))
-        return found
+            self._digests.update(zip(positions, digests.tolist(), strict=True))
+        return digests
 
     def targets(self) -> Iterator[tuple[str, Any]] | None:
         """The place and target of every sample, where the set tells them without preparing any."""
-        told: Iterator[tuple[str, Any]] | None = getattr(self._samples, "targets", lambda: None)()
-        return told
+        targets: Iterator[tuple[str, Any]] | None = getattr(self._samples, "targets", lambda: None)()
+        return targets
 
     def finish(self) -> bool:
         """Leave what was prepared to others, in `folder`; whether it was worth that.
@@ -149,10 +149,10 @@ class Keeping:
             samples = [self._samples[position] for position in positions]
         self.spent_s += time.perf_counter() - began
         self._prepared += len(positions)
-        found = dict(zip(positions, samples, strict=True))
-        for position, sample in found.items():
+        fresh = dict(zip(positions, samples, strict=True))
+        for position, sample in fresh.items():
             self._keep(position, sample)
-        return found
+        return fresh
 
     @property
     def _may_be_parallel(self) -> bool:
@@ -188,22 +188,22 @@ class Keeping:
         """Decide by the first sample where all go, and how many of them."""
         import numpy as np
 
-        each, count = max(1, _size_bytes(first)), len(self._span)
+        sample_bytes, count = max(1, _size_bytes(first)), len(self._span)
         free = shutil.disk_usage(_there(self._folder)).free // 2 if self._folder is not None else 0
-        in_files = min(free, FILE_BYTES) // each
-        self._shared = count * each <= min(self._shared_bytes, free)
-        large = self._memory_bytes > 0 and count * each > self._memory_bytes
-        if self._shared or (large and in_files > self._memory_bytes // each):
+        in_files = min(free, FILE_BYTES) // sample_bytes
+        self._shared = count * sample_bytes <= min(self._shared_bytes, free)
+        large = self._memory_bytes > 0 and count * sample_bytes > self._memory_bytes
+        if self._shared or (large and in_files > self._memory_bytes // sample_bytes):
             with suppress(OSError):  # no room after all
                 self._rows = self._files(first, min(count, in_files))
                 self._capacity, self._in_files = min(count, in_files), True
                 return
-        self._capacity = min(count, self._memory_bytes // each)
+        self._capacity = min(count, self._memory_bytes // sample_bytes)
         self._rows = {
             name: np.empty((self._capacity, *array.shape), array.dtype)
             for name, array in first.inputs.items()
         }
-        self._memory_bytes -= self._capacity * each
+        self._memory_bytes -= self._capacity * sample_bytes
 
     def _files(self, first: Sample, capacity: int) -> dict[str, np.ndarray]:
         """Arrays in files whose place on the disk is reserved. Raises OSError."""
@@ -212,7 +212,7 @@ class Keeping:
 
         assert self._folder is not None
         self._folder.mkdir(parents=True, exist_ok=True)
-        found = {}
+        arrays = {}
         for number, (name, array) in enumerate(first.inputs.items()):
             path = self._folder / f"input_{number}.npy"
             rows = open_memmap(path, mode="w+", dtype=array.dtype, shape=(capacity, *array.shape))
@@ -220,8 +220,8 @@ class Keeping:
                 with path.open("rb+") as stream:
                     # A full disk would otherwise end the process when a page is written.
                     os.posix_fallocate(stream.fileno(), 0, os.fstat(stream.fileno()).st_size)
-            found[name] = np.asarray(rows)
-        return found
+            arrays[name] = np.asarray(rows)
+        return arrays
 
     def _about(self) -> dict[str, Any] | None:
         """All but the inputs as plain data; None where it is not plain."""
@@ -259,8 +259,8 @@ class Keeping:
         if about["targets"] is None:
             np.save(folder / TARGETS, np.stack([self._facts[p][1] for p in self._span]))
         if len(self._digests) == len(self._span):
-            found = [self._digests[position] for position in self._span]
-            np.save(folder / CONTENTS, np.array(found, f"V{_DIGEST_BYTES}"))
+            digests = [self._digests[position] for position in self._span]
+            np.save(folder / CONTENTS, np.array(digests, f"V{_DIGEST_BYTES}"))
         (folder / ABOUT).write_text(json.dumps(about))
 
 
@@ -305,11 +305,11 @@ class KeptSet:
         parts = [self._part(position) for position in positions]
         if any(part.contents is None for part in parts):
             return digests_of(batch, len(positions))
-        found = [
+        digests = [
             part.contents[position - part.start]  # type: ignore[index]
             for part, position in zip(parts, positions, strict=True)
         ]
-        return np.array(found, f"V{_DIGEST_BYTES}")
+        return np.array(digests, f"V{_DIGEST_BYTES}")
 
     def targets(self) -> Iterator[tuple[str, Any]]:
         """The id and target of every sample."""
@@ -364,13 +364,13 @@ def digests_of(batch: Batch, rows: int) -> np.ndarray:
     """A digest of the inputs of each of the first samples of a batch."""
     import numpy as np
 
-    found = []
+    digests = []
     for row in range(rows):
         mark = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         for name in sorted(batch.inputs):
             mark.update(np.ascontiguousarray(batch.inputs[name][row]).data)
-        found.append(mark.digest())
-    return np.array(found, f"V{_DIGEST_BYTES}")
+        digests.append(mark.digest())
+    return np.array(digests, f"V{_DIGEST_BYTES}")
 
 
 def _parts(folder: Path) -> list[Path]:

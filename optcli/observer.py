@@ -34,8 +34,8 @@ def left(seconds: float) -> str:
 
 def rate(images: float, seconds: float) -> str:
     """Images a second with three digits, or all that stand before the point."""
-    found = images / seconds
-    return f"{found:.0f} images/s" if found >= 1000 else f"{found:.3g} images/s"
+    images_per_s = images / seconds
+    return f"{images_per_s:.0f} images/s" if images_per_s >= 1000 else f"{images_per_s:.3g} images/s"
 
 
 class Silent:

@@ -34,12 +34,12 @@ def watched() -> Iterator[list[str]]:
     if not _hooked:
         _hooked.append(True)
         sys.addaudithook(_hear)
-    found: list[str] = []
-    _watching.append(found)
+    paths: list[str] = []
+    _watching.append(paths)
     try:
-        yield found
+        yield paths
     finally:
-        _watching.remove(found)
+        _watching.remove(paths)
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -47,26 +47,28 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
         return
     path, _, flags = arguments
     if isinstance(path, str | bytes | os.PathLike) and not (flags or 0) & _WRITING:
-        for found in _watching:
-            found.append(os.fsdecode(path))
+        for paths in _watching:
+            paths.append(os.fsdecode(path))
 
 
-def of_project(paths: Sequence[str], folders: Sequence[Path], known: Sequence[Path]) -> list[Path]:
+def of_project(
+    paths: Sequence[str], folders: Sequence[Path], recipe_files: Sequence[Path]
+) -> list[Path]:
     """Which of these are files of a person's project: below one of its folders, and no code.
 
-    What is hidden (`.cache`, `.venv`) or installed is not the project's. `known` are files that the
-    recipe names.
+    What is hidden (`.cache`, `.venv`) or installed is not the project's. `recipe_files` are those
+    that the recipe names.
     """
     tops = [Path(os.path.realpath(folder)) for folder in folders]
-    named = {os.path.realpath(path) for path in known}
-    found: dict[Path, None] = {}
+    named = {os.path.realpath(path) for path in recipe_files}
+    files: dict[Path, None] = {}
     for path in map(os.path.realpath, paths):
         inside = [Path(path).relative_to(top).parts for top in tops if Path(path).is_relative_to(top)]
         hidden = any(part.startswith(".") or part == "site-packages" for i in inside for part in i)
         other = hidden or path in named or path.endswith(_CODE) or _is_metadata(Path(path))
         if inside and not other and regular_files.is_file(path):
-            found[Path(path)] = None
-    return list(found)
+            files[Path(path)] = None
+    return list(files)
 
 
 def _is_metadata(path: Path) -> bool:

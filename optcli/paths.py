@@ -37,6 +37,6 @@ def place(text: str) -> str:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two paths lead to the same file; those of which neither is there do."""
+    """Whether two paths lead to the same file, or neither leads to any."""
     there = os.path.lexists(other)
     return os.path.samefile(one, other) if there and Path(one).exists() else not there

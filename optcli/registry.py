@@ -33,14 +33,14 @@ def entry_points(group: str) -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=group)}
 
 
-def find(package: str, name: str, base: type[T], known: Sequence[str] = ()) -> type[T]:
+def find(package: str, name: str, base: type[T], choices: Sequence[str] = ()) -> type[T]:
     """The one subclass of `base` in module `name` of a package.
 
-    Raises `UsageError` for an unknown name, with the nearest of `known` (default: the package's own).
+    Raises `UsageError` for an unknown name, with the nearest of `choices` (default: the package's own).
     """
     if name not in names(package):
         what = base.__name__.lower()
-        hint = did_you_mean(name, known or names(package))
+        hint = did_you_mean(name, choices or names(package))
         raise UsageError(f"unknown {what} {name!r}", hint=hint)
     return load(package, name, base)
 
@@ -50,11 +50,11 @@ _loaded: dict[tuple[str, str, str], Any] = {}
 
 def load(package: str, name: str, base: type[T]) -> type[T]:
     """Import a module of a package for the one subclass of `base` that it defines."""
-    known = (package, name, base.__name__)
-    if known not in _loaded:
-        _loaded[known] = only_subclass(importlib.import_module(f"{package}.{name}"), base)
-    found: type[T] = _loaded[known]
-    return found
+    key = (package, name, base.__name__)
+    if key not in _loaded:
+        _loaded[key] = only_subclass(importlib.import_module(f"{package}.{name}"), base)
+    loaded: type[T] = _loaded[key]
+    return loaded
 
 
 def only_subclass(module: ModuleType, base: type[T]) -> type[T]:

@@ -40,13 +40,13 @@ def kind(mode: int) -> str | None:
 def check(path: str | Path) -> os.stat_result:
     """What the system knows of a regular file, links followed. Raises OSError for anything else."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except ValueError as error:  # a NUL, or characters that no name of a file can have
         raise OSError(errno.EINVAL, f"no file can have this name ({error})", str(path)) from error
-    irregular = kind(found.st_mode)
+    irregular = kind(status.st_mode)
     if irregular is not None:
         raise IrregularFileError(errno.EINVAL, f"found {irregular}, wanted a regular file", str(path))
-    return found
+    return status
 
 
 def opened(path: str | Path) -> BufferedReader:

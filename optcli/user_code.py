@@ -89,17 +89,17 @@ def problem(reference: str, folder: Path) -> tuple[str, str] | None:
     The reference's form, a missing file, a syntax error, a name that the file does not define.
     """
     try:
-        found = parse(reference)
+        parsed = parse(reference)
         origin = closure(reference, folder)
         file = _main_file(origin)
     except (UsageError, InputError) as error:
         where = f"{error.place}: " if error.place else ""
         return f"{where}{error.message}", error.hint
     names = defined_names(file) if file is not None else None
-    first = found.name.split(".")[0]
+    first = parsed.name.split(".")[0]
     if names is None or first in names:
         return None
-    return _missing_name(found.name, found.file_or_module, names)
+    return _missing_name(parsed.name, parsed.file_or_module, names)
 
 
 def closure(reference: str, folder: Path) -> Closure:
@@ -107,8 +107,8 @@ def closure(reference: str, folder: Path) -> Closure:
 
     Raises `UsageError` for a bad reference, `InputError` for a missing file or a syntax error.
     """
-    found = parse(reference)
-    root, module = _origin(found, folder)
+    parsed = parse(reference)
+    root, module = _origin(parsed, folder)
     if root is None:
         return Closure(folder, module, (), (module.split(".")[0],))
     files: set[Path] = set()
@@ -130,11 +130,11 @@ def closure(reference: str, folder: Path) -> Closure:
             if not is_local_name(root, name):
                 top = name.split(".")[0]
                 installed.add(top)
-                there = tops[top] if top in tops else tops.setdefault(top, outside(top))
-                beyond = there.file(name) if there is not None else None
-                if beyond is not None:
-                    elsewhere[name] = beyond
-                    waiting.extend(imports_outside(beyond, name))
+                package = tops[top] if top in tops else tops.setdefault(top, outside(top))
+                module_file = package.file(name) if package is not None else None
+                if module_file is not None:
+                    elsewhere[name] = module_file
+                    waiting.extend(imports_outside(module_file, name))
             continue
         files.add(file)
         waiting.extend(imported_modules(file, name))
@@ -163,15 +163,15 @@ def digest(reference: str, folder: Path, digests: FileDigests) -> str:
 
 def copy(reference: str, folder: Path, out: Path) -> str:
     """Copy the closure below `out`; returns the reference that loads it with `out` as the folder."""
-    found, origin = parse(reference), closure(reference, folder)
+    parsed, origin = parse(reference), closure(reference, folder)
     for file in origin.files:
         target = out / file.relative_to(origin.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
     main = _main_file(origin)
-    if not found.is_file or main is None:
-        return f"{origin.module}:{found.name}"
-    return f"{main.relative_to(origin.root).as_posix()}:{found.name}"
+    if not parsed.is_file or main is None:
+        return f"{origin.module}:{parsed.name}"
+    return f"{main.relative_to(origin.root).as_posix()}:{parsed.name}"
 
 
 def load(reference: str, folder: Path) -> Any:
@@ -182,7 +182,7 @@ def load(reference: str, folder: Path) -> Any:
     then owns the name: code of the earlier that imports inside a function would find the later.
     Raises `InputError` with file and line where the import fails or the name is missing.
     """
-    found, origin = parse(reference), closure(reference, folder)
+    parsed, origin = parse(reference), closure(reference, folder)
     root = str(origin.root)
     _forget(origin)
     if root in sys.path:
@@ -194,14 +194,14 @@ def load(reference: str, folder: Path) -> Any:
     try:
         module = importlib.import_module(origin.module)
     except (Exception, SystemExit) as error:
-        raise import_failure(error, found, origin) from error
+        raise import_failure(error, parsed, origin) from error
     finally:
         sys.meta_path.remove(finder)
     value: Any = module
-    for part in found.name.split("."):
+    for part in parsed.name.split("."):
         if not hasattr(value, part):
             names = [name for name in vars(module) if not name.startswith("_")]
-            message, hint = _missing_name(found.name, found.file_or_module, names)
+            message, hint = _missing_name(parsed.name, parsed.file_or_module, names)
             raise InputError(message, place=str(_main_file(origin) or origin.module), hint=hint)
         value = getattr(value, part)
     return value
@@ -242,9 +242,9 @@ def place_of(error: BaseException, files: tuple[Path, ...]) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
-def import_failure(error: BaseException, found: Reference, origin: Closure) -> InputError:
+def import_failure(error: BaseException, reference: Reference, origin: Closure) -> InputError:
     """The error to show for an import that failed."""
-    place = place_of(error, origin.files) or found.file_or_module
+    place = place_of(error, origin.files) or reference.file_or_module
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.split(".")[0]
         return InputError(
@@ -265,11 +265,11 @@ def import_failure(error: BaseException, found: Reference, origin: Closure) -> I
     )
 
 
-def _origin(found: Reference, folder: Path) -> tuple[Path | None, str]:
+def _origin(reference: Reference, folder: Path) -> tuple[Path | None, str]:
     """Import root and module name; the root is None for an installed module."""
-    if not found.is_file:
-        return module_root(found.file_or_module, folder), found.file_or_module
-    file = Path(os.path.abspath(folder / found.file_or_module))
+    if not reference.is_file:
+        return module_root(reference.file_or_module, folder), reference.file_or_module
+    file = Path(os.path.abspath(folder / reference.file_or_module))
     if wrong := regular_files.problem(file, file.name):
         hint = "paths are relative to the recipe's folder"
         raise InputError(wrong, place=str(file), hint=hint)
@@ -298,13 +298,13 @@ def _forget(origin: Closure) -> None:
 
 def _version(name: str) -> str | None:
     """Version of the distribution that brings a top name; None where it is not installed."""
-    known = environment.version(name)
-    if known is not None:
-        return known
+    installed = environment.version(name)
+    if installed is not None:
+        return installed
     from importlib.metadata import packages_distributions, version
 
-    found = packages_distributions().get(name)
-    return version(found[0]) if found else None
+    distributions = packages_distributions().get(name)
+    return version(distributions[0]) if distributions else None
 
 
 def _missing_name(name: str, place: str, names: list[str]) -> tuple[str, str]:

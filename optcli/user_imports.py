@@ -28,18 +28,18 @@ def imported_modules(file: Path, module: str) -> list[str]:
     """
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     tree = _parse(file)
-    found: list[str] = []
+    modules: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found.extend(alias.name for alias in node.names)
+            modules.extend(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            found.extend(_from(node, package))
+            modules.extend(_from(node, package))
         elif isinstance(node, ast.Call):
-            found.extend(_called(node))
+            modules.extend(_called(node))
     if file.name == "__init__.py":
         # `from package import *` also imports the submodules that __all__ names.
-        found.extend(f"{module}.{name}" for name in _all(tree))
-    return found
+        modules.extend(f"{module}.{name}" for name in _all(tree))
+    return modules
 
 
 def defined_names(file: Path) -> list[str] | None:
@@ -187,16 +187,16 @@ def is_local_name(root: Path, module: str) -> bool:
 
 def _bindings(body: list[ast.stmt]) -> list[ast.stmt]:
     """Statements of the top level, those inside `if`, `try` and `with` included."""
-    found: list[ast.stmt] = []
+    bindings: list[ast.stmt] = []
     for node in body:
         if isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While):
             inner = [getattr(node, part, []) for part in ("body", "orelse", "finalbody")]
             inner.extend(handler.body for handler in getattr(node, "handlers", []))
             for statements in inner:
-                found.extend(_bindings(statements))
+                bindings.extend(_bindings(statements))
         else:
-            found.append(node)
-    return found
+            bindings.append(node)
+    return bindings
 
 
 def _parse(file: Path) -> ast.Module:

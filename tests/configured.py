@@ -16,9 +16,9 @@ from optcli.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HEAVY = (
-    "torch", "torchvision", "torchao", "torch_pruning", "onnx", "onnxruntime", "onnxscript", "onnxslim",
-    "openvino", "nncf", "tensorrt", "tensorrt_rtx", "timm", "ray", "scipy", "matplotlib", "numpy",
-    "PIL", "sklearn",
+    "torch", "torchvision", "torchao", "torch_pruning", "onnx", "onnx_ir", "onnxruntime", "onnxscript",
+    "onnxslim", "openvino", "nncf", "tensorrt", "tensorrt_rtx", "timm", "ray", "scipy", "matplotlib",
+    "numpy", "PIL", "sklearn",
 )  # fmt: skip
 
 

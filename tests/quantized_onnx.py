@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,16 @@ class Layer:
                 "QuantizeLinear", [tensor("w", floats.astype(self.floats)), *grid], "wq", **along
             )
         return str(add("DequantizeLinear", [quantized, *grid], "wd", **along))
+
+
+def applied(change: Callable[[Any], Any], model: ModelProto) -> Any:
+    """Change a model in place by a function on its graph, and return what that returns."""
+    from optcli.onnx_graphs.graph import read, written
+
+    graph = read(model)
+    result = change(graph)
+    model.CopyFrom(written(graph))
+    return result
 
 
 def layer(**changes: Any) -> ModelProto:

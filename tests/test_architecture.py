@@ -19,18 +19,19 @@ GROUND = {
     "environment", "settings", "results", "statistics", "user_code", "user_imports", "workers",
 }  # fmt: skip
 FORMATS_UP = {"passes", "runners", "sources", "data"}
-BUILD = {*FORMATS_UP, "recipe", "formats", "engines", "store", "latency", "accuracy"}
+BUILD = {*FORMATS_UP, "recipe", "formats", "onnx_graphs", "engines", "store", "latency", "accuracy"}
 
 # Room: the rooms it may import, besides itself and the ground. docs/architecture.md says why.
 MAY_IMPORT: dict[str, set[str]] = {
     **{room: set() for room in GROUND},
-    **{room: {"formats", "engines"} for room in FORMATS_UP},
+    **{room: {"formats", "onnx_graphs", "engines"} for room in FORMATS_UP},
     "engines": set(),
     "formats": {"engines"},
+    "onnx_graphs": set(),
     "store": set(),
     "recipe": {*FORMATS_UP, "formats"},
     "latency": {"runners", "data"},
-    "accuracy": {"runners", "data", "formats"},
+    "accuracy": {"runners", "data", "formats", "onnx_graphs"},
     "model_files": {*BUILD, "pipeline", "inspection", "scaffold"},
     "verification": {*BUILD, "pipeline", "model_files"},
     "roofline": {*BUILD, "pipeline", "model_files", "inspection"},
@@ -40,8 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serving": set(),
     "report": set(),
     "doctor": {"formats", "store", "latency", "engines"},
-    "scaffold": {"inspection", "recipe", "passes", "sources", "data", "formats"},
-    "inspection": {"recipe", "sources", "formats", "engines"},
+    "scaffold": {"inspection", "recipe", "passes", "sources", "data", "formats", "onnx_graphs"},
+    "inspection": {"recipe", "sources", "formats", "onnx_graphs", "engines"},
     "pipeline": {*BUILD, "report"},
     "tuning": {*BUILD, "pipeline", "gate", "report"},
     "cli": {
@@ -64,9 +65,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 HEAVY = {
-    "torch", "torchvision", "torchao", "torch_pruning", "onnx", "onnxruntime", "onnxscript", "onnxslim",
-    "openvino", "nncf", "tensorrt", "tensorrt_rtx", "timm", "ray", "scipy", "matplotlib", "numpy",
-    "PIL", "sklearn", "safetensors",
+    "torch", "torchvision", "torchao", "torch_pruning", "onnx", "onnx_ir", "onnxruntime", "onnxscript",
+    "onnxslim", "openvino", "nncf", "tensorrt", "tensorrt_rtx", "timm", "ray", "scipy", "matplotlib",
+    "numpy", "PIL", "sklearn", "safetensors",
 }  # fmt: skip
 STANDARD = {"__future__", *sys.stdlib_module_names}
 GROUND_LIBRARIES = {room: {"pydantic", "numpy", "scipy", *STANDARD} for room in GROUND}

@@ -131,10 +131,11 @@ def onnx_file(source: Path, folder: Path) -> Artifact:
     import shutil
 
     from optcli.formats import onnx as onnx_format
+    from optcli.onnx_graphs.interface import output_names
 
     folder.mkdir(parents=True)
     shutil.copy(source, folder / onnx_format.FILE)
-    outputs = onnx_format.output_names(onnx_format.outline(folder))
+    outputs = output_names(onnx_format.outline(folder))
     return artifact(folder, Format.ONNX, outputs)
 
 

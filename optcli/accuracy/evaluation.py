@@ -7,13 +7,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from optcli import runners, workers
+from optcli.accuracy.messages import EvaluationRequest, Progress
 from optcli.artifact import Artifact
+from optcli.data import DataSettings
 from optcli.observer import Observer, left, rate
 from optcli.results.outcomes import Stability
 from optcli.settings import TensorSpec
@@ -117,7 +121,7 @@ def evaluate(
     runner: str,
     options: Mapping[str, Any],
     inputs: Sequence[TensorSpec],
-    data: Mapping[str, Any],
+    data: DataSettings,
     folder: Path,
     settings: AccuracySettings | None,
     out: Path,
@@ -135,28 +139,28 @@ def evaluate(
 ) -> Evaluation:
     """Run an artifact in its runner over the evaluation set, in fresh processes; writes into `out`.
 
-    `data` is the record of a `DataSettings`, its paths relative to `folder`. `feeds` are the artifact's
+    Paths in `data` are relative to `folder`. `feeds` are the artifact's
     own inputs in the order of `inputs`, where names or element types differ. With `jobs` the set is
     split between as many processes, by whole batches, and comes out the same. `interpreter` is another
     Python to run the artifact in, with its own libraries. `prepared` is a folder with the samples as
     they were prepared before; without it they may be left in `keep`, for others. Raises `InputError`
     for data or labels that do not fit, `RunnerError` or `StepError` where the artifact fails.
     """
-    payload = {
-        "artifact": artifact.to_record(),
-        "runner": runner,
-        "options": dict(options),
-        "inputs": [spec.model_dump(mode="json") for spec in inputs],
-        "feeds": [spec.model_dump(mode="json") for spec in feeds or inputs],
-        "data": dict(data),
-        "folder": str(folder),
-        "settings": settings.model_dump(mode="json") if settings else None,
-        "postprocess": postprocess.model_dump(mode="json") if postprocess else None,
-        "out": str(out),
-        "jobs": jobs,
-        "prepared": str(prepared) if prepared else None,
-        "keep": str(keep) if keep else None,
-    }
+    request = EvaluationRequest(
+        artifact=artifact,
+        runner=runner,
+        options=dict(options),
+        inputs=tuple(inputs),
+        feeds=tuple(feeds or inputs),
+        data=data,
+        folder=folder,
+        settings=settings,
+        postprocess=postprocess,
+        out=out,
+        jobs=jobs,
+        prepared=prepared,
+        keep=keep,
+    )
     out.mkdir(parents=True, exist_ok=True)
     environment = runners.find(runner).model_validate(dict(options)).environment()
     news = _News(step, observer)
@@ -164,11 +168,12 @@ def evaluate(
     def run(function: str, job: int) -> None:
         workers.run(
             f"optcli.accuracy.process:{function}",
-            {**payload, "job": job},
+            replace(request, job=job),
+            NoneType,
             log=log,
             environment=environment,
             timeout_s=timeout_s,
-            on_event=lambda event: news.heard(job, event),
+            listener=workers.Listener(Progress, partial(news.heard, job)),
             interpreter=interpreter or sys.executable,
             confined=(out,) if artifact.foreign else None,
         )
@@ -191,10 +196,10 @@ class _News:
         self._done: dict[int, int] = {}
         self._lock = Lock()
 
-    def heard(self, job: int, event: dict[str, Any]) -> None:
+    def heard(self, job: int, progress: Progress) -> None:
         with self._lock:
-            self._done[job] = event["done"]
-            done, of = sum(self._done.values()), event["of"]
+            self._done[job] = progress.done
+            done, of = sum(self._done.values()), progress.of
             text = f"{done} of {of} samples"
             spent_s = self._clock() - self._began
             if done and spent_s > _ETA_AFTER_S:

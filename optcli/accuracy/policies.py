@@ -7,7 +7,7 @@ from statistics import NormalDist
 from typing import Literal
 
 from optcli.accuracy import bounds
-from optcli.results import Accuracy, Verdict
+from optcli.results import Accuracy, Flag, Verdict, flags
 from optcli.results.outcomes import Outcome
 from optcli.settings.accuracy import AccuracySettings
 
@@ -159,8 +159,8 @@ def samples_needed(accuracy: Accuracy, margin: float, drop: float | None = None)
     return min(_MOST_SAMPLES, max(least, math.ceil(z * z * _flips(accuracy) / distance**2)))
 
 
-def too_few(accuracy: Accuracy, settings: AccuracySettings) -> str | None:
-    """A warning where the set is too small for its margin even if nothing is lost; None: it is not.
+def too_few(accuracy: Accuracy, settings: AccuracySettings) -> Flag | None:
+    """A flag where the set is too small for its margin even if nothing is lost; None: it is not.
 
     It is large enough where it has told already.
     """
@@ -172,10 +172,8 @@ def too_few(accuracy: Accuracy, settings: AccuracySettings) -> str | None:
     needed = samples_needed(accuracy, margin, drop=0.0) if margin > 0 else None
     if needed is None or needed <= _different(accuracy):
         return None
-    return (
-        f"{_different(accuracy)} samples are few for a margin of {_points(margin)}: to tell it for"
-        f" others than these takes about {_said(needed)}"
-    )
+    more = needed >= _MOST_SAMPLES
+    return flags.few_samples(_different(accuracy), margin, _rounded_up(needed), more)
 
 
 def _flips(accuracy: Accuracy) -> float:
@@ -192,8 +190,13 @@ def _flips(accuracy: Accuracy) -> float:
 def _said(count: int) -> str:
     if count >= _MOST_SAMPLES:
         return f"more than {_MOST_SAMPLES:,}"
-    digits = 10 ** max(0, len(str(count)) - 3)
-    return f"{math.ceil(count / digits) * digits:,}"
+    return f"{_rounded_up(count):,}"
+
+
+def _rounded_up(count: int) -> int:
+    """To three digits."""
+    digits: int = 10 ** max(0, len(str(count)) - 3)
+    return math.ceil(count / digits) * digits
 
 
 def _different(accuracy: Accuracy) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from optcli.accuracy.messages import ScoringRequest
 from optcli.accuracy.shards import joined_records, moved
 from optcli.accuracy.work import Work
 from optcli.errors import UsageError
@@ -32,12 +33,11 @@ class Score:
 class Scoring:
     """Scores open models on a recipe's samples, in batches as an evaluation takes them.
 
-    `payload` has `inputs`, `feeds`, `data`, `folder`, `settings` and `postprocess` as for
-    `optcli.accuracy.evaluate`. Raises `UsageError` without a metric.
+    Raises `UsageError` without a metric.
     """
 
-    def __init__(self, payload: Mapping[str, Any]) -> None:
-        self._work = Work(dict(payload))
+    def __init__(self, request: ScoringRequest) -> None:
+        self._work = Work(request)
         if self._work.metric is None:
             raise UsageError(
                 "there is no metric to score with", place="accuracy", hint="accuracy: {metric: ...}"

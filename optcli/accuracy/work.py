@@ -6,20 +6,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli import data, environment
 from optcli.accuracy import decoding, metrics, shards
+from optcli.accuracy.messages import EvaluationRequest, ScoringRequest
 from optcli.accuracy.metrics import Metric, Predictions
-from optcli.data import DataSettings
 from optcli.errors import InputError
 from optcli.kept_samples import SHARED_BYTES, Keeping, KeptSet, digests_of
 from optcli.runners import Runner
 from optcli.sample import Batch, SampleSet, batch_of
 from optcli.settings import TensorSpec, batch_range
-from optcli.settings.accuracy import LARGEST_BATCH, AccuracySettings
-from optcli.settings.postprocess import PostprocessSettings
+from optcli.settings.accuracy import LARGEST_BATCH
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,48 +31,22 @@ _AT_ONCE = (32, LARGEST_BATCH)
 
 @dataclass(frozen=True)
 class Work:
-    """The payload of an evaluating process, read (see `optcli.accuracy.evaluate`)."""
+    """What an evaluating process, or a search, makes of its request."""
 
-    payload: dict[str, Any]
-
-    @cached_property
-    def folder(self) -> Path:
-        return Path(self.payload["folder"])
-
-    @cached_property
-    def out(self) -> Path:
-        return Path(self.payload["out"])
-
-    @cached_property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec.model_validate(spec) for spec in self.payload["inputs"])
-
-    @cached_property
-    def feeds(self) -> tuple[TensorSpec, ...]:
-        """The artifact's own inputs, in the order of the recipe's."""
-        return tuple(TensorSpec.model_validate(spec) for spec in self.payload["feeds"])
-
-    @cached_property
-    def settings(self) -> AccuracySettings | None:
-        given = self.payload["settings"]
-        return AccuracySettings.model_validate(given) if given else None
+    request: ScoringRequest
 
     @property
     def output(self) -> str | None:
-        return self.settings.output if self.settings else None
+        return self.request.settings.output if self.request.settings else None
 
     @cached_property
     def metric(self) -> Metric | None:
-        return metrics.make(self.settings, self.folder) if self.settings else None
-
-    @cached_property
-    def postprocess(self) -> PostprocessSettings | None:
-        given = self.payload["postprocess"]
-        return PostprocessSettings.model_validate(given) if given else None
+        settings = self.request.settings
+        return metrics.make(settings, self.request.folder) if settings else None
 
     @cached_property
     def decode(self) -> decoding.Decode | None:
-        return decoding.make(self.postprocess, self.folder)
+        return decoding.make(self.request.postprocess, self.request.folder)
 
     @property
     def kept_bytes(self) -> int:
@@ -82,65 +54,55 @@ class Work:
 
     @cached_property
     def samples(self) -> SampleSet:
-        """The evaluation set: as somebody has prepared it already, where the payload says so.
+        """The evaluation set: as somebody has prepared it already, where the request says so.
 
         An evaluation goes through its part once and may leave what it has prepared to others; a search
         goes through it again and again.
         """
-        kept = self.payload.get("prepared")
-        if kept is not None:
-            return KeptSet(Path(kept))
-        settings = DataSettings.model_validate(self.payload["data"])
-        samples = data.open(settings, self.folder, self.inputs)
+        request = self.request
+        evaluation = request if isinstance(request, EvaluationRequest) else None
+        if evaluation is not None and evaluation.prepared is not None:
+            return KeptSet(evaluation.prepared)
+        samples = data.open(request.data, request.folder, request.inputs)
         if not len(samples):
             raise InputError(
                 "the evaluation set is empty",
                 place="data.evaluation",
                 hint="look at its split and samples",
             )
-        if "job" not in self.payload:
-            return Keeping(samples, threads=self._cores)
-        keep, job = self.payload.get("keep"), int(self.payload["job"])
-        folder = Path(keep) / f"part-{job}" if keep else None
+        if evaluation is None:
+            return Keeping(samples, threads=environment.usable_cores())
+        folder = evaluation.keep / f"part-{evaluation.job}" if evaluation.keep else None
         # Nothing is kept in memory of what is read once.
         return Keeping(
             samples,
             folder,
-            span=self._span(len(samples)),
+            span=self.span(evaluation, len(samples)),
             shared_bytes=0 if folder is None else SHARED_BYTES,
             memory_bytes=0,
-            threads=self._cores,
+            threads=max(1, environment.usable_cores() // evaluation.jobs),
         )
 
-    @property
-    def span(self) -> range:
-        """The samples of this process: whole batches, the same as without parts.
+    def span(self, part: EvaluationRequest, total: int) -> range:
+        """Those of `total` samples that are in a part: whole batches, the same as without parts.
 
         What a batch holds may decide the last digit, so every part has the batches of the whole.
         """
-        return self._span(len(self.samples))
-
-    def _span(self, total: int) -> range:
-        size, job, jobs = self.size, int(self.payload["job"]), int(self.payload["jobs"])
-        batches = -(-total // size)
-        ends = (size * (job * batches // jobs), size * ((job + 1) * batches // jobs))
-        return range(min(total, ends[0]), min(total, ends[1]))
-
-    @property
-    def _cores(self) -> int:
-        """The cores that are this process's share."""
-        return max(1, environment.usable_cores() // int(self.payload.get("jobs", 1)))
+        batches = -(-total // self.size)
+        ends = (self.size * (each * batches // part.jobs) for each in (part.job, part.job + 1))
+        return range(*(min(total, end) for end in ends))
 
     @property
     def fewest(self) -> int:
-        return batch_range(self.feeds).min
+        return batch_range(self.request.feeds).min
 
     @property
     def size(self) -> int:
         """The batch size: as asked for, or by the size of a sample; within what the model takes."""
-        asked = self.settings.batch_size if self.settings else None
-        asked = _at_once(self.inputs) if asked is None else asked
-        return max(self.fewest, min(asked, batch_range(self.feeds).max))
+        settings = self.request.settings
+        asked = settings.batch_size if settings else None
+        asked = _at_once(self.request.inputs) if asked is None else asked
+        return max(self.fewest, min(asked, batch_range(self.request.feeds).max))
 
     def batches(self, positions: Sequence[int]) -> Iterator[tuple[Batch, int]]:
         """Batches of these samples, and how many rows of each count.
@@ -158,7 +120,7 @@ class Work:
         """The model's outputs; inputs get the artifact's own names and element types."""
         feed = {
             theirs.name: batch.inputs[ours.name].astype(theirs.dtype, copy=False)
-            for ours, theirs in zip(self.inputs, self.feeds, strict=True)
+            for ours, theirs in zip(self.request.inputs, self.request.feeds, strict=True)
         }
         return model.run(feed)
 
@@ -187,27 +149,26 @@ class Work:
 
     def remarks(self) -> list[str]:
         """What the preparation does otherwise than the decoding takes for granted."""
-        prepare = DataSettings.model_validate(self.payload["data"]).prepare
-        return decoding.remarks(self.postprocess, prepare)
+        return decoding.remarks(self.request.postprocess, self.request.data.prepare)
 
     def records(self, seen: Predictions, before: int = 0) -> dict[str, np.ndarray]:
         """The metric's records of a batch; `before` it were so many samples, which had labels."""
-        if self.metric is None or self.settings is None:
+        if self.metric is None or self.request.settings is None:
             return {}
         if self.metric.needs_labels():
-            _labelled(self.settings.metric, seen.ids, seen.targets, before)
+            _labelled(self.request.settings.metric, seen.ids, seen.targets, before)
         return self.metric.records(seen)
 
     def check_labels(self, seen: Predictions) -> None:
         """Before all samples are run: every label that the data tells without reading the samples."""
         targets = getattr(self.samples, "targets", lambda: None)()
-        if targets is None or self.metric is None or self.settings is None:
+        if targets is None or self.metric is None or self.request.settings is None:
             return
         if self.metric.needs_labels():
-            _labelled(self.settings.metric, seen.ids, seen.targets)
+            _labelled(self.request.settings.metric, seen.ids, seen.targets)
         for place, target in targets:
             if target is None and self.metric.needs_labels():
-                _labelled(self.settings.metric, (*seen.ids, place), (*seen.targets, None))
+                _labelled(self.request.settings.metric, (*seen.ids, place), (*seen.targets, None))
             if target is not None:
                 self.metric.check(target, place, seen)
 

@@ -1,4 +1,4 @@
-"""What the first member of a baseline's pack says, held to the forms that a pack is written in.
+"""The manifest, first member of a baseline's pack, checked against the forms that `save` writes.
 
 A pack can come from anybody. What it says of itself is checked here, before anything of it is used:
 names that are folders, digests, formats, runners with their options, and facts of known kinds.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
@@ -103,7 +104,7 @@ class Manifest(BaseModel):
                 raise ValueError(f"a variant is called {name[:80]!r}")
         if len({name.casefold() for name in self.variants}) != len(self.variants):
             raise ValueError("two variants have one name")
-        if sum(len(one.files) for one in self.variants.values()) > _MOST_FILES:
+        if sum(len(variant.files) for variant in self.variants.values()) > _MOST_FILES:
             raise ValueError("it names too many files")
         cpu, versions = self.environment.get("cpu", {}), self.environment.get("versions", {})
         flags = cpu.get("flags", []) if isinstance(cpu, dict) else None
@@ -118,18 +119,17 @@ class Manifest(BaseModel):
 
 def described(artifact: Artifact) -> Described:
     """An artifact as a manifest describes it."""
-    record = artifact.to_record()
-    return Described.model_validate(record)
+    return Described.model_validate(asdict(artifact))
 
 
 def read(text: bytes) -> Manifest | int:
     """The manifest, or its schema where that is another one. Raises `ValueError`."""
     try:
-        found = json.loads(text)
-        schema = found["schema"]
+        record = json.loads(text)
+        schema = record["schema"]
         if schema != SCHEMA:
             return int(schema)
-        return Manifest.model_validate(found)
+        return Manifest.model_validate(record)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part)[:80] for part in first["loc"])

@@ -5,9 +5,9 @@
     artifacts/<variant>/...    the files of each artifact
 
 A pack is data, and some artifacts are code (AOTInductor packages, a network's own Python files). So a
-pack that this store did not write is loaded only where the person says that they trust it. What an
-artifact is stands in its files, not in what the pack says of them; nothing in it names a program, and
-it takes no more of the disk than it has itself.
+pack that this store did not write is loaded only where the person says that they trust it. The format
+of an artifact is recognized by its files, not taken from the manifest. Nothing in a pack names a
+program, and unpacked it takes no more of the disk than the pack itself.
 """
 
 from __future__ import annotations
@@ -147,19 +147,19 @@ def load(path: Path, origin: str, store: Store, *, trust: bool = False) -> Basel
     with _opened(path) as archive:
         manifest = _manifest(archive, path)
         if not own and not trust:
-            said = {name: one.artifact.format in CODE for name, one in manifest.variants.items()}
-            _require_trust([name for name in said if said[name]], path)
+            is_code = {name: one.artifact.format in CODE for name, one in manifest.variants.items()}
+            _require_trust([name for name in is_code if is_code[name]], path)
         if not trust:
             _require_proven(manifest, path)
-        known = store.get(KIND, key)
-        if known is None:
+        entry = store.get(KIND, key)
+        if entry is None:
             with store.lock(KIND, key), store.work(KIND, key) as work:
                 _require_room(work, size)
                 _unpack(archive, manifest, work, path)
                 _check_formats(manifest, work, path)
-                known = store.put(KIND, key, work, {}, {"pack": key})
+                entry = store.put(KIND, key, work, {}, {"pack": key})
     try:
-        return _baseline(manifest, known.path, origin, own=own, trust=trust)
+        return _baseline(manifest, entry.path, origin, own=own, trust=trust)
     except (OptcliError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise _damaged(path, f"its report cannot be read ({str(error)[:200]})") from error
 
@@ -167,12 +167,12 @@ def load(path: Path, origin: str, store: Store, *, trust: bool = False) -> Basel
 def _baseline(manifest: Manifest, root: Path, origin: str, *, own: bool, trust: bool) -> Baseline:
     variants = {
         name: Kept(
-            _artifact(one, root / _ARTIFACTS / name, foreign=not own, trust=trust),
-            one.runner,
-            one.options if own else one.options_from_elsewhere(),
-            one.made_by,
+            _artifact(packed, root / _ARTIFACTS / name, foreign=not own, trust=trust),
+            packed.runner,
+            packed.options if own else packed.options_from_elsewhere(),
+            packed.made_by,
         )
-        for name, one in manifest.variants.items()
+        for name, packed in manifest.variants.items()
     }
     report = Report.load(root / _REPORT)
     return Baseline(origin, variants, manifest.inputs, manifest.environment, report)
@@ -210,13 +210,13 @@ def _manifest(archive: tarfile.TarFile, path: Path) -> Manifest:
     _require_plain(archive, first, path)
     stream = archive.extractfile(first)
     try:
-        found = manifests.read(stream.read() if stream else b"")
+        manifest_or_schema = manifests.read(stream.read() if stream else b"")
     except ValueError as error:
         raise _damaged(path, f"its {_MANIFEST} cannot be read ({error})") from error
-    if isinstance(found, Manifest):
-        return found
+    if isinstance(manifest_or_schema, Manifest):
+        return manifest_or_schema
     raise InputError(
-        f"the baseline has schema {found}, this optcli reads {SCHEMA}",
+        f"the baseline has schema {manifest_or_schema}, this optcli reads {SCHEMA}",
         place=str(path),
         hint="use the optcli that wrote it, or save the baseline again",
     )
@@ -233,9 +233,9 @@ def _require_trust(names: Sequence[str], path: Path) -> None:
 
 
 def _require_proven(manifest: Manifest, path: Path) -> None:
-    """What was made under `--trust` says so in its facts. The scan of foreign files is not by them."""
-    for name, one in manifest.variants.items():
-        doubts = one.artifact.facts.get(UNPROVEN)
+    """What was made under `--trust` says so in its facts. The scan of foreign files ignores them."""
+    for name, packed in manifest.variants.items():
+        doubts = packed.artifact.facts.get(UNPROVEN)
         if doubts:
             raise TrustError(
                 f"{name} was made with --trust, of a model that could run code: {str(doubts)[:200]}",
@@ -264,43 +264,43 @@ def _require_plain(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path
 
 def _unpack(archive: tarfile.TarFile, manifest: Manifest, out: Path, path: Path) -> None:
     """Write exactly the files that the manifest names, each with the digest it gives."""
-    wanted = {_REPORT: manifest.report}
-    for name, one in manifest.variants.items():
-        wanted |= {f"{_ARTIFACTS}/{name}/{inside}": sha for inside, sha in one.files.items()}
+    digests = {_REPORT: manifest.report}
+    for name, packed in manifest.variants.items():
+        digests |= {f"{_ARTIFACTS}/{name}/{inside}": sha for inside, sha in packed.files.items()}
     for member in archive:
         if member.name == _MANIFEST and member.offset == 0:
             continue
-        expected = wanted.pop(member.name, None)
+        expected = digests.pop(member.name, None)
         if expected is None:
             raise _damaged(path, f"it holds {member.name[:200]!r}, which its manifest does not name")
         _require_plain(archive, member, path)
         if _written(archive, member, out) != expected:
             raise _damaged(path, f"{member.name} is not as it was packed")
-    if wanted:
-        raise _damaged(path, f"{next(iter(wanted))} is missing")
+    if digests:
+        raise _damaged(path, f"{next(iter(digests))} is missing")
 
 
 def _written(archive: tarfile.TarFile, member: tarfile.TarInfo, out: Path) -> str:
     """Write a member below `out`; gives the digest of what was written."""
     stream = archive.extractfile(member)
     assert stream is not None
-    target, found = out / member.name, hashlib.sha256()
+    target, digest = out / member.name, hashlib.sha256()
     with disk.failures(out):
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as file:
             while piece := stream.read(_PIECE_BYTES):
                 file.write(piece)
-                found.update(piece)
-    return found.hexdigest()
+                digest.update(piece)
+    return digest.hexdigest()
 
 
 def _check_formats(manifest: Manifest, root: Path, path: Path) -> None:
     """Every artifact is of the format that it says, by its files."""
-    for name, one in manifest.variants.items():
-        found, said = recognized(root / _ARTIFACTS / name), one.artifact.format
-        if found != said:
-            what = f"holds {found}" if found else "holds files of no one format"
-            raise _damaged(path, f"{name} says that it is {said}, and {what}")
+    for name, packed in manifest.variants.items():
+        actual, declared = recognized(root / _ARTIFACTS / name), packed.artifact.format
+        if actual != declared:
+            what = f"holds {actual}" if actual else "holds files of no one format"
+            raise _damaged(path, f"{name} says that it is {declared}, and {what}")
 
 
 def _damaged(path: Path, what: str) -> InputError:
@@ -312,15 +312,15 @@ def _damaged(path: Path, what: str) -> InputError:
 
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    about = tarfile.TarInfo(name)
-    about.size = len(data)
-    archive.addfile(about, io.BytesIO(data))
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
 
 
-def _plain(about: tarfile.TarInfo) -> tarfile.TarInfo:
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
     """Without owner, time and mode: the same artifacts make the same pack."""
-    about.uid = about.gid = 0
-    about.uname = about.gname = ""
-    about.mtime = 0
-    about.mode = 0o644
-    return about
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = 0
+    member.mode = 0o644
+    return member

@@ -74,10 +74,10 @@ def fetch(reference: str, artifacts: Path) -> Iterator[Path]:
         return
     named = place_of(reference, artifacts)
     if not named.is_file():
-        known = sorted(
-            found.name.removesuffix(SUFFIX) for found in folder(artifacts).glob(f"*{SUFFIX}")
+        known_names = sorted(
+            file.name.removesuffix(SUFFIX) for file in folder(artifacts).glob(f"*{SUFFIX}")
         )
-        hint = did_you_mean(reference, known)
+        hint = did_you_mean(reference, known_names)
         raise InputError(
             f"there is no baseline {reference!r}",
             place=str(folder(artifacts)),

@@ -28,7 +28,7 @@ from optcli.errors import InputError, MissingError, UsageError
 from optcli.store import Store, disk
 
 _KIND = "revision"
-# Made by tools for the checkout they lie in; nothing a recipe names.
+# Folders that tools make for one checkout; no recipe names them.
 _NOT_LINKED = frozenset({".venv", "venv", "node_modules", "__pycache__", ".git"})
 
 
@@ -55,9 +55,9 @@ _REQUIREMENTS = (
     "Dockerfile*",
     "*.dockerfile",
 )
-# What a line of such a file names in turn.
+# Another file that a line of such a file includes.
 _INCLUDED = re.compile(r"(?:-r|-c|--requirement|--constraint)[ =]*(\S+)")
-# What of a pyproject.toml says so; the rest is the settings of other tools.
+# The parts of a pyproject.toml that name libraries; the rest are settings of other tools.
 _DEPENDENCIES = (
     ("project", "dependencies"),
     ("project", "optional-dependencies"),
@@ -90,9 +90,9 @@ class CheckedOut:
         """Files of requirements and locks whose demands on libraries are not those of the commit."""
         then = _git(self.top, "ls-tree", "-r", "-z", "--name-only", self.commit).split("\0")
         now = _git(self.top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-        known = {*then, *now.split("\0")}
-        named = {name for name in known if _is_requirements(name)}
-        while more := {other for name in named for other in self._included(name)} & known - named:
+        files = {*then, *now.split("\0")}
+        named = {name for name in files if _is_requirements(name)}
+        while more := {other for name in named for other in self._included(name)} & files - named:
             named |= more
         # What the commit did not have may be linked into its worktree.
         before = {name: _demands(self.worktree / name) if name in then else None for name in named}
@@ -100,14 +100,14 @@ class CheckedOut:
 
     def _included(self, name: str) -> list[str]:
         """Files that a requirements file of either side takes in, by their paths in the repository."""
-        found = []
+        names = []
         for side in (self.worktree, self.top):
             demands = _demands(side / name)
             for line in demands if isinstance(demands, list) else ():
                 match = _INCLUDED.match(str(line))
                 if match is not None:
-                    found.append(os.path.normpath(os.path.join(os.path.dirname(name), match[1])))
-        return found
+                    names.append(os.path.normpath(os.path.join(os.path.dirname(name), match[1])))
+        return names
 
 
 @contextmanager
@@ -211,13 +211,13 @@ def _of_pyproject(text: str) -> Any:
         record = tomllib.loads(text)
     except ValueError:
         return text
-    found = []
+    demands = []
     for path in _DEPENDENCIES:
         value: Any = record
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None
-        found.append(value)
-    return found
+        demands.append(value)
+    return demands
 
 
 def _link_what_is_not_of_the_commit(top: Path, worktree: Path) -> None:
@@ -263,7 +263,7 @@ def _git(folder: Path, *arguments: str, wanted: str = "") -> str:
         ) from error
     if done.returncode == 0:
         return done.stdout.strip()
-    said = done.stderr.strip().splitlines()
+    lines = done.stderr.strip().splitlines()
     if "not a git repository" in done.stderr:
         raise UsageError(
             "the recipe does not lie in a git repository",
@@ -271,7 +271,7 @@ def _git(folder: Path, *arguments: str, wanted: str = "") -> str:
             hint="name a saved baseline, a file or a URL instead of git:REVISION",
         )
     raise InputError(
-        f"git {arguments[0]} failed: {said[-1] if said else f'exit code {done.returncode}'}",
+        f"git {arguments[0]} failed: {lines[-1] if lines else f'exit code {done.returncode}'}",
         place=str(folder),
         hint="try the same command in a shell",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,56 +30,89 @@ def command(name: str | None, as_json: bool) -> None:
     """
     found = {one: _about(one) for one in ([name] if name else passes.names())}
     if as_json:
-        click.echo(json.dumps({one: about["schema"] for one, about in found.items()}, indent=2))
+        click.echo(json.dumps({one: about.schema for one, about in found.items()}, indent=2))
     elif name:
         _show(name, found[name])
     else:
         for one, about in found.items():
-            click.echo(f"{one:<22} {about['help'].splitlines()[0]}\n{'':<22} {_formats(about)}")
+            click.echo(f"{one:<22} {about.help.splitlines()[0]}\n{'':<22} {_formats(about)}")
         click.echo("\n`optcli passes NAME` shows the options of one.")
 
 
-def describe(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
+@dataclass(frozen=True)
+class DescribeRequest:
+    """A pass of somebody else's code: `FILE_OR_MODULE:CLASS`, a file's path relative to `folder`."""
+
+    reference: str
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option; `default` is None where it must be given."""
+
+    name: str
+    type: str
+    default: str | None
+    help: str
+
+
+@dataclass(frozen=True)
+class About:
+    """What a pass says of itself; `makes` is the format made by format read."""
+
+    help: str
+    reads: tuple[str, ...]
+    makes: dict[str, str]
+    uses: tuple[str, ...]
+    needs: tuple[str, ...]
+    options: tuple[Option, ...]
+    example: dict[str, str]
+    schema: dict[str, Any]
+
+
+def describe(request: DescribeRequest, channel: Channel) -> About:
     """In a worker: what a pass of somebody else's code says of itself."""
     from optcli import user_code
 
-    kind = user_code.load(payload["reference"], Path(payload["folder"]))
+    kind = user_code.load(request.reference, request.folder)
     if not (inspect.isclass(kind) and issubclass(kind, Pass)):
         raise UsageError(
-            f"{payload['reference']} is not a pass: wanted a subclass of optcli.passes.Pass",
+            f"{request.reference} is not a pass: wanted a subclass of optcli.passes.Pass",
             hint="see docs/add-a-pass.md",
         )
     return _of(kind)
 
 
-def _about(name: str) -> dict[str, Any]:
+def _about(name: str) -> About:
     offered = registry.entry_points("optcli.passes")
     if name in passes.own_names() or (name not in offered and ":" not in name):
         return _of(passes.find(name))
-    payload = {"reference": offered.get(name, name), "folder": str(Path.cwd())}
-    return dict(run("optcli.cli.passes:describe", payload, timeout_s=300))
+    request = DescribeRequest(offered.get(name, name), Path.cwd())
+    return run("optcli.cli.passes:describe", request, About, timeout_s=300)
 
 
-def _of(kind: type[Pass]) -> dict[str, Any]:
+def _of(kind: type[Pass]) -> About:
     schema = kind.model_json_schema()
-    return {
-        "help": inspect.getdoc(kind) or "",
-        "reads": [str(one) for one in getattr(kind, "accepts", ())],
-        "makes": _makes(kind),
-        "uses": list(kind.uses),
-        "needs": [*kind.needs.packages, *(["a GPU"] if kind.needs.gpu else [])],
-        "options": [
-            {
-                "name": name,
-                "type": in_words(schema["properties"][name], schema.get("$defs")),
-                "default": None if field.is_required() else _default(schema["properties"][name]),
-                "help": field.description or "",
-            }
+    properties = schema["properties"]
+    return About(
+        help=inspect.getdoc(kind) or "",
+        reads=tuple(str(one) for one in getattr(kind, "accepts", ())),
+        makes=_makes(kind),
+        uses=tuple(kind.uses),
+        needs=(*kind.needs.packages, *(["a GPU"] if kind.needs.gpu else [])),
+        options=tuple(
+            Option(
+                name=name,
+                type=in_words(properties[name], schema.get("$defs")),
+                default=None if field.is_required() else _default(properties[name]),
+                help=field.description or "",
+            )
             for name, field in kind.model_fields.items()
-        ],
-        "example": _example(kind),
-        "schema": schema,
-    }
+        ),
+        example=_example(kind),
+        schema=schema,
+    )
 
 
 def _default(schema: dict[str, Any]) -> str:
@@ -106,37 +140,35 @@ def _example(kind: type[Pass]) -> dict[str, str]:
     return found
 
 
-def _formats(about: dict[str, Any]) -> str:
-    pairs = about["makes"].items()
+def _formats(about: About) -> str:
+    pairs = about.makes.items()
     said = [read if read == made else f"{read} to {made}" for read, made in pairs]
-    return f"reads {', '.join(said or about['reads'])}"
+    return f"reads {', '.join(said or about.reads)}"
 
 
-def _show(name: str, about: dict[str, Any]) -> None:
-    click.echo(f"{name}\n\n{about['help']}\n")
-    click.echo(f"reads:  {', '.join(about['reads'])}")
-    click.echo(
-        f"makes:  {', '.join(dict.fromkeys(about['makes'].values())) or 'depends on its options'}"
-    )
-    click.echo(f"uses:   {', '.join(about['uses']) or 'no data'}")
-    click.echo(f"needs:  {', '.join(about['needs']) or 'nothing more'}\n\noptions:")
-    for option in about["options"]:
-        default = "required" if option["default"] is None else f"default {option['default']}"
-        click.echo(f"  {option['name']}: {option['type']} ({default})\n      {option['help']}")
-    if not about["options"]:
+def _show(name: str, about: About) -> None:
+    click.echo(f"{name}\n\n{about.help}\n")
+    click.echo(f"reads:  {', '.join(about.reads)}")
+    click.echo(f"makes:  {', '.join(dict.fromkeys(about.makes.values())) or 'depends on its options'}")
+    click.echo(f"uses:   {', '.join(about.uses) or 'no data'}")
+    click.echo(f"needs:  {', '.join(about.needs) or 'nothing more'}\n\noptions:")
+    for option in about.options:
+        default = "required" if option.default is None else f"default {option.default}"
+        click.echo(f"  {option.name}: {option.type} ({default})\n      {option.help}")
+    if not about.options:
         click.echo("  none")
     click.echo("\nin a recipe:\n" + "\n".join(f"  {line}" for line in example(name, about)))
 
 
-def example(name: str, about: dict[str, Any]) -> list[str]:
+def example(name: str, about: About) -> list[str]:
     """Lines of a recipe that use a pass, with the passes that must come before it."""
     from optcli.recipe import passes_between
 
-    wanted = [Format(one) for one in about["reads"]]
+    wanted = [Format(one) for one in about.reads]
     before = passes_between(Format.TORCH, wanted) if wanted else ()
-    said = [f"{key}: {value}" for key, value in about["example"].items()]
+    said = [f"{key}: {value}" for key, value in about.example.items()]
     written = json.dumps(name) if ":" in name else name
     use = f"{{{written}: {{{', '.join(said)}}}}}" if said else written
-    needs = [f"  # with data: {', '.join(about['uses'])}"] if about["uses"] else []
+    needs = [f"  # with data: {', '.join(about.uses)}"] if about.uses else []
     title = name.rpartition(":")[2]
     return [f"variants:{''.join(needs)}", f"  {title}: [{', '.join([*(before or ()), use])}]"]

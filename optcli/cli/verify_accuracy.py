@@ -169,23 +169,19 @@ def _is_of_a_build(path: Path) -> bool:
 
 
 def _of_build(place: reports.FoundReport, overrides: Sequence[str]) -> tuple[Report, ExitCode]:
+    from optcli.pipeline.reporting import exit_code
     from optcli.verification.rejudging import rejudged
 
-    found, path = place.report, place.path
-    if not any(variant.accuracy is not None for variant in found.variants.values()):
+    report, path = place.report, place.path
+    if not any(variant.accuracy is not None for variant in report.variants.values()):
         raise UsageError(
             "the build judged no accuracy",
             place=str(path),
             hint="give the recipe data.evaluation and accuracy, then build again",
         )
-    found = rejudged(found, path, overrides)
-    codes = [
-        ExitCode.of(verdict.outcome)
-        for variant in found.variants.values()
-        for verdict in _own(variant.verdicts)
-        if verdict.blocking
-    ]
-    return found, ExitCode.first_of(codes)
+    report = rejudged(report, path, overrides)
+    given = (verdict for variant in report.variants.values() for verdict in _own(variant.verdicts))
+    return report, exit_code(given)
 
 
 def _own(verdicts: tuple[Verdict, ...]) -> list[Verdict]:

@@ -50,17 +50,17 @@ def problems(settings: DataSettings, folder: Path) -> list[Finding]:
         return [
             ("source", f"unknown data source {settings.kind!r}", did_you_mean(settings.kind, KINDS))
         ]
-    found = []
+    findings = []
     split = settings.split
     if split and split.file:
         path = folder / regular_files.expanded(split.file)
         if wrong := regular_files.problem(path, excerpt(split.file)):
-            found.append(("split.file", wrong, "a path relative to the recipe"))
+            findings.append(("split.file", wrong, "a path relative to the recipe"))
     try:
-        return found + _collection(settings, folder).problems()
+        return findings + _collection(settings, folder).problems()
     except OSError as error:
-        said = error.strerror or str(error)
-        return [*found, ("source", f"cannot be read: {said}", "look at its permissions")]
+        reason = error.strerror or str(error)
+        return [*findings, ("source", f"cannot be read: {reason}", "look at its permissions")]
 
 
 def ingredients(settings: DataSettings, folder: Path, digests: FileDigests) -> dict[str, Any]:

@@ -34,9 +34,9 @@ def read(path: Path) -> Annotations:
     try:
         record = regular_files.json_of(path, regular_files.MOST_JSON_BYTES)
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
-            f"these are no annotations in COCO's format: {excerpt(said, 200)}",
+            f"these are no annotations in COCO's format: {excerpt(reason, 200)}",
             place=str(path),
             hint=_HINT,
         ) from error
@@ -55,9 +55,9 @@ class _Checked:
         images = self._images()
         categories = self._ids("categories")
         boxes: dict[int, list[dict[str, Any]]] = {number: [] for number, _ in images}
-        known = set(categories)
+        category_ids = set(categories)
         for place, box in self._listed("annotations"):
-            self._box(place, box, boxes, known)
+            self._box(place, box, boxes, category_ids)
             boxes[box["image_id"]].append(box)
         self._distinct("annotations", "id", optional=True)
         return Annotations(images, {number: tuple(each) for number, each in boxes.items()}, categories)
@@ -91,12 +91,12 @@ class _Checked:
         return tuple(zip(numbers, names, strict=True))
 
     def _ids(self, part: str) -> tuple[int, ...]:
-        found = []
+        ids = []
         for place, item in self._listed(part):
             self._whole(place, item, "id")
-            found.append(item["id"])
+            ids.append(item["id"])
         self._distinct(part, "id")
-        return tuple(found)
+        return tuple(ids)
 
     def _distinct(
         self, part: str, key: str, *, optional: bool = False, same: Callable[[Any], Any] = lambda x: x
@@ -125,12 +125,12 @@ class _Checked:
     def _box(
         self, place: str, box: dict[str, Any], images: dict[int, Any], categories: set[int]
     ) -> None:
-        for key, known, what in (
+        for key, ids, what in (
             ("image_id", images.keys(), "the id of one of the images"),
             ("category_id", categories, "the id of one of the categories"),
         ):
             self._whole(place, box, key)
-            if box[key] not in known:
+            if box[key] not in ids:
                 raise self._wrong(
                     f"{place}.{key}",
                     f"found {box[key]}, wanted {what}",

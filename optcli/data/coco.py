@@ -109,22 +109,22 @@ class Coco(Collection):
         """The chosen images, sorted by file name. Raises `InputError`."""
         for _, message, hint in self.problems():
             raise InputError(message, place=self.settings.source, hint=hint)
-        images = self._images
-        assert images is not None
+        root = self._images
+        assert root is not None
         everything = [
-            Annotated(name, images / name, number, self._read.boxes[number])
+            Annotated(name, root / name, number, self._read.boxes[number])
             for number, name in sorted(self._read.images, key=lambda image: image[1])
         ]
         positions = choose(self.settings, self.folder, [each.name for each in everything])
-        found = [everything[position] for position in positions]
-        for each in found:
-            if wrong := regular_files.problem(each.path, excerpt(each.name)):
+        images = [everything[position] for position in positions]
+        for image in images:
+            if wrong := regular_files.problem(image.path, excerpt(image.name)):
                 raise InputError(
                     f"the annotations name an image that cannot be read: {wrong}",
-                    place=str(images),
+                    place=str(root),
                     hint="copy the images, or name their folder with root:",
                 )
-        return found
+        return images
 
 
 class CocoItems(Items):
@@ -137,29 +137,29 @@ class CocoItems(Items):
         return len(self._chosen)
 
     def read(self, index: int) -> Item:
-        each = self._chosen[index]
-        raw = {self._name: open_image(str(each.path))}
-        return Item(each.name, str(each.path), raw, self._target(each), {"image_id": each.number})
+        image = self._chosen[index]
+        raw = {self._name: open_image(str(image.path))}
+        return Item(image.name, str(image.path), raw, self._target(image), {"image_id": image.number})
 
     def targets(self) -> Iterator[tuple[str, Any]]:
         return ((each.name, self._target(each)) for each in self._chosen)
 
     def identity(self, index: int) -> tuple[str, str]:
-        each = self._chosen[index]
-        with regular_files.opened(each.path) as stream:
-            return each.name, hashlib.file_digest(stream, "sha256").hexdigest()
+        image = self._chosen[index]
+        with regular_files.opened(image.path) as stream:
+            return image.name, hashlib.file_digest(stream, "sha256").hexdigest()
 
-    def _target(self, each: Annotated) -> dict[str, Any]:
+    def _target(self, image: Annotated) -> dict[str, Any]:
         import numpy as np
 
-        corners = np.array([box["bbox"] for box in each.boxes], np.float64).reshape(-1, 4)
+        corners = np.array([box["bbox"] for box in image.boxes], np.float64).reshape(-1, 4)
         corners[:, 2:] += corners[:, :2]
-        ids = [box["category_id"] for box in each.boxes]
-        areas = [float(box.get("area", box["bbox"][2] * box["bbox"][3])) for box in each.boxes]
+        ids = [box["category_id"] for box in image.boxes]
+        areas = [float(box.get("area", box["bbox"][2] * box["bbox"][3])) for box in image.boxes]
         return {
             "boxes": corners,
             "labels": np.array([self._labels[number] for number in ids], np.int64),
             "category_ids": np.array(ids, np.int64),
             "areas": np.array(areas, np.float32),
-            "crowd": np.array([bool(box.get("iscrowd", 0)) for box in each.boxes], bool),
+            "crowd": np.array([bool(box.get("iscrowd", 0)) for box in image.boxes], bool),
         }

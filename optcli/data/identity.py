@@ -17,8 +17,8 @@ def identities(samples: SampleSet) -> list[Identity]:
     The content is what lies in the source, before preparation and without the label: a file's bytes, an
     array's row, an item of a torchvision set. For other sample sets it is the prepared inputs.
     """
-    known = getattr(samples, "identity", None) or (lambda index: _of_inputs(samples, index))
-    return [known(index) for index in range(len(samples))]
+    identity_of = getattr(samples, "identity", None) or (lambda index: _of_inputs(samples, index))
+    return [identity_of(index) for index in range(len(samples))]
 
 
 def overlap(one: list[Identity], other: list[Identity]) -> list[tuple[str, str]]:

@@ -95,9 +95,9 @@ class ImageFolder(Collection):
     @cached_property
     def files(self) -> list[ImageFile]:
         """The chosen files, sorted by id. Raises `InputError`."""
-        found = self.problems()
-        if found:
-            _, message, hint = found[0]
+        findings = self.problems()
+        if findings:
+            _, message, hint = findings[0]
             raise InputError(message, place=self.settings.source, hint=hint)
         everything = self._everything()
         chosen = choose(self.settings, self.folder, [file.id for file in everything], self.path.name)
@@ -153,9 +153,9 @@ def open_image(path: str) -> Any:
         UnidentifiedImageError,
         Image.DecompressionBombError,
     ) as error:
-        said = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
-            f"not a readable image: {excerpt(said, 200)}",
+            f"not a readable image: {excerpt(reason, 200)}",
             place=path,
             hint="replace the file or take it out of the data",
         ) from error
@@ -215,8 +215,8 @@ def _images(base: Path) -> Iterator[str]:
 
 
 def _identity(folder: str) -> tuple[int, int]:
-    found = os.stat(folder)
-    return found.st_dev, found.st_ino
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
 
 
 def _leads_up(root: str, name: str) -> bool:

@@ -58,17 +58,17 @@ class Npz(Collection):
             return [("source", f"not an npz file, or a damaged one: {excerpt(str(error))}", hint)]
         except InputError as error:
             return [("source", error.message, error.hint)]
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for field in ("target", "array"):
             name = getattr(self.settings, field)
             if name and name not in names:
-                found.append((field, f"no array {name!r} in the file", did_you_mean(name, names)))
+                findings.append((field, f"no array {name!r} in the file", did_you_mean(name, names)))
         if self.part and "split" not in names:
             hint = "an array `split` gives every row the name of its part"
-            found.append(
+            findings.append(
                 ("split", f"no array 'split' in the file, it has {excerpt(', '.join(names))}", hint)
             )
-        return found
+        return findings
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         return {
@@ -173,10 +173,10 @@ class _Archive:
     def of(cls, path: Path) -> _Archive:
         stat = path.stat()
         key = (str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino)
-        found = cls._opened.get(key)
-        if found is None:
-            found = cls._opened[key] = cls(path)
-        return found
+        archive = cls._opened.get(key)
+        if archive is None:
+            archive = cls._opened[key] = cls(path)
+        return archive
 
     def rows(self, name: str) -> np.ndarray:
         """One array. Raises `InputError` where it is missing or damaged, `TrustError` for a pickle."""
@@ -220,8 +220,8 @@ class _Archive:
                 place=str(self.path),
                 hint="wanted the samples along the first dimension",
             )
-        found: np.ndarray = array
-        return found
+        rows: np.ndarray = array
+        return rows
 
 
 def _names(path: Path) -> list[str]:

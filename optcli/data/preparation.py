@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -29,7 +29,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from optcli.errors import excerpt
-from optcli.settings import Settings
+from optcli.settings import Abbreviated, Settings
 
 Interpolation = Literal["nearest", "box", "bilinear", "bicubic", "lanczos"]
 Pixels = Annotated[int, Field(ge=1)]
@@ -83,7 +83,7 @@ class Letterbox(Settings):
     enlarge: bool = Field(True, description="images smaller than `size` are enlarged to it")
 
 
-class Preparation(Settings):
+class Preparation(Abbreviated):
     """The steps from an image to an input. Their order is fixed: see the module's first lines.
 
     `prepare: torchvision:ResNet50_Weights.DEFAULT` is short for `{preset: ...}` and gives what the
@@ -91,6 +91,8 @@ class Preparation(Settings):
     default weights of that model); `prepare: timm:NAME` is timm's own. Fields set beside `preset` take
     the place of its own.
     """
+
+    short_for: ClassVar[str] = "preset"
 
     preset: str | None = Field(
         None,
@@ -126,11 +128,6 @@ class Preparation(Settings):
     array_layout: Literal["chw", "hwc", "hw"] | None = Field(
         None, description="npz: how the stored arrays lie; default: told from their shape"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _preset_is_short(cls, value: Any) -> Any:
-        return {"preset": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -31,14 +31,14 @@ def _timm(preset: str) -> dict[str, Any]:
     from timm import get_pretrained_cfg
     from timm.data import resolve_data_config
 
-    found = get_pretrained_cfg(preset.partition(":")[2])
-    if found is None:
+    pretrained = get_pretrained_cfg(preset.partition(":")[2])
+    if pretrained is None:
         hint = "declare the steps instead: resize, crop, scale, mean, std"
         raise InputError("timm says nothing about this model's preparation", place=preset, hint=hint)
-    config = resolve_data_config({}, pretrained_cfg=found.to_dict())
+    config = resolve_data_config({}, pretrained_cfg=pretrained.to_dict())
     channels, *size = config["input_size"]
     ratio = config["crop_pct"]
-    scaled = tuple(math.floor(each / ratio) for each in size)
+    scaled = tuple(math.floor(side / ratio) for side in size)
     if config["crop_mode"] not in ("center", "squash") or (
         config["crop_mode"] == "center" and scaled[0] != scaled[1]
     ):
@@ -70,13 +70,11 @@ def _transforms(preset: str) -> Any:
     try:
         weights = models.get_weight(name) if dot else models.get_model_weights(model).DEFAULT
     except (ValueError, KeyError) as error:
-        known = models.list_models()
+        names = models.list_models()
         if dot:
-            known = [
-                f"{models.get_model_weights(known_model).__name__}.DEFAULT" for known_model in known
-            ]
+            names = [f"{models.get_model_weights(model_name).__name__}.DEFAULT" for model_name in names]
         raise InputError(
-            f"torchvision has no weights {name!r}", place="prepare", hint=did_you_mean(name, known)
+            f"torchvision has no weights {name!r}", place="prepare", hint=did_you_mean(name, names)
         ) from error
     return weights.transforms()
 

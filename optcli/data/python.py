@@ -35,17 +35,17 @@ class PythonData(Collection):
     """
 
     def problems(self) -> list[Finding]:
-        found: list[Finding] = []
+        findings: list[Finding] = []
         wrong = user_code.problem(self.settings.place, self.folder)
         if wrong is not None:
-            found.append(("source", *wrong))
+            findings.append(("source", *wrong))
         for file in self.settings.files:
             path = self._file(file)
             if not (regular_files.is_file(path) or regular_files.is_folder(path)):
                 hint = "paths are relative to the recipe's folder"
                 message = regular_files.problem(path, excerpt(file))
-                found.append(("files", message, hint))
-        return found
+                findings.append(("files", message, hint))
+        return findings
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         files = [self._file(file) for file in self.settings.files]
@@ -61,22 +61,24 @@ class PythonData(Collection):
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
         for _, message, hint in self.problems():
             raise InputError(message, place=self.settings.source, hint=hint)
-        made = self._called(user_code.load(self.settings.place, self.folder))
-        if not (hasattr(made, "__len__") and hasattr(made, "__getitem__")) or isinstance(made, Mapping):
-            made = self._listed(made)
-        ids = [str(position) for position in range(len(made))]
+        samples = self._called(user_code.load(self.settings.place, self.folder))
+        if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")) or isinstance(
+            samples, Mapping
+        ):
+            samples = self._listed(samples)
+        ids = [str(position) for position in range(len(samples))]
         chosen = choose(self.settings, self.folder, ids)
-        return PythonItems(self.settings.source, made, chosen, [spec.name for spec in inputs])
+        return PythonItems(self.settings.source, samples, chosen, [spec.name for spec in inputs])
 
     def _file(self, name: str) -> Path:
         return self.folder / regular_files.expanded(name)
 
-    def _called(self, made: Any) -> Any:
-        if not callable(made):
-            return made
+    def _called(self, loaded: Any) -> Any:
+        if not callable(loaded):
+            return loaded
         arguments = dict(self.settings.arguments)
         if self.part is not None:
-            if "split" not in inspect.signature(made).parameters:
+            if "split" not in inspect.signature(loaded).parameters:
                 raise InputError(
                     f"the callable has no parameter `split` to take {self.part!r}",
                     place=self.settings.source,
@@ -84,21 +86,21 @@ class PythonData(Collection):
                 )
             arguments["split"] = self.part
         try:
-            return made(**arguments)
+            return loaded(**arguments)
         except OptcliError:
             raise
         except Exception as error:
             raise self._failed(error) from error
 
-    def _listed(self, made: Any) -> list[Any]:
-        if isinstance(made, Mapping) or not hasattr(made, "__iter__"):
+    def _listed(self, samples: Any) -> list[Any]:
+        if isinstance(samples, Mapping) or not hasattr(samples, "__iter__"):
             raise InputError(
-                f"the callable returns a {type(made).__name__}, wanted a sequence of samples",
+                f"the callable returns a {type(samples).__name__}, wanted a sequence of samples",
                 place=self.settings.source,
                 hint=_WANTED,
             )
         try:
-            return list(made)
+            return list(samples)
         except Exception as error:
             raise self._failed(error) from error
 

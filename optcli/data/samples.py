@@ -106,16 +106,16 @@ def _layout(spec: TensorSpec) -> str:
 
 
 def _fitted(value: np.ndarray, spec: TensorSpec, sizes: dict[str, int]) -> np.ndarray:
-    """The array in the input's element type, its shape checked; `sizes` collects what symbols are."""
+    """The array in the input's element type, its shape checked; `sizes` keeps each symbol's size."""
     import numpy as np
 
-    wanted = spec.shape[1:]
-    fits = len(wanted) == value.ndim and all(
-        _size_fits(size, found, spec, sizes) for size, found in zip(wanted, value.shape, strict=True)
+    shape = spec.shape[1:]
+    fits = len(shape) == value.ndim and all(
+        _size_fits(wanted, size, spec, sizes) for wanted, size in zip(shape, value.shape, strict=True)
     )
     if not fits:
         raise InputError(
-            f"input {spec.name!r}: found shape {_shown(value.shape)}, wanted {_shown(wanted)}",
+            f"input {spec.name!r}: found shape {_shown(value.shape)}, wanted {_shown(shape)}",
             hint="prepare: with resize, crop, channel_order or layout, or correct the input's shape",
         )
     if value.dtype.kind not in "buif":
@@ -138,11 +138,11 @@ def _fitted(value: np.ndarray, spec: TensorSpec, sizes: dict[str, int]) -> np.nd
     return cast
 
 
-def _size_fits(wanted: int | str, found: int, spec: TensorSpec, sizes: dict[str, int]) -> bool:
+def _size_fits(wanted: int | str, size: int, spec: TensorSpec, sizes: dict[str, int]) -> bool:
     if isinstance(wanted, int):
-        return wanted == found
+        return wanted == size
     allowed = spec.ranges[wanted]
-    return allowed.min <= found <= allowed.max and sizes.setdefault(wanted, found) == found
+    return allowed.min <= size <= allowed.max and sizes.setdefault(wanted, size) == size
 
 
 def _shown(shape: Sequence[int | str]) -> str:

@@ -54,17 +54,17 @@ def _spread(chosen: list[int], settings: DataSettings) -> list[int]:
 
     Even across a source sorted by class, and, as each is drawn anew, across one with a period.
     """
-    wanted, found = settings.samples, len(chosen)
-    if wanted is None or wanted == found:
+    wanted, count = settings.samples, len(chosen)
+    if wanted is None or wanted == count:
         return chosen
-    if wanted > found:
+    if wanted > count:
         raise InputError(
-            f"found {found} samples, wanted {wanted}",
+            f"found {count} samples, wanted {wanted}",
             place=settings.source,
-            hint=f"set samples to {found} or less, or leave it away for all",
+            hint=f"set samples to {count} or less, or leave it away for all",
         )
     draw = random.Random(settings.seed)  # noqa: S311 - for choosing samples, not for secrets
-    edges = [found * step // wanted for step in range(wanted + 1)]
+    edges = [count * step // wanted for step in range(wanted + 1)]
     picks = (low + int(draw.random() * (high - low)) for low, high in pairwise(edges))
     return [chosen[pick] for pick in picks]
 
@@ -80,7 +80,7 @@ def _listed(split: Split, folder: Path, ids: Sequence[str], root: str) -> list[i
     """Positions of the ids that the split's file lists."""
     place = folder / regular_files.expanded(str(split.file))
     positions = {name: position for position, name in enumerate(ids)}
-    found: set[int] = set()
+    chosen: set[int] = set()
     missing: list[str] = []
     for name in _read_list(place, split.name):
         inner = name.removeprefix("./").removeprefix(f"{root}/") if root else name
@@ -88,23 +88,23 @@ def _listed(split: Split, folder: Path, ids: Sequence[str], root: str) -> list[i
         if position is None:
             missing.append(name)
         else:
-            found.add(position)
+            chosen.add(position)
     if missing:
         raise InputError(
             f"{len(missing)} listed ids are not in the data, the first is {excerpt(missing[0])!r}",
             place=str(place),
             hint=f"ids are written relative to the data's root, such as {excerpt(ids[0])!r}",
         )
-    return sorted(found)
+    return sorted(chosen)
 
 
 def _read_list(place: Path, name: str | None) -> list[str]:
     try:
         text = regular_files.read(place, regular_files.MOST_JSON_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        said = getattr(error, "strerror", None) or "it is not UTF-8"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise InputError(
-            f"cannot read the split: {said}", place=str(place), hint="wanted a text file in UTF-8"
+            f"cannot read the split: {reason}", place=str(place), hint="wanted a text file in UTF-8"
         ) from error
     if place.suffix.lower() != ".json":
         if name is not None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import ConfigDict, Field, GetJsonSchemaHandler, field_validator, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from optcli.data.preparation import Preparation
-from optcli.settings import Settings
+from optcli.settings import Abbreviated
+from optcli.settings.references import RecipePath, SourceReference
 
 
-class Split(Settings):
+class Split(Abbreviated):
     """A part of a data source: by name, by a file that lists ids, or by a seeded shuffle.
 
     `split: train` is short for `{name: train}`. What a name means is up to the source: a value of the
@@ -25,18 +24,16 @@ class Split(Settings):
     """
 
     model_config = ConfigDict(populate_by_name=True)
+    short_for: ClassVar[str] = "name"
 
     name: str | None = Field(None, min_length=1)
-    file: str | None = Field(None, min_length=1, description="path, relative to the recipe")
+    file: Annotated[RecipePath, Field(min_length=1)] | None = Field(
+        None, description="path, relative to the recipe"
+    )
     seed: int | None = None
     start: float = Field(0.0, ge=0, le=1, alias="from", description="fraction of the shuffle")
     stop: float = Field(1.0, ge=0, le=1, alias="to", description="fraction of the shuffle")
     of: str | None = Field(None, min_length=1, description="the named part to choose from")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_is_short(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -57,14 +54,8 @@ class Split(Settings):
         """The named part of the source itself that is read; None: all of it."""
         return self.of if self.file or self.seed is not None else self.name
 
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "string"}, handler(schema)]}
 
-
-class DataSettings(Settings):
+class DataSettings(Abbreviated):
     """Where the samples of one role come from, which of them are taken and how they are prepared.
 
     `source` is `npz:PATH`, `imagefolder:PATH`, `coco:PATH`, `torchvision:DATASET` or
@@ -72,12 +63,14 @@ class DataSettings(Settings):
     evenly over the split by `seed`. Nothing is downloaded unless `download` says so.
     """
 
-    source: str = Field(
+    short_for: ClassVar[str] = "source"
+
+    source: Annotated[str, SourceReference(files=("coco", "imagefolder", "npz"))] = Field(
         min_length=1,
         description="npz:PATH, imagefolder:PATH, coco:PATH, torchvision:DATASET, python:FILE.py:NAME",
         examples=["npz:digits.npz", "imagefolder:photos", "torchvision:CIFAR10"],
     )
-    root: str | None = Field(
+    root: RecipePath | None = Field(
         None, description="torchvision: the folder that holds the data set; coco: that of the images"
     )
     download: bool = Field(False, description="torchvision data sets: may be fetched when missing")
@@ -92,7 +85,7 @@ class DataSettings(Settings):
     arguments: dict[str, Any] = Field(
         default_factory=dict, description="python: keyword arguments of the callable"
     )
-    files: tuple[str, ...] = Field(
+    files: tuple[RecipePath, ...] = Field(
         (),
         description="python: files and folders that the code reads; their content is part of the key",
     )
@@ -104,11 +97,6 @@ class DataSettings(Settings):
         if not kind or not place:
             raise ValueError(f"wanted KIND:PLACE such as npz:digits.npz, found {value!r}")
         return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _source_is_short(cls, value: Any) -> Any:
-        return {"source": value} if isinstance(value, str) else value
 
     @property
     def kind(self) -> str:
@@ -128,9 +116,3 @@ class DataSettings(Settings):
         if record["split"]:
             record["split"].pop("file")
         return {"kind": self.kind, **record}
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "string"}, handler(schema)]}

@@ -130,13 +130,13 @@ def laid_out(pixels: np.ndarray, layout: str) -> np.ndarray:
     return pixels.transpose(2, 0, 1) if layout.endswith("chw") else pixels
 
 
-def check_channels(found: int, wanted: int) -> None:
+def check_channels(channels: int, wanted: int) -> None:
     """Raise `InputError` where the image's channels are not the input's."""
-    if found != wanted:
+    if channels != wanted:
         order = {1: "grey", 3: "rgb"}.get(wanted)
         hint = f"prepare: {{channel_order: {order}}}" if order else "convert the data"
         raise InputError(
-            f"found {_named(found)}, the input wants {wanted} channel{'s' if wanted > 1 else ''}",
+            f"found {_named(channels)}, the input wants {wanted} channel{'s' if wanted > 1 else ''}",
             hint=hint,
         )
 

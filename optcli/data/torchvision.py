@@ -17,7 +17,7 @@ from optcli.settings import TensorSpec
 
 
 @dataclass(frozen=True)
-class _Known:
+class _Layout:
     """Where a data set lies below its root, its splits, and whether it takes `train=True`."""
 
     folder: str
@@ -31,22 +31,22 @@ _WITH_VAL = ("train", "val", "test")
 # Written down here because a check must not import torchvision to know them. Only data sets of one
 # image and one class; none runs code on loading (CIFAR's pickles are read after their MD5 is checked).
 DATASETS = {
-    "MNIST": _Known("MNIST/raw", _TRAIN_TEST, True),
-    "FashionMNIST": _Known("FashionMNIST/raw", _TRAIN_TEST, True),
-    "KMNIST": _Known("KMNIST/raw", _TRAIN_TEST, True),
-    "CIFAR10": _Known("cifar-10-batches-py", _TRAIN_TEST, True),
-    "CIFAR100": _Known("cifar-100-python", _TRAIN_TEST, True),
-    "STL10": _Known("stl10_binary"),
-    "GTSRB": _Known("gtsrb"),
-    "Flowers102": _Known("flowers-102", _WITH_VAL),
-    "OxfordIIITPet": _Known("oxford-iiit-pet", ("trainval", "test")),
-    "Food101": _Known("food-101"),
-    "DTD": _Known("dtd", _WITH_VAL),
-    "EuroSAT": _Known("eurosat", ()),
-    "Imagenette": _Known("imagenette2", ("train", "val")),
-    "FGVCAircraft": _Known("fgvc-aircraft-2013b", ("train", "val", "trainval", "test")),
-    "Country211": _Known("country211", ("train", "valid", "test")),
-    "RenderedSST2": _Known("rendered-sst2", _WITH_VAL),
+    "MNIST": _Layout("MNIST/raw", _TRAIN_TEST, True),
+    "FashionMNIST": _Layout("FashionMNIST/raw", _TRAIN_TEST, True),
+    "KMNIST": _Layout("KMNIST/raw", _TRAIN_TEST, True),
+    "CIFAR10": _Layout("cifar-10-batches-py", _TRAIN_TEST, True),
+    "CIFAR100": _Layout("cifar-100-python", _TRAIN_TEST, True),
+    "STL10": _Layout("stl10_binary"),
+    "GTSRB": _Layout("gtsrb"),
+    "Flowers102": _Layout("flowers-102", _WITH_VAL),
+    "OxfordIIITPet": _Layout("oxford-iiit-pet", ("trainval", "test")),
+    "Food101": _Layout("food-101"),
+    "DTD": _Layout("dtd", _WITH_VAL),
+    "EuroSAT": _Layout("eurosat", ()),
+    "Imagenette": _Layout("imagenette2", ("train", "val")),
+    "FGVCAircraft": _Layout("fgvc-aircraft-2013b", ("train", "val", "trainval", "test")),
+    "Country211": _Layout("country211", ("train", "valid", "test")),
+    "RenderedSST2": _Layout("rendered-sst2", _WITH_VAL),
 }
 
 
@@ -57,23 +57,23 @@ class TorchvisionDataset(Collection):
     """
 
     def problems(self) -> list[Finding]:
-        known = DATASETS.get(self.settings.place)
-        if known is None:
+        layout = DATASETS.get(self.settings.place)
+        if layout is None:
             message = f"unknown torchvision data set {self.settings.place!r}"
             return [("source", message, did_you_mean(self.settings.place, [*DATASETS]))]
-        found: list[Finding] = []
-        if known.splits and self.part is None:
+        findings: list[Finding] = []
+        if layout.splits and self.part is None:
             field = "split.of" if self.settings.split else "split"
-            found.append((field, "the split is missing", f"one of: {', '.join(known.splits)}"))
-        elif self.part is not None and self.part not in known.splits:
+            findings.append((field, "the split is missing", f"one of: {', '.join(layout.splits)}"))
+        elif self.part is not None and self.part not in layout.splits:
             message = f"{self.settings.place} has no split {self.part!r}"
-            found.append(("split", message, did_you_mean(self.part, known.splits)))
+            findings.append(("split", message, did_you_mean(self.part, layout.splits)))
         if self.settings.root is None:
-            found.append(("root", "the folder that holds the data set is missing", "root: FOLDER"))
+            findings.append(("root", "the folder that holds the data set is missing", "root: FOLDER"))
         elif not self.settings.download and not regular_files.is_folder(self._files):
-            message = f"{self.settings.place} is not in {self.settings.root}: no folder {known.folder}"
-            found.append(("root", message, "download: true fetches it"))
-        return found
+            message = f"{self.settings.place} is not in {self.settings.root}: no folder {layout.folder}"
+            findings.append(("root", message, "download: true fetches it"))
+        return findings
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         if not regular_files.is_folder(self._files):
@@ -123,11 +123,11 @@ class TorchvisionDataset(Collection):
                 f"{self.settings.source} needs torchvision: {error}", hint=hint
             ) from error
         _without_programs()
-        known = DATASETS[self.settings.place]
+        layout = DATASETS[self.settings.place]
         options: dict[str, Any] = {"root": str(self._root), "download": self.settings.download}
-        if known.train_flag:
+        if layout.train_flag:
             options["train"] = self.part == "train"
-        elif known.splits:
+        elif layout.splits:
             options["split"] = self.part
         try:
             return getattr(datasets, self.settings.place)(**options)

@@ -21,10 +21,10 @@ def examine(store: Path) -> Examination:
 
     Needs seconds: libraries are imported and a C++ compiler is called.
     """
-    found = [*machine.checks(), *packages.checks()]
+    checks = [*machine.checks(), *packages.checks()]
     # The threads live as long as their workers, which die with the thread that started them.
     with ThreadPoolExecutor(max_workers=2) as pool:
-        for made in pool.map(runtime_checks, RUNTIMES):
-            found.extend(made)
-    found.extend(storage.checks(store))
-    return Examination(checks=tuple(found))
+        for of_runtime in pool.map(runtime_checks, RUNTIMES):
+            checks.extend(of_runtime)
+    checks.extend(storage.checks(store))
+    return Examination(checks=tuple(checks))

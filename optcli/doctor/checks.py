@@ -1,4 +1,4 @@
-"""What one check of the doctor says."""
+"""One check of the doctor, and all of them."""
 
 from __future__ import annotations
 

@@ -37,25 +37,25 @@ def checks() -> list[Check]:
     ]
 
 
-def walls(found: confinement.Walls) -> Check:
+def walls(available: confinement.Walls) -> Check:
     """What holds the workers that open files from elsewhere."""
-    if found.whole:
-        said = f"{found}: workers that open models from elsewhere can neither write nor reach out"
-        return Check(group=_GROUP, name="confinement", state="ok", found=said)
+    if available.whole:
+        text = f"{available}: workers that open models from elsewhere can neither write nor reach out"
+        return Check(group=_GROUP, name="confinement", state="ok", found=text)
     hint = (
         "TorchScript needs --trust here; Linux 6.2 and later with Landlock switched on "
         "(lsm=landlock,...) has the rest"
     )
-    return Check(group=_GROUP, name="confinement", state="note", found=f"{found}", hint=hint)
+    return Check(group=_GROUP, name="confinement", state="note", found=f"{available}", hint=hint)
 
 
 def python(version: Sequence[int]) -> Check:
     """The interpreter."""
-    found = f"{platform.python_version()} at {sys.executable}"
+    text = f"{platform.python_version()} at {sys.executable}"
     if tuple(version) < (3, 11):
         hint = "install Python 3.11 or newer and make a new virtual environment"
-        return Check(group=_GROUP, name="Python", state="broken", found=found, hint=hint, core=True)
-    return Check(group=_GROUP, name="Python", state="ok", found=found, core=True)
+        return Check(group=_GROUP, name="Python", state="broken", found=text, hint=hint, core=True)
+    return Check(group=_GROUP, name="Python", state="ok", found=text, core=True)
 
 
 def arithmetic(cpu: Mapping[str, Any]) -> list[Check]:
@@ -67,32 +67,32 @@ def arithmetic(cpu: Mapping[str, Any]) -> list[Check]:
 def _int8(flags: set[str]) -> Check:
     name = "INT8"
     if "amx_int8" in flags:
-        found = "AMX and VNNI: INT8 convolutions and matrix products run on their own units"
+        text = "AMX and VNNI: INT8 convolutions and matrix products run on their own units"
     elif flags & {"avx512_vnni", "avx_vnni"}:
-        found = f"VNNI ({', '.join(sorted(flags & {'avx512_vnni', 'avx_vnni'}))}): INT8 pays"
+        text = f"VNNI ({', '.join(sorted(flags & {'avx512_vnni', 'avx_vnni'}))}): INT8 pays"
     elif flags & {"asimddp", "i8mm"}:
-        found = f"dot products ({', '.join(sorted(flags & {'asimddp', 'i8mm'}))}): INT8 pays"
+        text = f"dot products ({', '.join(sorted(flags & {'asimddp', 'i8mm'}))}): INT8 pays"
     elif "avx2" in flags:
-        found = "no VNNI: INT8 by AVX2, which saturates and gains little"
+        text = "no VNNI: INT8 by AVX2, which saturates and gains little"
         hint = "expect smaller files, not speed; quantize to 7 bits (reduce_range) if accuracy falls"
-        return Check(group=_GROUP, name=name, state="note", found=found, hint=hint)
+        return Check(group=_GROUP, name=name, state="note", found=text, hint=hint)
     else:
-        found = "no instructions for it were found: INT8 will be slower than FP32"
-        return Check(group=_GROUP, name=name, state="note", found=found)
-    return Check(group=_GROUP, name=name, state="ok", found=found)
+        text = "no instructions for it were found: INT8 will be slower than FP32"
+        return Check(group=_GROUP, name=name, state="note", found=text)
+    return Check(group=_GROUP, name=name, state="ok", found=text)
 
 
 def _bf16(flags: set[str]) -> Check:
-    having = sorted(flags & {"amx_bf16", "avx512_bf16", "bf16", "asimdbf16"})
-    if not having:
+    instructions = sorted(flags & {"amx_bf16", "avx512_bf16", "bf16", "asimdbf16"})
+    if not instructions:
         wide = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "plain"
-        found = f"no instructions for it (FP32 by {wide})"
-        return Check(group=_GROUP, name="BF16", state="ok", found=found)
-    found = (
-        f"{', '.join(having)}; OpenVINO would compute FP32 models in BF16: optcli has it stay in f32"
-        " unless `precision:` says otherwise"
+        text = f"no instructions for it (FP32 by {wide})"
+        return Check(group=_GROUP, name="BF16", state="ok", found=text)
+    text = (
+        f"{', '.join(instructions)}; OpenVINO would compute FP32 models in BF16: optcli has it stay in"
+        " f32 unless `precision:` says otherwise"
     )
-    return Check(group=_GROUP, name="BF16", state="ok", found=found)
+    return Check(group=_GROUP, name="BF16", state="ok", found=text)
 
 
 def cores() -> list[Check]:
@@ -101,20 +101,20 @@ def cores() -> list[Check]:
 
     usable, logical = environment.usable_cores(), os.cpu_count() or 1
     physical = psutil.cpu_count(logical=False) or logical
-    found = f"{usable} usable of {logical} ({physical} physical)"
+    text = f"{usable} usable of {logical} ({physical} physical)"
     limited = "by affinity or the container's CPU quota" if usable < logical else ""
-    made = [
+    core_checks = [
         Check(
             group=_GROUP,
             name="cores",
             state="note" if limited else "ok",
-            found=f"{found}, limited {limited}" if limited else found,
+            found=f"{text}, limited {limited}" if limited else text,
         )
     ]
     with suppress(OSError):
         governor = _GOVERNOR.read_text().strip()
         slow = governor not in ("performance", "schedutil")
-        made.append(
+        core_checks.append(
             Check(
                 group=_GROUP,
                 name="governor",
@@ -125,7 +125,7 @@ def cores() -> list[Check]:
         )
     load = os.getloadavg()[0]
     busy = load > usable / 2
-    made.append(
+    core_checks.append(
         Check(
             group=_GROUP,
             name="load",
@@ -135,7 +135,7 @@ def cores() -> list[Check]:
             hint="measure when nothing else runs" if busy else "",
         )
     )
-    return made
+    return core_checks
 
 
 def memory() -> Check:
@@ -163,36 +163,37 @@ def gpu() -> Check:
             done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
             rows = [line.split(", ") for line in done.stdout.splitlines() if line.count(",") >= 3]
             if done.returncode == 0 and rows:
-                said = [f"{r[0]} (driver {r[1]}, {r[2]}, compute capability {r[3]})" for r in rows]
-                return Check(group=_GROUP, name=name, state="ok", found="; ".join(said))
-            words = (done.stdout + done.stderr).strip().splitlines()
+                gpus = [f"{r[0]} (driver {r[1]}, {r[2]}, compute capability {r[3]})" for r in rows]
+                return Check(group=_GROUP, name=name, state="ok", found="; ".join(gpus))
+            lines = (done.stdout + done.stderr).strip().splitlines()
             return Check(
                 group=_GROUP,
                 name=name,
                 state="broken",
-                found=f"nvidia-smi fails: {words[0] if words else 'it says nothing'}",
+                found=f"nvidia-smi fails: {lines[0] if lines else 'it says nothing'}",
                 hint="install the driver again, and reboot after an update of it",
             )
     if environment.has_gpu():
-        found = "an NVIDIA device is here, but no nvidia-smi"
+        text = "an NVIDIA device is here, but no nvidia-smi"
         hint = "in a container: run it with --gpus all and NVIDIA's container toolkit"
-        return Check(group=_GROUP, name=name, state="note", found=found, hint=hint)
-    found = "none of NVIDIA's: everything runs on the CPU"
-    return Check(group=_GROUP, name=name, state="absent", found=found)
+        return Check(group=_GROUP, name=name, state="note", found=text, hint=hint)
+    text = "none of NVIDIA's: everything runs on the CPU"
+    return Check(group=_GROUP, name=name, state="absent", found=text)
 
 
 def cuda_driver() -> Check:
-    """CUDA's driver, by loading it: what torch, ONNX Runtime and TensorRT all stand on."""
+    """CUDA's driver, tried by loading it: torch, ONNX Runtime and TensorRT all need it."""
     name = "CUDA driver"
     absence = driver.absence()
     if absence is not None:
         state: State = "broken" if environment.has_gpu() else "absent"
         hint = absence.hint if environment.has_gpu() else ""
         return Check(group=_GROUP, name=name, state=state, found=absence.message, hint=hint)
-    found = [
-        f"{one.name}, compute capability {one.compute_capability}, {one.memory_bytes / 1e9:.0f} GB"
-        for one in driver.devices()
+    gpus = [
+        f"{device.name}, compute capability {device.compute_capability},"
+        f" {device.memory_bytes / 1e9:.0f} GB"
+        for device in driver.devices()
     ]
     first = driver.devices()[0]
-    said = f"{first.driver or 'version unknown'}, for CUDA {first.cuda} and older: {'; '.join(found)}"
-    return Check(group=_GROUP, name=name, state="ok", found=said)
+    text = f"{first.driver or 'version unknown'}, for CUDA {first.cuda} and older: {'; '.join(gpus)}"
+    return Check(group=_GROUP, name=name, state="ok", found=text)

@@ -42,21 +42,21 @@ def wanted_torch() -> str | None:
         requirements = metadata.requires("torchvision") or []
     except metadata.PackageNotFoundError:
         return None
-    found = [re.match(r"torch\s*\(?==\s*([\w.]+)", one) for one in requirements]
-    return next((match[1] for match in found if match), None)
+    matches = [re.match(r"torch\s*\(?==\s*([\w.]+)", requirement) for requirement in requirements]
+    return next((match[1] for match in matches if match), None)
 
 
 def both_onnxruntimes(versions: dict[str, str]) -> list[Check]:
     """The two packages write into one folder: whichever came last is half of what is imported."""
     if len(versions) < 2:
         return []
-    said = " and ".join(f"{name} {version}" for name, version in versions.items())
+    packages = " and ".join(f"{name} {version}" for name, version in versions.items())
     return [
         Check(
             group=_GROUP,
             name="onnxruntime",
             state="broken",
-            found=f"{said} are installed over each other",
+            found=f"{packages} are installed over each other",
             # Taking one of them out breaks what is left of the other.
             hint="pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu",
         )
@@ -65,10 +65,10 @@ def both_onnxruntimes(versions: dict[str, str]) -> list[Check]:
 
 def torch_versions(torch: str | None, torchvision: str | None, wanted: str | None) -> list[Check]:
     """A torch that is known to be bad, and a torchvision built for another torch."""
-    made = []
+    problems = []
     plain = (torch or "").partition("+")[0]
     if plain == _BAD_TORCH:
-        made.append(
+        problems.append(
             Check(
                 group=_GROUP,
                 name="torch version",
@@ -79,7 +79,7 @@ def torch_versions(torch: str | None, torchvision: str | None, wanted: str | Non
             )
         )
     if torch and torchvision and wanted and plain != wanted.partition("+")[0]:
-        made.append(
+        problems.append(
             Check(
                 group=_GROUP,
                 name="torchvision version",
@@ -89,7 +89,7 @@ def torch_versions(torch: str | None, torchvision: str | None, wanted: str | Non
                 core=True,
             )
         )
-    return made
+    return problems
 
 
 def _library(name: str) -> Check:

@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from optcli import environment
 from optcli.doctor.checks import Check, State
+from optcli.doctor.trials import Part, TrialRequest
 from optcli.engines import child
 from optcli.environment import Needs
 from optcli.errors import OptcliError
@@ -56,33 +56,31 @@ def runtime_checks(runtime: Runtime) -> list[Check]:
         hint = environment.missing(Needs((runtime.package,)))[0].hint
         return [_check(runtime, "absent", "not installed", hint)]
     if runtime.gpu and not environment.has_gpu():  # it may crash without one, and can run nothing
-        found = f"{environment.version(runtime.package)}, not tried: there is no GPU"
-        return [_check(runtime, "absent", found, "")]
+        text = f"{environment.version(runtime.package)}, not tried: there is no GPU"
+        return [_check(runtime, "absent", text, "")]
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log.txt"
         try:
-            said: list[dict[str, Any]] = run(
+            parts = run(
                 f"optcli.doctor.trials:{runtime.function}",
-                {"folder": folder, "gpu": environment.has_gpu()},
+                TrialRequest(Path(folder), environment.has_gpu()),
+                list[Part],
                 log=log,
                 environment={"TORCHINDUCTOR_CACHE_DIR": folder},
                 timeout_s=_TIMEOUT_S,
             )
         except OptcliError as error:
             return [_check(runtime, "broken", error.message, error.hint or _reinstall(runtime))]
-    return [
-        _check(runtime, one["state"], one["found"], one.get("hint", ""), one.get("name", ""))
-        for one in said
-    ]
+    return [_check(runtime, part.state, part.found, part.hint, part.name) for part in parts]
 
 
-def _check(runtime: Runtime, state: State, found: str, hint: str, name: str = "") -> Check:
+def _check(runtime: Runtime, state: State, text: str, hint: str, name: str = "") -> Check:
     # A part of a runtime, such as a provider, is not what optcli cannot do without.
     return Check(
         group=_GROUP,
         name=f"{runtime.name} {name}".strip(),
         state=state,
-        found=found.splitlines()[0] if found else "",
+        found=text.splitlines()[0] if text else "",
         hint=hint.splitlines()[0] if hint else "",
         core=runtime.core and not name,
     )

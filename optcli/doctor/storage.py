@@ -30,8 +30,8 @@ def _place(root: Path) -> Check:
             found=f"{root} cannot be written",
             hint="choose another place: export OPTCLI_STORE=FOLDER, or --store FOLDER",
         )
-    found = str(root) if there == root else f"{root} (not there yet)"
-    return Check(group=_GROUP, name="place", state="ok", found=found)
+    text = str(root) if there == root else f"{root} (not there yet)"
+    return Check(group=_GROUP, name="place", state="ok", found=text)
 
 
 def _room(root: Path) -> Check:
@@ -50,13 +50,13 @@ def _soundness(root: Path) -> Check:
     store = Store(root)
     entries = list(store.entries())
     size = sum(entry.size_bytes for entry in entries)
-    said = f"{len(entries)} entries, {size / 1e6:.1f} MB"
+    contents = f"{len(entries)} entries, {size / 1e6:.1f} MB"
     if size > _HASHED_BYTES:
         return Check(
             group=_GROUP,
             name="entries",
             state="ok",
-            found=f"{said}, too much to read now",
+            found=f"{contents}, too much to read now",
             hint="optcli cache verify reads every file",
         )
     damaged = store.verify()
@@ -65,10 +65,10 @@ def _soundness(root: Path) -> Check:
             group=_GROUP,
             name="entries",
             state="broken",
-            found=f"{said}; {len(damaged)} damaged, the first: {damaged[0]}",
+            found=f"{contents}; {len(damaged)} damaged, the first: {damaged[0]}",
             hint="optcli cache verify --repair",
         )
-    return Check(group=_GROUP, name="entries", state="ok", found=f"{said}, all sound")
+    return Check(group=_GROUP, name="entries", state="ok", found=f"{contents}, all sound")
 
 
 def _existing(path: Path) -> Path:

@@ -1,7 +1,6 @@
 """What the doctor's workers do: run one tiny model in one runtime.
 
-Each function gives a list of {name, state, found, hint}; the entry without a name speaks for the
-runtime itself, the others for parts of it. Whatever is raised says that the runtime is broken.
+The part without a name speaks for the runtime itself. Whatever is raised says that it is broken.
 """
 
 from __future__ import annotations
@@ -9,34 +8,51 @@ from __future__ import annotations
 import importlib.util
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from optcli.doctor.checks import State
 from optcli.engines import EngineError, child, driver
 from optcli.engines.job import Job
 from optcli.errors import RunnerError, first_line
 from optcli.formats.onnxruntime_providers import PROVIDERS, library_reason, plugin_devices, preload
 from optcli.workers import Channel
 
-Trial = list[dict[str, Any]]
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """An empty folder to work in, and whether there is a GPU here."""
+
+    folder: Path
+    gpu: bool
 
 
-def torch_eager(payload: dict[str, Any], channel: Channel) -> Trial:
+@dataclass(frozen=True)
+class Part:
+    """What became of a runtime, or of the part of it that has a `name`."""
+
+    state: State
+    found: str
+    name: str = ""
+    hint: str = ""
+
+
+def torch_eager(request: TrialRequest, channel: Channel) -> list[Part]:
     """A convolution in PyTorch, and on the GPU where torch sees one."""
     import torch
 
     _convolve("cpu")
-    found = [{"state": "ok", "found": torch.__version__}]
+    parts = [Part("ok", str(torch.__version__))]
     if torch.cuda.is_available():
         _convolve("cuda")
         capability = ".".join(map(str, torch.cuda.get_device_capability()))
         said = f"CUDA {torch.version.cuda} on {torch.cuda.get_device_name()} ({capability})"
-        found.append({"name": "cuda", "state": "ok", "found": said})
-    elif payload["gpu"]:
+        parts.append(Part("ok", said, "cuda"))
+    elif request.gpu:
         said = f"torch sees no GPU (built for CUDA {torch.version.cuda})"
         hint = "update the driver, or install the torch that was built for it: pytorch.org/get-started"
-        found.append({"name": "cuda", "state": "broken", "found": said, "hint": hint})
-    return found
+        parts.append(Part("broken", said, "cuda", hint))
+    return parts
 
 
 def _convolve(device: str) -> None:
@@ -50,7 +66,7 @@ def _convolve(device: str) -> None:
     _require(float(result.item()), 9.0, "a convolution")
 
 
-def torchvision_operators(payload: dict[str, Any], channel: Channel) -> Trial:
+def torchvision_operators(request: TrialRequest, channel: Channel) -> list[Part]:
     """Torchvision's own operators are the first to fail where it was built for another torch."""
     import torch
     import torchvision
@@ -58,10 +74,10 @@ def torchvision_operators(payload: dict[str, Any], channel: Channel) -> Trial:
     boxes = torch.tensor([[0.0, 0, 2, 2], [0, 0, 2, 2]])
     kept = torchvision.ops.nms(boxes, torch.tensor([0.9, 0.8]), 0.5)
     _require(float(kept.numel()), 1.0, "non-maximum suppression")
-    return [{"state": "ok", "found": torchvision.__version__}]
+    return [Part("ok", str(torchvision.__version__))]
 
 
-def torch_compile(payload: dict[str, Any], channel: Channel) -> Trial:
+def torch_compile(request: TrialRequest, channel: Channel) -> list[Part]:
     """Compile a function with Inductor's C++ compiler, into a cache that is thrown away."""
     import torch
     from torch._inductor import cpp_builder
@@ -82,39 +98,39 @@ def torch_compile(payload: dict[str, Any], channel: Channel) -> Trial:
         hint = "sudo apt-get install g++ python3-dev libgomp1; torch.compile and aot_inductor need them"
         raise RunnerError(f"{compiler} cannot compile: {first_line(error)}", hint=hint) from error
     _require(float(result[0]), 3.0, "a compiled function")
-    return [{"state": "ok", "found": f"compiles with {compiler}"}]
+    return [Part("ok", f"compiles with {compiler}")]
 
 
-def onnxruntime_providers(payload: dict[str, Any], channel: Channel) -> Trial:
+def onnxruntime_providers(request: TrialRequest, channel: Channel) -> list[Part]:
     """A tiny model on the CPU, then on every other provider that the package brings."""
     import onnxruntime
 
     model = _tiny_onnx()
     _run_onnx(model, "CPUExecutionProvider")
-    found = [{"state": "ok", "found": onnxruntime.__version__}]
+    parts = [Part("ok", onnxruntime.__version__)]
     for provider in onnxruntime.get_available_providers():
         if provider == "CPUExecutionProvider":
             continue
         name = provider.removesuffix("ExecutionProvider")
         try:
-            found.append({"name": name, "state": "ok", "found": _tried(model, provider)})
+            parts.append(Part("ok", _tried(model, provider), name))
         except Exception as error:
             reason = library_reason(provider) or first_line(error)
-            if not payload["gpu"]:
+            if not request.gpu:
                 said = f"not usable here, as there is no GPU ({reason})"
-                found.append({"name": name, "state": "absent", "found": said})
+                parts.append(Part("absent", said, name))
                 continue
-            found.append({"name": name, "state": "broken", "found": reason, "hint": _install(provider)})
-    return [*found, *_plugins(gpu=payload["gpu"])]
+            parts.append(Part("broken", reason, name, _install(provider)))
+    return [*parts, *_plugins(gpu=request.gpu)]
 
 
 def _install(provider: str) -> str:
     return next((each.install for each in PROVIDERS.values() if each.name == provider), "")
 
 
-def _plugins(*, gpu: bool) -> Trial:
+def _plugins(*, gpu: bool) -> list[Part]:
     """The providers that are packages of their own, where they are installed."""
-    found: Trial = []
+    parts: list[Part] = []
     for kind in PROVIDERS.values():
         if not kind.plugin or importlib.util.find_spec(kind.plugin) is None:
             continue
@@ -122,11 +138,11 @@ def _plugins(*, gpu: bool) -> Trial:
             devices, reason = plugin_devices(kind), "it finds nothing here that it can run on"
         except Exception as error:
             devices, reason = [], first_line(error)
-        state = "ok" if devices else "broken" if gpu and kind.device == "cuda" else "absent"
+        state: State = "ok" if devices else "broken" if gpu and kind.device == "cuda" else "absent"
         said = f"the plug-in {kind.plugin} loads" if devices else f"{kind.plugin}: {reason}"
         name = kind.name.removesuffix("ExecutionProvider")
-        found.append({"name": name, "state": state, "found": said})
-    return found
+        parts.append(Part(state, said, name))
+    return parts
 
 
 def _tried(model: bytes, provider: str) -> str:
@@ -166,7 +182,7 @@ def _run_onnx(model: bytes, provider: str) -> None:
     _require(float(np.asarray(result)[0]), 2.0, "an addition")
 
 
-def openvino_devices(payload: dict[str, Any], channel: Channel) -> Trial:
+def openvino_devices(request: TrialRequest, channel: Channel) -> list[Part]:
     """A tiny model on every device that OpenVINO sees; its reporting is off from here on."""
     import numpy as np
 
@@ -178,52 +194,49 @@ def openvino_devices(payload: dict[str, Any], channel: Channel) -> Trial:
 
     parameter = operators.parameter([2], np.float32, name="x")
     model = openvino.Model([operators.add(parameter, parameter)], [parameter], "tiny")
-    found: Trial = []
+    parts: list[Part] = []
     for device in core.available_devices:
         said = str(core.get_property(device, "FULL_DEVICE_NAME"))
         try:
             result = core.compile_model(model, device)([np.ones(2, np.float32)])[0]
             _require(float(result[0]), 2.0, "an addition")
-            found.append({"name": device, "state": "ok", "found": said})
+            parts.append(Part("ok", said, device))
         except Exception as error:
             if device == "CPU":
                 raise
             text = f"{said}: {openvino_format.reason(error)}"
-            found.append({"name": device, "state": "broken", "found": text})
+            parts.append(Part("broken", text, device))
     off = sys.modules.get("openvino_telemetry", "there") is None
-    telemetry = {
-        "name": "telemetry",
-        "state": "ok" if off else "broken",
-        "found": "off (OpenVINO's and NNCF's reporting cannot be imported)" if off else "on",
-        "hint": "" if off else "opt_in_out --opt_out",
-    }
-    version = {"state": "ok", "found": openvino.__version__.partition("-")[0]}
-    return [version, *found, telemetry]
+    telemetry = Part("broken", "on", "telemetry", "opt_in_out --opt_out")
+    if off:
+        why = "OpenVINO's and NNCF's reporting cannot be imported"
+        telemetry = Part("ok", f"off ({why})", "telemetry")
+    return [Part("ok", openvino.__version__.partition("-")[0]), *parts, telemetry]
 
 
-def tensorrt_engine(payload: dict[str, Any], channel: Channel) -> Trial:
+def tensorrt_engine(request: TrialRequest, channel: Channel) -> list[Part]:
     """Build a tiny engine with TensorRT and load it."""
-    return _engine("tensorrt", payload, None)
+    return _engine("tensorrt", request, None)
 
 
-def tensorrt_rtx_engine(payload: dict[str, Any], channel: Channel) -> Trial:
+def tensorrt_rtx_engine(request: TrialRequest, channel: Channel) -> list[Part]:
     """The same with TensorRT-RTX, which builds without a GPU, too."""
-    return _engine("tensorrt_rtx", payload, None)
+    return _engine("tensorrt_rtx", request, None)
 
 
-def tensorrt_elsewhere(payload: dict[str, Any], channel: Channel) -> Trial:
+def tensorrt_elsewhere(request: TrialRequest, channel: Channel) -> list[Part]:
     """TensorRT in the interpreter that OPTCLI_TENSORRT_PYTHON names."""
-    return _engine("tensorrt", payload, child.interpreter("tensorrt"))
+    return _engine("tensorrt", request, child.interpreter("tensorrt"))
 
 
-def _engine(product: str, payload: dict[str, Any], python: str | None) -> Trial:
-    folder = Path(payload["folder"])
+def _engine(product: str, request: TrialRequest, python: str | None) -> list[Part]:
+    folder = request.folder
     (folder / "tiny.onnx").write_bytes(_tiny_onnx())
     try:
         here = child.run("optcli.engines.bindings:describe", {"product": product}, python=python)
         said = f"{here['version']}, Python {here['python']}{f' at {python}' if python else ''}"
         if product == "tensorrt" and not driver.present():  # its Builder would end the process
-            return [{"state": "note", "found": f"{said}; not tried: there is no GPU"}]
+            return [Part("note", f"{said}; not tried: there is no GPU")]
         job = Job(
             product, str(folder / "tiny.onnx"), str(folder / "tiny.plan"),
             strongly_typed=here["strong_typing"],
@@ -233,8 +246,8 @@ def _engine(product: str, payload: dict[str, Any], python: str | None) -> Trial:
         lines = f" ({error.lines[-1]})" if error.lines else ""
         raise RunnerError(f"{error.message}{lines}", hint=error.hint) from error
     if made["engine"] is None:
-        return [{"state": "note", "found": f"{said}; builds engines, which need a GPU to run"}]
-    return [{"state": "ok", "found": f"{said}; builds and loads engines"}]
+        return [Part("note", f"{said}; builds engines, which need a GPU to run")]
+    return [Part("ok", f"{said}; builds and loads engines")]
 
 
 def _require(found: float, wanted: float, what: str) -> None:

@@ -18,7 +18,7 @@ class EngineError(Exception):
     """An engine that could not be built, read or run.
 
     `message` says what was found and wanted, `place` where, `hint` what mends it; `lines` are the last
-    ones that TensorRT itself said.
+    lines of TensorRT's own log.
     """
 
     def __init__(

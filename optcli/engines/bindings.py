@@ -48,8 +48,8 @@ class Bindings:
 
     def has(self, kind: str, *names: str) -> bool:
         """Whether a class or enum of the module has all these members."""
-        found = getattr(self.module, kind, None)
-        return found is not None and all(hasattr(found, name) for name in names)
+        owner = getattr(self.module, kind, None)
+        return owner is not None and all(hasattr(owner, name) for name in names)
 
     def members(self, enum: str) -> tuple[str, ...]:
         """The names in an enum; none where the module has no such enum."""
@@ -58,10 +58,10 @@ class Bindings:
     def member(self, enum: str, name: str) -> Any:
         """One member of an enum. Raises `EngineError` where this version has none of that name."""
         if not self.has(enum, name):
-            known = ", ".join(self.members(enum)) or "none"
+            names = ", ".join(self.members(enum)) or "none"
             raise EngineError(
                 f"{self.title} has no {enum}.{name}",
-                hint=f"it has: {known}" if len(known) < 400 else "",
+                hint=f"it has: {names}" if len(names) < 400 else "",
             )
         return getattr(getattr(self.module, enum), name)
 
@@ -95,11 +95,11 @@ def dimensions(shape: Sequence[int]) -> list[int] | None:
 
 def describe(job: dict[str, Any], talk: Any) -> dict[str, Any]:
     """What a job's product is: `product`, `version`, `title`, `strong_typing`, `python`."""
-    found = load(job["product"])
+    bindings = load(job["product"])
     return {
-        "product": found.product,
-        "version": found.version,
-        "title": found.title,
-        "strong_typing": found.strong_typing,
+        "product": bindings.product,
+        "version": bindings.version,
+        "title": bindings.title,
+        "strong_typing": bindings.strong_typing,
         "python": sys.version.split()[0],
     }

@@ -14,14 +14,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from optcli.engines import EngineError, bindings, driver, inspection, messages, profiles
-from optcli.engines.bindings import Bindings
+from optcli.engines import EngineError, driver, inspection, messages, profiles
+from optcli.engines.bindings import Bindings, load
 from optcli.engines.configuring import configure
 from optcli.engines.job import Job
 from optcli.engines.process import JobChannel
 
 
-def build(job: dict[str, Any], talk: JobChannel) -> dict[str, Any]:
+def build(record: dict[str, Any], talk: JobChannel) -> dict[str, Any]:
     """Build what a `Job`'s record says and write the plan; gives what the sidecar and a report need.
 
     Keys: `product`, `version`, `device` (None without a GPU), `flags` that were set, `network`
@@ -29,86 +29,86 @@ def build(job: dict[str, Any], talk: JobChannel) -> dict[str, Any]:
     `seconds`, `plan_bytes`, `timing_cache` (bytes before and after, None without one), `python`.
     Raises `EngineError` with TensorRT's own last words.
     """
-    wanted = Job(**job)
-    found = bindings.load(wanted.product)
+    job = Job(**record)
+    bindings = load(job.product)
     devices = driver.devices() if driver.present() else ()
-    if not found.rtx and not devices:
+    if not bindings.rtx and not devices:
         # Its Builder would end the process.
         raise driver.absence() or EngineError("no GPU was found", hint="run where there is one")
-    logger = messages.collector(found.module, talk.heard)
-    builder, network = _network(found, logger, wanted, talk)
-    _parse(found, network, logger, wanted, talk)
+    logger = messages.collector(bindings.module, talk.heard)
+    builder, network = _network(bindings, logger, job, talk)
+    _parse(bindings, network, logger, job, talk)
     parsed = inspection.network(network)
-    profiles.check(wanted.profiles, parsed["inputs"], wanted.batch_sizes)
-    config, cache = configure(found, builder, network, wanted, talk)
-    talk.progress(None, f"{found.title} builds")
+    profiles.check(job.profiles, parsed["inputs"], job.batch_sizes)
+    config, cache = configure(bindings, builder, network, job, talk)
+    talk.progress(None, f"{bindings.title} builds")
     began = time.monotonic()
-    plan = _serialized(found, builder, network, config, talk)
+    plan = _serialized(bindings, builder, network, config, talk)
     seconds = time.monotonic() - began
-    Path(wanted.plan).write_bytes(memoryview(plan))
-    written = os.path.getsize(wanted.plan)
+    Path(job.plan).write_bytes(memoryview(plan))
+    plan_bytes = os.path.getsize(job.plan)
     set_flags = [
         name
-        for name in found.members("BuilderFlag")
-        if config.get_flag(found.member("BuilderFlag", name))
+        for name in bindings.members("BuilderFlag")
+        if config.get_flag(bindings.member("BuilderFlag", name))
     ]
     return {
-        "product": found.product,
-        "version": found.version,
+        "product": bindings.product,
+        "version": bindings.version,
         "device": asdict(devices[0]) if devices else None,
         "flags": set_flags,
         "network": parsed,
-        "engine": _inspected(found, logger, plan) if devices else None,
+        "engine": _inspected(bindings, logger, plan) if devices else None,
         "seconds": round(seconds, 3),
-        "plan_bytes": written,
+        "plan_bytes": plan_bytes,
         "timing_cache": cache.keep(config) if cache else None,
         "python": sys.version.split()[0],
     }
 
 
-def _network(found: Bindings, logger: Any, wanted: Job, talk: JobChannel) -> tuple[Any, Any]:
+def _network(bindings: Bindings, logger: Any, job: Job, talk: JobChannel) -> tuple[Any, Any]:
     """A builder and an empty network, typed by the model where that is wanted and needs saying."""
     flags = 0
     creation = "NetworkDefinitionCreationFlag"
-    if found.has(creation, "EXPLICIT_BATCH"):  # demanded by 8.6, ignored by 10, gone from 11
-        flags |= 1 << int(found.member(creation, "EXPLICIT_BATCH"))
-    if wanted.strongly_typed and found.weak_typing:
-        flags |= 1 << int(found.member(creation, "STRONGLY_TYPED"))
-    if not wanted.strongly_typed and not found.weak_typing:
+    if bindings.has(creation, "EXPLICIT_BATCH"):  # demanded by 8.6, ignored by 10, gone from 11
+        flags |= 1 << int(bindings.member(creation, "EXPLICIT_BATCH"))
+    if job.strongly_typed and bindings.weak_typing:
+        flags |= 1 << int(bindings.member(creation, "STRONGLY_TYPED"))
+    if not job.strongly_typed and not bindings.weak_typing:
         raise EngineError(
-            f"{found.title} takes its types from the model alone, weak typing is gone",
+            f"{bindings.title} takes its types from the model alone, weak typing is gone",
             hint="convert the model to the precision that is wanted",
         )
     try:
-        builder = found.module.Builder(logger)
+        builder = bindings.module.Builder(logger)
     except TypeError as error:  # pybind11's way to say that it got nothing
-        raise messages.explained(f"{found.title} cannot start its builder", talk.lines) from error
+        raise messages.explained(f"{bindings.title} cannot start its builder", talk.lines) from error
     network = builder.create_network(flags)
     if network is None:
-        raise messages.explained(f"{found.title} makes no network", talk.lines)
+        raise messages.explained(f"{bindings.title} makes no network", talk.lines)
     return builder, network
 
 
-def _parse(found: Bindings, network: Any, logger: Any, wanted: Job, talk: JobChannel) -> None:
+def _parse(bindings: Bindings, network: Any, logger: Any, job: Job, talk: JobChannel) -> None:
     """Read the ONNX file into the network. Raises `EngineError` that names each node it cannot read."""
     talk.progress(None, "reading the model")
-    parser = found.module.OnnxParser(network, logger)
-    if found.has("OnnxParserFlag", "NATIVE_INSTANCENORM"):
+    parser = bindings.module.OnnxParser(network, logger)
+    if bindings.has("OnnxParserFlag", "NATIVE_INSTANCENORM"):
         # A plugin that needs cuDNN otherwise, on 8.6; the default since 10.
-        parser.set_flag(found.member("OnnxParserFlag", "NATIVE_INSTANCENORM"))
-    if parser.parse_from_file(wanted.onnx):
+        parser.set_flag(bindings.member("OnnxParserFlag", "NATIVE_INSTANCENORM"))
+    if parser.parse_from_file(job.onnx):
         return
     errors = [parser_error(parser.get_error(index)) for index in range(parser.num_errors)]
-    told = "; ".join(dict.fromkeys(f"{_where(each)}{each['text']}" for each in errors[:5]))
-    message = f"{found.title} cannot read the model: {told}"
-    known = messages.meaning([messages.Line("E", each["text"]) for each in errors] or talk.lines)
-    if known:
+    texts = "; ".join(dict.fromkeys(f"{_where(each)}{each['text']}" for each in errors[:5]))
+    message = f"{bindings.title} cannot read the model: {texts}"
+    cause = messages.meaning([messages.Line("E", each["text"]) for each in errors] or talk.lines)
+    if cause:
         at = next(filter(None, map(_where, errors)), "")
-        message = f"{found.title} cannot read the model: {at}{known.text}"
+        message = f"{bindings.title} cannot read the model: {at}{cause.text}"
     raise EngineError(
         message,
-        place=wanted.onnx,
-        hint=known.hint if known else "",
+        place=job.onnx,
+        hint=cause.hint if cause else "",
         lines=[each["text"] for each in errors],
     )
 
@@ -129,21 +129,21 @@ def _where(error: Mapping[str, Any]) -> str:
     return f"node number {error['node']}: " if error["node"] >= 0 else ""
 
 
-def _serialized(found: Bindings, builder: Any, network: Any, config: Any, talk: JobChannel) -> Any:
+def _serialized(bindings: Bindings, builder: Any, network: Any, config: Any, talk: JobChannel) -> Any:
     try:
         plan = builder.build_serialized_network(network, config)
     except RuntimeError as error:
-        raise messages.explained(f"{found.title} built no engine: {error}", talk.lines) from error
+        raise messages.explained(f"{bindings.title} built no engine: {error}", talk.lines) from error
     if plan is None:
-        raise messages.explained(f"{found.title} built no engine", talk.lines)
+        raise messages.explained(f"{bindings.title} built no engine", talk.lines)
     return plan
 
 
-def _inspected(found: Bindings, logger: Any, plan: Any) -> dict[str, Any] | None:
+def _inspected(bindings: Bindings, logger: Any, plan: Any) -> dict[str, Any] | None:
     """What the engine's inspector says; None where it cannot be opened on this GPU."""
-    runtime = found.module.Runtime(logger)
+    runtime = bindings.module.Runtime(logger)
     if hasattr(runtime, "engine_host_code_allowed"):
         # It was built a moment ago, by this very process.
         runtime.engine_host_code_allowed = True
-    opened = runtime.deserialize_cuda_engine(plan)
-    return None if opened is None else inspection.engine(found, opened)
+    engine = runtime.deserialize_cuda_engine(plan)
+    return None if engine is None else inspection.engine(bindings, engine)

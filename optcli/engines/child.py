@@ -64,11 +64,11 @@ def command(python: str | None, module: str) -> list[str]:
 
 def environment(python: str | None) -> dict[str, str]:
     """The environment of such a process: another interpreter must not get this one's packages."""
-    found = dict(os.environ, PYTHONDONTWRITEBYTECODE="1", PYTHONUTF8="1")
+    variables = dict(os.environ, PYTHONDONTWRITEBYTECODE="1", PYTHONUTF8="1")
     if python is not None:
         for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"):
-            found.pop(name, None)
-    return found
+            variables.pop(name, None)
+    return variables
 
 
 def run(
@@ -141,7 +141,7 @@ class _Listening:
         self._process = process
         self._timeout_s = timeout_s
         self._on_event = on_event
-        self._said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._output: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._lines: list[Line] = []
 
     def result(self, line: bytes) -> Any:
@@ -153,12 +153,12 @@ class _Listening:
         threading.Thread(target=self._listen, daemon=True).start()
         while True:
             try:
-                said = self._said.get(timeout=max(0.0, deadline - time.monotonic()))
+                output = self._output.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 self._too_long()
-            if not said:
+            if not output:
                 raise died(self._process, self._lines)
-            record = json.loads(said)
+            record = json.loads(output)
             if "result" in record:
                 return record["result"]
             if "error" in record:
@@ -172,8 +172,8 @@ class _Listening:
         assert self._process.stdout is not None
         with suppress(ValueError):  # closed by now: nobody waits for more
             for line in self._process.stdout:
-                self._said.put(line)
-        self._said.put(b"")
+                self._output.put(line)
+        self._output.put(b"")
 
     def _failed(self, record: dict[str, Any]) -> NoReturn:
         raise EngineError.from_record(record)

@@ -20,120 +20,122 @@ _FLOATS = ("FLOAT", "HALF", "BF16")
 
 
 def configure(
-    found: Bindings, builder: Any, network: Any, wanted: Job, talk: JobChannel
+    bindings: Bindings, builder: Any, network: Any, job: Job, talk: JobChannel
 ) -> tuple[Any, TimingCache | None]:
     """The configuration that a job asks for, and the timing cache that it uses.
 
     Raises `EngineError` for what this version does not have.
     """
     config = builder.create_builder_config()
-    for name, wish in wanted.flags.items():
-        _flag(found, config, name, wish)
-    for pool, size_bytes in wanted.pools.items():
-        config.set_memory_pool_limit(found.member("MemoryPoolType", pool), size_bytes)
-    if wanted.optimization_level is not None:
-        config.builder_optimization_level = wanted.optimization_level
-    if wanted.aux_streams is not None:
-        config.max_aux_streams = wanted.aux_streams
-    config.profiling_verbosity = found.member("ProfilingVerbosity", wanted.verbosity)
-    if wanted.hardware != "none":
-        level = found.member("HardwareCompatibilityLevel", wanted.hardware.upper())
+    for name, enabled in job.flags.items():
+        _flag(bindings, config, name, enabled)
+    for pool, size_bytes in job.pools.items():
+        config.set_memory_pool_limit(bindings.member("MemoryPoolType", pool), size_bytes)
+    if job.optimization_level is not None:
+        config.builder_optimization_level = job.optimization_level
+    if job.aux_streams is not None:
+        config.max_aux_streams = job.aux_streams
+    config.profiling_verbosity = bindings.member("ProfilingVerbosity", job.verbosity)
+    if job.hardware != "none":
+        level = bindings.member("HardwareCompatibilityLevel", job.hardware.upper())
         config.hardware_compatibility_level = level
-    _own_kernels(found, config)
-    _targets(found, config, wanted.targets)
-    _keep(found, network, wanted.kept)
-    _profiles(found, builder, network, config, wanted, talk)
-    _watch(found, config, talk)
+    _own_kernels(bindings, config)
+    _targets(bindings, config, job.targets)
+    _keep(bindings, network, job.kept)
+    _profiles(bindings, builder, network, config, job, talk)
+    _watch(bindings, config, talk)
     cache = None
-    if wanted.timing_cache is not None and found.rtx:
-        talk.warn(f"{found.title} compiles on the machine that runs: it has no timing cache")
-    elif wanted.timing_cache is not None:
-        cache = TimingCache(Path(wanted.timing_cache), config)
+    if job.timing_cache is not None and bindings.rtx:
+        talk.warn(f"{bindings.title} compiles on the machine that runs: it has no timing cache")
+    elif job.timing_cache is not None:
+        cache = TimingCache(Path(job.timing_cache), config)
     return config, cache
 
 
-def _flag(found: Bindings, config: Any, name: str, wish: bool) -> None:
-    if not found.has("BuilderFlag", name):
-        if wish:
+def _flag(bindings: Bindings, config: Any, name: str, enabled: bool) -> None:
+    if not bindings.has("BuilderFlag", name):
+        if enabled:
             raise EngineError(
-                f"{found.title} has no builder flag {name}",
+                f"{bindings.title} has no builder flag {name}",
                 hint="leave the option out, or use a version that has it",
             )
         return
-    flag = found.member("BuilderFlag", name)
-    if wish:
+    flag = bindings.member("BuilderFlag", name)
+    if enabled:
         config.set_flag(flag)
     else:
         config.clear_flag(flag)
 
 
-def _own_kernels(found: Bindings, config: Any) -> None:
+def _own_kernels(bindings: Bindings, config: Any) -> None:
     """Keep 8.6 to TensorRT's own kernels, as later versions do: no cuBLAS or cuDNN is needed then."""
-    if not found.has("TacticSource", "CUDNN"):
+    if not bindings.has("TacticSource", "CUDNN"):
         return
     own = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
-    config.set_tactic_sources(sum(1 << int(found.member("TacticSource", name)) for name in own))
+    config.set_tactic_sources(sum(1 << int(bindings.member("TacticSource", name)) for name in own))
     core = "DISABLE_EXTERNAL_TACTIC_SOURCES_FOR_CORE_0805"
-    if found.has("PreviewFeature", core):
-        config.set_preview_feature(found.member("PreviewFeature", core), True)
+    if bindings.has("PreviewFeature", core):
+        config.set_preview_feature(bindings.member("PreviewFeature", core), True)
 
 
-def _targets(found: Bindings, config: Any, targets: Sequence[str]) -> None:
+def _targets(bindings: Bindings, config: Any, targets: Sequence[str]) -> None:
     """The GPU architectures of a TensorRT-RTX engine."""
     if not targets:
         return
-    chosen = [found.member("ComputeCapability", name) for name in targets]
+    chosen = [bindings.member("ComputeCapability", name) for name in targets]
     config.num_compute_capabilities = len(chosen)
     for index, target in enumerate(chosen):
         if not config.set_compute_capability(target, index):
             raise EngineError(
-                f"{found.title} does not build for {targets[index]}",
-                hint=f"one of: {', '.join(found.members('ComputeCapability'))}",
+                f"{bindings.title} does not build for {targets[index]}",
+                hint=f"one of: {', '.join(bindings.members('ComputeCapability'))}",
             )
 
 
-def _keep(found: Bindings, network: Any, kept: Sequence[str]) -> None:
+def _keep(bindings: Bindings, network: Any, kept: Sequence[str]) -> None:
     """Bind layers to FP32, where flags decide precision. Layers carry the names of their ONNX nodes."""
     if not kept:
         return
-    wanted, single = set(kept), found.member("DataType", "FLOAT")
+    remaining, single = set(kept), bindings.member("DataType", "FLOAT")
     for index in range(network.num_layers):
         layer = network.get_layer(index)
-        if layer.name not in wanted:
+        if layer.name not in remaining:
             continue
-        wanted.discard(layer.name)
+        remaining.discard(layer.name)
         layer.precision = single
         for output in range(layer.num_outputs):
             if enum_name(layer.get_output(output).dtype) in _FLOATS:
                 layer.set_output_type(output, single)
-    if wanted:
-        named = ", ".join(sorted(wanted)[:5])
+    if remaining:
+        named = ", ".join(sorted(remaining)[:5])
         raise EngineError(
             f"no layer of the parsed network is called {named}", hint="name nodes as the model does"
         )
 
 
 def _profiles(
-    found: Bindings, builder: Any, network: Any, config: Any, wanted: Job, talk: JobChannel
+    bindings: Bindings, builder: Any, network: Any, config: Any, job: Job, talk: JobChannel
 ) -> None:
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     varying = [tensor for tensor in inputs if profiles.is_dynamic(list(tensor.shape))]
     if not varying:
         return
-    for number, profile in enumerate(wanted.profiles):
-        made = builder.create_optimization_profile()
+    for number, profile in enumerate(job.profiles):
+        engine_profile = builder.create_optimization_profile()
         for tensor in varying:
             bounds = profile[tensor.name]
-            made.set_shape(tensor.name, *(bounds[name] for name in ("min", "opt", "max")))
-        if config.add_optimization_profile(made) < 0:
+            engine_profile.set_shape(tensor.name, *(bounds[name] for name in ("min", "opt", "max")))
+        if config.add_optimization_profile(engine_profile) < 0:
             raise messages.explained(
-                f"{found.title} takes no optimization profile {number}", talk.lines
+                f"{bindings.title} takes no optimization profile {number}", talk.lines
             )
 
 
-def _watch(found: Bindings, config: Any, talk: JobChannel) -> None:
-    if found.has("IProgressMonitor", "phase_start") and found.has("IBuilderConfig", "progress_monitor"):
-        config.progress_monitor = progress_monitor(found.module, talk)
+def _watch(bindings: Bindings, config: Any, talk: JobChannel) -> None:
+    if bindings.has("IProgressMonitor", "phase_start") and bindings.has(
+        "IBuilderConfig", "progress_monitor"
+    ):
+        config.progress_monitor = progress_monitor(bindings.module, talk)
 
 
 def progress_monitor(module: Any, talk: JobChannel) -> Any:

@@ -23,12 +23,12 @@ def job(job: dict[str, Any], talk: JobChannel) -> dict[str, Any]:
 def coverage(module: Any, logger: Any, path: str, nodes: list[tuple[str, str]]) -> list[dict[str, str]]:
     """The nodes that the parser refuses, each with `node`, `operator` and `why`.
 
-    Those of operators that it does not know at all, and the one where parsing ends: there it stops. Of
-    `tensorrt` only where a driver is there.
+    These are the nodes of operators that it does not know at all, and the node at which parsing stops.
+    `tensorrt` needs a driver for this; without one it ends the process.
     """
     builder = module.Builder(logger)
     flag = getattr(module.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
-    # 8.6 takes no ONNX model without; 10 ignores it, 11 has it no more.
+    # 8.6 takes no ONNX model without this flag; 10 ignores it, 11 no longer has it.
     network = builder.create_network(0 if flag is None else 1 << int(flag))
     parser = module.OnnxParser(network, logger)
     unknown = {operator for _, operator in nodes if not parser.supports_operator(operator)}
@@ -47,9 +47,9 @@ def coverage(module: Any, logger: Any, path: str, nodes: list[tuple[str, str]]) 
 
 def _error(error: Any, nodes: list[tuple[str, str]]) -> dict[str, str]:
     """A parser's error with the node's name; before 10 it has its number alone."""
-    found = parser_error(error)
-    index, why = found["node"], found["text"].partition("\n")[0]
-    name, operator = found["name"], found["operator"]
+    record = parser_error(error)
+    index, why = record["node"], record["text"].partition("\n")[0]
+    name, operator = record["name"], record["operator"]
     if not hasattr(error, "node_name") and 0 <= index < len(nodes):
         name, operator = nodes[index]
     return {"node": name, "operator": operator, "why": why}

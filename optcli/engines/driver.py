@@ -19,7 +19,7 @@ LIBRARY = "libcuda.so.1"
 _VERSION_FILES = ("/sys/module/nvidia/version", "/proc/driver/nvidia/version")
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _HINT = "run where `nvidia-smi` shows a GPU"
-# What people meet before anything runs; CUDA's own sentences say less.
+# Errors that people meet before anything runs, in clearer words than CUDA's own.
 _REASONS = {
     34: ("libcuda.so.1 is the CUDA toolkit's stub, not the driver's", "take it off LD_LIBRARY_PATH"),
     100: ("the NVIDIA driver is here, and no GPU", f"{_HINT}; CUDA_VISIBLE_DEVICES may hide it"),
@@ -83,13 +83,13 @@ def require(index: int = 0) -> Device:
     reason = absence()
     if reason is not None:
         raise reason
-    found = devices()
-    if index >= len(found):
+    gpus = devices()
+    if index >= len(gpus):
         raise EngineError(
-            f"there is no GPU {index}: this machine has {len(found)}",
-            hint=f"set `device` below {len(found)}",
+            f"there is no GPU {index}: this machine has {len(gpus)}",
+            hint=f"set `device` below {len(gpus)}",
         )
-    return found[index]
+    return gpus[index]
 
 
 def devices() -> tuple[Device, ...]:
@@ -131,8 +131,8 @@ def driver_version() -> str | None:
             text = Path(path).read_text()
         except OSError:
             continue
-        if found := re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text):
-            return found.group()
+        if match := re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text):
+            return match.group()
     return None
 
 
@@ -150,12 +150,12 @@ class Library:
             raise CudaError(function, number, *self._words(number))
 
     def _words(self, number: int) -> tuple[str, str]:
-        found = []
+        texts = []
         for function in ("cuGetErrorName", "cuGetErrorString"):
             text = ctypes.c_char_p()
-            known = getattr(self.raw, function)(number, ctypes.byref(text)) == 0
-            found.append((text.value or b"").decode(errors="replace") if known else "")
-        return found[0], found[1]
+            succeeded = getattr(self.raw, function)(number, ctypes.byref(text)) == 0
+            texts.append((text.value or b"").decode(errors="replace") if succeeded else "")
+        return texts[0], texts[1]
 
 
 def open_library() -> Library:

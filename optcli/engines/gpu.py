@@ -39,7 +39,7 @@ class Gpu:
         self.call("cuCtxSetCurrent", context)
         self._closing: list[tuple[str, Any]] = []
 
-    def made(self, function: str, destroy: str, *arguments: Any) -> ctypes.c_void_p:
+    def create(self, function: str, destroy: str, *arguments: Any) -> ctypes.c_void_p:
         """A handle that a function hands out first, to be destroyed when the GPU is let go of."""
         handle = ctypes.c_void_p()
         self.call(function, ctypes.byref(handle), *arguments)
@@ -70,7 +70,7 @@ class Stream:
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
-        self.handle = gpu.made("cuStreamCreate", "cuStreamDestroy_v2", _NON_BLOCKING)
+        self.handle = gpu.create("cuStreamCreate", "cuStreamDestroy_v2", _NON_BLOCKING)
 
     @property
     def address(self) -> int:
@@ -87,7 +87,7 @@ class Event:
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
-        self._handle = gpu.made("cuEventCreate", "cuEventDestroy_v2", 0)
+        self._handle = gpu.create("cuEventCreate", "cuEventDestroy_v2", 0)
 
     def record(self, stream: Stream, *, in_graph: bool = False) -> None:
         """Put it into the stream; `in_graph`: into what is recorded, to be noted at every launch."""
@@ -96,9 +96,9 @@ class Event:
 
     def since_ms(self, earlier: Event) -> float:
         """Milliseconds on the GPU between two events; both must be over."""
-        found = ctypes.c_float(0)
-        self._gpu.call("cuEventElapsedTime", ctypes.byref(found), earlier._handle, self._handle)
-        return found.value
+        elapsed_ms = ctypes.c_float(0)
+        self._gpu.call("cuEventElapsedTime", ctypes.byref(elapsed_ms), earlier._handle, self._handle)
+        return elapsed_ms.value
 
 
 class Buffer:
@@ -129,16 +129,16 @@ class Buffer:
                 self._gpu.destroy(handle)
         self._device = self._host = None
         self.size_bytes = max(1, size_bytes)
-        self._device = self._gpu.made("cuMemAlloc_v2", "cuMemFree_v2", self.size_bytes)
-        self._host = self._gpu.made("cuMemHostAlloc", "cuMemFreeHost", self.size_bytes, 0)
+        self._device = self._gpu.create("cuMemAlloc_v2", "cuMemFree_v2", self.size_bytes)
+        self._host = self._gpu.create("cuMemHostAlloc", "cuMemFreeHost", self.size_bytes, 0)
 
     def array(self, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
         """The pinned memory as an array; valid until the next `reserve`."""
         import numpy as np
 
         raw: Any = (ctypes.c_ubyte * self.size_bytes).from_address(self.host_address)
-        found: np.ndarray = np.frombuffer(raw, dtype, math.prod(shape))
-        return found.reshape(tuple(shape))
+        elements: np.ndarray = np.frombuffer(raw, dtype, math.prod(shape))
+        return elements.reshape(tuple(shape))
 
     def to_device(self, size_bytes: int, stream: Stream) -> None:
         """Copy that much of the pinned memory to the GPU, in the stream's turn."""
@@ -173,7 +173,7 @@ class Graph:
             raise
         gpu.call("cuStreamEndCapture", stream.handle, ctypes.byref(graph))
         try:
-            self._handle = gpu.made("cuGraphInstantiateWithFlags", "cuGraphExecDestroy", graph, 0)
+            self._handle = gpu.create("cuGraphInstantiateWithFlags", "cuGraphExecDestroy", graph, 0)
         finally:
             gpu.call("cuGraphDestroy", graph)
 

@@ -1,7 +1,7 @@
-"""Into networks and engines: layers as plain data, whatever version describes them.
+"""Layers of networks and engines as plain data, the same for every version of TensorRT.
 
 A network is what the parser understood; an engine is what the builder made of it, fused and with
-kernels chosen. Only the engine says which precision is really computed in.
+kernels chosen. Only the engine says in which precision a layer is really computed.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ def _tensor(tensor: Any) -> dict[str, Any]:
 
 def quantized(layers: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Which products of a parsed network read nothing but dequantized tensors, by `yes` and `no`."""
-    made_by = {name: layer for layer in layers for name in layer["outputs"]}
-    found: dict[str, list[str]] = {"yes": [], "no": []}
+    producers = {name: layer for layer in layers for name in layer["outputs"]}
+    products: dict[str, list[str]] = {"yes": [], "no": []}
     for layer in layers:
         if layer["type"] in PRODUCTS:
-            makers = [_origin(name, made_by) for name in layer["inputs"][:2]]
-            sound = bool(makers) and all(each == "DEQUANTIZE" for each in makers)
-            found["yes" if sound else "no"].append(layer["name"])
-    return found
+            origins = [_origin(name, producers) for name in layer["inputs"][:2]]
+            sound = bool(origins) and all(each == "DEQUANTIZE" for each in origins)
+            products["yes" if sound else "no"].append(layer["name"])
+    return products
 
 
-def _origin(name: str, made_by: Mapping[str, Mapping[str, Any]]) -> str:
+def _origin(name: str, producers: Mapping[str, Mapping[str, Any]]) -> str:
     """The type of the layer that makes a tensor, seen through those that only move or cast it."""
-    layer = made_by.get(name)
+    layer = producers.get(name)
     while layer is not None and layer["type"] in ("SHUFFLE", "CAST", "IDENTITY") and layer["inputs"]:
-        layer = made_by.get(layer["inputs"][0])
+        layer = producers.get(layer["inputs"][0])
     return "" if layer is None else str(layer["type"])
 
 
@@ -150,22 +150,22 @@ def expectation(
     kind = kinds.pop() if len(kinds) == 1 else "convolutions and matrix products"
     sound = quantized(layers)
     if inspected is not None and inspected["detailed"]:
-        by, found = "engine", {each["name"]: _computed(each, inspected) for each in products}
+        by, precisions = "engine", {each["name"]: _computed(each, inspected) for each in products}
     else:
-        by, found = "network", {each["name"]: _promised(each, sound["yes"]) for each in products}
+        by, precisions = "network", {each["name"]: _promised(each, sound["yes"]) for each in products}
     wanted = {"tf32": "fp32"}.get(asked, asked)
-    matching = [name for name, precision in found.items() if precision == wanted]
-    others = Counter(found[name] or "unknown" for name in found if name not in matching)
-    text = f"you asked for {asked.upper()}; {len(matching)} of {len(found)} {kind} run in it"
+    matching = [name for name, precision in precisions.items() if precision == wanted]
+    others = Counter(precisions[name] or "unknown" for name in precisions if name not in matching)
+    text = f"you asked for {asked.upper()}; {len(matching)} of {len(precisions)} {kind} run in it"
     if by == "network":
         text = text.replace("run in it", "can run in it (by the parsed network, without a GPU)")
     if others:
-        text += f", the others in {', '.join(sorted(others))}{_because(wanted, by, found, sound)}"
+        text += f", the others in {', '.join(sorted(others))}{_because(wanted, by, precisions, sound)}"
     return {
         "asked": asked,
         "by": by,
         "kind": kind,
-        "total": len(found),
+        "total": len(precisions),
         "matching": len(matching),
         "others": dict(sorted(others.items())),
         "text": text,
@@ -180,16 +180,18 @@ def _computed(layer: Mapping[str, Any], inspected: Mapping[str, Any]) -> str:
     """The precision of the engine's layer that a layer of the network went into."""
     name = re.escape(layer["name"])
     whole = re.compile(rf"(?<![\w/.]){name}(?![\w/.])")
-    for each in inspected["layers"]:
-        if each["reformat"]:
+    for candidate in inspected["layers"]:
+        if candidate["reformat"]:
             continue
-        if whole.search(each["name"]) or whole.search(each["metadata"]):
-            return str(each["precision"])
+        if whole.search(candidate["name"]) or whole.search(candidate["metadata"]):
+            return str(candidate["precision"])
     return ""
 
 
-def _because(wanted: str, by: str, found: Mapping[str, str], sound: Mapping[str, Sequence[str]]) -> str:
-    others = [name for name, precision in found.items() if precision != wanted]
+def _because(
+    wanted: str, by: str, precisions: Mapping[str, str], sound: Mapping[str, Sequence[str]]
+) -> str:
+    others = [name for name, precision in precisions.items() if precision != wanted]
     first = ", ".join(others[:3])
     if wanted in ("int8", "fp8"):
         bare = [name for name in others if name in sound["no"]]

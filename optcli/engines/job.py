@@ -1,4 +1,4 @@
-"""What a process of TensorRT is told to build."""
+"""The settings of one build, as the parent hands them to the process of TensorRT."""
 
 from __future__ import annotations
 

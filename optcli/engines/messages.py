@@ -50,37 +50,37 @@ def collector(module: Any, heard: Callable[[Line], None]) -> Any:
 def last_errors(lines: Sequence[Line], count: int = 4) -> list[str]:
     """The last errors of a log, else its last warnings, each once, in order."""
     for severities in ("FE", "W"):
-        found = list(dict.fromkeys(str(line) for line in lines if line.severity in severities))
-        if found:
-            return found[-count:]
+        errors = list(dict.fromkeys(str(line) for line in lines if line.severity in severities))
+        if errors:
+            return errors[-count:]
     return []
 
 
 def meaning(lines: Sequence[Line]) -> Meaning | None:
-    """What the first line that is known means: what follows it is mostly its consequence.
+    """The meaning of the first known line: the lines that follow it are mostly its consequences.
 
     TensorRT-RTX complains of a missing driver in every build without a GPU: that explains a failure
     only where nothing else does.
     """
-    told = [line for line in lines if line.severity in "FE" or _NO_DRIVER in line.text]
-    for known in (_MEANINGS, (_CUDA,)):
-        for line in told:
-            for pattern, what, hint in known:
-                if found := re.search(pattern, line.text, re.DOTALL):
-                    groups = {name: text.strip() for name, text in found.groupdict("?").items()}
+    relevant = [line for line in lines if line.severity in "FE" or _NO_DRIVER in line.text]
+    for patterns in (_MEANINGS, (_CUDA,)):
+        for line in relevant:
+            for pattern, what, hint in patterns:
+                if match := re.search(pattern, line.text, re.DOTALL):
+                    groups = {name: text.strip() for name, text in match.groupdict("?").items()}
                     return Meaning(what.format(**groups), hint.format(**groups))
     return None
 
 
 def explained(message: str, lines: Sequence[Line], *, place: str = "", hint: str = "") -> EngineError:
     """An error with what TensorRT's log means, where that is known, and its last lines."""
-    known = meaning(lines)
-    if known is not None and known.text not in message:
-        message = f"{message}: {known.text}"
+    cause = meaning(lines)
+    if cause is not None and cause.text not in message:
+        message = f"{message}: {cause.text}"
     last = last_errors(lines)
     if last:
         message += "\n  TensorRT said: " + "\n  TensorRT said: ".join(text[:500] for text in last)
-    return EngineError(message, place=place, hint=hint or (known.hint if known else ""), lines=last)
+    return EngineError(message, place=place, hint=hint or (cause.hint if cause else ""), lines=last)
 
 
 _NO_DRIVER = "CUDA initialization failure"

@@ -60,11 +60,11 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     talk = JobChannel(out)
-    asked = json.loads(sys.stdin.buffer.readline())
+    request = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    module, _, name = asked["function"].partition(":")
+    module, _, name = request["function"].partition(":")
     try:
-        result = getattr(importlib.import_module(module), name)(asked["job"], talk)
+        result = getattr(importlib.import_module(module), name)(request["job"], talk)
     except EngineError as error:
         talk.send({"error": error.to_record()})
     except Exception as error:  # said to the parent, which knows what to do about it

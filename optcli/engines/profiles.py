@@ -116,12 +116,12 @@ def _check_batches(
     if not batched:
         return
     name = batched[0]
-    held = [(profile[name]["min"][0], profile[name]["max"][0]) for profile in profiles]
+    ranges = [(profile[name]["min"][0], profile[name]["max"][0]) for profile in profiles]
     for size in batch_sizes:
-        if not any(low <= size <= high for low, high in held):
-            said = ", ".join(f"{low} to {high}" for low, high in held)
+        if not any(low <= size <= high for low, high in ranges):
+            text = ", ".join(f"{low} to {high}" for low, high in ranges)
             raise EngineError(
-                f"the batch size {size} of the recipe lies in no optimization profile ({name}: {said})",
+                f"the batch size {size} of the recipe lies in no optimization profile ({name}: {text})",
                 hint="widen the range of the batch, or leave that batch size out",
             )
 

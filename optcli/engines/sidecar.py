@@ -1,7 +1,7 @@
 """`engine.json` beside a plan: what built it, for which GPU, from which model. Checked before loading.
 
-A plan fits one product, mostly one version of it, and one GPU architecture. TensorRT itself says so
-late and in riddles; the sidecar says it first and names both sides.
+A plan fits one product, mostly one version of it, and one GPU architecture. TensorRT itself reports
+a mismatch late and unclearly; the sidecar reports it first and names both sides.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ def read(folder: Path) -> Sidecar:
             place=os.fspath(path),
             hint=_REBUILD,
         )
-    known = {each.name for each in fields(Sidecar)}
+    names = {each.name for each in fields(Sidecar)}
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in content.items()
-        if name in known
+        if name in names
     }
     return Sidecar(**values)
 
@@ -141,8 +141,10 @@ def check_plan(folder: Path) -> Sidecar:
     return about
 
 
-def check_here(about: Sidecar, here: Here, place: str = "") -> list[str]:
-    """Whether an engine may be loaded with what is here; gives warnings.
+def check_here(about: Sidecar, here: Here, place: str = "") -> str | None:
+    """Whether an engine may be loaded with what is here.
+
+    Gives the model of GPU that it was built on where another one is here: it may be slower there.
 
     Raises `EngineError` that names both sides where product, version or GPU differ.
     """
@@ -160,26 +162,24 @@ def check_here(about: Sidecar, here: Here, place: str = "") -> list[str]:
             hint=_REBUILD,
         )
     if here.gpu is None:
-        return []
+        return None
     _check_gpu(about, here, place)
-    if about.gpu is not None and about.gpu != here.gpu:
-        return [f"the engine was built on {about.gpu} and runs on {here.gpu}: it may be slower there"]
-    return []
+    return about.gpu if about.gpu != here.gpu else None
 
 
 def _check_gpu(about: Sidecar, here: Here, place: str) -> None:
-    found = here.compute_capability or "?"
-    there = f"{here.gpu} (compute capability {found})"
+    capability = here.compute_capability or "?"
+    there = f"{here.gpu} (compute capability {capability})"
     if about.targets and "CURRENT" not in about.targets:
-        if f"SM{found.replace('.', '')}" not in about.targets:
+        if f"SM{capability.replace('.', '')}" not in about.targets:
             raise EngineError(
                 f"the engine was built for {', '.join(about.targets)}, and here is {there}",
                 place=place,
                 hint=f"name it in `compute_capabilities`, or {_REBUILD}",
             )
         return
-    same = about.compute_capability in (None, found)
-    ampere = "ampere_plus" in about.compatible and _numbers(found) >= (8, 0)
+    same = about.compute_capability in (None, capability)
+    ampere = "ampere_plus" in about.compatible and _numbers(capability) >= (8, 0)
     if not same and not ampere:
         raise EngineError(
             f"the engine was built on {about.gpu} (compute capability {about.compute_capability}), "
@@ -191,19 +191,19 @@ def _check_gpu(about: Sidecar, here: Here, place: str) -> None:
 
 def _text(path: Path) -> str:
     """The content of a regular file that is not too large: a link may lead to `/dev/zero`."""
-    about = os.stat(path)
-    if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BYTES:
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
         raise OSError(f"wanted a regular file of at most {_MOST_BYTES} bytes")
     return path.read_text(encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file, read in pieces."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
-            found.update(piece)
-    return found.hexdigest()
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _own_digest(content: Mapping[str, Any]) -> str:

@@ -59,20 +59,20 @@ def check(folder: Path) -> None:
 
 def models(folder: Path) -> dict[str, int]:
     """The names of the compiled models and the bytes of each; nothing is loaded."""
-    found: dict[str, int] = {}
+    sizes_bytes: dict[str, int] = {}
     with zipfile.ZipFile(folder / FILE) as archive:
-        known = _models(archive.namelist())
+        names = _models(archive.namelist())
         for member in archive.infolist():
-            name = _MEMBER.search(member.filename)
-            if name is not None and name[1] in known:
-                found[name[1]] = found.get(name[1], 0) + member.file_size
-    return found
+            match = _MEMBER.search(member.filename)
+            if match is not None and match[1] in names:
+                sizes_bytes[match[1]] = sizes_bytes.get(match[1], 0) + member.file_size
+    return sizes_bytes
 
 
 def _models(names: Sequence[str]) -> list[str]:
     """The names of the models that have a library, in the order of the members."""
-    libraries = (_MEMBER.search(name) for name in names if name.endswith(".so"))
-    return list(dict.fromkeys(found[1] for found in libraries if found))
+    matches = (_MEMBER.search(name) for name in names if name.endswith(".so"))
+    return list(dict.fromkeys(match[1] for match in matches if match))
 
 
 def write(folder: Path, files: Mapping[str, Sequence[Any]]) -> None:
@@ -100,5 +100,5 @@ def open(folder: Path, device: str = "cpu", routes: Mapping[str, Any] | None = N
         from torch.export.pt2_archive._package import load_pt2
 
         loaded = load_pt2(path, device_index=index).aoti_runners
-    known = Routes.of_names(names) if routes is None else Routes.from_record(routes)
-    return Models(loaded, known)
+    model_routes = Routes.of_names(names) if routes is None else Routes.from_record(routes)
+    return Models(loaded, model_routes)

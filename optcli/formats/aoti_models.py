@@ -54,8 +54,8 @@ class Routes:
 
     @staticmethod
     def of_names(names: Sequence[str]) -> Routes:
-        """For the models of a package of which nothing else is known."""
-        sizes = sorted(int(found[1]) for name in names if (found := _FIXED.fullmatch(name)))
+        """The routes for a package of which only the names of its models are known."""
+        sizes = sorted(int(match[1]) for name in names if (match := _FIXED.fullmatch(name)))
         any_size = ANY_SIZE in names
         padded_from = {} if any_size else dict.fromkeys(sizes, 1)
         return Routes(tuple(sizes), any_size, padded_from, pieces=not any_size)
@@ -114,11 +114,13 @@ class Routes:
             return "any size"
         if parts == [Part(name_of(size), size, size)]:
             return "own model"
+        if len(parts) == 1:
+            return f"padded to {parts[0].size}"
         texts = [
             f"{part.rows} padded to {part.size}" if part.rows < part.size else str(part.rows)
             for part in parts
         ]
-        return texts[0].partition(" ")[2] if len(texts) == 1 else " + ".join(texts)
+        return " + ".join(texts)
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ class Models:
 
 
 def _filled(rows: torch.Tensor, size: int) -> torch.Tensor:
-    """The rows, and the last of them again up to `size`."""
+    """The rows, with the last one repeated until there are `size` of them."""
     import torch
 
     missing = size - rows.shape[0]

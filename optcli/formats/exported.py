@@ -38,7 +38,7 @@ def check(folder: Path, *, trust: bool = False) -> None:
 
 
 def doubts(folder: Path) -> tuple[str, ...]:
-    """What cannot be shown to be harmless in it: `open` wants to be told to trust it."""
+    """What cannot be shown to be harmless in it. Where there is any, `open` needs `trust`."""
     return tuple(exported_archive.scan(folder / FILE).doubts)
 
 
@@ -53,17 +53,19 @@ def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
     path = folder / FILE
     if not path.is_file():
         raise InputError(f"there is no {FILE}", place=str(folder), hint="build again")
-    found = exported_archive.scan(path)
-    found.require(path, "exported program", trust=trust)
-    for namespace in sorted(found.namespaces):
+    findings = exported_archive.scan(path)
+    findings.require(path, "exported program", trust=trust)
+    for namespace in sorted(findings.namespaces):
         _bring(namespace, path)
     if trust:
-        found.bring_unknown()
+        findings.bring_unknown()
     try:
-        with nullcontext() if found.doubts else _tensors_alone():
+        with nullcontext() if findings.doubts else _tensors_alone():
             return _without_traces(torch.export.load(os.fspath(path)))
     except Exception as error:
-        lacking = f" and the library of {', '.join(sorted(found.unknown))}" if found.unknown else ""
+        lacking = (
+            f" and the library of {', '.join(sorted(findings.unknown))}" if findings.unknown else ""
+        )
         raise InputError(
             f"torch cannot read this exported program: {first_line(error)}",
             place=str(path),
@@ -106,7 +108,7 @@ def save(program: ExportedProgram, folder: Path) -> None:
 
 
 def _without_traces(program: ExportedProgram) -> ExportedProgram:
-    """They are texts of any form, which compilers write into code."""
+    """The program without its stack traces: texts of any form that compilers write into code."""
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.pop("stack_trace", None)

@@ -46,21 +46,21 @@ def scan(path: Path) -> Scan:
     Raises `InputError` where it is no such archive, can be read in two ways, or holds what does not
     belong together.
     """
-    found = Scan()
+    findings = Scan()
     with zip_archive.opened(path, "a sound archive of torch.export") as archive:
         names = archive.namelist()
         if _OLD_MODEL in names:
-            _scan_old(archive, names, found)
+            _scan_old(archive, names, findings)
         else:
-            _scan_members(archive, names, path, found)
-    return found
+            _scan_members(archive, names, path, findings)
+    return findings
 
 
-def _scan_members(archive: zipfile.ZipFile, names: list[str], path: Path, found: Scan) -> None:
+def _scan_members(archive: zipfile.ZipFile, names: list[str], path: Path, findings: Scan) -> None:
     """Every member is a model, plain data, the bytes of a tensor, or a pickle of tensors alone."""
     tops = {name.partition("/")[0] for name in names}
     members = {name.partition("/")[2]: name for name in names}
-    models = {model[1] for member in members if (model := _MODEL.fullmatch(member))}
+    models = {match[1] for member in members if (match := _MODEL.fullmatch(member))}
     if not models:
         raise InputError(
             "the archive holds no exported program",
@@ -69,21 +69,21 @@ def _scan_members(archive: zipfile.ZipFile, names: list[str], path: Path, found:
         )
     if len(tops) != 1:
         raise _refused(f"it has {len(tops)} folders at the top, wanted one", path)
-    raw, pickled = _payloads(archive, members, models, path, found)
+    raw, pickled = _payloads(archive, members, models, path, findings)
     for member, name in members.items():
         pickle = _PICKLE.fullmatch(member)
         if _MODEL.fullmatch(member):
-            exported_program.read(archive.read(name).decode(), found)
+            exported_program.read(archive.read(name).decode(), findings)
         elif (pickle and pickle[1] in models) or member in pickled:
-            _scan_pickle(archive.read(name), member, found)
+            _scan_pickle(archive.read(name), member, findings)
         elif _OBJECT.fullmatch(member):
-            found.doubt(f"{member!r} holds more than tensors")
+            findings.doubt(f"{member!r} holds more than tensors")
         elif member not in raw and not _PLAIN.fullmatch(member) and not _CONFIG.fullmatch(member):
-            found.doubt(f"it holds {member!r}, which torch.export does not write")
+            findings.doubt(f"it holds {member!r}, which torch.export does not write")
 
 
 def _payloads(
-    archive: zipfile.ZipFile, members: dict[str, str], models: set[str], path: Path, found: Scan
+    archive: zipfile.ZipFile, members: dict[str, str], models: set[str], path: Path, findings: Scan
 ) -> tuple[set[str], set[str]]:
     """The members that are read as the bytes of a tensor, and those that are unpickled.
 
@@ -98,10 +98,10 @@ def _payloads(
             continue
         if config[2] not in models:
             raise _refused(f"{member!r} belongs to no model in it", path)
-        for payload in _read_config(archive.read(name), member, found):
+        for payload in _read_config(archive.read(name), member, findings):
             target = f"data/{config[1]}/{payload.get('path_name')}"
             if _OBJECT.fullmatch(target):
-                found.doubt(f"{target!r} holds more than tensors")
+                findings.doubt(f"{target!r} holds more than tensors")
             elif not _PAYLOAD.fullmatch(target):
                 raise _refused(f"{member!r} names {str(payload.get('path_name'))[:80]!r}", path)
             if target not in members:
@@ -111,26 +111,26 @@ def _payloads(
     return raw, {member for member in members if _PAYLOAD.fullmatch(member)} - raw
 
 
-def _read_config(data: bytes, member: str, found: Scan) -> list[dict[str, object]]:
+def _read_config(data: bytes, member: str, findings: Scan) -> list[dict[str, object]]:
     config = json.loads(data.decode())
-    exported_program.read_config(config, found)
+    exported_program.read_config(config, findings)
     payloads = config.get("config") if isinstance(config, dict) else None
     if not isinstance(payloads, dict) or not all(isinstance(one, dict) for one in payloads.values()):
         raise ValueError(f"{member!r} lists no tensors")
     return list(payloads.values())
 
 
-def _scan_old(archive: zipfile.ZipFile, names: list[str], found: Scan) -> None:
+def _scan_old(archive: zipfile.ZipFile, names: list[str], findings: Scan) -> None:
     """The layout up to torch 2.7: everything at the top, and what holds tensors is a pickle."""
     for name in names:
         if _OLD_PICKLE.fullmatch(name):
-            _scan_pickle(archive.read(name), name, found)
+            _scan_pickle(archive.read(name), name, findings)
         elif name != _OLD_MODEL and not _OLD_PLAIN.fullmatch(name):
-            found.doubt(f"it holds {name!r}, which torch.export does not write")
-    exported_program.read(archive.read(_OLD_MODEL).decode(), found)
+            findings.doubt(f"it holds {name!r}, which torch.export does not write")
+    exported_program.read(archive.read(_OLD_MODEL).decode(), findings)
 
 
-def _scan_pickle(data: bytes, member: str, found: Scan) -> None:
+def _scan_pickle(data: bytes, member: str, findings: Scan) -> None:
     import torch
 
     if not data:  # torch reads nothing of it
@@ -138,7 +138,7 @@ def _scan_pickle(data: bytes, member: str, found: Scan) -> None:
     try:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
-        found.doubt(f"{member!r} holds more than tensors ({first_line(error)[:120]})")
+        findings.doubt(f"{member!r} holds more than tensors ({first_line(error)[:120]})")
 
 
 def _refused(what: str, path: Path) -> InputError:

@@ -53,44 +53,44 @@ _TEXTS = frozenset({"as_string", "as_strings"})
 _CONTAINERS = frozenset({"builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"})
 
 
-def read(text: str, scan: Scan) -> None:
+def read(text: str, findings: Scan) -> None:
     """Note the namespaces of a program's operators, and what could do more than compute.
 
     Raises `ValueError` for what is no JSON.
     """
     program = json.loads(text)
-    _check(program, "", scan, quoted=False)
+    _check(program, "", findings, quoted=False)
     ranges = program.get("range_constraints") if isinstance(program, dict) else None
     for name in ranges if isinstance(ranges, dict) else ():
         # torch counts up to the number of a size that the data decide.
         if name.startswith(("u", "zuf")) and not exported_expressions.symbol(name):
-            scan.doubt(f"it names a size {_short(name)}")
+            findings.doubt(f"it names a size {_short(name)}")
 
 
-def read_config(config: Any, scan: Scan) -> None:
+def read_config(config: Any, findings: Scan) -> None:
     """As `read`, of the list of a program's tensors."""
-    _check(config, "", scan, quoted=False)
+    _check(config, "", findings, quoted=False)
 
 
-def _check(value: Any, key: str, scan: Scan, *, quoted: bool) -> None:
+def _check(value: Any, key: str, findings: Scan, *, quoted: bool) -> None:
     """Check a value and all below it. `quoted` says that texts stand in the code in quotes."""
     if isinstance(value, dict):
         for name, item in value.items():
             if not _is_plain(name):
-                scan.doubt(f"it names something {_short(name)}")
+                findings.doubt(f"it names something {_short(name)}")
             if name == "metadata" and key in ("nodes", "graph_module") and _is_text(item):
                 # Where each line came from: shown to people, and in comments of code that is made.
                 if not all(_is_comment(key, text) for key, text in item.items()):
-                    scan.doubt("what it says about the source of a line holds odd characters")
+                    findings.doubt("what it says about the source of a line holds odd characters")
                 continue
             inputs = (key, name) == ("nodes", "inputs") and not _is_on_graphs(value)
             inside = inputs or (quoted and name != "graph")
-            _check(item, name, scan, quoted=inside)
+            _check(item, name, findings, quoted=inside)
     elif isinstance(value, list):
         for item in value:
-            _check(item, key, scan, quoted=quoted)
+            _check(item, key, findings, quoted=quoted)
     elif isinstance(value, str):
-        _check_text(value, key, scan, quoted=quoted)
+        _check_text(value, key, findings, quoted=quoted)
 
 
 def _is_text(metadata: Any) -> bool:
@@ -103,9 +103,9 @@ def _is_on_graphs(node: dict[str, Any]) -> bool:
 
 
 def _is_comment(key: str, text: str) -> bool:
-    """Whether it has no end of line but the plain one, by which comments are written on.
+    """Whether a text can stand in a comment: it has no characters that end a line.
 
-    Not even that where only names are wanted, which stand in comments as they are.
+    A stack trace may hold plain newlines and tabs: torch makes each of its lines a comment.
     """
     if key in _JSON:
         try:
@@ -129,36 +129,36 @@ def _is_plain(text: str) -> bool:
     return _PLAIN.fullmatch(text) is not None and not _PYTHONS.fullmatch(text)
 
 
-def _check_text(value: str, key: str, scan: Scan, *, quoted: bool) -> None:
+def _check_text(value: str, key: str, findings: Scan, *, quoted: bool) -> None:
     if key in _TARGETS:
-        _check_target(value, scan)
+        _check_target(value, findings)
     elif key in _CODE:
         if not _CODE[key](value):
-            scan.doubt(f"it holds the code {_short(value)}")
+            findings.doubt(f"it holds the code {_short(value)}")
     elif key in _TREES:
         if not _is_plain_tree(value):
-            scan.doubt(f"the structure of its inputs or outputs is odd: {_short(value)}")
+            findings.doubt(f"the structure of its inputs or outputs is odd: {_short(value)}")
     elif key in _NAMES:
         if not _NAME.fullmatch(value):
-            scan.doubt(f"it gives a value the name {_short(value)}")
+            findings.doubt(f"it gives a value the name {_short(value)}")
     elif key in _TEXTS and quoted:
         if not _QUOTED.fullmatch(value):
-            scan.doubt(f"its graph is given the text {_short(value)}")
+            findings.doubt(f"its graph is given the text {_short(value)}")
     elif not _is_plain(value):
-        scan.doubt(f"its {key} is {_short(value)}")
+        findings.doubt(f"its {key} is {_short(value)}")
 
 
-def _check_target(value: str, scan: Scan) -> None:
+def _check_target(value: str, findings: Scan) -> None:
     operator = _OPERATORS.fullmatch(value)
     if operator:
         if not only_computes(operator[1], operator[2]):
-            scan.doubt(f"its graph calls {_short(value)}")
-        scan.namespaces.add(operator[1])
+            findings.doubt(f"its graph calls {_short(value)}")
+        findings.namespaces.add(operator[1])
     elif not _ON_GRAPHS.fullmatch(value) and not _ON_SIZES.fullmatch(value):
-        scan.doubt(f"its graph calls {_short(value)}")
+        findings.doubt(f"its graph calls {_short(value)}")
         other = _OTHER.match(value)
         if other:
-            scan.unknown.add(other[1])
+            findings.unknown.add(other[1])
 
 
 def _is_plain_tree(text: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optcli import regular_files
 from optcli.artifact import Format
-from optcli.formats import torch_weights
+from optcli.settings.references import WEIGHTS_SUFFIXES
 
 WEIGHTS = "weights"
 
@@ -26,13 +26,13 @@ _BY_SUFFIX = {
     ".engine": Format.TENSORRT,
     ".trt": Format.TENSORRT,
 }
-SUFFIXES = (*_BY_SUFFIX, *(each for each in torch_weights.SUFFIXES if each not in _BY_SUFFIX))
+SUFFIXES = (*_BY_SUFFIX, *(each for each in WEIGHTS_SUFFIXES if each not in _BY_SUFFIX))
 WANTED = "an .onnx, .ort, .pt2, OpenVINO .xml or TorchScript .pt file"
 
 
 def suffixes(format: Format) -> tuple[str, ...]:
     """The suffixes that files of a format usually have."""
-    return tuple(suffix for suffix, found in _BY_SUFFIX.items() if found == format)
+    return tuple(suffix for suffix, kind in _BY_SUFFIX.items() if kind == format)
 
 
 def format_of(path: Path) -> str | None:
@@ -42,18 +42,18 @@ def format_of(path: Path) -> str | None:
     is no whole archive, by its suffix. Nothing of the file is loaded.
     """
     suffix = path.suffix.lower()
-    known = _BY_SUFFIX.get(suffix)
-    if known in (None, Format.EXPORTED, Format.TORCHSCRIPT):
-        found = _archived(path)
-        if found is not None:
-            return found.value
-    if suffix in torch_weights.SUFFIXES and path.exists():
+    by_suffix = _BY_SUFFIX.get(suffix)
+    if by_suffix in (None, Format.EXPORTED, Format.TORCHSCRIPT):
+        by_content = _archived(path)
+        if by_content is not None:
+            return by_content.value
+    if suffix in WEIGHTS_SUFFIXES and path.exists():
         return WEIGHTS
-    return known.value if known is not None else None
+    return by_suffix.value if by_suffix is not None else None
 
 
 def _archived(path: Path) -> Format | None:
-    """What the archive of torch's own that a file is holds; None for weights, and for anything else."""
+    """The format of an archive that torch wrote; None for weights, and for any other file."""
     try:
         with regular_files.opened(path) as stream, zipfile.ZipFile(stream) as archive:
             names = archive.namelist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING
 from optcli.errors import InputError, TrustError, first_line
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, TensorProto
+    from google.protobuf.message import Message
+    from onnx import ModelProto, TensorProto
 
 FILE = "model.onnx"
 DATA = "model.onnx.data"
@@ -22,22 +24,8 @@ ONE_FILE_BYTES = 1_900_000_000
 
 # A node's `op_type`, field 4 of its message, as it stands in the file.
 _SHAPE_OPERATOR = b"\x22\x05Shape"
-# Of a value of any type, as a message holds it; and of initializers whose values may decide a shape.
+# Of a value of any type, as a message holds it.
 _MOST_BYTES_EACH = 16
-_FEW = 256
-
-QUANTIZED = frozenset(
-    {
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "QLinearConv",
-        "QLinearMatMul",
-        "ConvInteger",
-        "MatMulInteger",
-        "MatMulNBits",
-    }
-)
 
 
 def check(folder: Path) -> None:
@@ -110,115 +98,16 @@ def is_large(model: ModelProto) -> bool:
 
     tensors = list(_tensors(model))
     texts = any(tensor.data_type == onnx.TensorProto.STRING for tensor in tensors)
-    if not texts and _MOST_BYTES_EACH * sum(map(_elements, tensors)) < ONE_FILE_BYTES // 2:
+    elements = sum(math.prod(tensor.dims) for tensor in tensors)
+    if not texts and _MOST_BYTES_EACH * elements < ONE_FILE_BYTES // 2:
         return False
     return int(model.ByteSize()) > ONE_FILE_BYTES  # to know that, it is written out in memory
-
-
-def without_weights(model: ModelProto) -> ModelProto:
-    """A copy whose large initializers have a type and a shape, but no values: to infer types with."""
-    import onnx
-
-    found = onnx.ModelProto()
-    found.opset_import.extend(model.opset_import)
-    found.functions.extend(model.functions)
-    found.ir_version = model.ir_version
-    graph = found.graph
-    graph.name = model.graph.name
-    for part in ("node", "input", "output", "value_info", "sparse_initializer"):
-        getattr(graph, part).extend(getattr(model.graph, part))
-    for tensor in model.graph.initializer:
-        if _elements(tensor) <= _FEW:
-            graph.initializer.append(tensor)
-        else:
-            left = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-            left.data_location = onnx.TensorProto.EXTERNAL
-            left.external_data.add(key="location", value=DATA)
-    return found
-
-
-def input_names(model: ModelProto) -> tuple[str, ...]:
-    """Names of the inputs, in order; old files list their weights as inputs too, these are left out."""
-    weights = {tensor.name for tensor in model.graph.initializer}
-    return tuple(value.name for value in model.graph.input if value.name not in weights)
-
-
-def input_shapes(model: ModelProto) -> dict[str, tuple[int | str | None, ...]]:
-    """Input name to shape: sizes, names of dynamic dimensions, None where nothing is said."""
-    wanted = input_names(model)
-    return {
-        value.name: tuple(
-            dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None)
-            for dim in value.type.tensor_type.shape.dim
-        )
-        for value in model.graph.input
-        if value.name in wanted
-    }
-
-
-def output_names(model: ModelProto) -> tuple[str, ...]:
-    """Names of the outputs, in order."""
-    return tuple(value.name for value in model.graph.output)
 
 
 def external_files(model: ModelProto) -> set[str]:
     """Names of the weights files that the model refers to, relative to its folder."""
     entries = (entry for tensor in _tensors(model) for entry in tensor.external_data)
     return {entry.value for entry in entries if entry.key == "location"}
-
-
-def opset(model: ModelProto) -> int:
-    """Version of the default operator set. Raises `InputError` where the model names none."""
-    for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx"):
-            return int(entry.version)
-    raise InputError(
-        "the ONNX model names no version of the default operator set", hint="export the model again"
-    )
-
-
-def precision(model: ModelProto) -> str:
-    """What the model computes in: the integers it quantizes to, else the type of most of its weights.
-
-    `int8`, `fp8`: activations too; `int8-dynamic`: their ranges are found at run time; `int8-weights`
-    and `int4-weights`: weights alone, computed in floating point.
-    """
-    import onnx
-
-    operators = {node.op_type for graph in graphs(model.graph) for node in graph.node}
-    if operators & QUANTIZED:
-        return _integers(model, operators)
-    short = {onnx.TensorProto.FLOAT: "fp32", onnx.TensorProto.FLOAT16: "fp16"}
-    short |= {onnx.TensorProto.BFLOAT16: "bf16", onnx.TensorProto.DOUBLE: "fp64"}
-    sizes: dict[str, int] = {}
-    for graph in graphs(model.graph):
-        for tensor in graph.initializer:
-            if tensor.data_type in short:
-                name = short[tensor.data_type]
-                sizes[name] = sizes.get(name, 0) + _elements(tensor)
-    return max(sizes, key=lambda name: sizes[name]) if sizes else "fp32"
-
-
-def _integers(model: ModelProto, operators: set[str]) -> str:
-    import onnx
-
-    tensors = [tensor for inner in graphs(model.graph) for tensor in inner.initializer]
-    if operators & {"QuantizeLinear", "QLinearConv", "QLinearMatMul"}:
-        return "fp8" if any(t.data_type == onnx.TensorProto.FLOAT8E4M3FN for t in tensors) else "int8"
-    if operators & {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"}:
-        return "int8-dynamic"
-    kinds = {tensor.data_type for tensor in tensors}
-    has_four_bits = (
-        "MatMulNBits" in operators or {onnx.TensorProto.INT4, onnx.TensorProto.UINT4} & kinds
-    )
-    return "int4-weights" if has_four_bits else "int8-weights"
-
-
-def _elements(tensor: TensorProto) -> int:
-    count = 1
-    for size in tensor.dims:
-        count *= size
-    return count
 
 
 def _parse(path: Path) -> ModelProto:
@@ -275,27 +164,13 @@ def _check_extent(entries: dict[str, str], data: Path, name: str) -> None:
         )
 
 
-def _tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor that may hold external data: initializers and attributes, of subgraphs as well."""
-    nodes = [node for function in model.functions for node in function.node]
-    for graph in graphs(model.graph):
-        yield from graph.initializer
-        for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-        nodes.extend(graph.node)
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-
-
-def graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph and every graph inside it: branches of If, bodies of Loop and Scan."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from graphs(attribute.g)
-            for inner in attribute.graphs:
-                yield from graphs(inner)
+def _tensors(message: Message) -> Iterator[TensorProto]:
+    """Every tensor of a message at any depth: each may hold external data."""
+    for field, content in message.ListFields():
+        if field.message_type is None:
+            continue
+        for inner in (content,) if hasattr(content, "ListFields") else content:
+            if field.message_type.name == "TensorProto":
+                yield inner
+            else:
+                yield from _tensors(inner)

@@ -125,10 +125,10 @@ def preload() -> str:
 
     if not hasattr(onnxruntime, "preload_dlls"):
         return ""
-    said = StringIO()
-    with redirect_stdout(said):  # it prints
+    output = StringIO()
+    with redirect_stdout(output):  # it prints
         onnxruntime.preload_dlls()
-    return said.getvalue().strip().partition("\n")[0]
+    return output.getvalue().strip().partition("\n")[0]
 
 
 def library_reason(provider: str) -> str:
@@ -136,11 +136,11 @@ def library_reason(provider: str) -> str:
 
     `provider` as ONNX Runtime calls it.
     """
-    found = importlib.util.find_spec("onnxruntime")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("onnxruntime")
+    if spec is None or spec.origin is None:
         return ""
     kind = provider.removesuffix("ExecutionProvider").lower()
-    library = Path(found.origin).parent / "capi" / f"libonnxruntime_providers_{kind}.so"
+    library = Path(spec.origin).parent / "capi" / f"libonnxruntime_providers_{kind}.so"
     if not library.is_file():
         return ""
     try:
@@ -159,8 +159,8 @@ def plugin_devices(provider: Provider) -> list[Any]:
     def offered() -> list[Any]:
         return [each for each in onnxruntime.get_ep_devices() if each.ep_name == provider.name]
 
-    if not (found := offered()):
+    if not (devices := offered()):
         path = importlib.import_module(provider.plugin).get_library_path()
         onnxruntime.register_execution_provider_library(provider.plugin, path)
-        found = offered()
-    return found
+        devices = offered()
+    return devices

@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 # How OpenVINO names what it cannot read: integer operators, and those of Microsoft's own domains.
 _ONNXRUNTIME_ONLY = re.compile(r"[Cc]onversion .*(QLinear|Integer|com\.microsoft)")
 
+# Operators that multiply by weights.
+PRODUCTS = frozenset(
+    {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "MatMul"}
+    | {"GroupConvolutionBackpropData"}
+)
+# Operators that hand quantized values on as they are, or cut them off.
+MOVES_VALUES = frozenset(
+    {"Concat", "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "StridedSlice", "Slice"}
+    | {"Split", "VariadicSplit", "Gather", "Relu", "Clamp"}
+)
+
 FILE = "model.xml"
 WEIGHTS = "model.bin"
 
@@ -78,7 +89,7 @@ def integer_weights(model: Model) -> list[str]:
 
     Such a weight is converted, freed of its zero point and scaled.
     """
-    found = []
+    kinds = []
     for node in model.get_ops():
         if node.get_type_name() != "Convert" or len(node.inputs()) != 1:
             continue
@@ -90,8 +101,8 @@ def integer_weights(model: Model) -> list[str]:
         constant = node.input_value(0).get_node().get_type_name() == "Constant"
         weight = any(name in ("Multiply", "Subtract") and index == 0 for name, index in reads)
         if constant and weight and kind in ("i8", "u8", "i4", "u4"):
-            found.append(kind)
-    return found
+            kinds.append(kind)
+    return kinds
 
 
 def precision(model: Model) -> str | None:

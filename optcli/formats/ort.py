@@ -56,11 +56,11 @@ def operators(folder: Path) -> set[str]:
     import onnxruntime.tools.ort_format_model  # noqa: F401 -- it makes the next import possible
     from onnxruntime.tools.ort_format_model.ort_model_processor import OrtFormatModelProcessor
 
-    found: dict[str, dict[int, set[str]]] = {}
-    OrtFormatModelProcessor(os.fspath(folder / FILE), found, None).process()
+    domains: dict[str, dict[int, set[str]]] = {}
+    OrtFormatModelProcessor(os.fspath(folder / FILE), domains, None).process()
     return {
         kind if domain == "ai.onnx" else f"{domain}::{kind}"
-        for domain, versions in found.items()
+        for domain, versions in domains.items()
         for kinds in versions.values()
         for kind in kinds
     }

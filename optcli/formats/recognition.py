@@ -1,4 +1,4 @@
-"""What a folder of model files is, from the files themselves: never from what somebody says of them."""
+"""The format of a folder of model files, read from the files and never from a description of them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def recognized(folder: Path) -> Format | None:
 
     Files of code beside a format that has none make it None as well.
     """
-    found = {format for name, format in _FILES.items() if (folder / name).is_file()}
+    formats = {format for name, format in _FILES.items() if (folder / name).is_file()}
     if (folder / _PACKAGE).is_file():
-        found.add(_of_package(folder / _PACKAGE))
+        formats.add(_of_package(folder / _PACKAGE))
     for format in (Format.TENSORRT, Format.TENSORRT_RTX):
         if (folder / "model.plan").is_file() and _product(folder) == format:
-            found.add(format)
-    if len(found) != 1:
+            formats.add(format)
+    if len(formats) != 1:
         return None
-    (format,) = found
+    (format,) = formats
     return format if _is_alike(folder, format) else None
 
 
@@ -75,8 +75,8 @@ def _product(folder: Path) -> Format | None:
     from optcli.engines import sidecar
 
     try:
-        product = json.loads((folder / sidecar.FILE).read_bytes())
+        record = json.loads((folder / sidecar.FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    said = str(product.get("product")) if isinstance(product, dict) else ""
-    return Format.TENSORRT_RTX if said == "tensorrt_rtx" else Format.TENSORRT
+    product = str(record.get("product")) if isinstance(record, dict) else ""
+    return Format.TENSORRT_RTX if product == "tensorrt_rtx" else Format.TENSORRT

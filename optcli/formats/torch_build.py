@@ -33,7 +33,8 @@ def build(source: dict[str, Any], code: Path, *, drawn: bool = True) -> torch.nn
     """The network of a source, on the CPU in evaluation mode. Raises `InputError`.
 
     `code` is the folder that a reference of kind `python` is relative to. Where `drawn` is False the
-    caller replaces the whole state: random weights are then left out as far as nobody can tell.
+    caller replaces the whole state: random weights are then not drawn where that
+    makes no difference.
     """
     if not drawn and source["kind"] in ("torchvision", "timm"):
         with _without_draws():
@@ -71,13 +72,13 @@ def _without_draws() -> Iterator[None]:
     def untouched(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         return tensor
 
-    known = {name: getattr(init, name) for name in _DRAWS if hasattr(init, name)}
-    for name in known:
+    originals = {name: getattr(init, name) for name in _DRAWS if hasattr(init, name)}
+    for name in originals:
         setattr(init, name, untouched)
     try:
         yield
     finally:
-        for name, function in known.items():
+        for name, function in originals.items():
             setattr(init, name, function)
 
 
@@ -107,13 +108,13 @@ def _torchvision(name: str, weights: str | None, arguments: dict[str, Any]) -> t
     from torchvision import models
 
     builder = models.get_model_builder(name)
-    given = dict(arguments)
+    options = dict(arguments)
     if "weights_backbone" in inspect.signature(builder).parameters:
-        given.setdefault("weights_backbone", None)
+        options.setdefault("weights_backbone", None)
     entry = models.get_model_weights(name)[weights.split(".")[-1]] if weights else None
     try:
         with _without_weights():
-            model: torch.nn.Module = builder(weights=entry, **given)
+            model: torch.nn.Module = builder(weights=entry, **options)
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise InputError(
             f"torchvision cannot build {name} with {arguments or 'its defaults'}: {error}",
@@ -141,42 +142,43 @@ def _python(reference: str, folder: Path, arguments: dict[str, Any]) -> torch.nn
     """What the user's callable returns, if it is a network; every other outcome is explained."""
     import torch
 
-    made = user_code.load(reference, folder)
+    network = user_code.load(reference, folder)
     origin = user_code.closure(reference, folder)
-    if not isinstance(made, torch.nn.Module):
-        if not callable(made):
+    if not isinstance(network, torch.nn.Module):
+        if not callable(network):
             raise InputError(
-                f"{reference} is {_what(made)}, wanted a class or function that makes an nn.Module",
+                f"{reference} is {_what(network)}, wanted a class or function that makes an nn.Module",
                 hint="name the class of the network, or a function that returns one",
             )
-        _check_arguments(made, reference, arguments)
+        _check_arguments(network, reference, arguments)
         try:
-            made = made(**arguments)
+            network = network(**arguments)
         except (Exception, SystemExit) as error:
             raise InputError(
                 f"{reference} raises {type(error).__name__}: {error}",
                 place=user_code.place_of(error, origin.files) or reference,
                 hint="it runs from a copy of the code: give files through model.weights, not in it",
             ) from error
-    if not isinstance(made, torch.nn.Module):
+    if not isinstance(network, torch.nn.Module):
         raise InputError(
-            f"{reference} returns what is {_what(made)}, wanted an nn.Module",
+            f"{reference} returns what is {_what(network)}, wanted an nn.Module",
             hint="return the network itself; weights go into model.weights",
         )
     if any(
-        tensor.is_meta for tensor in (*torch_modules.parameters(made), *torch_modules.buffers(made))
+        tensor.is_meta
+        for tensor in (*torch_modules.parameters(network), *torch_modules.buffers(network))
     ):
         raise InputError(
             f"{reference} returns a network on the meta device, which holds no values",
             hint="build it on the CPU",
         )
-    return torch_modules.on(made, "cpu")
+    return torch_modules.on(network, "cpu")
 
 
-def _check_arguments(made: Any, reference: str, arguments: dict[str, Any]) -> None:
+def _check_arguments(builder: Any, reference: str, arguments: dict[str, Any]) -> None:
     """Raise `InputError` where the callable does not take the recipe's arguments."""
     try:
-        signature = inspect.signature(made)
+        signature = inspect.signature(builder)
     except (TypeError, ValueError):
         return
     try:

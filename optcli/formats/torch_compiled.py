@@ -51,10 +51,10 @@ class Compilation(Settings):
     @staticmethod
     def of(transforms: Sequence[dict[str, Any]]) -> Compilation | None:
         """The last compilation among an artifact's transforms, None where there is none."""
-        found = [record for record in transforms if record["name"] == NAME]
-        if not found:
+        records = [record for record in transforms if record["name"] == NAME]
+        if not records:
             return None
-        return Compilation(**{key: value for key, value in found[-1].items() if key != "name"})
+        return Compilation(**{key: value for key, value in records[-1].items() if key != "name"})
 
     def apply(self, model: torch.nn.Module) -> Callable[..., Any]:
         """The network as a function that compiles itself on its first call. Call it in `compiling`."""
@@ -74,10 +74,10 @@ class Compilation(Settings):
         convolutions, choose their kernel by the batch and split the range there.
         """
         span = batch_range(inputs)
-        found = {size for size in self.batch_sizes if span.min <= size <= span.max}
-        if self.dynamic or not found:
-            found |= {span.min, span.opt, span.max}
-        return tuple(sorted(found, key=lambda size: (size == 1, size != span.opt, size)))
+        sizes = {size for size in self.batch_sizes if span.min <= size <= span.max}
+        if self.dynamic or not sizes:
+            sizes |= {span.min, span.opt, span.max}
+        return tuple(sorted(sizes, key=lambda size: (size == 1, size != span.opt, size)))
 
     def mark(self, inputs: Sequence[TensorSpec], feed: dict[str, torch.Tensor]) -> None:
         """Mark the sizes that vary, so that what this feed compiles runs the others too."""

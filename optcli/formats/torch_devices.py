@@ -61,8 +61,8 @@ def prepare_compiling() -> None:
     exact()
     if "CUDA_HOME" in os.environ or shutil.which("nvcc"):
         return
-    found = importlib.util.find_spec("nvidia")
-    for folder in (found.submodule_search_locations or ()) if found else ():
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
         for toolkit in sorted(Path(folder).glob("cu[0-9]*"), reverse=True):
             if (toolkit / "include" / "cuda.h").is_file():
                 os.environ["CUDA_HOME"] = os.fspath(toolkit)
@@ -78,8 +78,8 @@ def make_driver_linkable(folder: Path, maps: Path = Path("/proc/self/maps")) -> 
     if not loaded:
         return
     (folder / "libcuda.so").symlink_to(loaded[0])
-    known = os.environ.get("LIBRARY_PATH", "")
-    os.environ["LIBRARY_PATH"] = os.pathsep.join(filter(None, (known, os.fspath(folder))))
+    library_path = os.environ.get("LIBRARY_PATH", "")
+    os.environ["LIBRARY_PATH"] = os.pathsep.join(filter(None, (library_path, os.fspath(folder))))
 
 
 def described(device: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The methods of `nn.Module`, whatever a network calls its own attributes.
 
 A network may have an attribute called `modules` or `parameters` (ESPNet keeps a list under that name);
-then `network.modules()` is no call of PyTorch's. These are: methods are looked for in the network's
-class, where a class may have written its own, and in `nn.Module` where that holds something else.
+then `network.modules()` does not call PyTorch's method. The functions here do: they take the method of
+the network's class, which may be one of its own, or that of `nn.Module` where the class holds something
+else under that name.
 """
 
 from __future__ import annotations

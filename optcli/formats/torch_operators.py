@@ -49,7 +49,7 @@ def only_computes(namespace: str, name: str) -> bool:
         return True
     for schema in torch._C._jit_get_schemas_for_operator(qualified):
         for argument in schema.arguments:
-            known = argument.name in _CHOICES or argument.name in _VALUES
-            if "str" in str(argument.type) and not known:
+            harmless = argument.name in _CHOICES or argument.name in _VALUES
+            if "str" in str(argument.type) and not harmless:
                 return False
     return True

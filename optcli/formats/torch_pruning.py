@@ -45,9 +45,9 @@ def trace(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> DependencyGra
         positional, keyword = call.split(feed)
         return network(*positional, **keyword)
 
-    def outputs(found: Any) -> list[torch.Tensor]:
+    def outputs(output: Any) -> list[torch.Tensor]:
         # The product gives every output a node of its own, by which its layers are recognized.
-        return [value * 1 for value in flatten_outputs(found).values() if value.grad_fn is not None]
+        return [value * 1 for value in flatten_outputs(output).values() if value.grad_fn is not None]
 
     return torch_pruning.DependencyGraph().build_dependency(
         model,

@@ -27,9 +27,9 @@ Engine = Literal["torchao", "eager"]
 
 def apply(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
     """Quantize the layers that a record names, in place. Raises `MissingError` without torchao."""
-    wanted = set(record["modules"])
+    names = set(record["modules"])
     if record["engine"] == "eager":
-        return _eager(model, wanted, record["per_channel"])
+        return _eager(model, names, record["per_channel"])
     try:
         from torchao.quantization import quantize_
     except ImportError as error:
@@ -37,7 +37,7 @@ def apply(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.Module:
             f"the network is quantized with torchao, which cannot be imported: {first_line(error)}",
             hint="pip install torchao",
         ) from error
-    quantize_(model, _configuration(record), filter_fn=lambda _, name: name in wanted)
+    quantize_(model, _configuration(record), filter_fn=lambda _, name: name in names)
     return model
 
 
@@ -104,7 +104,7 @@ def _configuration(record: dict[str, Any]) -> Any:
     return Int8WeightOnlyConfig(granularity=scales, set_inductor_config=False)
 
 
-def _eager(model: torch.nn.Module, wanted: set[str], per_channel: bool) -> torch.nn.Module:
+def _eager(model: torch.nn.Module, names: set[str], per_channel: bool) -> torch.nn.Module:
     import torch
     from torch.ao import quantization
 
@@ -116,5 +116,5 @@ def _eager(model: torch.nn.Module, wanted: set[str], per_channel: bool) -> torch
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is deprecated is said where it is chosen
         return quantization.quantize_dynamic(
-            model, dict.fromkeys(sorted(wanted), config), dtype=torch.qint8, inplace=True
+            model, dict.fromkeys(sorted(names), config), dtype=torch.qint8, inplace=True
         )

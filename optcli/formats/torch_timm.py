@@ -21,8 +21,8 @@ def library() -> ModuleType:
     try:
         timm = importlib.import_module("timm")
     except ImportError as error:
-        known = environment.missing(Needs(("timm",)))
-        hint = known[0].hint if known else "pip install --force-reinstall timm"
+        lacking = environment.missing(Needs(("timm",)))
+        hint = lacking[0].hint if lacking else "pip install --force-reinstall timm"
         raise MissingError(f"timm cannot be imported: {error}", hint=hint) from error
     return timm
 
@@ -32,11 +32,10 @@ def require_name(name: str, place: str) -> None:
     timm = library()
     base, _, tag = name.partition(".")
     if not timm.is_model(base):
-        near = did_you_mean(base, timm.list_models())
         raise InputError(
             f"timm {environment.version('timm')} has no model {base!r}",
             place=place,
-            hint=near if near.startswith("did") else "names: timm.list_models()",
+            hint=did_you_mean(base, timm.list_models(), "names: timm.list_models()"),
         )
     tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{base}.*")]
     if tag and tag not in tags:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     State = dict[str, torch.Tensor]
 
 SAFETENSORS, PICKLED = "weights.safetensors", "weights.pth"
-SUFFIXES = (".safetensors", ".pth", ".pt", ".th", ".ckpt", ".bin", ".tar")
 _ENTRIES = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
 _SAVE = "save them with torch.save(model.state_dict(), FILE) or safetensors, and name that file"
@@ -80,8 +79,8 @@ def read(path: Path) -> State:
     """
     if not path.is_file():
         raise InputError("there is no such weights file", place=str(path), hint="mend model.weights")
-    found = _read_safetensors(path) if path.suffix == ".safetensors" else _unpickled(path)
-    return _state(found, path)
+    content = _read_safetensors(path) if path.suffix == ".safetensors" else _unpickled(path)
+    return _state(content, path)
 
 
 def _read_safetensors(path: Path) -> Any:
@@ -149,24 +148,24 @@ def _refuse_torchscript(path: Path) -> None:
         )
 
 
-def _state(found: Any, path: Path) -> State:
+def _state(content: Any, path: Path) -> State:
     import torch
 
     for entry in _ENTRIES:
-        if isinstance(found, dict) and isinstance(found.get(entry), dict):
-            found = found[entry]
+        if isinstance(content, dict) and isinstance(content.get(entry), dict):
+            content = content[entry]
             break
-    if not isinstance(found, dict) or not found:
-        raise InputError(f"the file holds {_what(found)}, no state dict", place=str(path), hint=_SAVE)
-    others = [str(name) for name, value in found.items() if not isinstance(value, torch.Tensor)]
+    if not isinstance(content, dict) or not content:
+        raise InputError(f"the file holds {_what(content)}, no state dict", place=str(path), hint=_SAVE)
+    others = [str(name) for name, value in content.items() if not isinstance(value, torch.Tensor)]
     if others:
         raise InputError(
             f"the file is no state dict: {_first(others)} holds no tensor",
             place=str(path),
             hint=_SAVE,
         )
-    state: State = OrderedDict((str(name), value) for name, value in found.items())
-    versions = getattr(found, "_metadata", None)
+    state: State = OrderedDict((str(name), value) for name, value in content.items())
+    versions = getattr(content, "_metadata", None)
     for prefix in _PREFIXES:
         if all(name.startswith(prefix) for name in state):
             state = OrderedDict((name.removeprefix(prefix), value) for name, value in state.items())
@@ -176,8 +175,8 @@ def _state(found: Any, path: Path) -> State:
     return state
 
 
-def _what(found: Any) -> str:
-    return "an empty dict" if found == {} else f"a {type(found).__name__}"
+def _what(content: Any) -> str:
+    return "an empty dict" if content == {} else f"a {type(content).__name__}"
 
 
 def load_into(model: torch.nn.Module, state: State, place: str = "", classes: str = "") -> None:
@@ -185,24 +184,24 @@ def load_into(model: torch.nn.Module, state: State, place: str = "", classes: st
 
     `classes` is the argument that sets the number of classes, for the hint.
     """
-    wanted = torch_modules.state(model)
+    expected = torch_modules.state(model)
     # Modules keep a version in a state dict, by which they read older ones; safetensors have none.
-    known: Any = OrderedDict(state)
-    known._metadata = getattr(state, "_metadata", None) or wanted._metadata
-    for name, value in wanted.items():
+    completed: Any = OrderedDict(state)
+    completed._metadata = getattr(state, "_metadata", None) or expected._metadata
+    for name, value in expected.items():
         if name.endswith("num_batches_tracked"):  # weights of PyTorch before 0.4.1 lack it
-            known.setdefault(name, value)
+            completed.setdefault(name, value)
     try:
-        model.load_state_dict(known, strict=True)
+        model.load_state_dict(completed, strict=True)
         return
     except (RuntimeError, ValueError) as error:
         failed = error
-    missing = [name for name in wanted if name not in known]
-    unexpected = [name for name in state if name not in wanted]
+    missing = [name for name in expected if name not in completed]
+    unexpected = [name for name in state if name not in expected]
     shapes = {
-        name: (tuple(state[name].shape), tuple(wanted[name].shape))
-        for name in wanted
-        if name in state and hasattr(wanted[name], "shape") and not _fits(state[name], wanted[name])
+        name: (tuple(state[name].shape), tuple(expected[name].shape))
+        for name in expected
+        if name in state and hasattr(expected[name], "shape") and not _fits(state[name], expected[name])
     }
     parts = []
     if shapes:
@@ -215,22 +214,22 @@ def load_into(model: torch.nn.Module, state: State, place: str = "", classes: st
     raise InputError(
         f"the weights do not fit the model; {'; '.join(parts) or first_line(failed)}",
         place=place,
-        hint=_fit_hint(shapes, missing, any(name in wanted for name in state), classes),
+        hint=_fit_hint(shapes, missing, any(name in expected for name in state), classes),
     ) from failed
 
 
-def _fits(value: torch.Tensor, wanted: torch.Tensor) -> bool:
+def _fits(value: torch.Tensor, expected: torch.Tensor) -> bool:
     from torch.nn.parameter import is_lazy
 
-    return bool(is_lazy(wanted)) or value.shape == wanted.shape
+    return bool(is_lazy(expected)) or value.shape == expected.shape
 
 
 def _fit_hint(shapes: dict[str, Any], missing: list[str], matched: bool, classes: str) -> str:
     rows = {(a[0], b[0]) for a, b in shapes.values() if a and b and a[1:] == b[1:]}
     if len(rows) == 1 and len(shapes) <= 2 and not missing:
-        found, wanted = rows.pop()
-        setting = f"set model.arguments.{classes}: {found}" if classes else f"build it for {found}"
-        return f"the weights have {found} classes, the model {wanted}: {setting}"
+        count, wanted = rows.pop()
+        setting = f"set model.arguments.{classes}: {count}" if classes else f"build it for {count}"
+        return f"the weights have {count} classes, the model {wanted}: {setting}"
     if not matched:
         return "no name matches: these are the weights of another network, or wrapped in another one"
     return "these are the weights of another network or of another variant of it: mend model.arguments"

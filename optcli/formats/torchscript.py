@@ -32,7 +32,7 @@ def check(folder: Path, *, trust: bool = False) -> None:
 
 
 def doubts(folder: Path) -> tuple[str, ...]:
-    """What cannot be shown to be harmless in it: `open` wants to be told to trust it."""
+    """What cannot be shown to be harmless in it. Where there is any, `open` needs `trust`."""
     return tuple(torchscript_archive.scan(folder / FILE).doubts)
 
 
@@ -48,18 +48,20 @@ def read(path: Path, device: str = "cpu", *, trust: bool = False) -> torch.jit.S
     """As `open`, from a file of any name."""
     import torch
 
-    found = torchscript_archive.scan(path)
-    found.require(path, "TorchScript file", trust=trust)
-    for package in sorted(found.namespaces):
+    findings = torchscript_archive.scan(path)
+    findings.require(path, "TorchScript file", trust=trust)
+    for package in sorted(findings.namespaces):
         importlib.import_module(package)
     if trust:
-        found.bring_unknown()
+        findings.bring_unknown()
     try:
         with quiet():
             model = torch.jit.load(os.fspath(path), map_location=device)
         return model.eval()
     except Exception as error:
-        lacking = f" and the library of {', '.join(sorted(found.unknown))}" if found.unknown else ""
+        lacking = (
+            f" and the library of {', '.join(sorted(findings.unknown))}" if findings.unknown else ""
+        )
         raise InputError(
             f"torch cannot read this TorchScript file: {first_line(error)}",
             place=str(path),
@@ -141,7 +143,7 @@ def _constants(graph: Any) -> Iterator[torch.Tensor]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the deprecations that every call of torch.jit repeats: the pass says it once."""
+    """Hide the deprecation warnings that every call of torch.jit repeats: the pass says it once."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -149,7 +151,7 @@ def quiet() -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, out of the interpreter's account of where it was."""
+    """What went wrong: the message alone, without the interpreter's traceback before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith(("RuntimeError:", "torch.jit.Error:"))]
-    return told[-1].partition(":")[2].strip() if told else first_line(error)
+    messages = [line for line in lines if line.startswith(("RuntimeError:", "torch.jit.Error:"))]
+    return messages[-1].partition(":")[2].strip() if messages else first_line(error)

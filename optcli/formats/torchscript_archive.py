@@ -49,7 +49,7 @@ def scan(path: Path) -> Scan:
 
     Raises `InputError` for what is no TorchScript file, or can be read in two ways.
     """
-    found = Scan()
+    findings = Scan()
     with zip_archive.opened(path, "a TorchScript file") as archive:
         members = {name.partition("/")[2]: name for name in archive.namelist()}
         if "constants.pkl" not in members:
@@ -62,41 +62,41 @@ def scan(path: Path) -> Scan:
         if len(tops) != 1:
             raise _refused(f"it has {len(tops)} folders at the top, wanted one", path)
         for member, name in members.items():
-            _scan_member(archive, member, name, path, found)
+            _scan_member(archive, member, name, path, findings)
         codes = [
             archive.read(name).decode() for member, name in members.items() if _CODE.fullmatch(member)
         ]
     if torchscript_loops.on_opening(codes):
-        found.doubt("it runs a loop, or calls within calls, as soon as it is opened")
-    return found
+        findings.doubt("it runs a loop, or calls within calls, as soon as it is opened")
+    return findings
 
 
-def _scan_member(archive: zipfile.ZipFile, member: str, name: str, path: Path, found: Scan) -> None:
+def _scan_member(archive: zipfile.ZipFile, member: str, name: str, path: Path, findings: Scan) -> None:
     folded = member.casefold()
     if _CODE.fullmatch(member):
-        scan_code(archive.read(name).decode(), path, found)
+        scan_code(archive.read(name).decode(), path, findings)
     elif folded == "model.json":  # of torch before 1.4: it can name any member as code
         raise _refused("it is in a form that torch no longer writes", path)
     elif folded.endswith(".py") or (folded.startswith("code/") and not _LINES.fullmatch(member)):
         raise _refused(f"it has code in {member!r}", path)
     elif folded.endswith("pkl") and not _LINES.fullmatch(member):
-        _scan_pickle(archive.read(name), member, found)
+        _scan_pickle(archive.read(name), member, findings)
 
 
-def _scan_pickle(data: bytes, member: str, found: Scan) -> None:
+def _scan_pickle(data: bytes, member: str, findings: Scan) -> None:
     """Every global is one that torch writes. Raises `ValueError` for what is no pickle."""
     for operation, argument, _ in pickletools.genops(data):
         if operation.name in ("GLOBAL", "INST"):
             if not _GLOBAL.fullmatch(str(argument)):
-                found.doubt(f"it makes an object of {str(argument)[:80]!r} in {member}")
+                findings.doubt(f"it makes an object of {str(argument)[:80]!r} in {member}")
         elif operation.name in ("STACK_GLOBAL", "EXT1", "EXT2", "EXT4"):
-            found.doubt(f"it has a pickle that torch does not write ({member})")
+            findings.doubt(f"it has a pickle that torch does not write ({member})")
 
 
-def scan_code(code: str, path: Path, found: Scan) -> None:
+def scan_code(code: str, path: Path, findings: Scan) -> None:
     """Read a member's code. Raises `InputError` where it cannot be read."""
     try:
-        _scan_words(code, found)
+        _scan_words(code, findings)
     except (tokenize.TokenError, SyntaxError) as error:
         raise InputError(
             f"its code cannot be read: {error}",
@@ -105,9 +105,9 @@ def scan_code(code: str, path: Path, found: Scan) -> None:
         ) from error
 
 
-def _scan_words(code: str, found: Scan) -> None:
+def _scan_words(code: str, findings: Scan) -> None:
     if not _TEXT.fullmatch(code):
-        found.doubt("it holds characters that torch does not write")
+        findings.doubt("it holds characters that torch does not write")
     tokens = [
         token
         for token in tokenize.generate_tokens(io.StringIO(code).readline)
@@ -116,58 +116,58 @@ def _scan_words(code: str, found: Scan) -> None:
     words = [token.string for token in tokens]
     backslashes = sum(token.string.count("\\") for token in tokens if token.type == tokenize.STRING)
     if code.count("\\") != backslashes:
-        found.doubt("it breaks its lines in a way that torch does not")
+        findings.doubt("it breaks its lines in a way that torch does not")
     for index, token in enumerate(tokens):
         if token.type == tokenize.STRING:
-            _scan_string(token.string, found)
+            _scan_string(token.string, findings)
         elif token.type == tokenize.ERRORTOKEN and token.string.strip():
-            found.doubt(f"it holds {token.string!r} where torch writes none")
+            findings.doubt(f"it holds {token.string!r} where torch writes none")
         elif token.type == tokenize.NAME:
             before = words[max(0, index - 2) : index]
-            _scan_name(token.string, before, words[index + 1 : index + 6], found)
+            _scan_name(token.string, before, words[index + 1 : index + 6], findings)
 
 
-def _scan_string(text: str, found: Scan) -> None:
+def _scan_string(text: str, findings: Scan) -> None:
     """A string may name an attribute: of a tensor, that is an operator."""
     if text[0] not in "\"'" or text[:3] in ('"""', "'''"):
-        found.doubt("it writes strings in a way that torch does not")
+        findings.doubt("it writes strings in a way that torch does not")
         return
     value = ast.literal_eval(text)
     if value.isidentifier() and not only_computes("aten", value):
-        found.doubt(f"it names {text}")
+        findings.doubt(f"it names {text}")
 
 
-def _scan_name(name: str, before: list[str], after: list[str], found: Scan) -> None:
+def _scan_name(name: str, before: list[str], after: list[str], findings: Scan) -> None:
     """Every use of `torch` and `ops` is a plain call: written otherwise it could get another name."""
     inside = before[-1:] == ["."]
     if inside and before == ["torch", "."] and name == "classes":
         if after[1:2] and after[1] not in _CLASSES:
-            found.doubt(f"it makes an object of {after[1]}, which torch lacks")
-            found.unknown.add(after[1])
+            findings.doubt(f"it makes an object of {after[1]}, which torch lacks")
+            findings.unknown.add(after[1])
     elif inside and not (only_computes("aten", name) and only_computes("prim", name)):
-        found.doubt(f"it calls {name}()")
+        findings.doubt(f"it calls {name}()")
     elif name == "torch" and not inside:
         if after[:1] != ["."] or after[2:3] != ["("]:
-            found.doubt("it does something unusual with `torch`")
+            findings.doubt("it does something unusual with `torch`")
     elif name == "ops" and not inside:
-        _scan_operator(after, found)
+        _scan_operator(after, findings)
 
 
-def _scan_operator(after: list[str], found: Scan) -> None:
+def _scan_operator(after: list[str], findings: Scan) -> None:
     """What stands behind `ops`."""
     if after[:1] != ["."] or after[2:3] != ["."] or after[4:5] != ["("]:
-        found.doubt("it does something unusual with `ops`")
+        findings.doubt("it does something unusual with `ops`")
         return
     space, operator = after[1], after[3]
     if space not in _NAMESPACES:
-        found.doubt(f"it calls the operator {space}.{operator}, which torch lacks")
-        found.unknown.add(space)
+        findings.doubt(f"it calls the operator {space}.{operator}, which torch lacks")
+        findings.unknown.add(space)
         return
     if not only_computes(space, operator):
-        found.doubt(f"it calls {operator}()")
+        findings.doubt(f"it calls {operator}()")
     package = _NAMESPACES[space]
     if package:
-        found.namespaces.add(package)
+        findings.namespaces.add(package)
 
 
 def _refused(what: str, path: Path) -> InputError:

@@ -38,10 +38,10 @@ def on_opening(members: Iterable[str]) -> bool:
         _collect(code, functions)
     reached = {_ON_OPENING}
     for _ in range(_DEEPEST):
-        found = [functions[name] for name in reached & functions.keys()]
-        if any(function.loops for function in found):
+        called = [functions[name] for name in reached & functions.keys()]
+        if any(function.loops for function in called):
             return True
-        reached = set().union(*(function.names for function in found))
+        reached = set().union(*(function.names for function in called))
     return bool(reached & functions.keys())
 
 

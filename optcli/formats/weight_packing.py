@@ -72,16 +72,16 @@ def packing(inputs: Sequence[TensorSpec], batch_sizes: Sequence[int]) -> Iterato
     """
     from torch._inductor import freezing
 
-    found = Packing()
+    counts = Packing()
     plain = freezing.freezing_passes
 
     def passes(module: GraphModule, examples: Sequence[Any]) -> None:
         plain(module, examples)
-        _pack(module, [_sizes(examples, inputs, size) for size in batch_sizes], found)
+        _pack(module, [_sizes(examples, inputs, size) for size in batch_sizes], counts)
 
     freezing.freezing_passes = passes
     try:
-        yield found
+        yield counts
     finally:
         freezing.freezing_passes = plain
 
@@ -90,16 +90,16 @@ def _sizes(examples: Sequence[Any], inputs: Sequence[TensorSpec], batch_size: in
     """What to take for each symbol of the graph's inputs."""
     import torch
 
-    found: dict[Any, int] = {}
+    sizes: dict[Any, int] = {}
     tensors = [each for each in examples if isinstance(each, torch.Tensor)]
     for spec, tensor in zip(inputs, tensors, strict=False):
-        for size, wanted in zip(tensor.shape, spec.concrete(batch_size), strict=True):
+        for size, concrete in zip(tensor.shape, spec.concrete(batch_size), strict=True):
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                found[size.node.expr] = wanted
-    return found
+                sizes[size.node.expr] = concrete
+    return sizes
 
 
-def _pack(module: GraphModule, choices: Sequence[dict[Any, int]], found: Packing) -> None:
+def _pack(module: GraphModule, choices: Sequence[dict[Any, int]], counts: Packing) -> None:
     """`choices` has what to take for each symbol, once for every batch size."""
     for node in list(module.graph.nodes):
         name = str(node.target).removesuffix(".default")
@@ -114,8 +114,8 @@ def _pack(module: GraphModule, choices: Sequence[dict[Any, int]], found: Packing
             done = _pack_convolution(module, node, choices)
         else:
             continue
-        found.layers += done
-        found.left += not done
+        counts.layers += done
+        counts.left += not done
     module.recompile()
 
 
@@ -134,8 +134,8 @@ def _shape(node: Node, sizes: dict[Any, int]) -> list[int] | None:
 
 
 def _number(size: Any, sizes: dict[Any, int]) -> int | None:
-    found = size if isinstance(size, int) else size.node.expr.subs(sizes)
-    return int(found) if isinstance(found, int) or found.is_Integer else None
+    value = size if isinstance(size, int) else size.node.expr.subs(sizes)
+    return int(value) if isinstance(value, int) or value.is_Integer else None
 
 
 def _varies(node: Node) -> bool:
@@ -194,10 +194,10 @@ def packed_each_call(call: Callable[[], object], program: ExportedProgram) -> Pa
     By its own log, which goes to this process's standard output and is caught there; the share of the
     time is the middle one of a few calls. None where oneDNN computes nothing of it.
     """
-    call()  # what is done once is done
+    call()  # the first call also does what is done only once
     weights = list(_weights(program))
-    found = [_packed(lines, weights) for lines in (_log_of(call) for _ in range(_CALLS)) if lines]
-    return sorted(found, key=lambda each: each.share_of_time)[len(found) // 2] if found else None
+    packs = [_packed(lines, weights) for lines in (_log_of(call) for _ in range(_CALLS)) if lines]
+    return sorted(packs, key=lambda each: each.share_of_time)[len(packs) // 2] if packs else None
 
 
 def _packed(lines: Sequence[str], weights: Sequence[tuple[int, ...]]) -> Packed:

@@ -120,12 +120,12 @@ def _check_kind(member: zipfile.ZipInfo, path: Path) -> None:
 
 
 def _count_zip64(extra: bytes) -> int:
-    found, place = 0, 0
+    count, place = 0, 0
     while place + 4 <= len(extra):
         kind, size = struct.unpack_from("<2H", extra, place)
-        found += kind == _ZIP64
+        count += kind == _ZIP64
         place += 4 + size
-    return found
+    return count
 
 
 def _directory_start(stream: BinaryIO, count: int, path: Path) -> int:
@@ -137,7 +137,7 @@ def _directory_start(stream: BinaryIO, count: int, path: Path) -> int:
     )
     if mark != b"PK\x05\x06" or comment or disk or first:
         raise _refused("it does not end where its directory ends", path)
-    found = (here, entries, length, start)
+    record = (here, entries, length, start)
     place = end - _LOCATOR64.size
     if place >= _END64.size and _read(stream, place, 4) == b"PK\x06\x07":
         _, number, offset, disks = _LOCATOR64.unpack(_read(stream, place, _LOCATOR64.size))
@@ -149,10 +149,10 @@ def _directory_start(stream: BinaryIO, count: int, path: Path) -> int:
             raise _refused("it says that it has several parts", path)
         largest = (_LARGEST_SHORT, _LARGEST_SHORT, _LARGEST_LONG, _LARGEST_LONG)
         long = fields[6:]
-        if any(a not in (b, limit) for a, b, limit in zip(found, long, largest, strict=True)):
+        if any(a not in (b, limit) for a, b, limit in zip(record, long, largest, strict=True)):
             raise _refused("it has two directories", path)
-        found = (long[0], long[1], long[2], long[3])
-    here, entries, length, start = found
+        record = (long[0], long[1], long[2], long[3])
+    here, entries, length, start = record
     if here != count or entries != count or start + length != end:
         raise _refused("its directory is not where it says", path)
     return int(start)
@@ -165,13 +165,13 @@ def _end_of(member: zipfile.ZipInfo, stream: BinaryIO, path: Path) -> int:
     mark, _, flags, method, _, _, _, packed, size, named, extra = fields
     name = _read(stream, start + _LOCAL.size, named)
     wanted = member.orig_filename.encode("utf-8" if member.flag_bits & 0x800 else "cp437")
-    known = flags == member.flag_bits and method == member.compress_type and name == wanted
+    header_agrees = flags == member.flag_bits and method == member.compress_type and name == wanted
     # Sizes of 0 stand where a descriptor behind the data gives them, the largest where `extra` does.
-    agree = all(
+    sizes_agree = all(
         a in (b, _LARGEST_LONG) or (a == 0 and flags & _DESCRIPTOR)
         for a, b in ((packed, member.compress_size), (size, member.file_size))
     )
-    if mark != b"PK\x03\x04" or not known or not agree:
+    if mark != b"PK\x03\x04" or not header_agrees or not sizes_agree:
         raise _refused(f"{member.filename!r} is described in two ways", path)
     return int(start + _LOCAL.size + named + extra + member.compress_size)
 

@@ -19,7 +19,7 @@ from optcli.gate.side import Side, kept_of
 from optcli.gate.terms import ACCURACY_BARS
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.recipe import Recipe
-from optcli.results import Accuracy, Verdict
+from optcli.results import Accuracy, Flag, Verdict, flags
 from optcli.results.gate import ChangeKind, Comparison, Metric
 from optcli.runners import find as find_runner
 from optcli.settings.accuracy import AccuracySettings
@@ -63,18 +63,18 @@ class _Anchor:
 
 def compare(
     gating: Gating, side: Side, incomparable: Incomparable | None
-) -> tuple[list[Comparison], list[str]]:
+) -> tuple[list[Comparison], list[Flag]]:
     """What is said of one variant's accuracy, and doubts about it.
 
     `incomparable` says why the baseline's artifact cannot take part; then only the anchors do. Raises
     what goes wrong while the candidate is evaluated by its own recipe.
     """
     found: list[Comparison] = []
-    flags: list[str] = []
+    doubts: list[Flag] = []
     now, then = gating.made.plan.recipe, gating.origin.recipe
     if "evaluation" in now.data:
         samples = gating.made.plan.role_keys["evaluation"]
-        found, flags = _on(gating, side, incomparable, now, samples, _bars(gating), "")
+        found, doubts = _on(gating, side, incomparable, now, samples, _bars(gating), "")
     if then is not None and "evaluation" in then.data and _judges_otherwise(gating, then):
         samples, label = samples_of(then, gating.store.digests), " by the baseline's recipe"
         bars = [("", then.accuracy)]
@@ -86,23 +86,24 @@ def compare(
     lacking = _lacking(gating, side, incomparable) if "evaluation" in now.data else None
     if lacking is not None:
         if side.before is None:
-            found.append(comparisons.cannot_tell("accuracy", lacking))
+            why = f"the float variant {lacking} was built on neither side"
+            found.append(comparisons.cannot_tell("accuracy", why))
         else:
-            flags.append(f"no anchor against small losses that add up: {lacking}")
+            doubts.append(flags.no_float_anchor(lacking))
     if not found:
         why = "it is the float variant itself"
         why = why if "evaluation" in now.data else "the recipe names no evaluation data"
         found = [comparisons.not_given("accuracy", None, why)]
-    return found, flags
+    return found, doubts
 
 
 def _lacking(gating: Gating, side: Side, incomparable: Incomparable | None) -> str | None:
-    """Why a variant cannot be compared with any float variant; None where it can, or is one."""
+    """The float variant that was built on neither side; None where one was, or where this is it."""
     name = gating.made.plan.baseline
     floats = [each for _, each, old in _floats(gating) if not (old and incomparable is not None)]
     if side.name == name or any(each is not None for each in floats):
         return None
-    return f"the float variant {name} was built on neither side"
+    return name
 
 
 def _judges_otherwise(gating: Gating, then: Recipe) -> bool:
@@ -139,7 +140,7 @@ def _on(
     samples: str,
     bars: Sequence[tuple[str, AccuracySettings | None]],
     label: str,
-) -> tuple[list[Comparison], list[str]]:
+) -> tuple[list[Comparison], list[Flag]]:
     """By one recipe's evaluation data, preparation, postprocessing and metric."""
     around = EvaluationContext(
         recipe,
@@ -153,7 +154,7 @@ def _on(
     )
     mine = _subject(side.name, side.now)
     found: list[Comparison] = []
-    flags: list[str] = []
+    doubts: list[Flag] = []
     if side.before is not None and incomparable is not None:
         found.append(incomparable.said("accuracy"))
     elif side.before is not None:
@@ -161,9 +162,9 @@ def _on(
         result, theirs = _beside(mine, base, around)
         found += _judged(result, theirs, bars, label)
         if recipe.accuracy is not None and (few := accuracy.too_few(result, recipe.accuracy)):
-            flags.append(few)
+            doubts.append(few)
     if recipe.accuracy is None and side.before is not None:
-        return found, flags
+        return found, doubts
     for anchor in _anchors(gating, side, incomparable):
         name = f"{anchor.name} (float)"
         base = (
@@ -176,7 +177,7 @@ def _on(
         against = f" against {whose} {anchor.name}{label}"
         # Outputs count where nothing else is compared.
         found += _judged(result, theirs, bars, against, outputs=recipe.accuracy is None)
-    return found, flags
+    return found, doubts
 
 
 def _anchors(gating: Gating, side: Side, incomparable: Incomparable | None) -> Iterator[_Anchor]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from optcli import environment, pipeline
-from optcli.artifact import Artifact
-from optcli.baselines import Baseline, Kept
-from optcli.errors import MissingError, OptcliError, StepError
+from optcli.baselines import Baseline
+from optcli.errors import MissingError, NoModuleError, OptcliError
 from optcli.gate.choosing import suggested_by
 from optcli.gate.side import kept_of, why_not_built
 from optcli.observer import Observer, Silent
@@ -18,9 +17,10 @@ from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import make, planned
 from optcli.pipeline.phases import Phases
 from optcli.recipe import load
-from optcli.settings import TensorSpec
 from optcli.store import Store
 from optcli.workers import Channel, run
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,14 @@ class Asked:
     names: tuple[str, ...]
     store: str
     artifacts: str
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What the other interpreter is told."""
+
+    asked: Asked
+    settings: Settings
 
 
 def build(asked: Asked, settings: Settings, observer: Observer) -> Baseline:
@@ -68,16 +76,16 @@ def suggested(asked: Asked, settings: Settings, observer: Observer) -> tuple[str
 
 def suggested_with(interpreter: str, asked: Asked, settings: Settings, log: Path) -> tuple[str, ...]:
     """The same by another Python. Raises as `build_with` does."""
-    return tuple(_run("serve_suggestion", interpreter, asked, settings, log))
+    return _run("serve_suggestion", interpreter, asked, settings, tuple[str, ...], log)
 
 
-def _run(function: str, interpreter: str, asked: Asked, settings: Settings, log: Path) -> Any:
-    payload = {"asked": asdict(asked), "settings": asdict(settings)}
+def _run(
+    function: str, interpreter: str, asked: Asked, settings: Settings, gives: type[T], log: Path
+) -> T:
+    request = BuildRequest(asked, settings)
     try:
-        return run(f"{__name__}:{function}", payload, interpreter=interpreter, log=log)
-    except StepError as error:
-        if not error.message.startswith("ModuleNotFoundError"):
-            raise
+        return run(f"{__name__}:{function}", request, gives, interpreter=interpreter, log=log)
+    except NoModuleError as error:
         raise MissingError(
             f"the baseline's interpreter cannot build the recipe: {error.message}",
             place=interpreter,
@@ -93,35 +101,19 @@ def build_with(
     observer.started(step)
     began = time.monotonic()
     try:
-        found = _run("serve", interpreter, asked, settings, log)
+        baseline = _run("serve", interpreter, asked, settings, Baseline, log)
     except OptcliError as error:
         observer.failed(step, error.message)
         raise
     observer.finished(step, time.monotonic() - began)
-    kept = {
-        name: Kept(
-            Artifact.from_record(one["artifact"]), one["runner"], one["options"], tuple(one["made_by"])
-        )
-        for name, one in found["variants"].items()
-    }
-    inputs = tuple(TensorSpec.model_validate(spec) for spec in found["inputs"])
-    return Baseline("", kept, inputs, found["environment"], None, found["absent"], interpreter)
+    return replace(baseline, interpreter=interpreter)
 
 
-def serve(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
+def serve(request: BuildRequest, channel: Channel) -> Baseline:
     """What the other interpreter does."""
-    found = build(Asked(**payload["asked"]), Settings(**payload["settings"]), Silent())
-    return {
-        "variants": {
-            name: {**vars(one), "artifact": one.artifact.to_record()}
-            for name, one in found.variants.items()
-        },
-        "inputs": [spec.model_dump(mode="json") for spec in found.inputs],
-        "environment": found.environment,
-        "absent": dict(found.absent),
-    }
+    return build(request.asked, request.settings, Silent())
 
 
-def serve_suggestion(payload: dict[str, Any], channel: Channel) -> list[str]:
+def serve_suggestion(request: BuildRequest, channel: Channel) -> tuple[str, ...]:
     """What the other interpreter does to say what its build recommends."""
-    return list(suggested(Asked(**payload["asked"]), Settings(**payload["settings"]), Silent()))
+    return suggested(request.asked, request.settings, Silent())

@@ -12,7 +12,7 @@ from optcli.errors import OptcliError
 from optcli.gate import causes
 from optcli.gate.side import Side
 from optcli.inspection import Target
-from optcli.results import ArtifactSummary
+from optcli.results import ArtifactSummary, Flag, flags
 from optcli.results.gate import OperatorGrowth
 from optcli.settings import TensorSpec, batch_range
 
@@ -23,7 +23,7 @@ _LEAST_MS, _LEAST_SHARE = 0.005, 0.05
 
 def explain(
     before: Baseline, side: Side, inputs: Sequence[TensorSpec], logs: Path
-) -> tuple[list[str], list[OperatorGrowth], list[str]]:
+) -> tuple[list[str], list[OperatorGrowth], list[Flag]]:
     """Causes, the root first; operators whose time grew, worst first; and what is not known."""
     assert side.before is not None
     then, now = side.before, side.now
@@ -41,7 +41,7 @@ def explain(
     try:
         return found, _operators(before, then, now, inputs, logs), []
     except OptcliError as error:  # an explanation that cannot be had is no failure of the gate
-        return found, [], [f"operators are not compared: {error.message}"]
+        return found, [], [flags.operators_not_compared(error.message)]
 
 
 def _graph(then: Kept, now: Kept) -> list[str]:
@@ -98,21 +98,19 @@ def _times(
         precision=artifact.precision,
         size_bytes=artifact.size_bytes,
     )
-    request = {
-        "inputs": [spec.model_dump(mode="json") for spec in inputs],
-        "batch_size": batch_range(inputs).min,
-        "seed": 0,
-        "data": None,
-        "folder": ".",
-        "postprocess": None,
-        "trace": str(logs / f"{name}.trace.json"),
-    }
-    options = {name: value for name, value in kept.options.items() if value is not None}
-    log = logs / f"{name}.profile.log"
-    found = profiling.measure(
-        name, "gate", summary, artifact, kept.runner, options, request, log, interpreter
+    request = profiling.ProfileRequest(
+        variant=name,
+        recipe="gate",
+        summary=summary,
+        artifact=artifact,
+        runner=kept.runner,
+        options={name: value for name, value in kept.options.items() if value is not None},
+        inputs=tuple(inputs),
+        batch_size=batch_range(inputs).min,
+        trace=logs / f"{name}.trace.json",
     )
+    profile = profiling.measure(request, logs / f"{name}.profile.log", interpreter)
     times: dict[str, float] = defaultdict(float)
-    for each in found.operators:
+    for each in profile.operators:
         times[each.type] += each.time_ms
     return dict(times)

@@ -15,10 +15,11 @@ from optcli.gate.rule import Decision, Rule, planned
 from optcli.gate.sequence import Figure, until_decided
 from optcli.latency import Candidate, Measured
 from optcli.latency.feeds import choose_batch_sizes
-from optcli.latency.quality_flags import UNFIT
 from optcli.observer import Observer
-from optcli.results import Estimate, Latency
+from optcli.results import Estimate, Flag, Latency
+from optcli.results.flags import FlagKind
 from optcli.results.gate import Comparison, Metric
+from optcli.results.outcomes import SERVICE_LEVELS
 from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings, TensorSpec
 from optcli.statistics import log_ratios, needed
 
@@ -30,6 +31,8 @@ _CALLS_FOR_P95 = 60
 # Peak memory differs by so much between launches of the same artifact.
 _MEMORY_SLACK_BYTES = 8_000_000
 _DISTURBED = "other work disturbed it"
+# The gate has its own ratios, from launch pairs.
+_NO_SPEEDUP: tuple[FlagKind, ...] = ("no-speedup", "no-speedup-on-device")
 STEP = "gate"
 
 
@@ -39,7 +42,7 @@ class Timed:
 
     comparisons: tuple[Comparison, ...]
     measured: Measured
-    flags: tuple[str, ...]
+    flags: tuple[Flag, ...]
 
 
 def threads_of(settings: GateSettings) -> int:
@@ -102,8 +105,8 @@ def compare(
         *service_level(mine, slo),
         *_memory(mine, theirs, settings),
     ]
-    flags = dict.fromkeys(flag for row in mine for flag in row.flags if not flag.startswith("no speed"))
-    return Timed(tuple(judged), measured, tuple(flags))
+    doubts = [flag for row in mine for flag in row.flags if flag.kind not in _NO_SPEEDUP]
+    return Timed(tuple(judged), measured, tuple({flag.text: flag for flag in doubts}.values()))
 
 
 class _Launched:
@@ -179,7 +182,8 @@ def _unfit(rows: Sequence[Latency], batch_size: int) -> str | None:
     """What a row says of its machine, where it was not quiet enough; None: it was."""
     for row in rows:
         if row.batch_size == batch_size and row.region == "host" and not row.fit:
-            return next((flag for flag in row.flags if flag.startswith(UNFIT)), _DISTURBED)
+            doubts = [flag.text for flag in row.flags if flag.kind == "environment-not-fit"]
+            return doubts[0] if doubts else _DISTURBED
     return None
 
 
@@ -209,7 +213,7 @@ def service_level(rows: Sequence[Latency], slo: SloSettings | None) -> list[Comp
     """The promise in milliseconds. A machine that is not fit can neither keep nor break it."""
     made = []
     for verdict in latency.verdicts(rows, LatencySettings(), slo, "", is_baseline=False):
-        if verdict.name.startswith("slo"):
+        if verdict.name in SERVICE_LEVELS.values():
             judged = comparisons.judged("slo", "ms", verdict)
             doubt = _unfit(rows, min(row.batch_size for row in rows))
             if doubt is not None and verdict.outcome != "inconclusive":

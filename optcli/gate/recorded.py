@@ -12,7 +12,7 @@ from optcli.gate.latency import STEP, service_level, threads_of
 from optcli.gate.side import Side
 from optcli.latency import Candidate
 from optcli.pipeline import measurement_lock
-from optcli.results import Latency
+from optcli.results import Flag, Latency, flags
 from optcli.results.gate import Comparison
 from optcli.settings import GateSettings, LatencySettings
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 # Of what an environment says of a machine; another kernel or library is the runtime's matter.
 _MACHINE = ("cpu", "cores", "gpu", "gpu_models")
-_MARK = "against figures recorded elsewhere or earlier, not measured side by side"
 
 
-def compare(gating: Gating, side: Side) -> tuple[list[Comparison], list[str]]:
+def compare(gating: Gating, side: Side) -> tuple[list[Comparison], list[Flag]]:
     """The candidate measured now, beside what the baseline's report says."""
     report = gating.before.report
     then = report.variants.get(side.name) if report is not None else None
@@ -37,7 +36,7 @@ def compare(gating: Gating, side: Side) -> tuple[list[Comparison], list[str]]:
     rows = alone(gating, side)
     known = {row.batch_size: row for row in then.on_host}
     found = _compared(gating.settings, known, {row.batch_size: row for row in rows})
-    return [*found, *service_level(rows, gating.slo)], [_MARK]
+    return [*found, *service_level(rows, gating.slo)], [flags.recorded_figures()]
 
 
 def alone(gating: Gating, side: Side) -> list[Latency]:

@@ -38,12 +38,12 @@ def accepted(texts: Sequence[str]) -> frozenset[ChangeKind]:
     found: set[ChangeKind] = set()
     for name in (part.strip() for text in texts for part in text.split(",")):
         if name not in KINDS:
-            near = did_you_mean(name, list(KINDS))
+            near = did_you_mean(name, list(KINDS), "")
             known = f"known are {', '.join(KINDS)}"
             raise UsageError(
                 f"found {name!r}, wanted what may have changed",
                 place="--accept",
-                hint=f"{near}; {known}" if near.startswith("did") else known,
+                hint=f"{near}; {known}" if near else known,
             )
         found.add(name)
     return frozenset(found)

@@ -21,6 +21,7 @@ from optcli.latency.feeds import choose_batch_sizes
 from optcli.observer import Observer
 from optcli.pipeline import measurement_lock
 from optcli.pipeline.making import Made
+from optcli.results import Flag, flags
 from optcli.results.gate import Change, ChangeKind, Choice, Comparison, GatedVariant
 from optcli.settings import GateSettings, SloSettings, TensorSpec
 from optcli.store import Store
@@ -64,16 +65,16 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
         return GatedVariant(runner=runner, chosen=tuple(chosen), comparisons=(absent,))
     if side.before is None:
         new = comparisons.not_given("p50", None, "new: the baseline has no variant of this name")
-        right, flags = accuracy.compare(gating, side, None)
+        right, doubts = accuracy.compare(gating, side, None)
         return GatedVariant(
             runner=runner,
             is_new=True,
             chosen=tuple(chosen),
             comparisons=(new, *right),
-            flags=tuple(flags),
+            flags=tuple(doubts),
         )
     why = _incomparable(gating, side)
-    found, flags, samples = _latency(gating, side, variants, why)
+    found, timing, samples = _latency(gating, side, variants, why)
     limit = gating.settings.max_size_growth
     if limit is not None:
         sizes = side.before.artifact.size_bytes, side.now.artifact.size_bytes
@@ -85,7 +86,7 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
         chosen=tuple(chosen),
         samples=tuple(samples),
         comparisons=(*found, *right),
-        flags=(*flags, *doubts),
+        flags=(*timing, *doubts),
     )
     if judged.outcome == "accept":
         return judged
@@ -102,7 +103,7 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
 
 def _latency(
     gating: Gating, side: Side, variants: int, why: Incomparable | None
-) -> tuple[list[Comparison], list[str], list[str]]:
+) -> tuple[list[Comparison], list[Flag], list[str]]:
     """What is said of latency, doubts about it, and the files of raw samples."""
     assert side.before is not None
     if gating.options.against_recorded:
@@ -115,16 +116,16 @@ def _latency(
     name = f"{side.name} (baseline)"
     with measurement_lock.acquired(STEP, gating.observer):
         timed = _timed(gating, side, name, variants, gating.made.plan.recipe.seed)
-        flags, samples = list(timed.flags), [_save(gating, timed, f"{side.name}.samples.npz")]
+        doubts, samples = list(timed.flags), [_save(gating, timed, f"{side.name}.samples.npz")]
         failed = [each for each in timed.comparisons if each.blocking and each.outcome == "reject"]
         if failed and gating.settings.confirm:
             gating.observer.warned(STEP, f"{side.name} fails; measuring it again to be sure")
             again = _timed(gating, side, name, variants, gating.made.plan.recipe.seed + 1)
             samples.append(_save(gating, again, f"{side.name}.again.samples.npz"))
             timed = replace(timed, comparisons=_confirmed(timed, again))
-            flags.append("a failure was measured again, independently")
+            doubts.append(flags.confirmed())
     gating.seconds[side.name] = {key: round(s, 2) for key, s in timed.measured.seconds.items()}
-    return list(timed.comparisons), flags, samples
+    return list(timed.comparisons), doubts, samples
 
 
 def _save(gating: Gating, timed: Timed, name: str) -> str:

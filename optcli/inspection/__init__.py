@@ -7,7 +7,6 @@ input from elsewhere, and its library is heavy.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from optcli.inspection.findings import Findings, Operations, Operator, Tensor
 from optcli.inspection.targets import Target, resolve
@@ -41,10 +40,10 @@ def inspect(target: str, artifacts: Path) -> Findings:
 
 def look_into(target: Target) -> Findings:
     """The same for what is known to be where it is, such as an artifact in the store."""
-    record: dict[str, Any] = run(
+    return run(
         "optcli.inspection.looking:look",
-        target.to_record(),
+        target,
+        Findings,
         timeout_s=_TIMEOUT_S,
         confined=() if target.only_read else None,
     )
-    return Findings.model_validate(record)

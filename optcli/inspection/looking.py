@@ -12,32 +12,35 @@ from typing import Any
 from optcli import environment, sources
 from optcli.artifact import SCANNED
 from optcli.errors import MissingError, OptcliError, RunnerError, first_line
+from optcli.inspection.findings import Findings
+from optcli.inspection.targets import Target
 from optcli.recipe import load
 from optcli.settings import TensorSpec
 from optcli.workers import Channel
 
 
-def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    """Look into what `Target.to_record` names; gives the record of `Findings`."""
-    path, about = Path(payload["path"]), payload["about"]
-    head = {"target": payload["name"], "kind": payload["kind"]}
-    if payload["format"] == "recipe":
-        return {**_recipe(path, payload["trusted"]), **head}
-    steps = about.get("made_by", [])
+def look(target: Target, channel: Channel) -> Findings:
+    """Look into a target, which has been resolved."""
+    head = {"target": target.name, "kind": target.kind}
+    if target.format == "recipe":
+        return Findings.model_validate({**_recipe(target.path, target.trusted), **head})
+    steps = target.about.get("made_by", [])
     inputs = [TensorSpec.model_validate(spec) for spec in (steps[0].get("inputs", []) if steps else [])]
-    found = _look(payload["format"], path, inputs, payload["trusted"])
+    seen = _look(target.format, target.path, inputs, target.trusted)
     known = {
-        "precision": about.get("precision"),
+        "precision": target.about.get("precision"),
         "made_by": steps,
-        "facts": about.get("facts", {}),
+        "facts": target.about.get("facts", {}),
     }
-    return {
-        **found,
-        **head,
-        "format": payload["format"],
-        "size_bytes": found.get("size_bytes") or size_bytes(path),
-        **{name: value for name, value in known.items() if value},
-    }
+    return Findings.model_validate(
+        {
+            **seen,
+            **head,
+            "format": target.format,
+            "size_bytes": seen.get("size_bytes") or size_bytes(target.path),
+            **{name: value for name, value in known.items() if value},
+        }
+    )
 
 
 def _recipe(path: Path, trust: bool) -> dict[str, Any]:
@@ -49,11 +52,11 @@ def _recipe(path: Path, trust: bool) -> dict[str, Any]:
         raise MissingError(one.what, place=str(path), hint=one.hint)
     with tempfile.TemporaryDirectory() as folder:
         written = source.write(Path(folder), recipe.inputs)
-        found = _look(str(source.format), Path(folder), recipe.inputs, trust)
+        seen = _look(str(source.format), Path(folder), recipe.inputs, trust)
         size = size_bytes(Path(folder))
     step = {"step": f"source {model.source}", "weights": model.weights, "arguments": model.arguments}
     return {
-        **found,
+        **seen,
         "format": str(source.format),
         "size_bytes": size,
         "precision": written.precision,

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli.formats import onnx as onnx_format
 from optcli.inspection import onnx_operations as counting
 from optcli.inspection.findings import operations, operators
+from optcli.onnx_graphs.interface import graphs, input_names, sizes
+from optcli.onnx_graphs.operators import DYNAMIC, PAIR, is_static
+from optcli.onnx_graphs.precision import FLOATS, element_name, precision_of, short_name
+from optcli.onnx_graphs.shapes import inferred, with_sizes
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import ModelProto, NodeProto, ValueInfoProto
 
-_SHORT = {
-    "float32": "fp32",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float64": "fp64",
-    "float8e4m3fn": "fp8",
-    "float8e5m2": "fp8",
-}
-_QUANTIZE = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+_QUANTIZE = PAIR | {"DynamicQuantizeLinear"}
 
 
 def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
@@ -36,13 +33,13 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     file = path / onnx_format.FILE if path.is_dir() else path
     onnx_format.check_file(file)
     model = inliner.inline_local_functions(_outline(file))
-    sizes = {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs}
-    fixed, left = counting.with_sizes(model, sizes)
-    shapes, types = counting.inferred(fixed)
+    smallest = {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs}
+    fixed, left = with_sizes(model, smallest)
+    shapes, types = inferred(fixed)
     found: dict[str, Any] = {
-        "precision": onnx_format.precision(model),
+        "precision": precision_of(model),
         "size_bytes": _size_bytes(model, file),
-        "inputs": [_tensor(v) for v in model.graph.input if v.name in onnx_format.input_names(model)],
+        "inputs": [_tensor(v) for v in model.graph.input if v.name in input_names(model)],
         "outputs": [_tensor(value) for value in model.graph.output],
         "operators": operators(_precisions(model, types)),
         **_parameters(model),
@@ -55,12 +52,12 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         text = ", ".join(f"{count} {name}" for name, count in sorted(counted.unknown.items()))
         note = f"operations are not counted: shape inference gives no shape to {text}"
         return {**found, "notes": [note]}
-    at = {name: shapes[name] for name in onnx_format.input_names(model)}
+    at = {name: shapes[name] for name in input_names(model)}
     notes = ["operators inside If, Loop and Scan are in the list, not in the operations"]
     return {
         **found,
         "operations": operations(counted.macs, at, counted.uncounted),
-        "notes": notes if any(_inner(node) for node in model.graph.node) else [],
+        "notes": notes if len([*graphs(model.graph)]) > 1 else [],
     }
 
 
@@ -77,35 +74,28 @@ def _size_bytes(model: ModelProto, file: Path) -> int:
 
 def _tensor(value: ValueInfoProto) -> dict[str, Any]:
     tensor = value.type.tensor_type
-    shape = [
-        dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None)
-        for dim in tensor.shape.dim
-    ]
-    known = shape if tensor.HasField("shape") else None
-    return {"name": value.name, "dtype": counting.dtype(tensor.elem_type), "shape": known}
+    shape = list(sizes(value)) if tensor.HasField("shape") else None
+    return {"name": value.name, "dtype": element_name(tensor.elem_type), "shape": shape}
 
 
 def _parameters(model: ModelProto) -> dict[str, Any]:
     """Values of the weights by type; scales, zero points and whole numbers for shapes left out."""
     scales: set[str] = set()
-    for node in _nodes(model.graph):
+    for node in (node for graph in graphs(model.graph) for node in graph.node):
         if node.op_type in _QUANTIZE:
             scales.update(node.input[1:])
         elif node.op_type.startswith("QLinear"):
             scales.update(node.input[place] for place in (1, 2, 4, 5, 6, 7) if place < len(node.input))
     counts: Counter[str] = Counter()
-    for graph in [model.graph, *_graphs(model.graph)]:
+    for graph in graphs(model.graph):
         constants = [
             each.t for node in graph.node if node.op_type == "Constant" for each in node.attribute
         ]
         for tensor in (*graph.initializer, *constants):
-            kind = counting.dtype(tensor.data_type)
+            kind = element_name(tensor.data_type)
             if tensor.name in scales or kind in ("int64", "bool", "string", "unknown"):
                 continue
-            size = 1
-            for dim in tensor.dims:
-                size *= dim
-            counts[_SHORT.get(kind, kind)] += size
+            counts[short_name(tensor.data_type)] += math.prod(tensor.dims)
     return {"parameters": sum(counts.values()), "parameters_by_type": dict(counts)}
 
 
@@ -116,15 +106,16 @@ def _precisions(model: ModelProto, types: dict[str, int]) -> Counter[tuple[str, 
     weights alone are stored as integers computes in floats: `fp32, int8 weights`.
     """
     weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-    made_by = {name: node for node in _nodes(model.graph) for name in node.output}
+    # Not by onnx_ir: files from elsewhere may have maps, which it does not read.
+    nodes = [node for graph in graphs(model.graph) for node in graph.node]
+    made_by = {name: node for node in nodes for name in node.output}
     counts: Counter[tuple[str, str]] = Counter()
-    for node in _nodes(model.graph):
+    for node in nodes:
         known = [types.get(name) or weights.get(name) for name in (*node.output[:1], *node.input[:1])]
-        kind = counting.dtype(next((each for each in known if each), 0))
-        precision = _SHORT.get(kind, kind)
-        if node.op_type.startswith("QLinear") or node.op_type.endswith("Integer"):
+        precision = short_name(next((each for each in known if each), 0))
+        if is_static(node.op_type) or node.op_type in DYNAMIC - _QUANTIZE:
             precision = "int8"
-        elif node.op_type not in _QUANTIZE and precision in _SHORT.values():
+        elif node.op_type not in _QUANTIZE and precision in FLOATS | {"fp8"}:
             precision = _between(node, made_by, weights, types, precision)
         name = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
         counts[name, precision] += 1
@@ -145,29 +136,9 @@ def _between(
             stored.append(None)
             continue
         kind = types.get(maker.input[0]) or weights.get(maker.input[0]) or 0
-        stored.append(counting.dtype(kind))
+        stored.append(element_name(kind))
     if stored and stored[0] is not None:
         return stored[0].removeprefix("u")
     if len(stored) == 2 and stored[1] is not None:
         return f"{otherwise}, {stored[1].removeprefix('u')} weights"
     return otherwise
-
-
-def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    yield from graph.node
-    for inner in _graphs(graph):
-        yield from inner.node
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    for node in graph.node:
-        for inner in _inner(node):
-            yield inner
-            yield from _graphs(inner)
-
-
-def _inner(node: NodeProto) -> list[GraphProto]:
-    attributes = node.attribute
-    return [each.g for each in attributes if each.HasField("g")] + [
-        g for each in attributes for g in each.graphs
-    ]

@@ -45,10 +45,6 @@ class Target:
             return sources.find(load(self.path).model.source.partition(":")[0]).foreign
         return self.format not in CODE
 
-    def to_record(self) -> dict[str, Any]:
-        """Plain JSON data for a worker."""
-        return {**vars(self), "path": str(self.path)}
-
 
 def resolve(target: str, artifacts: Path) -> Target:
     """Find what a word on the command line means. Raises `UsageError` and `InputError`."""

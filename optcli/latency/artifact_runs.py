@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from optcli.latency.messages import Round
 from optcli.latency.plan import Plan
 from optcli.latency.samples import Series, Start
 
@@ -17,7 +17,7 @@ class ArtifactRun:
     batch_size: int
     group: int
     plan: Plan
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Round] = field(default_factory=list)
     launch: list[int] = field(default_factory=list)
     round: list[int] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
@@ -32,13 +32,13 @@ class ArtifactRun:
         """Whether there is a round `number` in this launch; two there are, whatever they take."""
         return number < self.plan.rounds and (number < 2 or self._spent_s < cap_s)
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: Round) -> None:
         """A round of this launch."""
         self.rows.append(row)
         self.launch.append(self._number)
         self.round.append(self._done)
         self._done += 1
-        self._spent_s += sum(row["ns"]) / 1e9
+        self._spent_s += sum(row.ns) / 1e9
 
     def end_launch(self, start: Start) -> None:
         """What it cost before its first round; a launch without any is not kept."""
@@ -49,24 +49,21 @@ class ArtifactRun:
         """All of it, as raw samples."""
         import numpy as np
 
-        def column(key: str) -> tuple[Any, ...]:
-            return tuple(row[key] for row in self.rows)
-
-        on_device = [row.get("device_ns") for row in self.rows]
+        on_device = [row.device_ns for row in self.rows]
         return Series(
             name=self.name,
             batch_size=self.batch_size,
             group=self.group,
-            ns=np.array([row["ns"] for row in self.rows], dtype=np.int64),
+            ns=np.array([row.ns for row in self.rows], dtype=np.int64),
             device_ns=None if None in on_device else np.array(on_device, dtype=np.int64),
             launch=tuple(self.launch),
             round=tuple(self.round),
-            cpu_ns=column("cpu_ns"),
-            switches=column("switches"),
-            steal_s=column("steal_s"),
-            waited_ns=column("waited_ns"),
-            idle_cpu_ns=column("idle_cpu_ns"),
-            first_feed=column("first_feed"),
-            feeds=self.rows[0]["feeds"],
+            cpu_ns=tuple(row.cpu_ns for row in self.rows),
+            switches=tuple(row.switches for row in self.rows),
+            steal_s=tuple(row.steal_s for row in self.rows),
+            waited_ns=tuple(row.waited_ns for row in self.rows),
+            idle_cpu_ns=tuple(row.idle_cpu_ns for row in self.rows),
+            first_feed=tuple(row.first_feed for row in self.rows),
+            feeds=self.rows[0].feeds,
             starts=tuple(self.starts),
         )

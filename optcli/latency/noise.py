@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from optcli.environment import steal_s
 
 _TASKS = Path("/proc/self/task")
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Involuntary context switches, seconds stolen by the hypervisor, nanoseconds of waiting."""
+
+    switches: int
+    steal_s: float
+    waited_ns: int
 
 
 class Noise:
@@ -18,13 +28,13 @@ class Noise:
         self._switches, self._steal_s = _involuntary_switches(), steal_s() or 0.0
         self._waited_ns = waited_ns()
 
-    def since(self) -> dict[str, float]:
-        """Involuntary context switches, seconds stolen by the hypervisor, nanoseconds of waiting."""
-        return {
-            "switches": _involuntary_switches() - self._switches,
-            "steal_s": (steal_s() or 0.0) - self._steal_s,
-            "waited_ns": max(0, waited_ns() - self._waited_ns),
-        }
+    def since(self) -> Disturbance:
+        """What it was until now."""
+        return Disturbance(
+            switches=_involuntary_switches() - self._switches,
+            steal_s=(steal_s() or 0.0) - self._steal_s,
+            waited_ns=max(0, waited_ns() - self._waited_ns),
+        )
 
 
 def waited_ns() -> int:

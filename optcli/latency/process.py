@@ -1,15 +1,6 @@
 """What a measuring process does: open one artifact, then time calls whenever it is told to.
 
-The parent speaks first; every command has one answer:
-
-    {"do": "ready"}                                            -> nothing: inputs are made
-    {"do": "open"}                                             -> how it was opened
-    {"do": "warm", "batch_size": B, "calls": N, "seconds": S}  -> the first call and the usual one
-        with "steady": true: on until it is steady, N calls at least
-    {"do": "round", "batch_size": B, "calls": N, "lead_in": L} -> every call's time, the noise,
-        and the time on the device where the runner gives it
-    {"do": "memory"}                                           -> the most memory held so far, and
-        what only calls have shown of the runtime
+The parent speaks first; every command but `end` has one answer (`optcli.latency.messages`).
 """
 
 from __future__ import annotations
@@ -18,18 +9,18 @@ import gc
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optcli import libraries, runners
-from optcli.artifact import Artifact
 from optcli.environment import usable_cores
 from optcli.errors import RunnerError
 from optcli.latency import feeds, memory, warming
 from optcli.latency.gpu_memory import GpuMemory
+from optcli.latency.messages import Command, Held, MeasureRequest, Opening, Ready, Round, WarmUp
 from optcli.latency.noise import Noise
-from optcli.settings import TensorSpec
+from optcli.results import flags
 from optcli.workers import Channel
 
 if TYPE_CHECKING:
@@ -37,11 +28,11 @@ if TYPE_CHECKING:
     from optcli.runners import Runner
 
 
-def serve(payload: dict[str, Any], channel: Channel, kind: type[Process] | None = None) -> None:
-    """Carry out the parent's commands until it is done. `payload`: see `optcli.latency.measure`."""
-    process = (kind or Process)(payload)
+def serve(request: MeasureRequest, channel: Channel, kind: type[Process] | None = None) -> None:
+    """Carry out the parent's commands until it is done."""
+    process = (kind or Process)(request)
     try:
-        while (command := channel.receive()) is not None and command["do"] != "end":
+        while (command := channel.receive(Command)) is not None and command.do != "end":
             channel.send(process.answer(command))
     finally:
         process.close()
@@ -50,54 +41,49 @@ def serve(payload: dict[str, Any], channel: Channel, kind: type[Process] | None 
 class Process:
     """One artifact, its inputs, and what was asked of them so far."""
 
-    def __init__(self, payload: dict[str, Any]) -> None:
-        self._artifact = Artifact.from_record(payload["artifact"])
-        self._inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
-        self._runner: Runner = runners.find(payload["runner"]).model_validate(payload["options"])
-        samples = Path(payload["feeds"]) if payload["feeds"] else None
-        self._feeds = feeds.make(self._inputs, samples, payload["batch_sizes"], payload["seed"])
+    def __init__(self, request: MeasureRequest) -> None:
+        self._artifact, self._inputs = request.artifact, request.inputs
+        self._runner: Runner = runners.find(request.runner).model_validate(request.options)
+        self._feeds = feeds.make(request.inputs, request.feeds, request.batch_sizes, request.seed)
         self._turn = 0
         self._cpu_ns = 0
         # Threads of its own wait for each other then: waiting says nothing of other work.
         self._crowded = False
 
-    def answer(self, command: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, command: Command) -> Ready | Opening | WarmUp | Round | Held:
         """Carry out one command. Of a round it also says what the process computed since the last."""
         idle_cpu_ns = time.process_time_ns() - self._cpu_ns
-        found = self._answer(command)
+        answer = self._answer(command)
         self._cpu_ns = time.process_time_ns()
-        return found if command["do"] != "round" else {**found, "idle_cpu_ns": idle_cpu_ns}
+        return replace(answer, idle_cpu_ns=idle_cpu_ns) if isinstance(answer, Round) else answer
 
-    def _answer(self, command: dict[str, Any]) -> dict[str, Any]:
-        what = command["do"]
-        if what == "ready":
-            return {}
-        if what == "open":
+    def _answer(self, command: Command) -> Ready | Opening | WarmUp | Round | Held:
+        if command.do == "ready":
+            return Ready()
+        if command.do == "open":
             return self._open()
-        if what == "warm":
+        if command.do == "warm":
             with self._gpu.looking() if self._gpu else nullcontext():
                 return self._warm(command)
-        if what == "round":
-            return self._round(command["batch_size"], command["calls"], command["lead_in"])
-        return {
-            "observed": self._runner.observed(),
-            "peak_memory_bytes": max(0, memory.high_water_bytes() - self._empty_bytes)
+        if command.do == "round":
+            return self._round(command.batch_size, command.calls, command.lead_in)
+        return Held(
+            observed=self._runner.observed(),
+            peak_memory_bytes=max(0, memory.high_water_bytes() - self._empty_bytes)
             + self._runner.remote_peak_bytes(),
-            "peak_gpu_memory_bytes": self._gpu.peak_bytes if self._gpu else None,
-        }
+            peak_gpu_memory_bytes=self._gpu.peak_bytes if self._gpu else None,
+        )
 
     def close(self) -> None:
         """Let go of the model."""
         self._runner.close()
 
-    def _warm(self, command: dict[str, Any]) -> dict[str, Any]:
-        call = partial(self.call, self._feeds[command["batch_size"]])
-        least, seconds = command["calls"], command["seconds"]
-        if command.get("steady"):
-            return warming.until_steady(call, least, seconds)
-        return warming.by_count(call, least, seconds)
+    def _warm(self, command: Command) -> WarmUp:
+        call = partial(self.call, self._feeds[command.batch_size])
+        warm_up = warming.until_steady if command.steady else warming.by_count
+        return warm_up(call, command.calls, command.seconds)
 
-    def _open(self) -> dict[str, Any]:
+    def _open(self) -> Opening:
         # An empty worker has its inputs, but neither a runtime nor a model.
         self._gpu = GpuMemory.here()
         self._empty_bytes = memory.mark_bytes()
@@ -110,20 +96,19 @@ class Process:
         threads = effective.get("threads") or self._runner.thread_count()
         self._crowded = threads > usable_cores()
         if self._crowded:
-            crowd = f"{threads} threads on {usable_cores()} cores wait for each other"
-            flags = [*effective.get("flags", []), f"{crowd}: what other work cost is not known"]
-            effective = {**effective, "flags": flags}
+            crowd = flags.threads_over_cores(threads, usable_cores()).model_dump()
+            effective = {**effective, "flags": [*effective.get("flags", ()), crowd]}
         # What importing left behind is not looked through again before every round.
         gc.collect()
         gc.freeze()
-        return {
-            "import_ms": (imported - start) / 1e6,
-            "load_ms": (loaded - imported) / 1e6,
-            "effective": effective,
-            "threads": threads,
-        }
+        return Opening(
+            import_ms=(imported - start) / 1e6,
+            load_ms=(loaded - imported) / 1e6,
+            effective=effective,
+            threads=threads,
+        )
 
-    def _round(self, batch_size: int, calls: int, lead_in: int) -> dict[str, Any]:
+    def _round(self, batch_size: int, calls: int, lead_in: int) -> Round:
         """Time calls one by one, after some untimed ones that bring the model back into the caches."""
         batches = self._feeds[batch_size]
         gc.collect()
@@ -139,15 +124,17 @@ class Process:
                 times.append(self.call(batches))
                 device_ms.append(self._runner.device_ms())
             cpu = time.process_time_ns() - cpu
-            about = {"first_feed": first_feed, "feeds": len(batches)}
-            return {
-                "ns": times,
-                "device_ns": _nanoseconds(device_ms),
-                "cpu_ns": cpu,
-                **noise.since(),
-                **({"waited_ns": 0} if self._crowded else {}),
-                **about,
-            }
+            disturbed = noise.since()
+            return Round(
+                ns=tuple(times),
+                device_ns=_nanoseconds(device_ms),
+                cpu_ns=cpu,
+                switches=disturbed.switches,
+                steal_s=disturbed.steal_s,
+                waited_ns=0 if self._crowded else disturbed.waited_ns,
+                first_feed=first_feed,
+                feeds=len(batches),
+            )
         finally:
             gc.enable()
 
@@ -170,7 +157,7 @@ class Process:
         return stop - start if own_ns is None else own_ns
 
 
-def _nanoseconds(times_ms: Sequence[float | None]) -> list[int] | None:
+def _nanoseconds(times_ms: Sequence[float | None]) -> tuple[int, ...] | None:
     """None unless every call has a time: a series with holes would be another distribution."""
     known = [each for each in times_ms if each is not None]
-    return [round(each * 1e6) for each in known] if len(known) == len(times_ms) else None
+    return tuple(round(each * 1e6) for each in known) if len(known) == len(times_ms) else None

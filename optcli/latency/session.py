@@ -9,18 +9,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar
 
 from optcli import runners, workers
 from optcli.errors import OptcliError
 from optcli.latency import gpu_clocks
 from optcli.latency.artifact_runs import ArtifactRun
 from optcli.latency.feeds import choose_batch_sizes
+from optcli.latency.messages import Command, Held, MeasureRequest, Opening, Ready, Round, WarmUp
 from optcli.latency.plan import Candidate, Plan, plan
 from optcli.latency.samples import Measured, Opened, Start
 from optcli.observer import Observer
 from optcli.settings import LatencySettings, TensorSpec
 from optcli.workers import Child
+
+T = TypeVar("T")
 
 STEP = "latency"
 # Untimed calls at the start of each turn: they bring the model back into the caches.
@@ -126,31 +130,27 @@ class Session:
                 self._spawn(candidate)
         for name in list(self._children):
             with self._failing(name):
-                self._ask(name, {"do": "ready"}, self.timeout_s)
+                self._ask(name, Command("ready"), Ready, self.timeout_s)
         together = self.settings.mode == "quick" and self._launch > 0
         for name in list(self._children) if together else ():
             with self._failing(name):
-                self._children[name].send({"do": "open"})
+                self._children[name].send(Command("open"))
         for candidate in candidates:
             if candidate.name in self._children:
                 self.observer.progress(STEP, at, f"{self._said}opening {candidate.name}")
                 with self._failing(candidate.name):
                     child = self._children[candidate.name]
                     if not together:
-                        child.send({"do": "open"})
-                    self._keep_opened(candidate, child.receive(self.timeout_s), timed=not together)
+                        child.send(Command("open"))
+                    opening = child.receive(Opening, self.timeout_s)
+                    self._keep_opened(candidate, opening, timed=not together)
 
     def _spawn(self, candidate: Candidate) -> None:
         options = self._options(candidate)
-        payload = {
-            "inputs": [spec.model_dump(mode="json") for spec in self.inputs],
-            "feeds": str(self.feeds) if self.feeds else None,
-            "batch_sizes": list(self.sizes),
-            "seed": self.seed,
-            "artifact": candidate.artifact.to_record(),
-            "runner": candidate.runner,
-            "options": options,
-        }
+        inputs, sizes = tuple(self.inputs), tuple(self.sizes)
+        request = MeasureRequest(
+            candidate.artifact, inputs, candidate.runner, options, self.feeds, sizes, self.seed
+        )
         variables = runners.find(candidate.runner).model_validate(options).environment()
         other: dict[str, Any] = {}
         if candidate.interpreter:
@@ -158,7 +158,7 @@ class Session:
         log = self.logs / f"{candidate.name}.log"
         self._children[candidate.name] = workers.spawn(
             candidate.serve,
-            payload,
+            request,
             log=log,
             environment=variables,
             confined=() if candidate.artifact.foreign else None,
@@ -171,9 +171,9 @@ class Session:
             options.setdefault("threads", self.settings.threads)
         return options
 
-    def _keep_opened(self, candidate: Candidate, found: dict[str, Any], *, timed: bool) -> None:
+    def _keep_opened(self, candidate: Candidate, opening: Opening, *, timed: bool) -> None:
         known = self.opened.get(candidate.name)
-        import_ms, load_ms = (found["import_ms"],), (found["load_ms"],)
+        import_ms, load_ms = (opening.import_ms,), (opening.load_ms,)
         if known is not None and not timed:
             return
         if known is not None:
@@ -185,8 +185,8 @@ class Session:
         self.opened[candidate.name] = Opened(
             import_ms=import_ms,
             load_ms=load_ms,
-            threads=found["threads"],
-            effective=found["effective"],
+            threads=opening.threads,
+            effective=opening.effective,
             wanted_threads=options.get("threads"),
             environment=runners.find(candidate.runner).model_validate(options).environment(),
         )
@@ -197,13 +197,13 @@ class Session:
 
     def _measure(self, group: int, size: int, at: float, share: float) -> None:
         """Warm all up, let them take turns; whoever fails is out, what it gave is kept."""
-        warm: dict[str, dict[str, Any]] = {}
+        warm: dict[str, WarmUp] = {}
         for name in list(self._children):
             said = f"{self._said}batch {size}: warming up {name}"
             self.observer.progress(STEP, at, said)
             with self._failing(name, size), self._counted("warm_up"):
                 warm[name] = self._warm_up(name, size)
-        takes = {name: self._take(name, size, group, found) for name, found in warm.items()}
+        takes = {name: self._take(name, size, group, warm_up) for name, warm_up in warm.items()}
         rounds = max((take.plan.rounds for take in takes.values()), default=0)
         order = random.Random(f"{self.seed}/{group}/{self._launch}/{size}")  # noqa: S311 - no secret
         cap_s = _PATIENCE * self.settings.max_seconds / self.settings.launches
@@ -217,62 +217,60 @@ class Session:
                 with self._failing(name, size):
                     self._turn(name, takes[name])
         for name, take in takes.items():
-            held: dict[str, Any] = {}
+            held = Held()
             if name in self._children:
                 with self._failing(name, size):
-                    held = self._ask(name, {"do": "memory"}, self.timeout_s)
-                    self._keep_observed(name, held.get("observed", {}))
+                    held = self._ask(name, Command("memory"), Held, self.timeout_s)
+                    self._keep_observed(name, held.observed)
             take.end_launch(self._start(warm[name], held))
 
-    def _warm_up(self, name: str, size: int) -> dict[str, Any]:
+    def _warm_up(self, name: str, size: int) -> WarmUp:
         settings = self.settings
-        command = {"do": "warm", "batch_size": size, "calls": settings.warmup}
+        command = Command("warm", size, settings.warmup, settings.max_seconds / 4)
         fixed = self._fixed_warm_up.get(size)
         if fixed is not None:
-            command |= {"calls": fixed, "seconds": self.timeout_s / 2}
-        elif settings.mode == "quick":
-            command |= {"seconds": settings.max_seconds / 4}
-        else:
-            command |= {"seconds": _LONGEST_WARM_UP_S, "steady": True}
-        found = self._ask(name, command, self.timeout_s)
+            command = replace(command, calls=fixed, seconds=self.timeout_s / 2)
+        elif settings.mode != "quick":
+            command = replace(command, seconds=_LONGEST_WARM_UP_S, steady=True)
+        warm_up = self._ask(name, command, WarmUp, self.timeout_s)
         if settings.mode == "gate" and name == self.baseline:
-            self._fixed_warm_up.setdefault(size, found["calls"])
-        return found
+            self._fixed_warm_up.setdefault(size, warm_up.calls)
+        return warm_up
 
-    def _take(self, name: str, size: int, group: int, warm: dict[str, Any]) -> ArtifactRun:
+    def _take(self, name: str, size: int, group: int, warm: WarmUp) -> ArtifactRun:
         """What this artifact has given so far in this group; its plan holds for all launches."""
         planned = self._plans.get((self.baseline, size)) if self.settings.mode == "gate" else None
         planned = planned or self._plans.get((name, size))
         if planned is None:
-            planned = plan(warm["usual_ns"], self.settings, self.wants_p99)
+            planned = plan(warm.usual_ns, self.settings, self.wants_p99)
         self._plans[name, size] = planned
         new = ArtifactRun(name, size, group, planned)
         take = self._takes.setdefault((name, size, group), new)
-        take.begin_launch(self._launch, warm["usual_ns"])
+        take.begin_launch(self._launch, warm.usual_ns)
         return take
 
     def _turn(self, name: str, take: ArtifactRun) -> None:
         calls = take.plan.calls
-        command = {"do": "round", "batch_size": take.batch_size, "calls": calls, "lead_in": LEAD_IN}
+        command = Command("round", take.batch_size, calls, lead_in=LEAD_IN)
         expected_s = (calls + LEAD_IN) * take.usual_ns / 1e9
         with self._counted("timed"):
-            take.add(self._ask(name, command, max(_SHORTEST_WAIT_S, 20 * expected_s)))
+            take.add(self._ask(name, command, Round, max(_SHORTEST_WAIT_S, 20 * expected_s)))
 
-    def _start(self, warm: dict[str, Any], held: dict[str, Any]) -> Start:
+    def _start(self, warm: WarmUp, held: Held) -> Start:
         return Start(
             launch=self._launch,
-            first_ms=warm["first_ms"],
-            warm_calls=warm["steady_after"],
-            steady=warm["steady"],
-            warm_s=warm["seconds"],
-            peak_memory_bytes=held.get("peak_memory_bytes"),
-            peak_gpu_memory_bytes=held.get("peak_gpu_memory_bytes"),
+            first_ms=warm.first_ms,
+            warm_calls=warm.steady_after,
+            steady=warm.steady,
+            warm_s=warm.seconds,
+            peak_memory_bytes=held.peak_memory_bytes,
+            peak_gpu_memory_bytes=held.peak_gpu_memory_bytes,
         )
 
-    def _ask(self, name: str, command: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    def _ask(self, name: str, command: Command, answer: type[T], timeout_s: float) -> T:
         child = self._children[name]
         child.send(command)
-        return child.receive(timeout_s)
+        return child.receive(answer, timeout_s)
 
     @property
     def _said(self) -> str:
@@ -311,8 +309,8 @@ class Session:
         """Let the processes end by themselves, all at once; who does not is killed."""
         for child in self._children.values():
             with suppress(OptcliError):
-                child.send({"do": "end"})
+                child.send(Command("end"))
         for child in self._children.values():
             with suppress(OptcliError), child:
-                child.receive(5.0)
+                child.result(NoneType, 5.0)
         self._children.clear()

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from optcli import runners
-from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.latency import feeds
+from optcli.latency.messages import MeasureRequest
 from optcli.runners import Runner
-from optcli.settings import TensorSpec
 from optcli.statistics import median_uncertainty
 from optcli.workers import Channel
 
@@ -30,32 +29,37 @@ _MOST_S = 20.0
 _WANTED, _NEEDED = 0.01, 0.03
 
 
-def compare(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Comparison:
     """How many times as fast the static form is as the dynamic one, by batch size.
 
-    `payload` holds what a measuring process is given (`optcli.latency.process`). Gives `ratios`,
-    whether the rounds tell them well enough (`steady`), and `refused` with the reason where the runtime
-    cannot compile the model for one size.
+    `steady` says whether the rounds tell it well enough, `refused` why the runtime cannot compile the
+    model for one size, where it cannot.
     """
-    inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
-    samples = Path(payload["feeds"]) if payload["feeds"] else None
-    artifact = Artifact.from_record(payload["artifact"])
-    kind = runners.find(payload["runner"])
-    batches = feeds.make(inputs, samples, payload["batch_sizes"], payload["seed"])
-    options = {**payload["options"], "batch_sizes": payload["batch_sizes"]}
+
+    ratios: dict[str, float]
+    steady: bool
+    refused: str | None = None
+
+
+def compare(request: MeasureRequest, channel: Channel) -> Comparison:
+    """Compare the two forms of one artifact at every batch size of the request."""
+    inputs, artifact, sizes = request.inputs, request.artifact, request.batch_sizes
+    kind = runners.find(request.runner)
+    batches = feeds.make(inputs, request.feeds, sizes, request.seed)
+    options = {**request.options, "batch_sizes": sizes}
     dynamic = kind.model_validate({**options, "shapes": "dynamic"}).open(artifact, inputs)
     try:
         static = kind.model_validate({**options, "shapes": "static"}).open(artifact, inputs)
     except OptcliError as error:
         dynamic.close()
-        return {"ratios": {}, "steady": True, "refused": error.message}
+        return Comparison({}, steady=True, refused=error.message)
     with dynamic, static:
         if static.effective().get("shapes") != "static":
-            return {"ratios": {}, "steady": True, "refused": "the file's batch size is fixed"}
-        found = {str(size): _ratios(static, dynamic, feed) for size, feed in batches.items()}
-    ratios = {size: median(each) for size, each in found.items()}
-    steady = all(median_uncertainty(each) <= _NEEDED for each in found.values())
-    return {"ratios": ratios, "steady": steady, "refused": None}
+            return Comparison({}, steady=True, refused="the file's batch size is fixed")
+        rounds = {str(size): _ratios(static, dynamic, feed) for size, feed in batches.items()}
+    steady = all(median_uncertainty(each) <= _NEEDED for each in rounds.values())
+    return Comparison({size: median(each) for size, each in rounds.items()}, steady)
 
 
 def _ratios(static: Runner, dynamic: Runner, batches: Sequence[Mapping[str, Any]]) -> list[float]:

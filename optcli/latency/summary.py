@@ -19,7 +19,7 @@ from optcli.latency.fitness import (
 from optcli.latency.launches import of_one_pair, percentile_over_launches, ratio_over_launches
 from optcli.latency.quality_flags import device_flags_of, flags_of, notes_of
 from optcli.latency.samples import Measured, Series
-from optcli.results import Estimate, Latency
+from optcli.results import Estimate, Flag, Latency, flags
 from optcli.statistics import log_ratios, needed, percentile, ratio_interval
 
 Region = Literal["host", "device"]
@@ -178,7 +178,7 @@ def _on_device(measured: Measured, series: Series) -> Latency:
         **_times(measured, counted),
         speedup=ratio,
         fit=is_fit(measured, series),
-        flags=(*device_flags_of(measured, counted), *doubts),
+        flags=(*device_flags_of(counted), *doubts),
     )
 
 
@@ -217,25 +217,26 @@ def _percentile(series: Series, q: float) -> Estimate | None:
 
 def _over_baseline(
     measured: Measured, series: Series, region: Region
-) -> tuple[Estimate | None, list[str]]:
+) -> tuple[Estimate | None, list[Flag]]:
     """The speed-up; where there is none, a flag that says why."""
     name = measured.baseline
     if series.name == name:
         return Estimate(value=1.0, low=1.0, high=1.0), []
     base = measured.beside(series, name)
     if region == "device" and (base is None or base.device_ns is None):
-        return None, [f"no speed-up on the device: nothing of the baseline {name} ran there"]
+        return None, [flags.no_speedup_on_device(name)]
     if base is None:
-        return None, [f"no speed-up: the baseline {name} could not be measured beside it"]
+        return None, [flags.no_speedup("baseline-not-beside", name)]
     ratio = _ratio(measured, base, series, region)
     if ratio is not None:
         return ratio, []
-    unfit = [each.name for each in (base, series) if not is_fit(measured, each)]
-    why = f"the machine was not fit for {' and '.join(unfit)}"
-    if not unfit:
-        together = counted_together(measured, base, series)
-        why = "launches disagree" if together else "the machine was not quiet for both at once"
-    return None, [f"no speed-up: {why} in {len(base.paired(series))} launches"]
+    launches = len(base.paired(series))
+    unfit = tuple(each.name for each in (base, series) if not is_fit(measured, each))
+    if unfit:
+        return None, [flags.no_speedup("not-fit", name, unfit, launches)]
+    together = counted_together(measured, base, series)
+    why: flags.NoSpeedup = "launches-disagree" if together else "not-fit-together"
+    return None, [flags.no_speedup(why, name, launches=launches)]
 
 
 def _with_notes(measured: Measured, name: str, rows: Sequence[Latency]) -> tuple[Latency, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from optcli import runners, workers
 from optcli.errors import OptcliError
@@ -20,6 +20,7 @@ from optcli.latency import fitness, memory, quality_flags
 from optcli.latency.artifact_runs import ArtifactRun
 from optcli.latency.budget import budget
 from optcli.latency.fit import fit
+from optcli.latency.messages import Command, Held, MeasureRequest, Opening, Round, WarmUp
 from optcli.latency.plan import Candidate, Plan
 from optcli.latency.samples import Series
 from optcli.latency.sweep_plan import (
@@ -35,11 +36,13 @@ from optcli.latency.sweep_plan import (
 from optcli.observer import Observer
 from optcli.results import Estimate, Sweep, SweepPoint
 from optcli.settings import SweepSettings, TensorSpec
-from optcli.statistics import needed, percentile, percentile_over_rounds
+from optcli.statistics import percentile, percentile_over_rounds
 from optcli.workers import Child
 
 if TYPE_CHECKING:
     import numpy as np
+
+T = TypeVar("T")
 
 _MEMORY_SHARE = 0.7
 # Launches end where the machine turns out to be so many times as slow as planned.
@@ -111,7 +114,7 @@ class _Run:
                 break
             self._launch(launches, takes)
             launches += 1
-            spent_s = sum(sum(row["ns"]) for take in takes.values() for row in take.rows) / 1e9
+            spent_s = sum(sum(row.ns) for take in takes.values() for row in take.rows) / 1e9
         series = {size: take.series() for size, take in takes.items()}
         points = tuple(self._point(series[size]) for size in calls)
         sound = [point.batch_size for point in points if point.fit]
@@ -129,24 +132,19 @@ class _Run:
         """A fresh process that can run the artifact at these sizes."""
         options = dict(self.candidate.options)
         environment = runners.find(self.candidate.runner).model_validate(options).environment()
-        payload = {
-            "inputs": [spec.model_dump(mode="json") for spec in self.inputs],
-            "feeds": str(self.feeds) if self.feeds else None,
-            "batch_sizes": list(sizes),
-            "seed": self.seed,
-            "artifact": self.candidate.artifact.to_record(),
-            "runner": self.candidate.runner,
-            "options": options,
-        }
+        artifact, runner = self.candidate.artifact, self.candidate.runner
+        request = MeasureRequest(
+            artifact, tuple(self.inputs), runner, options, self.feeds, tuple(sizes), self.seed
+        )
         child = workers.spawn(
             _SPAWNED,
-            payload,
+            request,
             log=self.log,
             environment=environment,
             confined=() if self.candidate.artifact.foreign else None,
         )
         try:
-            self.threads = _ask(child, {"do": "open"}, self.timeout_s)["threads"]
+            self.threads = _ask(child, Command("open"), Opening, self.timeout_s).threads
         except OptcliError:
             child.kill()
             raise
@@ -161,14 +159,14 @@ class _Run:
                 return reason
             try:
                 warm = self._warm(child, size)
-                held = _ask(child, {"do": "memory"}, self.timeout_s)
+                held = _ask(child, Command("memory"), Held, self.timeout_s)
             except OptcliError as error:
                 if not self.usual_ns:
                     raise
                 child.kill()
                 return f"batch size {size} failed: {error.message}"
-            self.usual_ns[size] = warm["usual_ns"]
-            self.held_bytes[size] = held["peak_memory_bytes"] or 0
+            self.usual_ns[size] = warm.usual_ns
+            self.held_bytes[size] = held.peak_memory_bytes or 0
         top, wanted = sizes[-1], self.settings.max
         return f"{top} is the largest " + ("wanted" if top == wanted else "the model takes")
 
@@ -193,10 +191,9 @@ class _Run:
             return "throughput stopped growing"
         return None
 
-    def _warm(self, child: Child, size: int) -> dict[str, Any]:
-        seconds = self.settings.max_seconds / 20
-        command = {"do": "warm", "batch_size": size, "calls": WARM_CALLS, "seconds": seconds}
-        return _ask(child, command, self.timeout_s)
+    def _warm(self, child: Child, size: int) -> WarmUp:
+        command = Command("warm", size, WARM_CALLS, self.settings.max_seconds / 20)
+        return _ask(child, command, WarmUp, self.timeout_s)
 
     def _launch(self, number: int, takes: Mapping[int, ArtifactRun]) -> None:
         """One launch: the rounds of every batch size, in random order."""
@@ -214,10 +211,10 @@ class _Run:
                 for size in turns:
                     takes[size].add(self._round(child, size, takes[size].plan.calls))
 
-    def _round(self, child: Child, size: int, calls: int) -> dict[str, Any]:
-        command = {"do": "round", "batch_size": size, "calls": calls, "lead_in": LEAD_IN}
+    def _round(self, child: Child, size: int, calls: int) -> Round:
+        command = Command("round", size, calls, lead_in=LEAD_IN)
         expected_s = (calls + LEAD_IN) * self.usual_ns[size] / 1e9
-        return _ask(child, command, max(_SHORTEST_WAIT_S, 20 * expected_s))
+        return _ask(child, command, Round, max(_SHORTEST_WAIT_S, 20 * expected_s))
 
     def _point(self, series: Series) -> SweepPoint:
         """Of the launches that count, as in a comparison; of all where too few do."""
@@ -228,7 +225,6 @@ class _Run:
             percentile_over_rounds([_joined(each) for each in launches], q) for q in (0.5, 0.99)
         )
         assert p50 is not None
-        flags = () if p99 else (f"p99 n/a (n={counted.ns.size}, needs {needed(0.99)})",)
         return SweepPoint(
             batch_size=series.batch_size,
             p50_ms=_milliseconds(p50),
@@ -239,7 +235,10 @@ class _Run:
             spread=round(fitness.spread_of(counted), 4),
             waited=round(fitness.lost_of(counted), 4),
             fit=quiet,
-            flags=(*flags, *quality_flags.fitness_flags(series, counted, fit=quiet)),
+            flags=(
+                *quality_flags.too_few(counted, (99,)),
+                *quality_flags.fitness_flags(series, counted, fit=quiet),
+            ),
         )
 
 
@@ -262,9 +261,9 @@ def _joined(rounds: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(list(rounds))
 
 
-def _ask(child: Child, command: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+def _ask(child: Child, command: Command, answer: type[T], timeout_s: float) -> T:
     child.send(command)
-    return child.receive(timeout_s)
+    return child.receive(answer, timeout_s)
 
 
 def _milliseconds(ns: Estimate) -> Estimate:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from optcli.latency.tails import is_surely_over
 from optcli.results import Estimate, Latency, Outcome, Verdict
+from optcli.results.outcomes import SERVICE_LEVELS, SPEEDUP
 from optcli.settings import LatencySettings, SloSettings
 from optcli.statistics import needed
 
-SPEEDUP = "speed-up"
+_SHARES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 _AGAIN = "measure again when the machine is quiet"
 _TOO_FEW = "launches that were quiet for both do not agree, or are too few"
 
@@ -120,60 +121,58 @@ def _service_level(
     if slo is None:
         return []
     row = min(latencies, key=lambda each: each.batch_size)
-    wanted = {name: getattr(slo, name) for name in ("p50_ms", "p95_ms", "p99_ms")}
+    wanted = {percentile: getattr(slo, f"{percentile}_ms") for percentile in SERVICE_LEVELS}
     return [
-        _within(row, name, limit_ms, blocking)
-        for name, limit_ms in wanted.items()
+        _within(row, percentile, limit_ms, blocking)
+        for percentile, limit_ms in wanted.items()
         if limit_ms is not None
     ]
 
 
-def _within(row: Latency, name: str, limit_ms: float, blocking: bool) -> Verdict:
+def _within(row: Latency, percentile: str, limit_ms: float, blocking: bool) -> Verdict:
     """Accept where the upper bound keeps the limit, reject where the lower one already breaks it.
 
     Inconclusive where the row is not fit: neither bound then says what a quiet machine would do.
     """
-    found: Estimate | None = getattr(row, name)
-    label, at = name.removesuffix("_ms"), f"at batch size {row.batch_size}"
+    measured: Estimate | None = getattr(row, f"{percentile}_ms")
+    at = f"at batch size {row.batch_size}"
     outcome: Outcome = "inconclusive"
     interval = None
-    if found is None:
-        wanted = needed(int(label.removeprefix("p")) / 100)
-        reason = f"{label} {at} is not known: it needs {wanted} calls, {row.samples} count"
+    if measured is None:
+        wanted = needed(_SHARES[percentile])
+        reason = f"{percentile} {at} is not known: it needs {wanted} calls, {row.samples} count"
     elif not row.fit:
         reason = (
-            f"{label} {found.value:.3g} ms {at} cannot be held against {limit_ms:g} ms now: other work"
-            f" disturbed it; {_AGAIN}"
+            f"{percentile} {measured.value:.3g} ms {at} cannot be held against {limit_ms:g} ms now:"
+            f" other work disturbed it; {_AGAIN}"
         )
     else:
-        low, high = found.low, found.high
+        low, high = measured.low, measured.high
         span, doubt = "", ""
         if low is not None and high is not None:
             outcome = "accept" if high <= limit_ms else "reject" if low > limit_ms else "inconclusive"
             interval, span = (low, high), f" [{low:.3g}, {high:.3g}]"
         words = {"accept": "within", "reject": "over", "inconclusive": "not clearly within"}
         word, lost = words[outcome], row.waited or 0.0
-        if outcome == "reject" and not is_surely_over(_up_to(row, name), limit_ms, lost):
+        if outcome == "reject" and not is_surely_over(_up_to(row, percentile), limit_ms, lost):
             outcome = "inconclusive"
             doubt = f", but other work had the processors for {100 * lost:.1f} % of the time; {_AGAIN}"
-        reason = f"{label} {found.value:.3g} ms{span} {at}, {word} {limit_ms:g} ms{doubt}"
+        reason = f"{percentile} {measured.value:.3g} ms{span} {at}, {word} {limit_ms:g} ms{doubt}"
     return Verdict(
-        name=f"slo {name}",
+        name=SERVICE_LEVELS[percentile],
         outcome=outcome,
         blocking=blocking,
         limit=limit_ms,
-        actual=None if found is None else found.value,
+        actual=None if measured is None else measured.value,
         interval=interval,
         reason=reason,
     )
 
 
-def _up_to(row: Latency, name: str) -> dict[float, Estimate | None]:
+def _up_to(row: Latency, percentile: str) -> dict[float, Estimate | None]:
     """The percentiles of a row from the median up to this one, by their share."""
-    found: dict[float, Estimate | None] = {0.50: row.p50_ms, 0.90: row.p90_ms, 0.95: row.p95_ms}
-    found[0.99] = row.p99_ms
-    last = int(name.removeprefix("p").removesuffix("_ms")) / 100
-    return {share: each for share, each in found.items() if share <= last}
+    last = _SHARES[percentile]
+    return {share: getattr(row, f"{each}_ms") for each, share in _SHARES.items() if share <= last}
 
 
 def _times(estimate: Estimate) -> str:

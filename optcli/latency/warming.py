@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+
+from optcli.latency.messages import WarmUp
 
 # Two windows of calls that follow each other, this long, whose medians differ by less than this.
 _WINDOW_NS = 0.2e9
@@ -17,7 +18,7 @@ _STEADY = 0.03
 _LEAST_NS = 0.5e9
 
 
-def by_count(call: Callable[[], int], calls: int, seconds: float) -> dict[str, Any]:
+def by_count(call: Callable[[], int], calls: int, seconds: float) -> WarmUp:
     """Call until `calls` or `seconds` are reached; `usual_ns` is the median of the later half.
 
     `call` gives its own nanoseconds.
@@ -26,10 +27,10 @@ def by_count(call: Callable[[], int], calls: int, seconds: float) -> dict[str, A
     times = [call()]
     while len(times) < calls and time.perf_counter_ns() - begin < seconds * 1e9:
         times.append(call())
-    return _found(times, begin, times[len(times) // 2 :], steady_after=len(times), steady=None)
+    return _warm_up(times, begin, times[len(times) // 2 :], steady_after=len(times), steady=None)
 
 
-def until_steady(call: Callable[[], int], calls: int, seconds: float) -> dict[str, Any]:
+def until_steady(call: Callable[[], int], calls: int, seconds: float) -> WarmUp:
     """Call until two successive windows of 0.2 s differ by less than 3 % in their medians.
 
     At least `calls` calls and half a second, at most `seconds`. `steady` says whether it was reached,
@@ -45,9 +46,9 @@ def until_steady(call: Callable[[], int], calls: int, seconds: float) -> dict[st
         alike = before and abs(_median(window) / _median(before) - 1) < _STEADY
         if alike and len(times) >= calls and elapsed >= _LEAST_NS:
             after = len(times) - len(window) - len(before)
-            return _found(times, begin, before + window, steady_after=after, steady=True)
+            return _warm_up(times, begin, before + window, steady_after=after, steady=True)
         if elapsed >= seconds * 1e9:
-            return _found(times, begin, before + window, steady_after=len(times), steady=False)
+            return _warm_up(times, begin, before + window, steady_after=len(times), steady=False)
         before = window
 
 
@@ -59,17 +60,17 @@ def _window(call: Callable[[], int]) -> list[int]:
     return found
 
 
-def _found(
+def _warm_up(
     times: list[int], begin: int, usual: list[int], *, steady_after: int, steady: bool | None
-) -> dict[str, Any]:
-    return {
-        "first_ms": times[0] / 1e6,
-        "calls": len(times),
-        "usual_ns": _median(usual),
-        "steady_after": steady_after,
-        "steady": steady,
-        "seconds": (time.perf_counter_ns() - begin) / 1e9,
-    }
+) -> WarmUp:
+    return WarmUp(
+        first_ms=times[0] / 1e6,
+        calls=len(times),
+        usual_ns=_median(usual),
+        steady_after=steady_after,
+        steady=steady,
+        seconds=(time.perf_counter_ns() - begin) / 1e9,
+    )
 
 
 def _median(times: list[int]) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optcli import sources
-from optcli.artifact import Artifact, Format
+from optcli.artifact import Format
 from optcli.data import npz
 from optcli.errors import InputError
 from optcli.formats import aoti as aoti_format
@@ -24,14 +24,38 @@ from optcli.settings import TensorSpec, batch_range
 from optcli.workers import Channel
 
 
-def lay_out(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    """Write the artifact of `path` into `out`; gives `inputs`, `outputs`, `precision` and `notes`.
+@dataclass(frozen=True)
+class LayoutRequest:
+    """A model file and where its artifact goes; `inputs` are looked for where none are given."""
 
-    `inputs` are looked for where none are given. Raises `InputError`, `TrustError`, `MissingError`.
-    """
-    path, out = Path(payload["path"]), Path(payload["out"])
-    given = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
-    format = Format(payload["format"])
+    path: Path
+    format: Format
+    out: Path
+    inputs: tuple[TensorSpec, ...]
+    trust: bool
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """What is known of an artifact that was laid out; `outputs` are names."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    precision: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SamplesRequest:
+    """An .npz that should hold samples for some of these inputs."""
+
+    path: Path
+    inputs: tuple[TensorSpec, ...]
+
+
+def lay_out(request: LayoutRequest, channel: Channel) -> LaidOut:
+    """Write the artifact of a model file. Raises `InputError`, `TrustError`, `MissingError`."""
+    path, out, given, format = request.path, request.out, request.inputs, request.format
     notes: list[str] = []
     outputs: Sequence[str]
     if format == Format.AOTI:
@@ -41,26 +65,19 @@ def lay_out(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     elif format == Format.ORT:
         inputs, outputs, precision = _ort(path, out, given)
     else:
-        trust = bool(payload["trust"])
-        inputs = given or _inputs(format, path, notes, trust)
+        inputs = given or _inputs(format, path, notes, request.trust)
         source = sources.named(f"{format}:{path}", path.parent)
-        source = source.model_copy(update={"trust": trust})
+        source = source.model_copy(update={"trust": request.trust})
         written = source.write(out, inputs)
         outputs, precision = written.outputs, written.precision
-    return {
-        "inputs": [spec.model_dump(mode="json") for spec in inputs],
-        "outputs": list(outputs),
-        "precision": precision,
-        "notes": notes,
-    }
+    return LaidOut(tuple(inputs), tuple(outputs), precision, tuple(notes))
 
 
-def check_samples(payload: dict[str, Any], channel: Channel) -> list[str]:
+def check_samples(request: SamplesRequest, channel: Channel) -> tuple[str, ...]:
     """The names of the inputs that an .npz has samples for. Raises `InputError`."""
     import numpy as np
 
-    inputs = [TensorSpec.model_validate(spec) for spec in payload["inputs"]]
-    place = payload["path"]
+    inputs, place = request.inputs, str(request.path)
     hint = f"name its arrays {', '.join(spec.name for spec in inputs)}, each [samples, ...]"
     try:
         with np.load(place, allow_pickle=False) as archive:
@@ -79,7 +96,7 @@ def check_samples(payload: dict[str, Any], channel: Channel) -> list[str]:
                 place=place,
                 hint="prepare the samples as the model takes them, or say the size with --input",
             )
-    return list(arrays)
+    return tuple(arrays)
 
 
 def _inputs(format: Format, path: Path, notes: list[str], trust: bool) -> tuple[TensorSpec, ...]:
@@ -139,17 +156,3 @@ def _package(path: Path, out: Path, inputs: tuple[TensorSpec, ...]) -> list[str]
             hint="say them as it was compiled: --input NAME:DTYPE[SIZES], in their order",
         ) from error
     return list(flatten_outputs(results))
-
-
-def artifact(payload: dict[str, Any], laid_out: dict[str, Any], digest: str, size: int) -> Artifact:
-    """What `lay_out` wrote, as an artifact."""
-    facts = {"outputs": laid_out["outputs"]}
-    return Artifact(
-        digest,
-        Format(payload["format"]),
-        Path(payload["out"]),
-        laid_out["precision"],
-        size,
-        digest,
-        facts,
-    )

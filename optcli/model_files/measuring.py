@@ -12,13 +12,14 @@ from optcli.artifact import Format
 from optcli.digest import of_value
 from optcli.errors import ExitCode, MissingError, UsageError
 from optcli.latency import Candidate, Measured
+from optcli.model_files.laying_out import SamplesRequest
 from optcli.model_files.opening import Opened, find, open_all
 from optcli.observer import Observer, Silent
-from optcli.pipeline import measurement_lock
-from optcli.results import ArtifactSummary, Latency, RecipeSummary, Report, VariantReport
+from optcli.pipeline import measurement_lock, reporting
+from optcli.results import Latency, RecipeSummary, Report, flags
 from optcli.settings import LatencySettings, TensorSpec
 from optcli.store import Store
-from optcli.workers import confinement, run
+from optcli.workers import run
 
 NAME = "bench"
 
@@ -102,9 +103,9 @@ def _candidate(opened: Opened, runner: str | None) -> Candidate:
 def _require_samples(path: Path, specs: tuple[TensorSpec, ...], observer: Observer) -> None:
     if not path.is_file():
         raise UsageError("there is no such file", place=str(path), hint="an .npz of samples")
-    payload = {"path": str(path), "inputs": [spec.model_dump(mode="json") for spec in specs]}
-    found = run("optcli.model_files.laying_out:check_samples", payload, timeout_s=60.0)
-    lacking = [spec.name for spec in specs if spec.name not in found]
+    request = SamplesRequest(path, specs)
+    names = run("optcli.model_files.laying_out:check_samples", request, tuple[str, ...], timeout_s=60.0)
+    lacking = [spec.name for spec in specs if spec.name not in names]
     if lacking:
         observer.warned(NAME, f"{path.name} has no {', '.join(lacking)}: random")
 
@@ -123,23 +124,16 @@ def _report(
     for each in opened:
         candidate = _candidate(each, runner)
         packages |= set(runners.find(candidate.runner).needs.packages)
-        found = measured.opened.get(each.name)
-        effective: dict[str, Any] = dict(found.effective) if found else {}
+        read_back = measured.opened.get(each.name)
+        effective: dict[str, Any] = dict(read_back.effective) if read_back else {}
         if each.artifact.precision == effective.get("precision") == "unknown":
             effective["precision"] = "n/a"
-        problem = measured.failures.get(each.name)
         mine = tuple(_over(baseline, row, measured.failures) for row in rows.get(each.name, ()))
-        variants[each.name] = VariantReport(
-            status="failed" if problem else "built",
-            reason=problem,
-            artifact=ArtifactSummary(
-                key=each.artifact.key,
-                format=each.artifact.format.value,
-                path=str(each.path),
-                precision=each.artifact.precision,
-                size_bytes=each.artifact.size_bytes,
-            ),
-            runner={"name": candidate.runner, "requested": {"threads": settings.threads}, **effective},
+        variants[each.name] = reporting.ran(
+            each.artifact,
+            str(each.path),
+            {"name": candidate.runner, "requested": {"threads": settings.threads}, **effective},
+            measured.failures.get(each.name),
             latency=mine,
             verdicts=latency.verdicts(
                 mine,
@@ -150,23 +144,15 @@ def _report(
                 beside=rows.get(baseline, ()),
             ),
         )
-    failed = any(variant.status == "failed" for variant in variants.values())
-    return Report(
-        recipe=RecipeSummary(
-            name=NAME, path="", digest=of_value([each.artifact.digest for each in opened])
-        ),
-        environment={
-            **environment.describe(sorted(packages)),
-            "confinement": str(confinement.available()),
-        },
-        baseline=baseline,
-        recommended=None,
-        recommendation="",
+    judged = (verdict for variant in variants.values() for verdict in variant.verdicts)
+    return reporting.report(
+        RecipeSummary(name=NAME, path="", digest=of_value([each.artifact.digest for each in opened])),
+        baseline,
+        variants,
+        packages=packages,
         started=began,
-        finished=environment.now(),
-        exit_code=int(ExitCode.FAILED if failed else ExitCode.DONE),
+        code=reporting.exit_code(judged, [ExitCode.FAILED] * len(measured.failures)),
         protocol=latency.protocol(measured),
-        variants=variants,
     )
 
 
@@ -174,5 +160,5 @@ def _over(baseline: str, row: Latency, failures: Mapping[str, str]) -> Latency:
     """The row, without a speed-up over a baseline that failed on the way."""
     if baseline not in failures or row.speedup is None:
         return row
-    flags = (*row.flags, f"no speed-up: the baseline {baseline} failed")
-    return row.model_copy(update={"speedup": None, "flags": flags})
+    doubts = (*row.flags, flags.no_speedup("baseline-failed", baseline))
+    return row.model_copy(update={"speedup": None, "flags": doubts})

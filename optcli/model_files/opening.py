@@ -8,11 +8,11 @@ from pathlib import Path
 
 from optcli import digest
 from optcli.artifact import CODE, Artifact, Format
-from optcli.errors import InputError, TrustError, UsageError
+from optcli.errors import InputError, InputsError, TrustError, UsageError
 from optcli.formats import model_files
 from optcli.inspection import Target, resolve
 from optcli.inspection.looking import size_bytes
-from optcli.model_files import laying_out
+from optcli.model_files.laying_out import LaidOut, LayoutRequest
 from optcli.pipeline import view
 from optcli.pipeline.entries import made_by
 from optcli.pipeline.trusting import doubts_of, is_from_file, require_trust
@@ -177,22 +177,17 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
             hint='say it: --input "image:float32[batch,3,224,224]", once for each, in their order',
         )
     out.mkdir(parents=True)
-    payload = {
-        "path": str(target.path),
-        "format": target.format,
-        "out": str(out),
-        "inputs": [spec.model_dump(mode="json") for spec in inputs],
-        "trust": target.trusted,
-    }
+    request = LayoutRequest(target.path, Format(target.format), out, inputs, target.trusted)
     try:
         laid_out = run(
             "optcli.model_files.laying_out:lay_out",
-            payload,
+            request,
+            LaidOut,
             timeout_s=_TIMEOUT_S,
             confined=(out,) if _is_foreign(target) else None,
         )
-    except InputError as error:
-        if not inputs or "recipe's" not in error.message:
+    except InputsError as error:
+        if not inputs:
             raise
         # Sources speak of recipes; here inputs were said on the command line, or by another file.
         raise InputError(
@@ -200,10 +195,19 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
             place=str(target.path),
             hint="leave --input out: the file says what it takes",
         ) from error
-    found = laying_out.artifact(payload, laid_out, digest.of_file(target.path), _size_bytes(target))
-    found = replace(found, foreign=_is_foreign(target), trusted=target.trusted)
-    specs = tuple(TensorSpec.model_validate(spec) for spec in laid_out["inputs"])
-    return Opened(name, target.path, found, specs, tuple(laid_out["notes"]))
+    content = digest.of_file(target.path)
+    artifact = Artifact(
+        key=content,
+        format=request.format,
+        path=out,
+        precision=laid_out.precision,
+        size_bytes=_size_bytes(target),
+        digest=content,
+        facts={"outputs": list(laid_out.outputs)},
+        foreign=_is_foreign(target),
+        trusted=target.trusted,
+    )
+    return Opened(name, target.path, artifact, laid_out.inputs, laid_out.notes)
 
 
 def _silence(target: Target) -> int:

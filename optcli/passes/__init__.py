@@ -8,7 +8,7 @@ adding a file here: docs/add-a-pass.md.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -190,25 +190,3 @@ class Traits:
             checks_source=type(configured).check_source is not Pass.check_source,
             reference=reference,
         )
-
-    def to_record(self) -> dict[str, Any]:
-        """Plain JSON data; `from_record` reads it back."""
-        return asdict(self)
-
-    @staticmethod
-    def from_record(record: dict[str, Any]) -> Traits:
-        """The traits that `to_record` wrote."""
-        return Traits(
-            **{
-                **record,
-                "accepts": tuple(Format(name) for name in record["accepts"]),
-                "produces": {Format(a): Format(b) for a, b in record["produces"].items()},
-                "needs": _needs(record["needs"]),
-                "uses": tuple(record["uses"]),
-            }
-        )
-
-
-def _needs(record: dict[str, Any]) -> Needs:
-    tuples = {name: tuple(record[name]) for name in ("packages", "foreign")}
-    return Needs(**{**record, **tuples})

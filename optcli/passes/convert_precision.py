@@ -10,6 +10,8 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import opset_of
+from optcli.onnx_graphs.precision import precision_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.half_precision import BF16_OPSET, Precision, halved
 from optcli.passes._onnx.half_range import not_in, out_of_range
@@ -25,7 +27,7 @@ class ConvertPrecision(Pass):
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
-    needs: ClassVar[Needs] = Needs(("onnx", "onnxruntime"))
+    needs: ClassVar[Needs] = Needs(("onnx", "onnx_ir", "onnxruntime"))
 
     precision: Precision = Field(
         "fp16",
@@ -50,7 +52,7 @@ class ConvertPrecision(Pass):
         return Format.ONNX
 
     def run(self, source: Artifact, job: Job) -> Made:
-        found = onnx_format.precision(onnx_format.outline(source.path))
+        found = precision_of(onnx_format.outline(source.path))
         if found in ("int8", "fp8"):
             raise already_quantized()
         if found != "fp32":
@@ -69,5 +71,5 @@ class ConvertPrecision(Pass):
         onnx_format.save(converted, job.out)
         types = sorted({node.op_type for node in nodes if node.name in kept})
         facts |= {"kept_in_fp32": sorted(kept), "kept_in_fp32_types": types}
-        facts["opset"] = onnx_format.opset(converted)
+        facts["opset"] = opset_of(converted)
         return Made(precision=self.precision, facts=facts)

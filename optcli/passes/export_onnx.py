@@ -18,6 +18,7 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import input_names, opset_of, output_names
 from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.tracing import example, flat, plain_attention, trace
@@ -76,7 +77,7 @@ class ExportOnnx(Pass):
                 hint="set `exporter:` to the other one, or look into the log",
             ) from error
         _require_names(model, [spec.name for spec in job.inputs], outputs)
-        opset = onnx_format.opset(model)
+        opset = opset_of(model)
         if self.opset is not None and opset != self.opset:
             raise StepError(
                 f"the {exporter} exporter made opset {opset}, wanted {self.opset}",
@@ -195,7 +196,7 @@ def _drop_traces(model: ModelProto) -> None:
 
 
 def _require_names(model: ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    found = (onnx_format.input_names(model), onnx_format.output_names(model))
+    found = (input_names(model), output_names(model))
     if found != (tuple(inputs), tuple(outputs)):
         raise StepError(
             f"the exporter changed the model's interface: found inputs {', '.join(found[0])} and "

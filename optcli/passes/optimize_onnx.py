@@ -17,6 +17,7 @@ from optcli.environment import Needs
 from optcli.errors import StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import ort as ort_format
+from optcli.onnx_graphs.precision import precision_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import modern
 
@@ -69,7 +70,7 @@ class OptimizeOnnx(Pass):
             job.progress(None, "simplifying")
             model = _slim(model)
         level = self.level or ("all" if self.to == "ort" else "none")
-        if level != "none" and onnx_format.precision(model) == "bf16":
+        if level != "none" and precision_of(model) == "bf16":
             raise StepError(
                 "ONNX Runtime has no bfloat16 on the CPU, and optimizes what it can run",
                 hint="leave out `level:` and `to: ort`, or put optimize_onnx before convert_precision",

@@ -15,6 +15,8 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.graph import drop_notes_of_weights
+from optcli.onnx_graphs.operators import DYNAMIC, PRODUCT_OF
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import PER_CHANNEL_OPSET, modern, prepared, quiet, require_floats
 from optcli.passes._torch.layers import quantize_layers
@@ -22,9 +24,6 @@ from optcli.passes._torch.selection import matching
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-# The integer operators that ONNX Runtime puts in, and what they stand for.
-_INTEGER = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 
 
 class QuantizeDynamic(Pass):
@@ -93,20 +92,19 @@ class QuantizeDynamic(Pass):
             )
             model = prepared(model, work / "prepared", job)
             # The quantizer turns weights round and trips over the shapes that were noted for them.
-            weights = {tensor.name for tensor in model.graph.initializer}
-            noted = [value for value in model.graph.value_info if value.name not in weights]
-            del model.graph.value_info[:]
-            model.graph.value_info.extend(noted)
+            drop_notes_of_weights(model)
             onnx_format.save(model, _emptied(work / "tidied"))
             self._quantize(work / "tidied", model, job)
         quantized = onnx_format.outline(job.out)
-        found = Counter(_INTEGER[n.op_type] for n in quantized.graph.node if n.op_type in _INTEGER)
-        if not found:
+        operators = Counter(node.op_type for node in quantized.graph.node)
+        products = DYNAMIC & PRODUCT_OF.keys()
+        counts = Counter(PRODUCT_OF[kind] for kind in operators.elements() if kind in products)
+        if not counts:
             raise StepError(
                 f"ONNX Runtime found no {' or '.join(self._types())} with constant weights to quantize",
                 hint="a network of convolutions takes static quantization: quantize_onnxruntime",
             )
-        convolutions = sum(node.op_type == "Conv" for node in quantized.graph.node)
+        convolutions = operators["Conv"]
         if convolutions:
             job.warn(
                 f"{convolutions} convolutions stay in fp32: dynamic quantization does not pay there"
@@ -114,7 +112,7 @@ class QuantizeDynamic(Pass):
         facts: dict[str, Any] = {
             "engine": "onnxruntime",
             "reduce_range": self._reduce_range(),
-            "quantized_operators": dict(sorted(found.items())),
+            "quantized_operators": dict(sorted(counts.items())),
             **({"kept_in_fp32": {"Conv": convolutions}} if convolutions else {}),
         }
         return Made(precision="int8-dynamic", facts=facts)

@@ -14,6 +14,9 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
+from optcli.onnx_graphs.graph import read, written
+from optcli.onnx_graphs.interface import opset_of
+from optcli.onnx_graphs.precision import precision_of
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx.models import (
     PER_CHANNEL_OPSET,
@@ -72,7 +75,9 @@ class QuantizeNncf(Pass):
         Format.TORCH,
         Format.EXPORTED,
     )
-    needs: ClassVar[Needs] = Needs(("nncf", "onnx", "onnxruntime", "openvino", "torch", "torchao"))
+    needs: ClassVar[Needs] = Needs(
+        ("nncf", "onnx", "onnx_ir", "onnxruntime", "openvino", "torch", "torchao")
+    )
     uses: ClassVar[tuple[Role, ...]] = ("calibration",)
 
     preset: Literal["performance", "mixed"] | None = Field(
@@ -150,15 +155,17 @@ class QuantizeNncf(Pass):
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
         ready = self.ready(source, job)
         quantized = ready.told._quantize(ready)
+        graph = read(quantized)
         if self.target == "tensorrt":
             # NNCF cannot be told that it has no unsigned integers.
-            make_signed(quantized)
-            keep_pairs_before_products(quantized)
-        close_integer_chains(quantized)
+            make_signed(graph)
+            keep_pairs_before_products(graph)
+        close_integer_chains(graph)
         if self.target == "tensorrt":
-            require_constraints(quantized)
-        elif onnx_format.opset(quantized) >= PER_CHANNEL_OPSET:
-            keep_floats(quantized)
+            require_constraints(graph)
+        elif opset_of(quantized) >= PER_CHANNEL_OPSET:
+            keep_floats(graph)
+        quantized = written(graph)
         onnx_format.save(quantized, job.out)
         return ready.told._made(ready.feeds, self.quantized_operators(quantized))
 
@@ -186,7 +193,7 @@ class QuantizeNncf(Pass):
             return Ready(model, feeds, told, told._arguments(feeds, {}))
         openvino_format.forbid_telemetry()
         model = onnx_format.outline(source.path)
-        require_floats(onnx_format.precision(model))
+        require_floats(precision_of(model))
         if self.target == "cpu_spr":
             raise StepError(
                 "NNCF knows the target cpu_spr for OpenVINO models only",
@@ -310,7 +317,7 @@ def _modern(model: ModelProto, job: Job) -> ModelProto:
         why = "older ones know no scale per channel"
         return modern(model, PER_CHANNEL_OPSET, job, why, full_precision=True)
     except StepError as error:
-        if onnx_format.opset(model) < _INTEGERS_OPSET:
+        if opset_of(model) < _INTEGERS_OPSET:
             raise
         job.warn(f"{error.message}: weights get one scale per tensor")
         return model

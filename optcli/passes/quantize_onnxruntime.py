@@ -14,6 +14,10 @@ from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.graph import constant, read, written
+from optcli.onnx_graphs.interface import opset_of
+from optcli.onnx_graphs.operators import PRODUCTS
+from optcli.onnx_graphs.precision import precision_of
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx.models import (
     PER_CHANNEL_OPSET,
@@ -31,12 +35,12 @@ from optcli.passes._quantization.activation_ranges import activation_ranges, flo
 from optcli.passes._quantization.calibration import Feeds
 from optcli.passes._quantization.integer_chains import leave_softmax_in_floats
 from optcli.passes._quantization.kept_floats import keep_floats
-from optcli.passes._quantization.quantized_graph import PRODUCTS
 from optcli.passes._quantization.static_quantization import Grids, Scope, quantize
 from optcli.passes._tensorrt.grids import fold_weights, make_fp8
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+    from onnx_ir import Model
 
 Isa = Literal["vnni", "avx2", "arm"]
 
@@ -58,7 +62,7 @@ class QuantizeOnnxruntime(Pass):
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.ONNX,)
-    needs: ClassVar[Needs] = Needs(("onnx", "onnxruntime"))
+    needs: ClassVar[Needs] = Needs(("onnx", "onnx_ir", "onnxruntime"))
     uses: ClassVar[tuple[Role, ...]] = ("calibration",)
     device_bound: ClassVar[bool] = True
     imports_ahead: ClassVar[tuple[str, ...]] = ("onnxruntime.quantization.quantize",)
@@ -157,7 +161,7 @@ class QuantizeOnnxruntime(Pass):
 
     def run(self, source: Artifact, job: Job) -> Made:
         given = onnx_format.open(source.path)
-        require_floats(onnx_format.precision(given))
+        require_floats(precision_of(given))
         # With one scale for all, too: OpenVINO misreads quantized networks of opset 11.
         fp8 = self.precision == "fp8"
         why = "older ones know no FP8" if fp8 else "older ones know no scale per channel"
@@ -180,10 +184,11 @@ class QuantizeOnnxruntime(Pass):
             )
             job.progress(None, "quantizing")
             quantize(work / "prepared", job.out, ranges, scope, grids, work)
-        quantized = onnx_format.open(job.out)
+        made = onnx_format.open(job.out)
+        quantized = read(made)
         if self._finish(quantized):
             (job.out / onnx_format.DATA).unlink(missing_ok=True)  # saving would append to it
-            onnx_format.save(quantized, job.out)
+            onnx_format.save(written(quantized), job.out)
         counts = count_quantized(quantized)
         if not counts:
             raise StepError(
@@ -201,14 +206,14 @@ class QuantizeOnnxruntime(Pass):
             "calibration_batch_size": feeds.batch_size,
             "per_channel": self.per_channel,
             "quantized_format": self.format,
-            "opset": onnx_format.opset(quantized),
+            "opset": opset_of(made),
             "model_type": "transformer" if transformer else "none",
             "quantized_operators": dict(sorted(counts.items())),
             "kept_in_floating_point": sorted(scope.ignored),
         }
         return Made(precision=self.precision, facts=facts)
 
-    def _finish(self, quantized: ModelProto) -> int:
+    def _finish(self, quantized: Model) -> int:
         """What the quantizer leaves to be done; returns how many nodes were changed."""
         if self.target == "cpu":
             return leave_softmax_in_floats(quantized) + keep_floats(quantized)
@@ -269,11 +274,10 @@ class QuantizeOnnxruntime(Pass):
 
 def _products_of_activations(model: ModelProto) -> set[str]:
     """Names of matrix products without weights: TensorRT fuses attention, which it keeps in floats."""
-    weights = {tensor.name for tensor in model.graph.initializer}
     return {
-        node.name
-        for node in model.graph.node
-        if node.op_type == "MatMul" and not weights.intersection(node.input)
+        str(node.name)
+        for node in read(model).graph
+        if node.op_type == "MatMul" and all(constant(value) is None for value in node.inputs)
     }
 
 

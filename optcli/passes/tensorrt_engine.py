@@ -12,6 +12,7 @@ from optcli.environment import Needs
 from optcli.passes import Job
 from optcli.passes._tensorrt.engine import EnginePass
 from optcli.passes._tensorrt.record import timing_cache
+from optcli.settings.references import MachinePath
 
 
 class TensorrtEngine(EnginePass):
@@ -22,7 +23,7 @@ class TensorrtEngine(EnginePass):
     version only, unless made compatible.
     """
 
-    needs: ClassVar[Needs] = Needs(("tensorrt", "onnx", "numpy"), gpu=True)
+    needs: ClassVar[Needs] = Needs(("tensorrt", "onnx", "onnx_ir", "numpy"), gpu=True)
     product: ClassVar[str] = "tensorrt"
 
     timing_cache: bool = Field(
@@ -34,7 +35,7 @@ class TensorrtEngine(EnginePass):
     hardware_compatible: Literal["none", "ampere_plus", "same_compute_capability"] = Field(
         "none", description="which other GPUs the plan runs on; it can be slower"
     )
-    python: str | None = Field(
+    python: MachinePath | None = Field(
         None,
         description="interpreter that has TensorRT, where this one has not; default: the environment "
         "variable OPTCLI_TENSORRT_PYTHON",

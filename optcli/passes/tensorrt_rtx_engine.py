@@ -21,7 +21,7 @@ class TensorrtRtxEngine(EnginePass):
     TensorRT's, and its latency says nothing of TensorRT's.
     """
 
-    needs: ClassVar[Needs] = Needs(("tensorrt_rtx", "onnx", "numpy"))
+    needs: ClassVar[Needs] = Needs(("tensorrt_rtx", "onnx", "onnx_ir", "numpy"))
     product: ClassVar[str] = "tensorrt_rtx"
 
     compute_capabilities: tuple[Capability, ...] = Field(

@@ -12,6 +12,8 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import openvino as openvino_format
+from optcli.onnx_graphs.graph import constant, maker, read
+from optcli.onnx_graphs.precision import precision_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._onnx.models import PER_CHANNEL_OPSET, modern, require_floats
 from optcli.passes._quantization.nncf_of_graphs import quiet
@@ -34,7 +36,7 @@ class WeightsOnly(Pass):
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH, Format.ONNX, Format.OPENVINO)
-    needs: ClassVar[Needs] = Needs(("torch", "torchao", "nncf", "onnx", "openvino"))
+    needs: ClassVar[Needs] = Needs(("torch", "torchao", "nncf", "onnx", "onnx_ir", "openvino"))
 
     bits: Literal[8, 4] = Field(
         8, description="bits of a weight; 4: of linear layers but the last, the others get 8"
@@ -100,7 +102,7 @@ class WeightsOnly(Pass):
         compressed = self._compress(model, matching(self.ignored_names, nodes, "ignored_names"))
         _mend(compressed)
         onnx_format.save(compressed, job.out)
-        return self._made(onnx_format.precision(compressed), _count_onnx(compressed), job)
+        return self._made(precision_of(compressed), _count_onnx(compressed), job)
 
     def _run_openvino(self, source: Artifact, job: Job) -> Made:
         model = openvino_format.open(source.path)
@@ -180,22 +182,15 @@ def _mend(model: ModelProto) -> None:
 
 def _count_onnx(model: ModelProto) -> Counter[str]:
     """How many operators read integer weights, by their type and the weights' bits."""
-    import onnx
-
-    four = {onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
-    kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-    bits = {
-        node.output[0]: "int4" if kinds[node.input[0]] in four else "int8"
-        for node in model.graph.node
-        if node.op_type == "DequantizeLinear" and node.input[0] in kinds
-    }
     counts: Counter[str] = Counter()
-    for node in model.graph.node:
+    for node in read(model).graph:
         if node.op_type == "MatMulNBits":
             counts["MatMul int4"] += 1
-        for name in node.input:
-            if name in bits:
-                counts[f"{node.op_type} {bits[name]}"] += 1
+        for value in node.inputs:
+            back = maker(value, "DequantizeLinear")
+            weights = constant(back.inputs[0]) if back is not None else None
+            if weights is not None:
+                counts[f"{node.op_type} int{4 if weights.dtype.bitwidth == 4 else 8}"] += 1
     return counts
 
 

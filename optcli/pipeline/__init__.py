@@ -8,7 +8,7 @@ from pathlib import Path
 from optcli import environment, report, results
 from optcli.errors import InputError, OptcliError, RunnerError
 from optcli.observer import Observer, Silent
-from optcli.pipeline import latency, report_files, standing, sweep, verdicts, view
+from optcli.pipeline import latency, report_files, reporting, standing, sweep, verdicts, view
 from optcli.pipeline.accuracy import EvaluationContext, judge
 from optcli.pipeline.ending import ending
 from optcli.pipeline.execute import Settings, StepResult
@@ -18,9 +18,8 @@ from optcli.pipeline.plan import Plan
 from optcli.pipeline.preview import preview
 from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe
-from optcli.results import RecipeSummary, Report
+from optcli.results import Report
 from optcli.store import Store
-from optcli.workers import confinement
 
 __all__ = ["build", "preview"]
 
@@ -127,24 +126,18 @@ def _report(
         variants, to_do.baseline, measured.ratio, first_only=_has_service_level(recipe)
     )
     end = ending(to_do, variants, errors, advice)
-    return Report(
-        recipe=RecipeSummary(name=recipe.name, path=str(recipe.path), digest=recipe.digest),
-        environment={
-            **environment.describe(sorted(packages)),
-            "machine": environment.machine(),
-            "confinement": str(confinement.available()),
-        },
-        baseline=to_do.baseline,
-        recommended=advice.recommended,
-        recommendation=advice.sentence,
-        recommendations=advice.by_batch,
+    return reporting.report(
+        reporting.recipe_summary(recipe),
+        to_do.baseline,
+        variants,
+        packages=packages,
         started=began,
-        finished=environment.now(),
-        exit_code=int(end.code),
-        exit_reason=end.reason,
+        code=end.code,
+        reason=end.reason,
+        advice=advice,
         protocol=measured.protocol,
+        machine=environment.machine(),
         judged_by=terms_of(recipe, store.digests).model_dump(mode="json"),
-        variants=variants,
     )
 
 

@@ -18,6 +18,7 @@ from optcli.observer import Observer
 from optcli.pipeline import keys
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.prepared import Prepared
+from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe
 from optcli.results import Accuracy
 from optcli.runners import Runner
@@ -114,9 +115,9 @@ def compare_all(
         found = {name: each.model_copy(update=on) for name, each in found.items()}
     settings = around.recipe.accuracy
     judged = [each for name, each in found.items() if name != baseline]
-    few = [text for each in judged if settings and (text := accuracy.too_few(each, settings))]
+    few = [flag for each in judged if settings and (flag := accuracy.too_few(each, settings))]
     if few:
-        around.observer.warned("accuracy", few[0])
+        around.observer.warned("accuracy", few[0].text)
     return found, failures
 
 
@@ -178,7 +179,7 @@ class _Judging:
                 subject.runner_name,
                 subject.options,
                 recipe.inputs,
-                recipe.data["evaluation"].model_dump(mode="json", by_alias=True, exclude_unset=True),
+                recipe.data["evaluation"],
                 recipe.folder,
                 recipe.accuracy,
                 scratch,
@@ -216,7 +217,8 @@ class _Judging:
                 "metric": settings.model_dump(mode="json", exclude=set(_DECIDES)) if settings else None,
                 "postprocess": decoding.model_dump(mode="json") if decoding else None,
                 "users": [
-                    user_code.digest(r, recipe.folder, around.store.digests) for r in _own(recipe)
+                    user_code.digest(r, recipe.folder, around.store.digests)
+                    for r in judging_code(recipe).values()
                 ],
                 "inputs": [spec.model_dump(mode="json") for spec in recipe.inputs],
                 "feeds": [spec.model_dump(mode="json") for spec in subject.feeds or ()],
@@ -244,18 +246,12 @@ def _evaluated_on(around: EvaluationContext) -> str:
     samples = {part: made[part] for part in ("settings", "content")}
     settings, decoding = recipe.accuracy, recipe.postprocess
     metric = settings.model_dump(mode="json", exclude={*_DECIDES, "batch_size"}) if settings else None
-    users = [user_code.digest(each, recipe.folder, around.store.digests) for each in _own(recipe)]
+    users = [
+        user_code.digest(each, recipe.folder, around.store.digests)
+        for each in judging_code(recipe).values()
+    ]
     after = decoding.model_dump(mode="json") if decoding else None
     return of_value([samples, metric, after, users])
-
-
-def _own(recipe: Recipe) -> list[str]:
-    """References to the user's code that judges."""
-    found = [recipe.accuracy.metric] if recipe.accuracy else []
-    found = [each for each in found if each.startswith("python:")]
-    if recipe.postprocess is not None and recipe.postprocess.python is not None:
-        found.append(recipe.postprocess.python)
-    return [each.removeprefix("python:") for each in found]
 
 
 def _code(settings: AccuracySettings | None) -> list[str]:

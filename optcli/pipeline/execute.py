@@ -9,10 +9,11 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,13 +24,24 @@ from optcli.latency import memory
 from optcli.observer import Observer
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.inputs import Inputs
+from optcli.pipeline.messages import (
+    Call,
+    DataRequest,
+    News,
+    PassRequest,
+    SampleCounts,
+    SourceFindings,
+    SourceRequest,
+    StepRequest,
+    Written,
+)
 from optcli.pipeline.plan import Plan, Step
 from optcli.pipeline.prepared import Roles
 from optcli.pipeline.trusting import doubts_of, is_confined, opened_as, require_trust
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
 from optcli.store import Entry, Store, disk
-from optcli.workers import Child, ForkServer, spawn
+from optcli.workers import Child, ForkServer, Listener, messages, spawn
 
 # How long what is being written may take to an end once the build is interrupted.
 _LAST_WORDS_S = 10.0
@@ -108,13 +120,13 @@ class Execution:
         plan = self._plan
         if plan.data_key is None:
             return None
-        settings = {
-            role: of.model_dump(mode="json", by_alias=True, exclude_unset=True)
-            for role, of in plan.recipe.data.items()
-        }
-        payload = {"inputs": _inputs(plan), "folder": str(plan.recipe.folder), "data": settings}
-        payload["metric"] = plan.data_ingredients["metric"]
-        call = {"function": "optcli.pipeline.step:prepare_data", "payload": payload}
+        request = DataRequest(
+            inputs=plan.recipe.inputs,
+            folder=plan.recipe.folder,
+            data=dict(plan.recipe.data),
+            metric=plan.data_ingredients["metric"],
+        )
+        call = Call("optcli.pipeline.step:prepare_data", request, SampleCounts)
         made_of = plan.data_ingredients
         entry, _ = self._obtain("data", plan.data_key, "data", made_of, call, forked_after=_GROUND)
         self._remember_roles()
@@ -209,35 +221,36 @@ class Execution:
             return step.name
         return f"{self._plan.variants_of(step.key)[0]} › {step.name}"
 
-    def _call(self, step: Step, label: str) -> dict[str, Any]:
-        plan = self._plan
-        common: dict[str, Any] = {
-            "step": label,
-            "inputs": _inputs(plan),
-            "folder": str(plan.recipe.folder),
-            "probe": str(self._probe) if self._probe else None,
-            "threads": plan.threads,
-            "seed": plan.recipe.seed,
-            "batch_sizes": sorted(set(plan.recipe.latency.batch_sizes)),
-        }
+    def _call(self, step: Step, label: str) -> Call:
+        recipe, threads = self._plan.recipe, self._plan.threads
         if step.parent is None or step.traits is None:
-            own = {
-                "kind": plan.recipe.model.source.partition(":")[0],
-                "source": {**plan.source.model_dump(mode="json"), "trust": self._settings.trust},
-            }
-            return {"function": "optcli.pipeline.step:make_source", "payload": {**common, **own}}
-        settings = {
-            role: plan.recipe.data[role].model_dump(mode="json", by_alias=True, exclude_unset=True)
-            for role in step.traits.uses
-        }
-        own = {
-            "traits": step.traits.to_record(),
-            "parent": self._opened(step.parent).to_record(),
-            "origin": self._opened(step.lineage()[0]).to_record(),
-            "data": settings,
-        }
-        function = "check_source" if step.only_checks else "make_artifact"
-        return {"function": f"optcli.pipeline.step:{function}", "payload": {**common, **own}}
+            source = SourceRequest(
+                kind=recipe.model.source.partition(":")[0],
+                source={
+                    **self._plan.source.model_dump(mode="json"),
+                    "trust": self._settings.trust,
+                },
+                inputs=recipe.inputs,
+                probe=self._probe,
+                threads=threads,
+            )
+            return Call("optcli.pipeline.step:make_source", source, Written)
+        request = PassRequest(
+            step=label,
+            inputs=recipe.inputs,
+            folder=recipe.folder,
+            probe=self._probe,
+            threads=threads,
+            seed=recipe.seed,
+            batch_sizes=tuple(sorted(set(recipe.latency.batch_sizes))),
+            traits=step.traits,
+            parent=self._opened(step.parent),
+            origin=self._opened(step.lineage()[0]),
+            data={role: recipe.data[role] for role in step.traits.uses},
+        )
+        if step.only_checks:
+            return Call("optcli.pipeline.step:check_source", request, SourceFindings)
+        return Call("optcli.pipeline.step:make_artifact", request, Written)
 
     def _opened(self, step: Step) -> Artifact:
         """What a step made, as the steps after it open it."""
@@ -250,7 +263,7 @@ class Execution:
         key: str,
         label: str,
         ingredients: dict[str, Any],
-        call: dict[str, Any],
+        call: Call,
         *,
         forked_after: Sequence[str] | None,
         confined: bool = False,
@@ -286,51 +299,62 @@ class Execution:
         self,
         key: str,
         label: str,
-        call: dict[str, Any],
+        call: Call,
         work: Path,
         forked_after: Sequence[str] | None,
         confined: bool,
     ) -> dict[str, Any]:
         log = log_of(self._store, key)
         log.unlink(missing_ok=True)
-        # Not in the recorded call: whoever repeats a step begins at its beginning.
-        scratch, caches = self._store.scratch_folder("artifact", key), self._store.cache_folder()
-        inputs = self._inputs_of(call, work)
-        handed = {name: artifact.to_record() for name, artifact in inputs.artifacts.items()}
+        request = call.request
+        with suppress(OSError):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            record = {"function": call.function, "message": messages.to_record(request)}
+            log.with_name("call.json").write_text(json.dumps(record, indent=1))
         temporary = work.parent.parent / "temporary"
         with disk.failures(self._store.root):
             temporary.mkdir()
-        payload = dict(call["payload"], out=str(work), temporary=str(temporary), **handed)
-        sets = self._samples_of(call, work.parent.parent / "prepared", confined=confined)
-        payload |= sets.payload()
-        if not confined:  # else nothing can be kept there
-            payload |= {"scratch": str(scratch), "cache": str(caches)}
-        with suppress(OSError):
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.with_name("call.json").write_text(json.dumps(call, indent=1))
+        inputs = self._inputs_of(request, work)
+        sets = self._samples_of(request, work.parent.parent / "prepared", confined=confined)
+        # Not in the recorded call: whoever repeats a step begins at its beginning.
+        if isinstance(request, PassRequest):
+            request = replace(
+                request,
+                parent=inputs.artifacts["parent"],
+                origin=inputs.artifacts["origin"],
+                prepared=sets.kept(),
+                keep=sets.keep if sets.sets else None,
+                temporary=temporary,
+                # Where it is confined nothing can be kept.
+                scratch=None if confined else self._store.scratch_folder("artifact", key),
+                cache=None if confined else self._store.cache_folder(),
+            )
+        request = replace(request, out=work)
         around: dict[str, Any] = {"log": log, "confined": (work, temporary) if confined else None}
         if forked_after is None:
-            child = spawn(call["function"], payload, environment=self._environment(), **around)
+            child = spawn(call.function, request, environment=self._environment(), **around)
         else:
-            child = self._fork_server().start(call["function"], payload, after=forked_after, **around)
+            child = self._fork_server().start(call.function, request, after=forked_after, **around)
         self._running.add(child)
         try:
             with inputs.named_as_kept(), child:
                 if self._interrupted:  # while it was started: whoever ended the others has not seen it
                     child.kill()
-                record = child.result(self._settings.timeout_s, lambda event: self._heard(label, event))
+                listener = Listener(News, partial(self._heard, label))
+                made = child.result(call.gives, self._settings.timeout_s, listener)
             inputs.check()
             sets.take()
             self._see_that_the_store_kept(inputs)
         finally:
             self._running.discard(child)
-        return dict(record)
+        return dict(messages.to_record(made))
 
-    def _samples_of(self, call: dict[str, Any], keep: Path, *, confined: bool) -> Roles:
+    def _samples_of(self, request: StepRequest, keep: Path, *, confined: bool) -> Roles:
         """The samples that a pass reads; a user's own pass or a confined one leaves none to others."""
-        plan, payload = self._plan, call["payload"]
-        own = "traits" in payload and payload["traits"].get("reference") is None and not confined
-        roles = payload["data"] if own else ()
+        plan = self._plan
+        roles: Iterable[str] = ()
+        if isinstance(request, PassRequest) and request.traits.reference is None and not confined:
+            roles = request.data
         return Roles.of(self._store, plan.role_keys, roles, plan.recipe.inputs, keep)
 
     def _see_that_the_store_kept(self, inputs: Inputs) -> None:
@@ -349,13 +373,11 @@ class Execution:
                     hint="write into `job.out` only",
                 )
 
-    def _inputs_of(self, call: dict[str, Any], work: Path) -> Inputs:
-        """Copies of the artifacts that a call names, beside the folder that it writes into."""
-        named = {
-            name: Artifact.from_record(record)
-            for name in ("parent", "origin")
-            if (record := call["payload"].get(name)) is not None
-        }
+    def _inputs_of(self, request: StepRequest, work: Path) -> Inputs:
+        """Copies of the artifacts that a request names, beside the folder that it writes into."""
+        named: dict[str, Artifact] = {}
+        if isinstance(request, PassRequest):
+            named = {"parent": request.parent, "origin": request.origin}
         for artifact in named.values():
             if self._store.sound("artifact", artifact.key) is None:
                 raise StepError(
@@ -365,11 +387,11 @@ class Execution:
         with disk.failures(self._store.root):
             return Inputs(named, work.parent.parent / "inputs")
 
-    def _heard(self, label: str, event: Mapping[str, Any]) -> None:
-        if "progress" in event:
-            self._observer.progress(label, *event["progress"])
-        elif "warned" in event:
-            self._observer.warned(label, event["warned"])
+    def _heard(self, label: str, news: News) -> None:
+        if news.progress is not None:
+            self._observer.progress(label, *news.progress)
+        if news.warned is not None:
+            self._observer.warned(label, news.warned)
 
     def _fork_server(self) -> ForkServer:
         with self._starting:
@@ -424,7 +446,3 @@ def repeat_command(store: Store, key: str) -> str:
     """The command that carries out one recorded step again, into a folder of one's choice."""
     call = log_of(store, key).with_name("call.json")
     return f"{shlex.quote(sys.executable)} -m optcli.pipeline.step {shlex.quote(str(call))} NEW_FOLDER"
-
-
-def _inputs(plan: Plan) -> list[dict[str, Any]]:
-    return [spec.model_dump(mode="json") for spec in plan.recipe.inputs]

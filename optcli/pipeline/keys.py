@@ -43,10 +43,11 @@ NOT_COUNTED: Mapping[str, str] = {
     "registry.py": "finds classes by name",
     "regular_files.py": "refuses what is no file; changes nothing that is read",
     "report": "shows results",
+    "results/flags.py": "words of flags; measurements, which keep their figures, name it themselves",
     "store": "keeps results by their keys",
     "user_code.py": "the user's code is in keys by its content",
     "user_imports.py": "the user's code is in keys by its content",
-    "workers": "starts processes; what they do is in the modules that they are told to call",
+    "workers": "starts processes and carries messages; what they do is in the modules that they call",
 }
 
 _TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)

@@ -21,8 +21,8 @@ from optcli.store import Store, key_of
 
 _KIND = "measurement"
 STEP = "latency"
-# In the process that times calls, and here.
-_CODE = ("latency/process.py", "pipeline/latency.py")
+# In the process that times calls, and here; what is kept has figures of flags.
+_CODE = ("latency/process.py", "pipeline/latency.py", "results/flags.py")
 # A variant, the one that it is compared with, and the batch size.
 Pair = tuple[str, str, int]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from optcli.errors import (
 from optcli.passes import Pass, Traits
 from optcli.recipe import PassUse, Recipe, check_formats, option_problems
 from optcli.store import Store, key_of
-from optcli.workers import Channel, run
+from optcli.workers import Channel, messages, run
 
 
 def traits(recipe: Recipe, store: Store, digests: FileDigests) -> dict[str, Traits]:
@@ -48,28 +49,37 @@ def traits(recipe: Recipe, store: Store, digests: FileDigests) -> dict[str, Trai
     return found
 
 
-def describe(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
+@dataclass(frozen=True)
+class DescribeRequest:
+    """A use of a pass whose `reference` is relative to `folder`; `code` is the digest of its source."""
+
+    use: PassUse
+    folder: Path
+    code: str
+
+
+def describe(request: DescribeRequest, channel: Channel) -> Traits:
     """In a worker: import the class, check the options, tell its traits."""
     from pydantic import ValidationError
 
-    kind: Any = user_code.load(payload["reference"], Path(payload["folder"]))
+    use, reference = request.use, str(request.use.reference)
+    kind: Any = user_code.load(reference, request.folder)
     if not (inspect.isclass(kind) and issubclass(kind, Pass)):
         raise UsageError(
-            f"{payload['reference']} is not a pass: wanted a subclass of optcli.passes.Pass",
+            f"{reference} is not a pass: wanted a subclass of optcli.passes.Pass",
             hint="see docs/add-a-pass.md",
         )
     if lacking := sorted({*kind.__abstractmethods__} | ({"accepts"} - {*dir(kind)})):
         raise UsageError(
-            f"the pass {payload['reference']} lacks {', '.join(lacking)}",
+            f"the pass {reference} lacks {', '.join(lacking)}",
             hint="see docs/add-a-pass.md",
         )
-    use = PassUse(name=payload["name"], options=payload["options"], place=payload["place"])
     try:
         configured = kind.model_validate(use.options)
     except ValidationError as error:
         raise RecipeError(option_problems(use, kind, error)) from None
-    _check_formats(configured, payload["reference"])
-    return Traits.of(configured, use.name, payload["code"], payload["reference"]).to_record()
+    _check_formats(configured, reference)
+    return Traits.of(configured, use.name, request.code, reference)
 
 
 def _check_formats(configured: Pass, reference: str) -> None:
@@ -97,27 +107,19 @@ def _remembered(use: PassUse, folder: Path, store: Store, digests: FileDigests) 
     known = store.get("traits", key)
     if known is not None:
         # The file may have moved since: its content is what counts.
-        return Traits.from_record({**known.record, "reference": use.reference})
-    payload = {
-        "name": use.name,
-        "reference": use.reference,
-        "options": use.options,
-        "place": use.place,
-        "folder": str(folder),
-        "code": code,
-    }
+        return messages.read(Traits, {**known.record, "reference": use.reference})
     with store.lock("traits", key), store.work("traits", key) as work:
-        record = _described(use, payload, store.log_folder(key) / "log.txt")
-        store.put("traits", key, work, record, ingredients)
-    return Traits.from_record(record)
+        traits = _described(DescribeRequest(use, folder, code), store.log_folder(key) / "log.txt")
+        store.put("traits", key, work, messages.to_record(traits), ingredients)
+    return traits
 
 
-def _described(use: PassUse, payload: dict[str, Any], log: Path) -> dict[str, Any]:
+def _described(request: DescribeRequest, log: Path) -> Traits:
     try:
-        return dict(run("optcli.pipeline.plugins:describe", payload, log=log, timeout_s=300))
+        return run("optcli.pipeline.plugins:describe", request, Traits, log=log, timeout_s=300)
     except StepError as error:  # the code ended the process or crashed it: the file is what is wrong
         raise InputError(
-            f"{use.reference} cannot be looked at: {error.message}",
-            place=use.place,
+            f"{request.use.reference} cannot be looked at: {error.message}",
+            place=request.use.place,
             hint=f"importing it must do nothing but define things; its last words are in {log}",
         ) from error

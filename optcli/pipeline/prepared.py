@@ -73,11 +73,10 @@ class Roles:
         """Those of a plan."""
         return Roles({role: Prepared(store, role_keys[role], inputs) for role in roles}, keep)
 
-    def payload(self) -> dict[str, Any]:
-        """What the worker is told."""
-        found = {role: each.find() for role, each in self.sets.items()}
-        known = {role: str(path) for role, path in found.items() if path is not None}
-        return {"prepared": known, "keep": str(self.keep)} if self.sets else {}
+    def kept(self) -> dict[str, Path]:
+        """Where the samples of each role lie that somebody has prepared before."""
+        places = {role: each.find() for role, each in self.sets.items()}
+        return {role: path for role, path in places.items() if path is not None}
 
     def take(self) -> None:
         """Keep what the worker has left."""

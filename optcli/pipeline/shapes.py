@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from optcli import environment, workers
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError
 from optcli.latency.feeds import choose_batch_sizes
+from optcli.latency.messages import MeasureRequest
+from optcli.latency.shapes import Comparison
 from optcli.observer import Observer
 from optcli.pipeline import keys, measurement_lock
 from optcli.pipeline.plan import Plan, PlannedVariant
@@ -101,22 +103,16 @@ def _ratios(
     if known is not None:
         return dict(known.record["ratios"])
     step = f"{variant.name} › {_KIND}"
-    payload = {
-        "inputs": ingredients["inputs"],
-        "feeds": str(feeds) if feeds else None,
-        "batch_sizes": list(sizes),
-        "seed": plan.recipe.seed,
-        "artifact": artifact.to_record(),
-        "runner": variant.runner_name,
-        "options": options,
-    }
+    inputs, runner, seed = plan.recipe.inputs, variant.runner_name, plan.recipe.seed
+    request = MeasureRequest(artifact, inputs, runner, options, feeds, tuple(sizes), seed)
     try:
         with measurement_lock.acquired(step, observer):
             observer.started(step)
             began = time.monotonic()
-            record = workers.run(
+            comparison = workers.run(
                 "optcli.latency.shapes:compare",
-                payload,
+                request,
+                Comparison,
                 environment=type(variant.runner).model_validate(options).environment(),
                 timeout_s=_TIMEOUT_S,
                 confined=() if artifact.foreign else None,
@@ -125,14 +121,14 @@ def _ratios(
     except OptcliError as error:
         observer.warned(step, f"not compared, so one form for all sizes: {error.message}")
         return {}
-    if not record["steady"]:
+    if not comparison.steady:
         observer.warned(
             step, "the machine was not quiet: one form for all sizes, compared again next time"
         )
         return {}
     with store.work(_KIND, key) as work:
-        store.put(_KIND, key, work, record, ingredients)
-    return dict(record["ratios"])
+        store.put(_KIND, key, work, asdict(comparison), ingredients)
+    return comparison.ratios
 
 
 def _chosen(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from optcli.pipeline.latency import LatencyResults
 from optcli.pipeline.parents import changes_network, parent_of
 from optcli.pipeline.plan import Plan, PlannedVariant
-from optcli.results import Against, Estimate, Latency, VariantReport
+from optcli.results import Against, Estimate, Latency, VariantReport, flags
 
 
 def beside(plan: Plan, measured: LatencyResults, *, baseline_stands: bool) -> LatencyResults:
@@ -27,7 +27,7 @@ def beside(plan: Plan, measured: LatencyResults, *, baseline_stands: bool) -> La
         if not (_is_fit(measured.rows.get(name, ()), row) and _is_fit(base, row)):
             found["speedup"] = None
         if not baseline_stands and row.speedup is not None:
-            found["flags"] = (*row.flags, f"no speed-up: the baseline {plan.baseline} failed")
+            found["flags"] = (*row.flags, flags.no_speedup("baseline-failed", plan.baseline))
         parent = parents.get(name)
         if row.region == "host" and parent is not None:
             found["over_parent"] = _against(measured, name, parent, row.batch_size)

@@ -11,23 +11,29 @@ import json
 import shutil
 import sys
 import traceback
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from optcli import data, environment, formats, passes, regular_files, sources, user_code
 from optcli.artifact import UNPROVEN, Artifact, Format
-from optcli.data import DataSettings
 from optcli.errors import InputError, StepError, StoreError, TrustError
 from optcli.kept_samples import MEMORY_BYTES, SHARED_BYTES, Keeping, KeptSet
 from optcli.observer import Silent
-from optcli.passes import Job, Made, Pass, Traits
+from optcli.passes import Job, Made, Pass, Role, Traits
 from optcli.pipeline import check
+from optcli.pipeline.messages import (
+    DataRequest,
+    News,
+    PassRequest,
+    SampleCounts,
+    SourceFindings,
+    SourceRequest,
+    Written,
+)
 from optcli.sample import SampleSet
-from optcli.settings import TensorSpec
 from optcli.store.disk import plain_files
-from optcli.workers import Channel
+from optcli.workers import Channel, messages
 
 PROBE_SAMPLES = 16
 _CALIBRATION_BYTES = 256 << 20
@@ -41,18 +47,17 @@ class _Reporting(Silent):
 
     def progress(self, step: str, fraction: float | None, message: str) -> None:
         if self._channel is not None:
-            self._channel.send({"progress": [fraction, message]})
+            self._channel.send(News(progress=(fraction, message)))
 
     def warned(self, step: str, message: str) -> None:
         if self._channel is not None:
-            self._channel.send({"warned": message})
+            self._channel.send(News(warned=message))
 
 
-def make_source(payload: dict[str, Any], channel: Channel | None) -> dict[str, Any]:
+def make_source(request: SourceRequest, channel: Channel | None) -> Written:
     """Write the model as it comes from its source, and see that it runs on real samples."""
-    inputs = _inputs(payload)
-    out = Path(payload["out"])
-    source = sources.find(payload["kind"]).model_validate(payload["source"])
+    inputs, out = request.inputs, request.out
+    source = sources.find(request.kind).model_validate(request.source)
     written = source.write(out, inputs)
     _plain(out)
     if source.format != Format.TORCH:  # whose check is to open it, as `usable` does below
@@ -60,23 +65,22 @@ def make_source(payload: dict[str, Any], channel: Channel | None) -> dict[str, A
     facts = {"outputs": list(written.outputs), **(written.facts or {})}
     facts |= _unproven(source.format, out, trust=source.trust)
     artifact = Artifact("", source.format, out, written.precision, 0, "", facts, trusted=source.trust)
-    for message in check.usable(artifact, inputs, _probe(payload), payload["threads"]):
+    for message in check.usable(artifact, inputs, request.probe, request.threads):
         _Reporting(channel).warned("", message)
-    return {"format": source.format.value, "precision": written.precision, "facts": facts}
+    return Written(source.format, written.precision, facts)
 
 
-def make_artifact(payload: dict[str, Any], channel: Channel | None) -> dict[str, Any]:
+def make_artifact(request: PassRequest, channel: Channel | None) -> Written:
     """Run a pass; check what it wrote, against its parent where the pass is a conversion."""
-    traits = Traits.from_record(payload["traits"])
-    source = Artifact.from_record(payload["parent"])
-    job = _job(payload, traits, channel)
+    source = request.parent
+    job = _job(request, channel)
     observer = job.observer
     _seed_everything(job.seed)
-    attempts = configured_pass(traits, Path(payload["folder"])).attempts()
+    attempts = configured_pass(request.traits, request.folder).attempts()
     failures: list[str] = []
     for number, attempt in enumerate(attempts, start=1):
         try:
-            made = _attempt(attempt, source, job, _probe(payload))
+            made = _attempt(attempt, source, job, request.probe)
             break
         except Exception as error:
             if number == len(attempts):
@@ -92,58 +96,50 @@ def make_artifact(payload: dict[str, Any], channel: Channel | None) -> dict[str,
     facts = {**source.facts, **made.facts, **({"tried_before": failures} if failures else {})}
     made_format = attempt.produces(source.format)
     facts = {**_unproven(made_format, job.out, trust=source.trusted), **facts}
-    return {
-        "format": made_format.value,
-        "precision": made.precision or source.precision,
-        "facts": facts,
-    }
+    return Written(made_format, made.precision or source.precision, facts)
 
 
-def check_source(payload: dict[str, Any], channel: Channel | None) -> dict[str, Any]:
-    """Ask a pass that cannot run here what it can say of its source: `findings`, a sentence each."""
-    traits = Traits.from_record(payload["traits"])
-    source = Artifact.from_record(payload["parent"])
-    configured = configured_pass(traits, Path(payload["folder"]))
-    findings = configured.check_source(source, _job(payload, traits, channel))
-    return {"findings": list(findings), "facts": {}}
+def check_source(request: PassRequest, channel: Channel | None) -> SourceFindings:
+    """Ask a pass that cannot run here what it can say of its source."""
+    configured = configured_pass(request.traits, request.folder)
+    return SourceFindings(tuple(configured.check_source(request.parent, _job(request, channel))))
 
 
-def _job(payload: dict[str, Any], traits: Traits, channel: Channel | None) -> Job:
-    folder, inputs = Path(payload["folder"]), _inputs(payload)
-    roles = {role: _kept(payload, role, folder, inputs) for role in traits.uses}
+def _job(request: PassRequest, channel: Channel | None) -> Job:
+    roles = {role: _kept(request, role) for role in request.traits.uses}
     return Job(
-        out=Path(payload["out"]),
-        inputs=inputs,
-        origin=Artifact.from_record(payload["origin"]),
+        out=request.out,
+        inputs=request.inputs,
+        origin=request.origin,
         observer=_Reporting(channel),
-        step=payload["step"],
-        device=str(traits.options.get("device", "cpu")),
-        threads=payload["threads"],
-        seed=payload["seed"],
-        batch_sizes=tuple(payload["batch_sizes"]),
-        scratch=Path(payload["scratch"]) if payload.get("scratch") else None,
-        cache=Path(payload["cache"]) if payload.get("cache") else None,
-        temporary=Path(payload["temporary"]) if payload.get("temporary") else None,
+        step=request.step,
+        device=str(request.traits.options.get("device", "cpu")),
+        threads=request.threads,
+        seed=request.seed,
+        batch_sizes=request.batch_sizes,
+        scratch=request.scratch,
+        cache=request.cache,
+        temporary=request.temporary,
         calibration=roles.get("calibration"),
         training=roles.get("training"),
         validation=roles.get("validation"),
     )
 
 
-def prepare_data(payload: dict[str, Any], channel: Channel | None) -> dict[str, Any]:
+def prepare_data(request: DataRequest, channel: Channel | None) -> SampleCounts:
     """Open every data role, see that evaluation is disjoint from the rest, keep samples for checks.
 
     One sample of each role is prepared: what is wrong with all of them is known before any work.
     """
     import numpy as np
 
-    inputs, folder = _inputs(payload), Path(payload["folder"])
-    roles = {role: _samples(settings, folder, inputs) for role, settings in payload["data"].items()}
+    inputs = request.inputs
+    roles = {role: data.open(of, request.folder, inputs) for role, of in request.data.items()}
     data.disjoint(roles)
     firsts = {role: samples[0] for role, samples in roles.items() if len(samples)}
-    if payload["metric"] and "evaluation" in firsts and firsts["evaluation"].target is None:
+    if request.metric and "evaluation" in firsts and firsts["evaluation"].target is None:
         raise InputError(
-            f"{payload['metric']} needs labels, and the evaluation set has none",
+            f"{request.metric} needs labels, and the evaluation set has none",
             place="data.evaluation",
             hint="label the samples, or remove `accuracy:`: then outputs alone are compared",
         )
@@ -153,8 +149,8 @@ def prepare_data(payload: dict[str, Any], channel: Channel | None) -> dict[str, 
     count = min(PROBE_SAMPLES, len(probed))
     rows = [probed[index * len(probed) // count] for index in range(count)]
     arrays = {spec.name: np.stack([row.inputs[spec.name] for row in rows]) for spec in inputs}
-    np.savez(Path(payload["out"]) / "probe.npz", **arrays)  # type: ignore[arg-type]
-    return {"samples": {role: len(samples) for role, samples in roles.items()}}
+    np.savez(request.out / "probe.npz", **arrays)  # type: ignore[arg-type]
+    return SampleCounts({role: len(samples) for role, samples in roles.items()})
 
 
 def configured_pass(traits: Traits, folder: Path) -> Pass:
@@ -225,37 +221,25 @@ def _told(made: Any) -> Made:
     return made
 
 
-def _inputs(payload: dict[str, Any]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
-
-
-def _samples(settings: dict[str, Any], folder: Path, inputs: Sequence[TensorSpec]) -> SampleSet:
-    return data.open(DataSettings.model_validate(settings), folder, inputs)
-
-
-def _kept(payload: dict[str, Any], role: str, folder: Path, inputs: Sequence[TensorSpec]) -> SampleSet:
+def _kept(request: PassRequest, role: Role) -> SampleSet:
     """The samples of a role as they were prepared before, or kept from now on.
 
     What trains goes through them again and again. What calibrates may hold no more memory than it does.
     """
-    known = payload.get("prepared", {}).get(role)
+    known = request.prepared.get(role)
     if known is not None:
-        return KeptSet(Path(known))
-    samples = _samples(payload["data"][role], folder, inputs)
-    if "keep" not in payload:
+        return KeptSet(known)
+    samples = data.open(request.data[role], request.folder, request.inputs)
+    if request.keep is None:
         return samples
     calibrates = role == "calibration"
     return Keeping(
         samples,
-        Path(payload["keep"]) / role / "part-0",
+        request.keep / role / "part-0",
         shared_bytes=_CALIBRATION_BYTES if calibrates else SHARED_BYTES,
         memory_bytes=0 if calibrates else MEMORY_BYTES,
         threads=environment.usable_cores(),
     )
-
-
-def _probe(payload: dict[str, Any]) -> Path | None:
-    return Path(payload["probe"]) if payload["probe"] else None
 
 
 def _seed_everything(seed: int) -> None:
@@ -286,8 +270,15 @@ def main() -> None:
     call = json.loads(Path(sys.argv[1]).read_text())
     out = Path(sys.argv[2])
     out.mkdir(parents=True)
-    made = globals()[call["function"].partition(":")[2]]({**call["payload"], "out": str(out)}, None)
-    sys.stdout.write(json.dumps(made, indent=2) + "\n")
+    made = repeated(call, out)
+    sys.stdout.write(json.dumps(messages.to_record(made), indent=2) + "\n")
+
+
+def repeated(call: dict[str, Any], out: Path) -> Any:
+    """Carry out a recorded call here; it writes into `out`. Gives what its function gives."""
+    function = globals()[call["function"].partition(":")[2]]
+    kind, _ = messages.types_of(function)
+    return function(replace(messages.read(kind, call["message"]), out=out), None)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from optcli.results import Sweep
 from optcli.store import Store, key_of
 
 _KIND = "sweep"
-_CODE = ("latency/process.py", "pipeline/sweep.py")
+_CODE = ("latency/process.py", "pipeline/sweep.py", "results/flags.py")
 
 
 def measure(

@@ -47,7 +47,7 @@ def judging_code(recipe: Recipe) -> dict[str, str]:
     if recipe.accuracy is not None and recipe.accuracy.metric.startswith("python:"):
         found["metric"] = recipe.accuracy.metric.removeprefix("python:")
     if recipe.postprocess is not None and recipe.postprocess.python is not None:
-        found["postprocess"] = recipe.postprocess.python.removeprefix("python:")
+        found["postprocess"] = recipe.postprocess.python
     return found
 
 

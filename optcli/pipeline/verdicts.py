@@ -8,18 +8,19 @@ from pathlib import Path
 from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact, costly_packing
 from optcli.errors import OptcliError
-from optcli.latency.verdicts import SPEEDUP
+from optcli.pipeline import reporting
 from optcli.pipeline.execute import StepResult, log_of, repeat_command
 from optcli.pipeline.latency import LatencyResults
 from optcli.pipeline.parents import parent_of
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
 from optcli.results import (
     Accuracy,
-    ArtifactSummary,
+    Flag,
     Latency,
     StepSummary,
     VariantReport,
     Verdict,
+    flags,
 )
 from optcli.store import Store
 
@@ -67,30 +68,29 @@ def variant_report(
     options = variant.runner_options(plan.threads)
     problem = failures.get(variant.name)
     cached = all(done[step.key].status == "cached" for step in steps)
-    return VariantReport(
-        status="failed" if problem else "cached" if cached else "built",
-        reason=str(problem) if problem else _why_not_run(variant),
-        flags=_flags(variant),
-        log=_last_words(logs, variant.name) if problem else None,
-        required=variant.required,
-        steps=summaries,
-        build_s=_build_s([done[step.key] for step in steps]),
-        artifact=summary(variant.name, artifact),
-        runner={
-            "name": variant.runner_name,
-            "requested": options,
-            **effective,
-            **({"static_gains": variant.static_gains} if variant.static_gains else {}),
-        },
-        latency=measured.rows.get(variant.name, ()),
+    rows = measured.rows.get(variant.name, ())
+    judgement = (
+        () if problem or variant.unmeasurable else verdicts(variant, plan, measured, judged, failures)
+    )
+    static = {"static_gains": variant.static_gains} if variant.static_gains else {}
+    return reporting.ran(
+        artifact,
+        variant.name,  # the artifact's folder is beside the report
+        {"name": variant.runner_name, "requested": options, **effective, **static},
+        problem,
+        status="cached" if cached else "built",
+        reason=_why_not_run(variant),
+        latency=rows,
         accuracy=judged.get(variant.name),
-        verdicts=()
-        if problem or variant.unmeasurable
-        else _explained(
-            verdicts(variant, plan, measured, judged, failures),
-            artifact,
-            measured.rows.get(variant.name, ()),
-        ),
+        verdicts=_explained(judgement, artifact, rows),
+    ).model_copy(
+        update={
+            "flags": _flags(variant),
+            "log": _last_words(logs, variant.name) if problem else None,
+            "required": variant.required,
+            "steps": summaries,
+            "build_s": _build_s([done[step.key] for step in steps]),
+        }
     )
 
 
@@ -103,7 +103,7 @@ def _explained(
     cause = "weights are packed on every call; fix the batch"
     return tuple(
         each.model_copy(update={"reason": f"{each.reason}: {cause}"})
-        if each.name.startswith(SPEEDUP) and each.outcome == "reject"
+        if each.is_speedup and each.outcome == "reject"
         else each
         for each in found
     )
@@ -130,23 +130,11 @@ def _why_not_run(variant: PlannedVariant) -> str | None:
     return f"not measured here: {reasons}, so neither latency nor accuracy is known ({hints})"
 
 
-def _flags(variant: PlannedVariant) -> tuple[str, ...]:
+def _flags(variant: PlannedVariant) -> tuple[Flag, ...]:
     if not variant.unmeasurable:
         return ()
     lacks_gpu = variant.runner.requires().gpu and not environment.has_gpu()
-    return ("no-gpu",) if lacks_gpu else ("no-runtime",)
-
-
-def summary(name: str, artifact: Artifact) -> ArtifactSummary:
-    """An artifact as the report names it: its folder is beside the report, called as the variant."""
-    return ArtifactSummary(
-        key=artifact.key,
-        format=artifact.format.value,
-        path=name,
-        precision=artifact.precision,
-        size_bytes=artifact.size_bytes,
-        digest=artifact.digest,
-    )
+    return (flags.no_gpu() if lacks_gpu else flags.no_runtime(),)
 
 
 def verdicts(

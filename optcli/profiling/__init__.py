@@ -9,67 +9,53 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from optcli import regular_files, runners
-from optcli.artifact import Artifact
 from optcli.errors import InputError
 from optcli.profiling.findings import findings
 from optcli.profiling.record import Finding, OperatorTime, Profile, StageTime
+from optcli.profiling.request import ProfileRequest
 from optcli.profiling.text import lines
-from optcli.results import ArtifactSummary
 from optcli.workers import run
 
-__all__ = ["Finding", "OperatorTime", "Profile", "StageTime", "findings", "lines", "measure"]
+__all__ = [
+    "Finding",
+    "OperatorTime",
+    "Profile",
+    "ProfileRequest",
+    "StageTime",
+    "findings",
+    "lines",
+    "measure",
+]
 
 _TIMEOUT_S = 900.0
 
 
-def measure(
-    variant: str,
-    recipe: str,
-    summary: ArtifactSummary,
-    artifact: Artifact,
-    runner: str,
-    options: dict[str, Any],
-    request: dict[str, Any],
-    log: Path,
-    interpreter: str | None = None,
-) -> Profile:
-    """Profile an artifact in a runner with these options, in a process of its own.
+def measure(request: ProfileRequest, log: Path, interpreter: str | None = None) -> Profile:
+    """Profile an artifact in a runner, in a process of its own.
 
-    `interpreter` is another Python to open it in. `request` says what to feed and where the trace
-    goes: `inputs`, `batch_size`, `seed`, `data` and `folder`, `trace`; see `process.profile`. Raises
-    `RunnerError`, `InputError`, and `StepError` where the process died.
+    `interpreter` is another Python to open it in. Raises `RunnerError`, `InputError`, and `StepError`
+    where the process died.
     """
-    environment = runners.find(runner).model_validate(options).environment()
+    environment = runners.find(request.runner).model_validate(request.options).environment()
     with tempfile.TemporaryDirectory(prefix="optcli-profile-") as folder:
         written = Path(folder, "trace.json")
-        payload = {**request, "artifact": artifact.to_record(), "runner": runner, "options": options}
-        found = run(
+        profile = run(
             "optcli.profiling.process:profile",
-            {**payload, "trace": str(written)},
+            replace(request, trace=written),
+            Profile,
             log=log,
             environment=environment,
             timeout_s=_TIMEOUT_S,
             interpreter=interpreter or sys.executable,
-            confined=(Path(folder),) if artifact.foreign else None,
+            confined=(Path(folder),) if request.artifact.foreign else None,
         )
-        if found.pop("trace"):
-            _place(written, Path(request["trace"]))
-            found["trace"] = request["trace"]
-    effective = found.pop("effective")
-    profile = Profile.model_validate(
-        {
-            **found,
-            "variant": variant,
-            "recipe": recipe,
-            "artifact": summary,
-            "runner": {"name": runner, "requested": options, **effective},
-            "batch_size": request["batch_size"],
-        }
-    )
+        if profile.trace:
+            _place(written, request.trace)
+            profile = profile.model_copy(update={"trace": str(request.trace)})
     return profile.model_copy(update={"findings": findings(profile)})
 
 

@@ -67,49 +67,46 @@ def profile(
         )
     free = ours and (users or runner.starts_programs() or runner.requires().gpu)
     artifact = replace(opened.artifact, foreign=opened.artifact.foreign and not free)
-    request = {
-        "inputs": [spec.model_dump(mode="json") for spec in opened.inputs],
-        "batch_size": size,
+    request = profiling.ProfileRequest(
+        variant=variant,
+        recipe=report.recipe.name,
+        summary=built.artifact,
+        artifact=artifact,
+        runner=name,
+        options=options,
+        inputs=tuple(opened.inputs),
+        batch_size=size,
+        trace=trace or path.parent / "profiles" / f"{variant}.trace.json",
         **fed,
-        "trace": str(trace or path.parent / "profiles" / f"{variant}.trace.json"),
-    }
+    )
     log = path.parent / "logs" / f"{variant}.profile.log"
     with measurement_lock.acquired(f"profile {variant}", observer or Silent()):
-        found = profiling.measure(
-            variant,
-            report.recipe.name,
-            built.artifact,
-            artifact,
-            name,
-            options,
-            request,
-            log,
-        )
-    return found.model_copy(update={"notes": (*found.notes, *notes)})
+        measured = profiling.measure(request, log)
+    return measured.model_copy(update={"notes": (*measured.notes, *notes)})
 
 
 def _built(variant: str, report: Report, path: Path) -> VariantReport:
-    found = report.variants.get(variant)
-    if found is None:
+    built = report.variants.get(variant)
+    if built is None:
         raise UsageError(
             f"the last build of {report.recipe.name} has no variant {variant!r}",
             place=str(path),
             hint=did_you_mean(variant, list(report.variants)),
         )
-    if found.artifact is None or found.runner is None:
+    if built.artifact is None or built.runner is None:
         raise UsageError(
-            f"the variant {variant} was not built: {found.status}, {found.reason or 'no reason given'}",
+            f"the variant {variant} was not built: {built.status}, {built.reason or 'no reason given'}",
             place=str(path),
             hint=f"mend it and run `optcli build {report.recipe.path} --only {variant}`",
         )
-    return found
+    return built
 
 
 def _target(name: str, folder: Path, summary: ArtifactSummary) -> Target:
     """The artifact's folder. Raises `UsageError` where it is not the one that the report speaks of."""
     again = "run `optcli build` again: what is in the store is only copied"
     try:
-        about, found = view.read(folder)
+        about, digest = view.read(folder)
     except FileNotFoundError as error:
         raise UsageError("the artifact's files are gone", place=str(folder), hint=again) from error
     except (OSError, ValueError) as error:
@@ -117,7 +114,7 @@ def _target(name: str, folder: Path, summary: ArtifactSummary) -> Target:
             f"the artifact cannot be read: {error}", place=str(folder), hint=again
         ) from error
     spoken = (about["key"], about["format"]) == (summary.key, summary.format)
-    if not spoken or found != about["digest"]:
+    if not spoken or digest != about["digest"]:
         raise UsageError(
             "the artifact's files are not those that the report speaks of",
             place=str(folder),
@@ -170,27 +167,24 @@ def _fitting(inputs: tuple[TensorSpec, ...], wanted: int | None) -> int:
 
 
 def _data(report: Report, named: Path | None, *, ours: bool) -> tuple[dict[str, Any], bool, list[str]]:
-    """What to feed: settings of a role and of what follows the model, folder and seed.
+    """What a request says of feeding: settings of a role and of what follows the model, folder, seed.
 
     Then whether Python of the recipe's own is part of it, and doubts. A recipe that nobody but the
     report names brings no Python where the artifact is not `ours`.
     """
-    nothing = {"data": None, "postprocess": None, "folder": "", "seed": 0}
     try:
         recipe = load(named or Path(report.recipe.path))
     except (OptcliError, OSError) as error:
         why = error.message if isinstance(error, OptcliError) else str(error)
         note = f"inputs are random: the recipe cannot be read again ({why})"
-        return nothing, False, [note]
+        return {}, False, [note]
     if named is None and not ours and brings_python(recipe):
         why = "Python of its recipe's own, and the artifact is not from this store (--trust runs it)"
-        return nothing, False, [f"inputs are random: samples are given or followed by {why}"]
+        return {}, False, [f"inputs are random: samples are given or followed by {why}"]
     role = next((role for role in _ROLES if role in recipe.data), None)
-    after = recipe.postprocess.model_dump(mode="json") if recipe.postprocess else None
-    fed = {"data": None, "postprocess": after, "folder": str(recipe.folder), "seed": recipe.seed}
+    fed = {"postprocess": recipe.postprocess, "folder": recipe.folder, "seed": recipe.seed}
     if role is None:
         return fed, brings_python(recipe), []
-    settings = recipe.data[role].model_dump(mode="json", by_alias=True, exclude_unset=True)
     changed = recipe.digest != report.recipe.digest
     notes = ["the recipe reads otherwise than it was built (changed, or built with --set)"]
-    return {**fed, "data": settings}, brings_python(recipe), notes if changed else []
+    return {**fed, "data": recipe.data[role]}, brings_python(recipe), notes if changed else []

@@ -1,4 +1,4 @@
-"""What a runtime's profiler noted, in one form for all runtimes, and the times it comes to."""
+"""What a runtime's profiler recorded, in one form for all runtimes, and times by operator from it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Reading:
 class Times:
     """Operators, the slowest first, and the milliseconds of one call in and outside of them.
 
-    What neither of the two explains of a call without a profiler is `unexplained_ms`: the three come to
-    the call. It is below zero where the profiler makes operators slower than they are.
+    `unexplained_ms` is the rest of a call without a profiler: the sum of the three is that call's time.
+    It is below zero where the profiler makes operators slower than they are.
     """
 
     operators: tuple[OperatorTime, ...] = ()
@@ -75,38 +75,38 @@ def times(reading: Reading, plain_ms: Sequence[float], profiled_ms: Sequence[flo
     else:
         within = [reading.typical(profiled_ms) - totals[0]]
     outside_ms = max(0.0, min(reading.typical(within), _quick(plain_ms) - _quick(totals)))
-    found = _operators(reading)
-    summed_ms = sum(each.time_ms for each in found)
+    rows = _operators(reading)
+    summed_ms = sum(row.time_ms for row in rows)
     wall_ms = median(plain_ms)
     whole_ms = max(wall_ms, summed_ms + outside_ms)
     operators = tuple(
-        each.model_copy(update={"share": each.time_ms / whole_ms})
-        for each in sorted(found, key=lambda each: -each.time_ms)
+        row.model_copy(update={"share": row.time_ms / whole_ms})
+        for row in sorted(rows, key=lambda row: -row.time_ms)
     )
     return Times(operators, summed_ms, outside_ms, wall_ms - summed_ms - outside_ms)
 
 
 def _quick(values: Sequence[float]) -> float:
-    """The lower quartile: a call that little held up."""
+    """The lower quartile: the time of a call that little else delayed."""
     return sorted(values)[len(values) // 4]
 
 
 def _operators(reading: Reading) -> list[OperatorTime]:
     """One row per operator: the n-th of a name and type within a call is the same one in every call."""
     count = len(reading.calls)
-    found: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+    times_ms: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     precisions: dict[tuple[str, str, int], str | None] = {}
     for call in reading.calls:
         seen: Counter[tuple[str, str]] = Counter()
         for event in call:
             key = (event.name, event.type, seen[event.name, event.type])
             seen[event.name, event.type] += 1
-            found[key].append(event.time_us / 1e3)
+            times_ms[key].append(event.time_us / 1e3)
             precisions[key] = event.precision
     # A name is told apart by number only where one call has several of it.
-    several = {key[:2] for key in found if key[2]}
+    several = {key[:2] for key in times_ms if key[2]}
     rows = []
-    for key, values in found.items():
+    for key, values in times_ms.items():
         name = f"{key[0]} #{key[2] + 1}" if key[:2] in several else key[0]
         calls = len(values) / count
         # An operator that did not run in a call took no time there.

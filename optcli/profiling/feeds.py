@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optcli import data
 from optcli.data import DataSettings
@@ -44,34 +44,32 @@ def random(inputs: Sequence[TensorSpec], batch_size: int, seed: int) -> Feeds:
     return Feeds(make(inputs, None, [batch_size], seed)[batch_size])
 
 
-def real(
-    settings: dict[str, Any], folder: Path, inputs: Sequence[TensorSpec], batch_size: int
-) -> Feeds:
+def real(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec], batch_size: int) -> Feeds:
     """Batches of real samples, spread over a role of the recipe's data, each sample timed.
 
     Up to 64 samples, or as many as five seconds allow. Raises `InputError`.
     """
-    found = data.open(DataSettings.model_validate(settings), folder, inputs)
-    if not len(found):
+    dataset = data.open(settings, folder, inputs)
+    if not len(dataset):
         raise InputError(
-            "the data are empty", place=settings["source"], hint="look at its split and samples"
+            "the data are empty", place=settings.source, hint="look at its split and samples"
         )
-    count = min(len(found), max(batch_size, min(_MOST_SAMPLES, _BATCHES * batch_size), _BATCHES))
+    count = min(len(dataset), max(batch_size, min(_MOST_SAMPLES, _BATCHES * batch_size), _BATCHES))
     samples: list[Sample] = []
     read_ms: list[float] = []
     prepare_ms: list[float] = []
     began = time.perf_counter()
     for index in range(count):
         start = time.perf_counter_ns()
-        item = found.read(index * len(found) // count)
+        item = dataset.read(index * len(dataset) // count)
         decoded = time.perf_counter_ns()
-        samples.append(found.prepared(item))
+        samples.append(dataset.prepared(item))
         stop = time.perf_counter_ns()
         read_ms.append((decoded - start) / 1e6)
         prepare_ms.append((stop - decoded) / 1e6)
         if time.perf_counter() - began > _MOST_S:
             break
-    batches, stack_ms = _stacked(samples, batch_size, settings["source"])
+    batches, stack_ms = _stacked(samples, batch_size, settings.source)
     stages = (
         StageTime(name="read", time_ms=median(read_ms) * batch_size, samples=len(samples)),
         StageTime(

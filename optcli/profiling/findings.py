@@ -52,11 +52,11 @@ def findings(profile: Profile) -> tuple[Finding, ...]:
         copies,
         opaque,
     )
-    found = [finding for look in looks if (finding := look(profile)) is not None]
-    found.sort(key=lambda each: (each.kind != "decode", -each.share))
-    if len(found) < MOST and (finding := hot(profile)) is not None:
-        found.append(finding)
-    return tuple(found[:MOST])
+    ranked = [finding for look in looks if (finding := look(profile)) is not None]
+    ranked.sort(key=lambda each: (each.kind != "decode", -each.share))
+    if len(ranked) < MOST and (finding := hot(profile)) is not None:
+        ranked.append(finding)
+    return tuple(ranked[:MOST])
 
 
 def decode_bound(profile: Profile) -> Finding | None:
@@ -121,18 +121,18 @@ def unexplained(profile: Profile) -> Finding | None:
 
 def unfused(profile: Profile) -> Finding | None:
     """QuantizeLinear and DequantizeLinear that remain as operators of their own."""
-    found = [each for each in profile.operators if _quantizes(each)]
-    share = sum(each.share for each in found)
+    operators = [operator for operator in profile.operators if _quantizes(operator)]
+    share = sum(operator.share for operator in operators)
     if share < QUANTIZE:
         return None
-    count = sum(each.calls for each in found)
+    count = sum(operator.calls for operator in operators)
     torch = profile.runner.get("name") == "torch"
     return Finding(
         kind="quantize",
         share=share,
         message=f"unfused Q/DQ: {count:.0f} operators that only quantize or dequantize take"
-        f" {_percent(share)}, {_ms(sum(each.time_ms for each in found))};"
-        f" the slowest is {max(found, key=lambda each: each.time_ms).name}",
+        f" {_percent(share)}, {_ms(sum(operator.time_ms for operator in operators))};"
+        f" the slowest is {max(operators, key=lambda operator: operator.time_ms).name}",
         action="let aot_inductor follow: eager PyTorch computes quantized graphs in floats"
         if torch
         else "`optcli inspect` lists what stayed in floats between them: quantize those too, or leave"
@@ -142,20 +142,20 @@ def unfused(profile: Profile) -> Finding | None:
 
 def reformat(profile: Profile) -> Finding | None:
     """Operators that only change layout or type."""
-    found = [each for each in profile.operators if each.type in _REFORMAT]
-    share = sum(each.share for each in found)
+    operators = [operator for operator in profile.operators if operator.type in _REFORMAT]
+    share = sum(operator.share for operator in operators)
     if share < REFORMAT:
         return None
     kinds: dict[str, float] = defaultdict(float)
-    for each in found:
-        kinds[each.type] += each.calls
+    for operator in operators:
+        kinds[operator.type] += operator.calls
     listed = ", ".join(f"{count:.0f} {kind}" for kind, count in kinds.items())
     return Finding(
         kind="reformat",
         share=share,
-        message=f"reformat: {listed} take {_percent(share)}, {_ms(sum(e.time_ms for e in found))}; they"
-        f" change layout or type and compute nothing; the slowest is"
-        f" {max(found, key=lambda each: each.time_ms).name}",
+        message=f"reformat: {listed} take {_percent(share)}, {_ms(sum(e.time_ms for e in operators))};"
+        f" they change layout or type and compute nothing; the slowest is"
+        f" {max(operators, key=lambda operator: operator.time_ms).name}",
         action=_reformat_action(set(kinds)),
     )
 
@@ -189,8 +189,8 @@ def copies(profile: Profile) -> Finding | None:
 
 def opaque(profile: Profile) -> Finding | None:
     """Generated code that the profiler sees as one piece."""
-    found = [each for each in profile.operators if each.type == OPAQUE]
-    share = sum(each.share for each in found)
+    operators = [operator for operator in profile.operators if operator.type == OPAQUE]
+    share = sum(operator.share for operator in operators)
     if share < OPAQUE_FROM:
         return None
     return Finding(
@@ -205,15 +205,15 @@ def opaque(profile: Profile) -> Finding | None:
 def hot(profile: Profile) -> Finding | None:
     """Which type of operator the time goes to."""
     kinds: dict[str, float] = defaultdict(float)
-    for each in profile.operators:
-        if each.type != OPAQUE:
-            kinds[each.type] += each.share
+    for operator in profile.operators:
+        if operator.type != OPAQUE:
+            kinds[operator.type] += operator.share
     if not kinds:
         return None
     kind = max(kinds, key=lambda name: kinds[name])
-    members = [each for each in profile.operators if each.type == kind]
-    slowest = max(members, key=lambda each: each.time_ms)
-    precisions = {each.precision for each in members}
+    members = [operator for operator in profile.operators if operator.type == kind]
+    slowest = max(members, key=lambda operator: operator.time_ms)
+    precisions = {operator.precision for operator in members}
     quantizable = precisions <= {"fp32", None} and kind.startswith(
         ("Conv", "MatMul", "Gemm", "FullyConnected", "aten::mkldnn_convolution", "aten::addmm")
     )

@@ -42,29 +42,29 @@ def reading(
 
     Their rounding to microseconds makes an error of about (before + after) / (after - before) of one.
     """
-    known = {(each["name"], each["type"]): float(each["time_us"]) for each in before}
+    before_us = {(layer["name"], layer["type"]): float(layer["time_us"]) for layer in before}
     events = []
-    for each in after:
-        earlier_us = known.get((each["name"], each["type"]), 0.0) * calls_before
-        time_us = (float(each["time_us"]) * calls_after - earlier_us) / max(
+    for layer in after:
+        earlier_us = before_us.get((layer["name"], layer["type"]), 0.0) * calls_before
+        time_us = (float(layer["time_us"]) * calls_after - earlier_us) / max(
             1, calls_after - calls_before
         )
         events.append(
-            Event(str(each["name"]), str(each["type"]), max(0.0, time_us), precision(each["kernel"]))
+            Event(str(layer["name"]), str(layer["type"]), max(0.0, time_us), precision(layer["kernel"]))
         )
     return Reading("OpenVINO's counters", [events], _trace(after, events), "mean", (_NOTE,))
 
 
 def precision(kernel: str) -> str | None:
     """What a kernel computes in, from its name: `brgconv_avx512_I8` gives int8."""
-    found = _KERNEL.search(kernel)
-    return None if found is None else _SHORT.get(found[1].lower(), found[1].lower())
+    match = _KERNEL.search(kernel)
+    return None if match is None else _SHORT.get(match[1].lower(), match[1].lower())
 
 
 def _trace(counters: Sequence[Counter], events: Sequence[Event]) -> list[dict[str, Any]]:
     trace = []
     start_us = 0.0
-    for each, event in zip(counters, events, strict=True):
+    for layer, event in zip(counters, events, strict=True):
         trace.append(
             {
                 "name": event.name,
@@ -74,7 +74,7 @@ def _trace(counters: Sequence[Counter], events: Sequence[Event]) -> list[dict[st
                 "tid": 0,
                 "ts": start_us,
                 "dur": event.time_us,
-                "args": {"type": event.type, "kernel": each["kernel"]},
+                "args": {"type": event.type, "kernel": layer["kernel"]},
             }
         )
         start_us += event.time_us

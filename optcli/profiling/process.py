@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 from optcli import runners
 from optcli.accuracy import decoding
 from optcli.accuracy.metrics import Predictions
-from optcli.artifact import Artifact
 from optcli.latency.noise import Noise
 from optcli.profiling import feeds
 from optcli.profiling.events import Reading, Times, times
 from optcli.profiling.feeds import Feeds
 from optcli.profiling.profiler import Profiler, of_runner
-from optcli.profiling.record import StageTime
-from optcli.settings import TensorSpec
-from optcli.settings.postprocess import PostprocessSettings
+from optcli.profiling.record import Profile, StageTime
+from optcli.profiling.request import ProfileRequest
+from optcli.results import Flag, flags
 from optcli.workers import Channel
 
 if TYPE_CHECKING:
@@ -41,49 +40,51 @@ _UNSTEADY = 0.25
 _WAITED = 0.10
 
 
-def profile(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    """Measure one artifact; gives what `Profile` holds of it, and whether it wrote a Chrome `trace`.
-
-    `payload`: `artifact`, `inputs`, `runner`, `options`, `batch_size`, `seed`, `data` (a role's
-    settings or None), `postprocess` (settings or None), `folder` (that paths are relative to) and
-    `trace` (the file to write).
-    """
-    inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
-    fed = _fed(payload, inputs)
-    artifact = Artifact.from_record(payload["artifact"])
-    kind = runners.find(payload["runner"])
+def profile(request: ProfileRequest, channel: Channel) -> Profile:
+    """Measure one artifact, and write the Chrome trace of its profiler where it has one."""
+    fed = _fed(request)
+    kind = runners.find(request.runner)
 
     def opened(profile: Path | None = None) -> Runner:
-        runner: Runner = kind.model_validate(payload["options"])
-        return runner.open(artifact, inputs, profile=profile)
+        runner: Runner = kind.model_validate(request.options)
+        return runner.open(request.artifact, request.inputs, profile=profile)
 
     with tempfile.TemporaryDirectory() as scratch, opened() as plain:
-        profiler_kind = of_runner(payload["runner"])
+        profiler_kind = of_runner(request.runner)
         profiler = profiler_kind(plain, opened, Path(scratch)) if profiler_kind else None
         try:
             timed = _Timed(plain, profiler, fed.batches)
-            timed.run(channel)
+            timed.run()
             reading = profiler.read() if profiler else None
-            after = _post_process(payload, plain, fed)
+            after = _post_process(request, plain, fed)
         finally:
             if profiler is not None:
                 profiler.close()
         effective = plain.effective()
-    found = _found(timed, reading)
-    found["trace"] = reading is not None and bool(reading.trace)
+    timing = _timing(timed, reading)
     if reading is not None and reading.trace:
-        _write_trace(Path(payload["trace"]), reading.trace, payload)
-    found["stages"] = [stage.model_dump() for stage in (*fed.stages, *timed.stages(), *after)]
-    found["notes"] = [*fed.notes, *found["notes"]]
-    return {**found, "effective": effective, "inputs": "real samples" if payload["data"] else "random"}
+        _write_trace(reading.trace, request)
+        timing["trace"] = str(request.trace)
+    return Profile.model_validate(
+        {
+            **timing,
+            "variant": request.variant,
+            "recipe": request.recipe,
+            "artifact": request.summary,
+            "runner": {"name": request.runner, "requested": request.options, **effective},
+            "batch_size": request.batch_size,
+            "inputs": "real samples" if request.data else "random",
+            "stages": (*fed.stages, *timed.stages(), *after),
+            "notes": (*fed.notes, *timing["notes"]),
+        }
+    )
 
 
-def _post_process(payload: dict[str, Any], plain: Runner, fed: Feeds) -> tuple[StageTime, ...]:
+def _post_process(request: ProfileRequest, plain: Runner, fed: Feeds) -> tuple[StageTime, ...]:
     """What the recipe makes of outputs, batch by batch; nothing where it makes nothing of them."""
-    if payload["postprocess"] is None:
+    if request.postprocess is None:
         return ()
-    settings = PostprocessSettings.model_validate(payload["postprocess"])
-    step = decoding.make(settings, Path(payload["folder"]))
+    step = decoding.make(request.postprocess, request.folder)
     times_ms = []
     for batch in fed.samples:
         outputs = plain.run(dict(batch.inputs))
@@ -98,10 +99,10 @@ def _post_process(payload: dict[str, Any], plain: Runner, fed: Feeds) -> tuple[S
     return (StageTime(name="post-process", time_ms=median(times_ms), samples=len(times_ms)),)
 
 
-def _fed(payload: dict[str, Any], inputs: Sequence[TensorSpec]) -> Feeds:
-    if payload["data"] is None:
-        return feeds.random(inputs, payload["batch_size"], payload["seed"])
-    return feeds.real(payload["data"], Path(payload["folder"]), inputs, payload["batch_size"])
+def _fed(request: ProfileRequest) -> Feeds:
+    if request.data is None:
+        return feeds.random(request.inputs, request.batch_size, request.seed)
+    return feeds.real(request.data, request.folder, request.inputs, request.batch_size)
 
 
 class _Timed:
@@ -114,13 +115,12 @@ class _Timed:
         self.profiled_ms: list[float] = []
         self.waited_ms = 0.0
 
-    def run(self, channel: Channel) -> None:
+    def run(self) -> None:
         calls = self._warm_up()
-        for number in range(ROUNDS):
-            channel.send({"round": number + 1, "of": ROUNDS})
+        for _ in range(ROUNDS):
             noise = Noise()
             self.steps_ms += [self._call() for _ in range(calls)]
-            self.waited_ms += noise.since()["waited_ns"] / 1e6
+            self.waited_ms += noise.since().waited_ns / 1e6
             if self._profiler is not None:
                 with self._profiler.round():
                     self.profiled_ms += [self._profiler.call(next(self._batches)) for _ in range(calls)]
@@ -165,21 +165,24 @@ class _Timed:
         return first, second, third
 
 
-def _found(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
+def _timing(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
     plain_ms = timed.plain_ms
-    found: dict[str, Any] = {
+    known: dict[str, Any] = {
         "profiler": None,
         "calls": len(plain_ms),
         "wall_ms": median(plain_ms),
         "measured_at": datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
-        "flags": _doubts(plain_ms, timed.waited_ms / sum(sum(step) for step in timed.steps_ms)),
+        "flags": [
+            flag.model_dump()
+            for flag in _doubts(plain_ms, timed.waited_ms / sum(sum(step) for step in timed.steps_ms))
+        ],
         "notes": [],
     }
     if reading is None:
-        return {**found, "notes": ["optcli reads no profiler of this runner: stages alone"]}
+        return {**known, "notes": ["optcli reads no profiler of this runner: stages alone"]}
     come_to: Times = times(reading, plain_ms, timed.profiled_ms)
-    wall_ms, profiled_ms = found["wall_ms"], median(timed.profiled_ms)
-    found |= {
+    wall_ms, profiled_ms = known["wall_ms"], median(timed.profiled_ms)
+    known |= {
         "profiler": reading.profiler,
         "statistic": reading.statistic,
         "profiled_ms": profiled_ms,
@@ -187,33 +190,32 @@ def _found(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
         "notes": [*reading.notes, *come_to.notes],
     }
     if come_to.operators:
-        found |= {
+        known |= {
             "operators_ms": come_to.operators_ms,
             "outside_ms": come_to.outside_ms,
             "unexplained_ms": come_to.unexplained_ms,
-            "operators": [each.model_dump() for each in come_to.operators],
+            "operators": come_to.operators,
         }
-    return found
+    return known
 
 
-def _doubts(plain_ms: Sequence[float], waited: float) -> list[str]:
+def _doubts(plain_ms: Sequence[float], waited: float) -> list[Flag]:
     """What to doubt: a wide middle half of the calls, threads that wait while others compute."""
     ordered = sorted(plain_ms)
     quarter = len(ordered) // 4
     share = (ordered[-1 - quarter] - ordered[quarter]) / median(ordered)
-    found = [f"environment not fit (IQR/median {100 * share:.0f} %)"] if share > _UNSTEADY else []
-    if waited > _WAITED:
-        found.append(
-            f"environment not fit: other work had the processors, its threads together waited for them"
-            f" {waited:.1f} s for each second of its calls"
-        )
-    return found
+    doubts = [flags.environment_not_fit(spread=share)] if share > _UNSTEADY else []
+    return [*doubts, flags.waited_for_processors(waited)] if waited > _WAITED else doubts
 
 
-def _write_trace(path: Path, events: list[dict[str, Any]], payload: dict[str, Any]) -> None:
+def _write_trace(events: list[dict[str, Any]], request: ProfileRequest) -> None:
     pid = next((event["pid"] for event in events if event.get("ph") == "X"), 0)
     name = {"ph": "M", "name": "process_name", "pid": pid, "tid": 0}
-    about = {key: payload[key] for key in ("runner", "options", "batch_size")}
-    labelled = {**name, "args": {"name": f"{payload['runner']}, batch size {payload['batch_size']}"}}
+    about = {
+        "runner": request.runner,
+        "options": request.options,
+        "batch_size": request.batch_size,
+    }
+    labelled = {**name, "args": {"name": f"{request.runner}, batch size {request.batch_size}"}}
     record = {"traceEvents": [*events, labelled], "displayTimeUnit": "ms", "otherData": about}
-    path.write_text(json.dumps(record))
+    request.trace.write_text(json.dumps(record))

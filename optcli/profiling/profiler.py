@@ -1,4 +1,4 @@
-"""What every runtime's profiler does: call the network under it, in rounds, and tell what it noted."""
+"""The base of all runtimes' profilers: it calls the network in rounds and gives what was recorded."""
 
 from __future__ import annotations
 

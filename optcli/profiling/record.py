@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from optcli.results import ArtifactSummary, Result
+from optcli.results import ArtifactSummary, Flag, Result
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class OperatorTime(Result):
@@ -85,14 +85,14 @@ class Profile(Result):
     trace: str | None = None
     measured_at: str
     notes: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
 
     @property
     def whole_ms(self) -> float:
-        """What shares are of: compute without a profiler, or operators and outside, if that is more."""
+        """The base of shares: compute without a profiler, or operators and outside if more."""
         return max(self.wall_ms, (self.operators_ms or 0.0) + (self.outside_ms or 0.0))
 
     def stage_ms(self, *names: str) -> float | None:
         """The sum of some stages; None where one of them was not measured."""
-        found = {stage.name: stage.time_ms for stage in self.stages}
-        return sum(found[name] for name in names) if all(name in found for name in names) else None
+        times = {stage.name: stage.time_ms for stage in self.stages}
+        return sum(times[name] for name in names) if all(name in times for name in names) else None

@@ -45,11 +45,11 @@ def _types(profile: Profile) -> Iterator[str]:
     if profile.operators_ms is None or profile.outside_ms is None:
         return
     rows: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    for each in profile.operators:
-        row = rows[each.type, each.precision or ""]
-        row[0] += each.calls
-        row[1] += each.time_ms
-        row[2] += each.share
+    for operator in profile.operators:
+        row = rows[operator.type, operator.precision or ""]
+        row[0] += operator.calls
+        row[1] += operator.time_ms
+        row[2] += operator.share
     ordered = sorted(rows.items(), key=lambda item: -item[1][1])
     width = max(21, *(len(kind) for (kind, _), _ in ordered[:_TYPES]))
     yield ""
@@ -79,15 +79,15 @@ def _operators(profile: Profile, top: int) -> Iterator[str]:
     shown = profile.operators[:top]
     if not shown:
         return
-    width = max(20, *(len(_short(each.name)) for each in shown))
-    kinds = max(len(each.type) for each in shown)
+    width = max(20, *(len(_short(operator.name)) for operator in shown))
+    kinds = max(len(operator.type) for operator in shown)
     yield ""
     label = f"slowest {len(shown)} of {len(profile.operators)}"
     yield f"  {label:<{width}}  {'type':<{kinds}}  {'ms':>9}   share"
-    for each in shown:
+    for operator in shown:
         yield (
-            f"  {_short(each.name):<{width}}  {each.type:<{kinds}}  {each.time_ms:>9.3f}"
-            f"  {_share(each.share)}"
+            f"  {_short(operator.name):<{width}}  {operator.type:<{kinds}}  {operator.time_ms:>9.3f}"
+            f"  {_share(operator.share)}"
         )
 
 
@@ -110,7 +110,7 @@ def _tail(profile: Profile) -> Iterator[str]:
             f" profiler, which {cost}.{_inflated(profile)}"
         )
     yield from (f"Note: {note}" for note in profile.notes)
-    yield from (f"Doubt: {flag}" for flag in profile.flags)
+    yield from (f"Doubt: {flag.text}" for flag in profile.flags)
     if profile.trace:
         yield f"Trace for chrome://tracing or ui.perfetto.dev: {profile.trace}"
 

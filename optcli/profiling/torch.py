@@ -84,9 +84,9 @@ class TorchProfiler(Profiler):
         return (stop - start) / 1e6
 
     def read(self) -> Reading:
-        found = operators(self._steps)
-        opaque = any(event.type == OPAQUE for call in found for event in call)
-        return Reading("torch.profiler", found, self._trace(), notes=(_SEEN_AS_ONE,) if opaque else ())
+        calls = operators(self._steps)
+        opaque = any(event.type == OPAQUE for call in calls for event in call)
+        return Reading("torch.profiler", calls, self._trace(), notes=(_SEEN_AS_ONE,) if opaque else ())
 
     def close(self) -> None:
         """The runner is the one that is timed without a profiler: not ours to close."""
@@ -97,8 +97,8 @@ class TorchProfiler(Profiler):
             return []
         file = self._scratch / "torch.json"
         self._profile.export_chrome_trace(str(file))
-        found: list[dict[str, Any]] = json.loads(file.read_bytes())["traceEvents"]
-        return found
+        events: list[dict[str, Any]] = json.loads(file.read_bytes())["traceEvents"]
+        return events
 
 
 def compute_steps(events: Sequence[Any]) -> list[Any]:
@@ -119,7 +119,7 @@ def operators(steps: Sequence[Any]) -> list[list[Event]]:
             _note_shares(child, (), shares)
     hollow = {path for path, values in shares.items() if median(values) >= 0.5}
     return [
-        [one for child in step.cpu_children for one in _within(child, (), None, hollow)]
+        [event for child in step.cpu_children for event in _within(child, (), None, hollow)]
         for step in steps
     ]
 
@@ -144,9 +144,9 @@ def _within(event: Any, above: _Path, called: str | None, hollow: Set[_Path]) ->
     path = (*above, name)
     region = next((what for start, what in _REGIONS.items() if name.startswith(start)), None)
     if region is not None:
-        inside = [one for child in _computing(event) for one in _within(child, path, None, hollow)]
+        inside = [inner for child in _computing(event) for inner in _within(child, path, None, hollow)]
         yield from inside
-        rest_us = float(event.cpu_time_total) - sum(one.time_us for one in inside)
+        rest_us = float(event.cpu_time_total) - sum(inner.time_us for inner in inside)
         yield Event(region, OPAQUE, max(0.0, rest_us))
     elif "::" not in name:
         for child in event.cpu_children:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from optcli import regular_files
 from optcli.recipe.budget import Budget
 from optcli.recipe.nodes import Node, Place, Problems
 from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import read
-from optcli.recipe.shorthand import written_out
+from optcli.recipe.short_forms import written_out
 
 _MOST_FILES = 100
 
 
 class Extending:
-    """Reads a recipe and what it extends. Paths come out relative to the recipe's own folder.
+    """Reads a recipe and what it extends. Paths come out as they are written: see `Rebasing`.
 
     `complete` is false once a file could not be read: what is missing then is not the recipe's fault.
     `budget` is what all files share. A file that is extended again is not read again.
-    `read_from` are the files that were read.
+    `read_from` are the files that were read, `folders` the folder of each by its name in places.
     """
 
     def __init__(self, environment: Mapping[str, str], problems: Problems) -> None:
@@ -32,6 +30,7 @@ class Extending:
         self._known: dict[Path, Node | None] = {}
         self.budget = Budget()
         self.read_from: list[Path] = []
+        self.folders: dict[str, Path] = {}
         self.complete = True
 
     def read(
@@ -50,6 +49,7 @@ class Extending:
         before = len(self._problems)
         own = read(path, shown, self._problems, asked, self.budget)
         self.read_from.append(path)
+        self.folders[shown] = path.parent
         if own is None or not isinstance(own.value, dict):
             if own is not None or len(self._problems) == before:
                 self._no_mapping(own, shown)
@@ -57,7 +57,7 @@ class Extending:
             return None
         own = written_out(self._substituted(own))
         merged: Node | None = None
-        for parent in self._parents(own, path, shown, (*above, _resolved(path))):
+        for parent in self._parents(own, path, (*above, _resolved(path))):
             merged = parent if merged is None else merge(merged, parent)
         return own if merged is None else replace(merge(merged, own), place=own.place)
 
@@ -67,8 +67,8 @@ class Extending:
             self._problems.add(Place(shown, 1, 1), "the recipe is empty", hint)
         else:
             # Not what it says: whoever sees the message need not be who may read the file.
-            found = "a list" if isinstance(node.value, tuple) else "text"
-            self._problems.add(Place(shown, 1, 1), f"found {found}, wanted a mapping of keys", hint)
+            form = "a list" if isinstance(node.value, tuple) else "text"
+            self._problems.add(Place(shown, 1, 1), f"found {form}, wanted a mapping of keys", hint)
 
     def _substituted(self, recipe: Node) -> Node:
         """Everything but the matrix, whose own names are known only when it is written out."""
@@ -76,15 +76,17 @@ class Extending:
         matrix = recipe.get("matrix")
         return new if matrix is None else new.with_items({"matrix": matrix})
 
-    def _parents(self, own: Node, path: Path, shown: str, above: tuple[Path, ...]) -> list[Node]:
+    def _parents(self, own: Node, path: Path, above: tuple[Path, ...]) -> list[Node]:
         extends = own.get("extends")
-        found = []
+        parents = []
         for item in [] if extends is None else extends.elements() or (extends,):
             if not isinstance(item.value, str):
                 continue  # the check of the header says so
             parent = path.parent / item.value
-            name = os.path.normpath(os.path.join(os.path.dirname(shown), item.value))
             resolved = _resolved(parent)
+            name = os.path.normpath(parent)
+            if _resolved(Path(name)) != resolved:  # behind a link `..` leads elsewhere
+                name = str(parent)
             if resolved in above:
                 circle = " -> ".join(p.name for p in (*above, resolved))
                 self._problems.add(
@@ -101,8 +103,8 @@ class Extending:
                     self.complete = False
                     break
                 if node is not None:
-                    found.append(_rebased(node.without("extends"), parent.parent, path.parent))
-        return found
+                    parents.append(node.without("extends"))
+        return parents
 
 
 def _resolved(path: Path) -> Path:
@@ -132,81 +134,3 @@ def merge_runner(below: Node, above: Node) -> Node:
     old, new = below.get("name"), above.get("name")
     other = old is not None and new is not None and old.value != new.value
     return above if other else merge(below, above)
-
-
-def _rebased(recipe: Node, old: Path, new: Path) -> Node:
-    """The paths of an extended recipe, relative to the folder of the recipe that extends it."""
-    if _resolved(old) == _resolved(new):
-        return recipe
-
-    def moved(node: Node) -> Node:
-        if not isinstance(node.value, str):
-            return node
-        return replace(node, value=rebased(node.value, old, new))
-
-    def each(node: Node) -> Node:
-        return replace(node, value=tuple(moved(item) for item in node.elements()))
-
-    changes: dict[str, Node] = {}
-    for section, fields in (("model", ("source", "weights")),):
-        node = recipe.get(section)
-        if node is not None:
-            named = {name: moved(item) for name, item in node.items() if name in fields}
-            changes[section] = node.with_items(named) if named else node
-    data = recipe.get("data")
-    if data is not None:
-        roles = {
-            role: settings.with_items({"source": moved(source)})
-            for role, settings in data.items()
-            if (source := settings.get("source")) is not None
-        }
-        changes["data"] = data.with_items(roles) if roles else data
-    plugins = recipe.get("plugins")
-    if plugins is not None:
-        named = {name: moved(item) for name, item in plugins.items()}
-        changes["plugins"] = plugins.with_items(named) if named else each(plugins)
-    for section in ("variants", "matrix"):
-        node = recipe.get(section)
-        if node is not None and isinstance(node.value, dict):
-            changes[section] = node.with_items(
-                {name: _passes_rebased(item, old, new) for name, item in node.items()}
-            )
-    return recipe.with_items(changes)
-
-
-def _passes_rebased(variant: Node, old: Path, new: Path) -> Node:
-    inner, passes = variant.get("variant"), variant.get("passes")
-    if inner is not None:
-        return variant.with_items({"variant": _passes_rebased(inner, old, new)})
-    if passes is None:
-        return variant
-    items = tuple(
-        replace(item, value={rebased(name, old, new): node for name, node in item.items()})
-        if isinstance(item.value, dict)
-        else item
-        for item in passes.elements()
-    )
-    return variant.with_items({"passes": replace(passes, value=items)})
-
-
-def _exists(path: Path) -> bool:
-    return regular_files.is_file(path) or regular_files.is_folder(path)
-
-
-_SCHEME = re.compile(r"[a-z][a-z0-9_]+:")
-
-
-def rebased(text: str, old: Path, new: Path) -> str:
-    """`SCHEME:PATH:NAME`, or any part of it, with its path relative to `new` instead of `old`.
-
-    What is no path (a torchvision name, a Python module) stays as it is.
-    """
-    match = _SCHEME.match(text)
-    scheme = match[0] if match else ""
-    head, colon, name = text[len(scheme) :].partition(":")
-    path = Path(head)
-    is_path = head.startswith(("./", "../")) or head.endswith(".py") or _exists(old / path)
-    if not head or path.is_absolute() or not is_path:
-        return text
-    moved = os.path.relpath(os.path.normpath(old / path), new)
-    return f"{scheme}{Path(moved).as_posix()}{colon}{name}"

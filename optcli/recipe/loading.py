@@ -5,26 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from optcli import sources
+from optcli.artifact import Format
 from optcli.errors import Problem, RecipeError
 from optcli.passes import Traits
 from optcli.recipe.chains import chain_problems
-from optcli.recipe.checks import check_together
+from optcli.recipe.consistency import check_together
 from optcli.recipe.extending import Extending
 from optcli.recipe.matrix import expanded
-from optcli.recipe.models import MatrixEntry, PassUse, Recipe, Variant, digest_of
+from optcli.recipe.models import MatrixEntry, ModelSettings, PassUse, Recipe, digest_of
 from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
 from optcli.recipe.overrides import override
-from optcli.recipe.placeholders import substituted
-from optcli.recipe.sections import Sections, read_sections
+from optcli.recipe.rebasing import Rebasing
+from optcli.recipe.sections import read_sections, roles_of
+from optcli.recipe.validation import found, note
 from optcli.recipe.variants import Variants
-from optcli.recipe.wording import found, note
 from optcli.settings import LatencySettings, TensorSpec, batch_range
 
 
@@ -47,45 +47,41 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 def _loaded(path: Path, overrides: Sequence[str], problems: Problems) -> Recipe | None:
     extending = Extending(os.environ, problems)
     node = extending.read(path, str(path))
-    recipe = None
-    if node is not None and extending.complete:
-        for text in overrides:
-            node = override(node, text, problems, extending.budget)
-        if overrides:
-            node = _environment(node, problems)
-        recipe = _checked(node, path, problems)
-        if recipe is not None:
-            recipe = recipe.model_copy(update={"read_from": tuple(extending.read_from)})
-    return recipe
-
-
-def _environment(recipe: Node, problems: Problems) -> Node:
-    """The placeholders that `--set` brought in; those of files have been replaced already."""
-    matrix = recipe.get("matrix")
-    fresh = _only_outside(recipe.without("matrix"), problems)
-    return fresh if matrix is None else fresh.with_items({"matrix": matrix})
-
-
-def _only_outside(node: Node, problems: Problems) -> Node:
-    if isinstance(node.value, dict):
-        return replace(node, value={k: _only_outside(v, problems) for k, v in node.value.items()})
-    if isinstance(node.value, tuple):
-        return replace(node, value=tuple(_only_outside(item, problems) for item in node.value))
-    return node if node.place.line else substituted(node, os.environ, problems)
-
-
-def _checked(node: Node, path: Path, problems: Problems) -> Recipe | None:
+    if node is None or not extending.complete:
+        return None
+    for text in overrides:
+        node = override(node, text, os.environ, problems, extending.budget)
     folder = Path(os.path.abspath(path)).parent
-    sections = read_sections(node, folder, problems)
+    recipe = _checked(node, path, Rebasing(extending.folders, folder), problems)
+    return recipe and recipe.model_copy(update={"read_from": tuple(extending.read_from)})
+
+
+def _checked(node: Node, path: Path, rebasing: Rebasing, problems: Problems) -> Recipe | None:
+    sections = read_sections(node, rebasing, problems)
     nodes = _variant_nodes(node, problems)
-    variants = Variants(sections.plugins, folder, problems).read(nodes)
+    variants = Variants(sections.get("plugins", {}), rebasing, problems).read(nodes)
+    source = _source_format(sections["model"]) if "model" in sections else None
     for name, variant in variants.items():
         if variant is not None:
-            chain_problems(sections.source_format, variant, sections.roles, nodes[name].start, problems)
+            chain_problems(source, variant, roles_of(node), nodes[name].start, problems)
     check_together(node, sections, list(variants), problems)
     if len(problems):
         return None
-    return _recipe(node, sections, {k: v for k, v in variants.items() if v is not None}, path, folder)
+    matrix = node.get("matrix")
+    sections["baseline"] = sections["baseline"] or next(iter(variants))
+    sections["latency"] = _with_batch_sizes(sections["latency"], sections["inputs"])
+    recipe = Recipe(
+        **sections,
+        variants={name: variant for name, variant in variants.items() if variant is not None},
+        matrix={name: MatrixEntry(**entry) for name, entry in matrix.plain().items()} if matrix else {},
+        path=path,
+        folder=rebasing.folder,
+    )
+    return recipe.model_copy(update={"digest": digest_of(recipe)})
+
+
+def _source_format(model: ModelSettings) -> Format:
+    return sources.find(model.source.partition(":")[0]).format
 
 
 # Of a recipe; each may be built, so that hundreds are days of work.
@@ -119,35 +115,6 @@ def _variant_nodes(recipe: Node, problems: Problems) -> dict[str, Node]:
     return nodes
 
 
-def _recipe(
-    node: Node, sections: Sections, variants: dict[str, Variant], path: Path, folder: Path
-) -> Recipe:
-    assert sections.header is not None
-    assert sections.model is not None
-    assert sections.inputs is not None
-    assert sections.latency is not None
-    assert sections.gate is not None
-    matrix = node.get("matrix")
-    header = sections.header.model_dump()
-    recipe = Recipe(
-        **{**header, "baseline": sections.header.baseline or next(iter(variants))},
-        model=sections.model,
-        inputs=sections.inputs,
-        data=sections.data,
-        postprocess=sections.postprocess,
-        plugins=sections.plugins,
-        variants=variants,
-        matrix={k: MatrixEntry(**v) for k, v in (matrix.plain() if matrix else {}).items()},
-        latency=_with_batch_sizes(sections.latency, sections.inputs),
-        accuracy=sections.accuracy,
-        slo=sections.slo,
-        gate=sections.gate,
-        path=path,
-        folder=folder,
-    )
-    return recipe.model_copy(update={"digest": digest_of(recipe)})
-
-
 def _with_batch_sizes(latency: LatencySettings, inputs: Sequence[TensorSpec]) -> LatencySettings:
     """Where none are asked for: one sample, or the fewest that the model takes."""
     if "batch_sizes" in latency.model_fields_set:
@@ -162,7 +129,7 @@ def check_formats(recipe: Recipe, traits: Mapping[str, Traits]) -> None:
     """
     problems = Problems()
     problems.reading(str(recipe.path))
-    source = sources.find(recipe.model.source.partition(":")[0]).format
+    source = _source_format(recipe.model)
     start = Place(str(recipe.path), 1, 1)
     with suppress(TooManyProblemsError):
         for variant in recipe.variants.values():

@@ -19,8 +19,8 @@ from dataclasses import replace
 from optcli.recipe.budget import MOST_VALUES, size
 from optcli.recipe.nodes import Node, Problems
 from optcli.recipe.placeholders import substituted
-from optcli.recipe.shorthand import written_out
-from optcli.recipe.wording import found, unknown_keys
+from optcli.recipe.short_forms import written_out
+from optcli.recipe.validation import found, unknown_keys
 
 # Of one entry, and of all of them together: variants, and the values in what they say.
 _MOST_VARIANTS = 200

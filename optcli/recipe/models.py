@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic.fields import FieldInfo
 
 from optcli.data import DataSettings
 from optcli.digest import of_value
@@ -14,31 +15,27 @@ from optcli.runners import Runner
 from optcli.settings import GateSettings, LatencySettings, Settings, SloSettings, TensorSpec
 from optcli.settings.accuracy import AccuracySettings
 from optcli.settings.postprocess import PostprocessSettings
+from optcli.settings.references import (
+    CodeReference,
+    RecipePath,
+    SourceReference,
+    WeightsReference,
+)
 
 ROLES = ("calibration", "training", "validation", "evaluation")
-
-
-class Header(Settings):
-    """What stands at the top of a recipe."""
-
-    version: Literal[1] = Field(description="of the recipe's language: 1")
-    name: str = Field(description="names the folder of the results")
-    extends: str | tuple[str, ...] | None = Field(
-        None, description="recipe files that this one changes: mappings merge, null removes"
-    )
-    baseline: str | None = Field(None, description="the variant to compare with; default: the first")
-    seed: int = Field(0, ge=0, description="of everything that draws at random")
 
 
 class ModelSettings(Settings):
     """Which model: `source` says where its network is, `weights` where its parameters are."""
 
-    source: str = Field(
+    source: Annotated[str, SourceReference(files=("exported", "onnx", "torchscript"))] = Field(
         min_length=1,
         description="KIND:WHAT, such as torchvision:resnet50, python:FILE.py:NAME, onnx:PATH",
         examples=["torchvision:resnet50", "python:models/digits.py:DigitsNet", "onnx:model.onnx"],
     )
-    weights: str | None = Field(None, description="a file, or a name the source knows such as DEFAULT")
+    weights: WeightsReference | None = Field(
+        None, description="a file, or a name the source knows such as DEFAULT"
+    )
     arguments: dict[str, Any] = Field(
         default_factory=dict, description="keyword arguments of the callable that makes the network"
     )
@@ -96,36 +93,59 @@ class MatrixEntry(Settings):
     variant: Any
 
 
-class Recipe(Header):
-    """What the user asked for, fully checked.
+class Recipe(Settings):
+    """What the user asked for, fully checked. A recipe file may have every key but the last four.
+
+    A section of plain settings is added here and nowhere else: it is read, checked, merged with what
+    is extended and described in the schema by its type. One that is written in another form than its
+    type has a reader in `sections.READERS` and a form in `schema`. The example of a required field is
+    what the hint says where it is missing.
 
     `variants` holds those that the matrix writes as well, and has at least one. Paths in all
-    settings are as written, relative to `folder`. `digest` is over all that was checked, wherever
+    settings are relative to `folder`. `digest` is over all that was checked, wherever
     the file lies. `read_from` are the recipe files that it was read from, its own first.
     """
 
-    model: ModelSettings
-    inputs: tuple[TensorSpec, ...]
+    version: Literal[1] = Field(description="of the recipe's language: 1", examples=[1])
+    name: str = Field(description="names the folder of the results", examples=["NAME"])
+    extends: RecipePath | tuple[RecipePath, ...] | None = Field(
+        None, description="recipe files that this one changes: mappings merge, null removes"
+    )
+    baseline: Annotated[
+        str,
+        BeforeValidator(lambda name: "" if name is None else name, json_schema_input_type=str | None),
+    ] = Field("", description="the variant to compare with; default: the first")
+    seed: int = Field(0, ge=0, description="of everything that draws at random")
+    model: ModelSettings = Field(examples=[{"source": "torchvision:resnet50", "weights": "DEFAULT"}])
+    inputs: tuple[TensorSpec, ...] = Field(
+        min_length=1, examples=[[{"name": "image", "shape": ["batch", 3, 224, 224]}]]
+    )
     data: dict[str, DataSettings] = Field(default_factory=dict)
     postprocess: PostprocessSettings | None = None
-    plugins: dict[str, str] = Field(default_factory=dict)
-    variants: dict[str, Variant] = Field(min_length=1)
+    plugins: dict[str, CodeReference] = Field(
+        default_factory=dict,
+        description="passes from your own files, FILE.py:CLASS, or a mapping from names to them",
+    )
+    variants: dict[str, Variant] = Field(min_length=1, examples=[{"eager": []}])
     matrix: dict[str, MatrixEntry] = Field(default_factory=dict)
-    baseline: str
     latency: LatencySettings = LatencySettings()
     accuracy: AccuracySettings | None = None
     slo: SloSettings | None = None
     gate: GateSettings = GateSettings()
+
     path: Path
     folder: Path
     digest: str = ""
     read_from: tuple[Path, ...] = ()
 
 
-# What a recipe file may say at the top, in the order of the documentation.
+# Found out when the recipe is read.
 _NOT_WRITTEN = ("path", "folder", "digest", "read_from")
-KEYS = tuple(name for name in Recipe.model_fields if name not in _NOT_WRITTEN)
-REQUIRED = ("version", "name", "model", "inputs", "variants")
+
+
+def written_fields(recipe: type[Recipe]) -> dict[str, FieldInfo]:
+    """What a recipe file may say at the top, in the order of the documentation."""
+    return {name: field for name, field in recipe.model_fields.items() if name not in _NOT_WRITTEN}
 
 
 def digest_of(recipe: Recipe) -> str:

@@ -1,15 +1,53 @@
-"""A recipe's name, from its YAML alone."""
+"""Names that become folders: a recipe's, from its YAML alone, and a variant's inside the recipe's."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Collection
 from pathlib import Path
 
 from optcli.errors import RecipeError
 from optcli.recipe.extending import Extending
-from optcli.recipe.naming import TAKEN_BY_RECIPES, name_problem
 from optcli.recipe.nodes import Place, Problems, TooManyProblemsError
-from optcli.recipe.wording import found
+from optcli.recipe.validation import found
+
+# What the folder of a recipe's results holds beside its variants, in small letters.
+TAKEN = frozenset(("report.json", "report.md", "report.html", "samples.npz", "artifact.json")) | {
+    "logs",
+    "gate",
+    "profiles",
+}
+# What the folder of all results holds beside those of recipes.
+TAKEN_BY_RECIPES = frozenset(("baselines",))
+
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+_MOST = 100
+_LETTERS = "use letters, digits and _ . + -"
+# Windows takes these for devices, whatever stands behind a dot.
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+# `optcli compare NAME` takes these for files.
+_FILES = (".json", ".yaml", ".yml")
+
+
+def name_problem(name: str, taken: Collection[str] = ()) -> tuple[str, str] | None:
+    """Why a name cannot be a folder's: what is wrong and a hint; None where it can.
+
+    `taken` are names, in small letters, that lie in the same folder already.
+    """
+    if len(name) > _MOST:
+        return f"it has {len(name)} characters, wanted at most {_MOST}", "shorten it"
+    if not _SAFE.fullmatch(name) or name.endswith("."):
+        safe = re.sub(r"[^A-Za-z0-9_.+-]+", "-", name).strip("-.")
+        hint = f"write {safe!r}: {_LETTERS.removeprefix('use ')}" if safe else _LETTERS
+        return "wanted a name that can be a folder's", hint
+    if name.lower() in taken:
+        return "the folder of the results has a file or folder of this name", "choose another name"
+    if _DEVICES.fullmatch(name):
+        return "Windows takes this name for a device", "choose another name"
+    if name.lower().endswith(_FILES):
+        return "on the command line this would name a file", "leave the ending away"
+    return None
 
 
 def name_of(path: Path) -> str:

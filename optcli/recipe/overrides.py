@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from optcli.errors import did_you_mean, excerpt
 from optcli.recipe.budget import Budget
 from optcli.recipe.nodes import Node, Place, Problems
+from optcli.recipe.placeholders import substituted
 from optcli.recipe.reading import parse
-from optcli.recipe.shorthand import written_out
-from optcli.recipe.wording import found
+from optcli.recipe.short_forms import written_out
+from optcli.recipe.validation import found
 
 # Their keys are names that the recipe gives: one that it does not give is a slip of the pen.
-_NAMED = ("variants", "matrix", "data")
+_NAMED = {"variants": "variant", "matrix": "matrix entry", "data": "data role"}
 _MOST_PARTS = 50
 
 
-def override(recipe: Node, text: str, problems: Problems, budget: Budget | None = None) -> Node:
+def override(
+    recipe: Node, text: str, environment: Mapping[str, str], problems: Problems, budget: Budget
+) -> Node:
     """The recipe with `text` (`key.key=value`) applied; what cannot be is noted as a problem.
 
     The value is read as YAML; null removes the key, as it does in a recipe that extends another. A
     part of the key is a key of a mapping, a position in a list (from 0), or in a list of passes the
-    name of one. `budget` is what the values share with the recipe's files.
+    name of one. Placeholders in the value are replaced from `environment`, but those of the matrix,
+    which has names of its own. `budget` is what the values share with the recipe's files.
     """
     place = Place(f"--set {excerpt(text)}", 0, 0)
     key, equals, written = text.partition("=")
-    if not equals or not key.strip():
+    key = key.strip()
+    if not equals or not key:
         problems.add(
             place, f"found {excerpt(text)!r}, wanted KEY=VALUE", "such as --set latency.threads=2"
         )
@@ -42,12 +48,15 @@ def override(recipe: Node, text: str, problems: Problems, budget: Budget | None 
         message = f"the key has {key.count('.') + 1} parts, wanted at most {_MOST_PARTS}"
         problems.add(place, message, "name a value that the recipe can have")
         return recipe
-    if key.split(".")[0] == "extends":
+    section = key.partition(".")[0]
+    if section == "extends":
         problems.add(place, "extends cannot be set here", "write it in the recipe")
         return recipe
+    if section != "matrix":
+        value = substituted(value, environment, problems)
     try:
-        changed = _set(recipe, key.strip(), "", replace(value, key=place))
-        return written_out(changed) if key.lstrip().startswith(("variants", "matrix")) else changed
+        changed = _set(recipe, key, "", replace(value, key=place))
+        return written_out(changed) if section in ("variants", "matrix") else changed
     except _NoSuchKeyError as error:
         problems.add(place, error.message, error.hint)
         return recipe
@@ -70,9 +79,9 @@ def _set(node: Node, path: str, above: str, value: Node) -> Node:
         )
     part, rest = _first_part(node, path)
     if part not in node.value and rest and above in _NAMED:
-        kind = {"variants": "variant", "matrix": "matrix entry", "data": "data role"}[above]
-        raise _NoSuchKeyError(f"there is no {kind} {part!r}", did_you_mean(part, list(node.value)))
-    if not rest and value.text == "null":
+        hint = did_you_mean(part, list(node.value))
+        raise _NoSuchKeyError(f"there is no {_NAMED[above]} {part!r}", hint)
+    if not rest and value.value is None and value.text == "null":
         if part not in node.value:
             where = f"{above!r} has" if above else "the recipe has"
             raise _NoSuchKeyError(

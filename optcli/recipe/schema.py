@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
 from optcli import passes, registry, runners
 from optcli.data import DataSettings
-from optcli.recipe.models import REQUIRED, ROLES, Header, ModelSettings, VariantSettings
-from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings, SymbolRange, TensorSpec
-from optcli.settings.accuracy import AccuracySettings
-from optcli.settings.postprocess import PostprocessSettings
+from optcli.recipe.models import ROLES, Recipe, VariantSettings, written_fields
+from optcli.recipe.validation import models_in
+from optcli.settings import Settings, TensorSpec
+from optcli.settings.references import annotation_of
 
 # The first line of a recipe, by which editors find the schema beside it.
 SCHEMA_FILE = "recipe.schema.json"
@@ -20,7 +20,7 @@ MODELINE = f"# yaml-language-server: $schema={SCHEMA_FILE}"
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
-_TEXT = {"type": "string"}
+_TEXT, _NULL = {"type": "string"}, {"type": "null"}
 
 
 def schema() -> dict[str, Any]:
@@ -29,18 +29,17 @@ def schema() -> dict[str, Any]:
 
     own = {name: passes.find(name) for name in registry.names(passes.__name__)}
     ways = {name: runners.find(name) for name in runners.names()}
+    fields = written_fields(Recipe)
+    plain: dict[str, Any] = {
+        name: (annotation_of(field), field)
+        for name, field in fields.items()
+        if name not in ("data", "plugins", "variants", "matrix")
+    }
+    header = create_model("Header", __base__=Settings, **plain)
     models: list[type[BaseModel]] = [
-        Header,
-        ModelSettings,
+        header,
         TensorSpec,
-        SymbolRange,
         DataSettings,
-        LatencySettings,
-        PostprocessSettings,
-        AccuracySettings,
-        SloSettings,
-        GateBar,
-        GateSettings,
         VariantSettings,
         *own.values(),
         *ways.values(),
@@ -50,47 +49,44 @@ def schema() -> dict[str, Any]:
     )
     defs: dict[str, Any] = whole["$defs"]
     named = {model: ref["$ref"].rpartition("/")[2] for (model, _), ref in refs.items()}
-    _tensor(defs[named[TensorSpec]], {"$ref": f"#/$defs/{named[SymbolRange]}"})
 
     def ref(model: type[BaseModel]) -> dict[str, Any]:
         return {"$ref": f"#/$defs/{named[model]}"}
 
+    _tensor(defs[named[TensorSpec]])
     for one in (*own.values(), *ways.values()):
         defs[named[one]]["description"] = inspect.getdoc(one) or ""
     defs["Pass"] = _pass({name: ref(kind) for name, kind in own.items()})
     defs["Runner"] = _runner({name: defs[named[kind]] for name, kind in ways.items()})
     defs["Variant"] = _variant(defs.pop(named[VariantSettings]))
     defs["MatrixEntry"] = _matrix_entry()
-    header = defs.pop(named[Header])
-    sections = {
-        "model": ref(ModelSettings),
-        "inputs": {"type": "array", "minItems": 1, "items": ref(TensorSpec)},
+    sections = defs.pop(named[header])["properties"]
+    for name, field in fields.items():
+        if name in sections and models_in(field.annotation) and not field.is_required():
+            sections[name] = _removable({k: v for k, v in sections[name].items() if k != "default"})
+    sections |= {
         "data": _closed({role: _removable(ref(DataSettings)) for role in ROLES}),
-        "postprocess": _removable({"anyOf": [_TEXT, ref(PostprocessSettings)]}),
         "plugins": {
-            "description": "passes from your own files, FILE.py:CLASS, or a mapping from names to them",
+            "description": fields["plugins"].description,
             "anyOf": [
                 {"type": "array", "items": _TEXT},
                 {"type": "object", "additionalProperties": _TEXT},
             ],
         },
-        "latency": _removable(ref(LatencySettings)),
-        "accuracy": _removable(ref(AccuracySettings)),
-        "slo": _removable(ref(SloSettings)),
-        "gate": _removable(ref(GateSettings)),
         "variants": {"type": "object", "additionalProperties": _removable({"$ref": "#/$defs/Variant"})},
         "matrix": {"type": "object", "additionalProperties": {"$ref": "#/$defs/MatrixEntry"}},
     }
+    required = [name for name, field in fields.items() if field.is_required()]
     defs = {name: _or_placeholder(one) for name, one in defs.items()}
     return {
         "$schema": _DRAFT,
         "title": "optcli recipe",
-        **_closed({**header["properties"], **sections}),
+        **_closed({name: sections[name] for name in fields}),
         # What a recipe extends may bring the rest.
         "anyOf": [
             {"required": ["extends"]},
-            {"required": list(REQUIRED)},
-            {"required": [*(key for key in REQUIRED if key != "variants"), "matrix"]},
+            {"required": required},
+            {"required": [*(key for key in required if key != "variants"), "matrix"]},
         ],
         "$defs": defs,
     }
@@ -102,13 +98,12 @@ def _closed(properties: dict[str, Any]) -> dict[str, Any]:
 
 def _removable(schema: dict[str, Any]) -> dict[str, Any]:
     """Null removes what an extended recipe says."""
-    return {"anyOf": [schema, {"type": "null"}]}
+    return schema if _NULL in schema.get("anyOf", ()) else {"anyOf": [schema, _NULL]}
 
 
-def _tensor(tensor: dict[str, Any], size: dict[str, Any]) -> None:
+def _tensor(tensor: dict[str, Any]) -> None:
     """The range of a symbol stands under its own name."""
-    tensor["properties"].pop("ranges")
-    tensor["additionalProperties"] = size
+    tensor["additionalProperties"] = tensor["properties"].pop("ranges")["additionalProperties"]
 
 
 def _pass(options: dict[str, dict[str, Any]]) -> dict[str, Any]:

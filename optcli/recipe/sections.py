@@ -1,191 +1,154 @@
-"""The sections of a recipe that stand on their own: header, model, inputs, data and settings."""
+"""The sections of a recipe: each is read by the type of its field, or by a reader of its own."""
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any, get_origin
+
+from pydantic import BaseModel, create_model
+from pydantic.fields import FieldInfo
 
 from optcli import data, sources, user_code
-from optcli.artifact import Format
 from optcli.data import DataSettings
 from optcli.errors import UsageError, did_you_mean, excerpt
-from optcli.recipe.models import KEYS, REQUIRED, ROLES, Header, ModelSettings
-from optcli.recipe.naming import TAKEN_BY_RECIPES, name_problem
+from optcli.recipe.models import ROLES, ModelSettings, Recipe, written_fields
+from optcli.recipe.names import TAKEN_BY_RECIPES, name_problem
 from optcli.recipe.nodes import Node, Problems
-from optcli.recipe.wording import allowed_keys, checked, found, unknown_keys
-from optcli.settings import (
-    GateSettings,
-    LatencySettings,
-    Settings,
-    SloSettings,
-    SymbolRange,
-    TensorSpec,
-)
-from optcli.settings.accuracy import AccuracySettings
-from optcli.settings.postprocess import PostprocessSettings
+from optcli.recipe.rebasing import Rebasing, each_reference
+from optcli.recipe.validation import allowed_keys, checked, found, models_in, unknown_keys
+from optcli.settings import Settings, SymbolRange, TensorSpec
+from optcli.settings.references import Reference, annotation_of
 
-_SETTINGS: dict[str, type[Settings]] = {
-    "latency": LatencySettings,
-    "accuracy": AccuracySettings,
-    "slo": SloSettings,
-    "gate": GateSettings,
-}
 _MOST_PLUGINS = 100
-_HINTS = {
-    "version": "version: 1",
-    "name": "name: NAME",
-    "model": "model: {source: torchvision:resnet50, weights: DEFAULT}",
-    "inputs": "inputs: [{name: image, shape: [batch, 3, 224, 224]}]",
-    "variants": "variants: {eager: []}",
-}
 
 
-@dataclass(frozen=True)
-class Sections:
-    """What could be read; a part that is wrong is None, its problems are noted."""
+def read_sections(recipe: Node, rebasing: Rebasing, problems: Problems) -> dict[str, Any]:
+    """Every section but `variants` and `matrix`, by its name in `Recipe`, checked.
 
-    header: Header | None
-    model: ModelSettings | None
-    source_format: Format | None
-    roles: tuple[str, ...]
-    inputs: tuple[TensorSpec, ...] | None
-    data: dict[str, DataSettings]
-    plugins: dict[str, str]
-    latency: LatencySettings | None
-    postprocess: PostprocessSettings | None
-    accuracy: AccuracySettings | None
-    slo: SloSettings | None
-    gate: GateSettings | None
-
-
-def read_sections(recipe: Node, folder: Path, problems: Problems) -> Sections:
-    """Check every section but `variants` and `matrix`."""
+    What the recipe does not say has its default. A section that is wrong is left out, and what is
+    wrong with it is noted, as is a missing one.
+    """
     _top(recipe, problems)
-    model, source_format = _model(recipe, folder, problems)
-    settings = {
-        name: checked(kind, node, problems, name) if (node := _given(recipe, name)) else None
-        for name, kind in _SETTINGS.items()
-    }
-    latency = settings["latency"] if _given(recipe, "latency") else LatencySettings()
-    assert latency is None or isinstance(latency, LatencySettings)
-    gate = settings["gate"] if _given(recipe, "gate") else GateSettings()
-    assert gate is None or isinstance(gate, GateSettings)
-    accuracy, slo = settings["accuracy"], settings["slo"]
-    assert accuracy is None or isinstance(accuracy, AccuracySettings)
-    assert slo is None or isinstance(slo, SloSettings)
-    if accuracy is not None and accuracy.metric.startswith("python:"):
-        _user_code(recipe.value["accuracy"].value["metric"], accuracy.metric, folder, problems)
-    return Sections(
-        _header(recipe, problems),
-        model,
-        source_format,
-        _roles(recipe),
-        _inputs(recipe, problems),
-        _data(recipe, folder, problems),
-        read_plugins(recipe, folder, problems),
-        latency,
-        _postprocess(recipe, folder, problems),
-        accuracy,
-        slo,
-        gate,
-    )
+    sections: dict[str, Any] = {}
+    for name, field in written_fields(Recipe).items():
+        node = recipe.get(name)
+        if name in ("variants", "matrix"):
+            continue
+        if node is None and not field.is_required():
+            sections[name] = field.get_default(call_default_factory=True)
+        if node is None or (node.value is None and _is_section(field)):
+            continue
+        node = rebasing.node(node, annotation_of(field))
+        value = READERS.get(name, _plain)(name, node, rebasing.folder, problems)
+        if value is not None or node.value is None:
+            sections[name] = value
+    return sections
 
 
-def _postprocess(recipe: Node, folder: Path, problems: Problems) -> PostprocessSettings | None:
-    node = _given(recipe, "postprocess")
-    settings = checked(PostprocessSettings, node, problems, "postprocess") if node else None
-    if node is not None and settings is not None and settings.python is not None:
-        _user_code(node.get("python") or node, settings.python, folder, problems)
-    return settings
-
-
-def _user_code(node: Node, reference: str, folder: Path, problems: Problems) -> None:
-    wrong = user_code.problem(reference.removeprefix("python:"), folder)
-    if wrong is not None:
-        problems.add(node.place, *wrong)
-
-
-def _given(recipe: Node, name: str) -> Node | None:
-    node = recipe.get(name)
-    return node if node is not None and node.value is not None else None
+def _is_section(field: FieldInfo) -> bool:
+    """Whether more stands below the key than one value; then an empty one is a mistake."""
+    return get_origin(field.annotation) is dict or bool(models_in(field.annotation))
 
 
 def _top(recipe: Node, problems: Problems) -> None:
     """Keys that are unknown or missing, and sections left empty."""
+    fields = written_fields(Recipe)
     for key, node in recipe.items():
-        if key not in KEYS:
-            belongs = [name for name, kind in _BELOW.items() if key in allowed_keys(kind)]
-            hint = f"did you mean {belongs[0]}.{key}?" if belongs else did_you_mean(key, KEYS)
-            problems.add(node.start, f"unknown key {found(key)}", hint)
-        elif node.value is None and key not in Header.model_fields:
+        if key not in fields:
+            problems.add(node.start, f"unknown key {found(key)}", _meant(key, fields))
+        elif node.value is None and _is_section(fields[key]):
             hint = "give it a value, or remove the key"
             problems.add(node.place, f"{key}: found nothing, wanted its settings", hint)
-    for key in REQUIRED:
-        if key not in recipe.value and not (key == "variants" and recipe.get("matrix")):
-            problems.add(
-                recipe.place, f"missing key {key!r}", f"add {_HINTS[key]}", kind=f"missing {key}"
-            )
+    for key, field in fields.items():
+        written = key in recipe.value or (key == "variants" and recipe.get("matrix"))
+        if field.is_required() and not written:
+            hint = f"add {_example(key)}"
+            problems.add(recipe.place, f"missing key {key!r}", hint, kind=f"missing {key}")
 
 
-_BELOW: dict[str, type[Settings]] = {**_SETTINGS, "model": ModelSettings}
+def _meant(key: str, fields: dict[str, FieldInfo]) -> str:
+    """What an unknown key may have been meant as: a setting of a section, or a misspelt section."""
+    owners = [
+        name
+        for name, field in fields.items()
+        if get_origin(field.annotation) not in (dict, tuple)
+        if any(key in allowed_keys(model) for model in models_in(field.annotation))
+    ]
+    return f"did you mean {owners[0]}.{key}?" if owners else did_you_mean(key, list(fields))
 
 
-def _header(recipe: Node, problems: Problems) -> Header | None:
-    known = {name: node for name, node in recipe.items() if name in Header.model_fields}
-    if not {"version", "name"} <= known.keys():
-        for name, node in known.items():  # the rest can be checked all the same
-            _header_field(recipe, name, node, problems)
+def _example(name: str) -> str:
+    """How a section may be written, in one line."""
+    field = Recipe.model_fields[name]
+    example = json.dumps(field.examples[0]).replace('"', "") if field.examples else "..."
+    return f"{name}: {example}"
+
+
+@cache
+def _alone(name: str, recipe: type[Recipe]) -> type[BaseModel]:
+    """A model of one section of a recipe."""
+    field = recipe.model_fields[name]
+    fields: dict[str, Any] = {name: (field.annotation, field)}
+    return create_model(name, __base__=Settings, **fields)
+
+
+def _plain(name: str, node: Node, folder: Path, problems: Problems) -> Any:
+    """A section as the type of its field says; the user's code that it names is looked at."""
+    section = checked(_alone(name, Recipe), Node({name: node}, node.place), problems)
+    if section is None:
         return None
-    header = checked(Header, recipe.without(*(k for k in recipe.value if k not in known)), problems)
-    wrong = name_problem(header.name, taken=TAKEN_BY_RECIPES) if header is not None else None
-    if header is not None and wrong is not None:
-        problems.add(known["name"].place, f"name: {found(header.name)}: {wrong[0]}", wrong[1])
+
+    def look(item: Node, text: str, mark: Reference) -> Node:
+        reference = mark.code(text)
+        wrong = user_code.problem(reference, folder) if reference is not None else None
+        if wrong is not None:
+            problems.add(item.place, *wrong)
+        return item
+
+    each_reference(node, annotation_of(Recipe.model_fields[name]), look)
+    return getattr(section, name)
+
+
+def _name(name: str, node: Node, folder: Path, problems: Problems) -> str | None:
+    value: str | None = _plain(name, node, folder, problems)
+    wrong = name_problem(value, taken=TAKEN_BY_RECIPES) if value is not None else None
+    if wrong is not None:
+        problems.add(node.place, f"name: {found(value)}: {wrong[0]}", wrong[1])
         return None
-    return header
+    return value
 
 
-def _header_field(recipe: Node, name: str, node: Node, problems: Problems) -> None:
-    filled = {"version": Node(1, recipe.place), "name": Node("x", recipe.place), name: node}
-    checked(Header, Node(filled, recipe.place), problems)
-
-
-def _model(
-    recipe: Node, folder: Path, problems: Problems
-) -> tuple[ModelSettings | None, Format | None]:
-    node = _given(recipe, "model")
-    if node is None:
-        return None, None
-    model = checked(ModelSettings, node, problems, "model")
+def _model(name: str, node: Node, folder: Path, problems: Problems) -> ModelSettings | None:
+    model = checked(ModelSettings, node, problems, name)
     source = node.get("source")
     if model is None or source is None:
-        return None, None
+        return None
     kind, colon, target = model.source.partition(":")
     if not colon or not target:
         example = f"torchvision:{kind}" if kind.isidentifier() else "torchvision:resnet50"
         message = f"model.source: found {found(model.source)}, wanted KIND:WHAT"
         known = ", ".join(sources.names())
         problems.add(source.place, message, f"such as {excerpt(example)}; kinds are {known}")
-        return None, None
+        return None
     try:
-        found_kind = sources.find(kind)
+        made = sources.named(model.source, folder, model.weights, model.arguments)
     except UsageError as error:
         problems.add(source.place, error.message, error.hint)
-        return None, None
-    made = found_kind(target=target, weights=model.weights, arguments=model.arguments, folder=folder)
-    for field, message, hint in made.problems():
-        at = node.get(field) or source
-        problems.add(at.place, f"model.{field}: {message}", hint)
-    return model, found_kind.format
-
-
-def _inputs(recipe: Node, problems: Problems) -> tuple[TensorSpec, ...] | None:
-    node = _given(recipe, "inputs")
-    if node is None:
         return None
+    for key, message, hint in made.problems():
+        at = node.get(key) or source
+        problems.add(at.place, f"model.{key}: {message}", hint)
+    return model
+
+
+def _inputs(name: str, node: Node, folder: Path, problems: Problems) -> tuple[TensorSpec, ...] | None:
     if not isinstance(node.value, tuple) or not node.value:
         message = f"inputs: found {found(node.value)}, wanted a list of tensors"
-        problems.add(node.place, message, f"write {_HINTS['inputs']}")
+        problems.add(node.place, message, f"write {_example(name)}")
         return None
     specs = [_tensor(item, index, problems) for index, item in enumerate(node.value)]
     return tuple(spec for spec in specs if spec is not None) if all(specs) else None
@@ -205,22 +168,21 @@ def _tensor(node: Node, index: int, problems: Problems) -> TensorSpec | None:
         else size.isidentifier()
         for size in sizes
     )
-    others = [key for key in node.value if key not in ("name", "dtype", "shape", *symbols)]
+    known = (*(name for name in TensorSpec.model_fields if name != "ranges"), *symbols)
+    others = [key for key in node.value if key not in known]
     if not sound:  # where the shape is wrong, nobody knows which ranges belong to it
         others = [key for key in others if not isinstance(node.value[key].value, dict)]
         node = node.without(*symbols)
     unknown = Node({key: node.value[key] for key in others}, node.place)
-    unknown_keys(unknown, ("name", "dtype", "shape", *symbols), problems, where)
+    unknown_keys(unknown, known, problems, where)
     for symbol in symbols:
         if sound and (size := node.get(symbol)) is not None and isinstance(size.value, dict):
             unknown_keys(size, tuple(SymbolRange.model_fields), problems, symbol)
-    known = ("name", "dtype", "shape", *symbols)
-    return checked(
-        TensorSpec, node.without(*(k for k in node.value if k not in known)), problems, where
-    )
+    node = node.without(*(key for key in node.value if key not in known))
+    return checked(TensorSpec, node, problems, where)
 
 
-def _roles(recipe: Node) -> tuple[str, ...]:
+def roles_of(recipe: Node) -> tuple[str, ...]:
     """The roles that have data; all of them where a slip of the pen hides which."""
     node = recipe.get("data")
     if node is None:
@@ -229,15 +191,12 @@ def _roles(recipe: Node) -> tuple[str, ...]:
     return tuple(node.value) if known else ROLES
 
 
-def _data(recipe: Node, folder: Path, problems: Problems) -> dict[str, DataSettings]:
-    node = _given(recipe, "data")
-    if node is None:
-        return {}
+def _data(name: str, node: Node, folder: Path, problems: Problems) -> dict[str, DataSettings] | None:
     if not isinstance(node.value, dict):
         message = f"data: found {found(node.value)}, wanted a mapping of roles"
         problems.add(node.place, message, "write data: {evaluation: {source: npz:FILE}}")
-        return {}
-    unknown_keys(node, ROLES, problems, "data")
+        return None
+    unknown_keys(node, ROLES, problems, name)
     read: dict[str, DataSettings] = {}
     for role in ROLES:
         item = node.get(role)
@@ -253,23 +212,20 @@ def _data(recipe: Node, folder: Path, problems: Problems) -> dict[str, DataSetti
     return read
 
 
-def read_plugins(recipe: Node, folder: Path, problems: Problems) -> dict[str, str]:
+def _plugins(name: str, node: Node, folder: Path, problems: Problems) -> dict[str, str] | None:
     """References of the user's own passes, by the names that variants may use."""
-    node = _given(recipe, "plugins")
-    if node is None:
-        return {}
     example = "plugins: [./mine.py:MyPass]"
     if not isinstance(node.value, dict | tuple):
         message = f"plugins: found {found(node.value)}, wanted a list of FILE.py:CLASS"
         problems.add(node.place, message, f"write {example}")
-        return {}
-    listed = [(name, item) for name, item in node.items()] + [("", item) for item in node.elements()]
+        return None
+    listed = [*node.items(), *(("", item) for item in node.elements())]
     if len(listed) > _MOST_PLUGINS:  # the code of each is read
         message = f"plugins: found {len(listed)}, wanted at most {_MOST_PLUGINS}"
         problems.add(node.place, message, "name fewer")
-        return {}
+        return None
     read: dict[str, str] = {}
-    for name, item in listed:
+    for given, item in listed:
         if not isinstance(item.value, str):
             message = f"plugins: found {found(item.value)}, wanted FILE.py:CLASS"
             problems.add(item.place, message, f"write {example}")
@@ -278,10 +234,20 @@ def read_plugins(recipe: Node, folder: Path, problems: Problems) -> dict[str, st
         if wrong is not None:
             problems.add(item.place, *wrong)
         cls = item.value.rpartition(":")[2]
-        for known in [name] if name else [cls, _snake(cls)]:
+        for known in [given] if given else [cls, _snake(cls)]:
             read[known] = item.value
     return read
 
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+# Sections that are written in another form than the type of their field, or that need another look.
+READERS: dict[str, Callable[[str, Node, Path, Problems], Any]] = {
+    "name": _name,
+    "model": _model,
+    "inputs": _inputs,
+    "data": _data,
+    "plugins": _plugins,
+}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from optcli import passes, registry, runners, user_code
@@ -12,9 +11,11 @@ from optcli.digest import of_value
 from optcli.errors import did_you_mean, excerpt
 from optcli.recipe.extending import merge_runner
 from optcli.recipe.models import PassUse, RunnerUse, Variant, VariantSettings
-from optcli.recipe.naming import TAKEN, name_problem
+from optcli.recipe.names import TAKEN, name_problem
 from optcli.recipe.nodes import Node, Problems
-from optcli.recipe.wording import allowed_keys, checked, found
+from optcli.recipe.rebasing import Rebasing
+from optcli.recipe.validation import allowed_keys, checked, found
+from optcli.settings.references import CODE
 
 # Each of a row is merged with all before it; people write two or three.
 _MOST_EXTENDED = 50
@@ -27,8 +28,8 @@ _KEYS = tuple(Variant.model_fields)
 class Variants:
     """Reads variants; every pass and runner that is written once is checked, and blamed, once."""
 
-    def __init__(self, plugins: Mapping[str, str], folder: Path, problems: Problems) -> None:
-        self._plugins, self._folder, self._problems = plugins, folder, problems
+    def __init__(self, plugins: Mapping[str, str], rebasing: Rebasing, problems: Problems) -> None:
+        self._plugins, self._rebasing, self._problems = plugins, rebasing, problems
         self._uses: dict[int, tuple[Node, PassUse | None]] = {}
         self._places: dict[str, list[str]] = {}
         self._own: dict[str, tuple[str, str] | None] = {}
@@ -134,26 +135,28 @@ class Variants:
         return self._named(name, options, item)
 
     def _named(self, name: str, options: Node, item: Node) -> PassUse | None:
-        place = item.place
+        kind = None
+        if ":" in name:
+            name = self._rebasing.text(name, CODE, item.place)
+        elif name not in self._plugins and name in registry.names(passes.__name__):
+            kind = passes.find(name)
+            options = self._rebasing.node(options, kind)
         use = PassUse(name=name, options=options.plain(), place=self._place(item, name, options))
+        if kind is not None:
+            configured = self._options(kind, name, options)
+            return None if configured is None else use.model_copy(update={"configured": configured})
         if ":" in name:
             wrong = self._wrong_code(name)
             if wrong is not None:
-                self._problems.add(place, *wrong)
+                self._problems.add(item.place, *wrong)
                 return None
             return use.model_copy(update={"reference": name})
         if name in self._plugins:
             return use.model_copy(update={"reference": self._plugins[name]})
-        if name in registry.names(passes.__name__):
-            kind = passes.find(name)
-            configured = self._options(kind, name, options)
-            if configured is None:
-                return None
-            return use.model_copy(update={"configured": configured})
         offered = registry.entry_points("optcli.passes").get(name)
         if offered is not None:
             return use.model_copy(update={"reference": offered})
-        self._problems.add(place, f"unknown pass {found(name)}", did_you_mean(name, self._known()))
+        self._problems.add(item.place, f"unknown pass {found(name)}", did_you_mean(name, self._known()))
         return None
 
     def _wrong_code(self, reference: str) -> tuple[str, str] | None:
@@ -161,7 +164,7 @@ class Variants:
         if reference not in self._own:
             if len(self._own) >= _MOST_OWN:
                 return f"more than {_MOST_OWN} different passes of your own", "name fewer"
-            self._own[reference] = user_code.problem(reference, self._folder)
+            self._own[reference] = user_code.problem(reference, self._rebasing.folder)
         return self._own[reference]
 
     def _place(self, item: Node, name: str, options: Node) -> str:
@@ -203,7 +206,9 @@ class Variants:
             hint = did_you_mean(str(name.value), runners.names())
             add(name.place, f"unknown runner {found(name.value)}", hint)
             return None
-        configured = checked(runners.find(name.value), node.without("name"), self._problems, "runner")
+        kind = runners.find(name.value)
+        settings = self._rebasing.node(node.without("name"), kind)
+        configured = checked(kind, settings, self._problems, "runner")
         if configured is None:
             return None
         return RunnerUse(name=name.value, configured=configured, place=str(node.start))
@@ -250,8 +255,8 @@ class _Resolving:
         return _stacked(self.node(parent, (*below, name)), own)
 
     def _extends(self, names: tuple[str, ...]) -> list[Any]:
-        found_nodes = [self.nodes[name].get("extends") for name in names]
-        return [node.place for node in found_nodes if node is not None]
+        named = [self.nodes[name].get("extends") for name in names]
+        return [node.place for node in named if node is not None]
 
 
 def _stacked(parent: Node, own: Node) -> Node:

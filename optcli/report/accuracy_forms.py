@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from xml.etree import ElementTree
 
+from optcli.report import junit as junit_xml
 from optcli.report import layers_text, wording
+from optcli.report.junit import Case
+from optcli.report.markdown_text import escaped, table
 from optcli.results import Report, VariantReport, Verdict
 from optcli.results.layers import Layers
 from optcli.results.outcomes import ACCURACY_VERDICTS
-
-# What XML 1.0 cannot hold.
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def markdown(report: Report) -> str:
@@ -22,45 +20,28 @@ def markdown(report: Report) -> str:
 
 def junit(report: Report) -> str:
     """JUnit XML: a test case per artifact and verdict; inconclusive ones are skipped."""
-    cases = [
-        (name, verdict)
-        for name, variant in report.variants.items()
-        for verdict in variant.verdicts
-        if verdict.name in ACCURACY_VERDICTS
-    ]
-    failed = {name: v for name, v in report.variants.items() if v.status == "failed"}
-    rejected = [each for _, each in cases if each.blocking and each.outcome == "reject"]
-    doubtful = [each for _, each in cases if each.outcome == "inconclusive"]
-    suite = ElementTree.Element(
-        "testsuite",
-        name=_text(f"optcli verify-accuracy {report.recipe.name}"),
-        tests=str(len(cases) + len(failed)),
-        failures=str(len(rejected)),
-        skipped=str(len(doubtful)),
-        errors=str(len(failed)),
-        timestamp=report.started,
-    )
-    for name, verdict in cases:
-        _case(suite, f"{report.recipe.name}.{name}", report.variants[name], verdict)
-    for name, variant in failed.items():
-        place = _text(f"{report.recipe.name}.{name}")
-        case = ElementTree.SubElement(suite, "testcase", classname=place, name="evaluation")
-        ElementTree.SubElement(case, "error", message=_text(variant.reason or ""))
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    name = report.recipe.name
+    return junit_xml.junit(f"optcli verify-accuracy {name}", report.started, list(_cases(report)))
 
 
-def _case(suite: ElementTree.Element, place: str, variant: VariantReport, verdict: Verdict) -> None:
-    case = ElementTree.SubElement(suite, "testcase", classname=_text(place), name=_text(verdict.name))
-    figures = _text("\n".join([verdict.reason, *_figures(variant, verdict)]))
+def _cases(report: Report) -> Iterator[Case]:
+    for name, variant in report.variants.items():
+        for verdict in variant.verdicts:
+            if verdict.name in ACCURACY_VERDICTS:
+                yield _case(f"{report.recipe.name}.{name}", variant, verdict)
+    for name, variant in report.variants.items():
+        if variant.status == "failed":
+            yield Case(f"{report.recipe.name}.{name}", "evaluation", "error", variant.reason or "")
+
+
+def _case(place: str, variant: VariantReport, verdict: Verdict) -> Case:
+    if verdict.outcome == "inconclusive":
+        return Case(place, verdict.name, "skipped", verdict.reason)
+    figures = "\n".join(_figures(variant, verdict))
     if verdict.outcome == "reject" and verdict.blocking:
-        ElementTree.SubElement(case, "failure", message=_text(verdict.reason)).text = figures
-    elif verdict.outcome == "inconclusive":
-        ElementTree.SubElement(case, "skipped", message=_text(verdict.reason))
-    else:
-        ElementTree.SubElement(case, "system-out").text = figures
+        # Some CI systems show the text alone.
+        return Case(place, verdict.name, "failure", verdict.reason, f"{verdict.reason}\n{figures}")
+    return Case(place, verdict.name, "passed", verdict.reason, figures)
 
 
 def _figures(variant: VariantReport, verdict: Verdict) -> Iterator[str]:
@@ -77,16 +58,14 @@ def _figures(variant: VariantReport, verdict: Verdict) -> Iterator[str]:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    yield f"## Accuracy of {_plain(report.recipe.name)}"
+    yield f"## Accuracy of {escaped(report.recipe.name)}"
     yield ""
     judged = {name: v for name, v in report.variants.items() if v.accuracy is not None}
     metrics = [v.accuracy.metric for v in judged.values() if v.accuracy and v.accuracy.metric]
     columns = ["variant", "runtime", metrics[0] if metrics else "SQNR", "change", "lost, gained"]
     columns += ["SQNR", "verdict"] if metrics else ["verdict"]
-    yield f"| {' | '.join(columns)} |"
-    yield f"| {' | '.join('---' for _ in columns)} |"
-    for name, variant in judged.items():
-        yield f"| {' | '.join(_plain(cell) for cell in _cells(name, variant, report, bool(metrics)))} |"
+    cells = (_cells(name, variant, report, bool(metrics)) for name, variant in judged.items())
+    yield from table(columns, cells, left=range(len(columns)))
     notes = [
         f"{name}: {each.name} {each.outcome}: {each.reason}"
         for name, variant in judged.items()
@@ -100,7 +79,7 @@ def _lines(report: Report) -> Iterator[str]:
     ]
     if notes:
         yield ""
-        yield from (f"- {_plain(note)}" for note in notes)
+        yield from (f"- {escaped(note)}" for note in notes)
     for name, variant in judged.items():
         if variant.layers is not None:
             yield from _layers(name, variant.layers)
@@ -109,14 +88,13 @@ def _lines(report: Report) -> Iterator[str]:
 def _layers(name: str, layers: Layers) -> Iterator[str]:
     """A table of the layers that add most error."""
     yield ""
-    yield f"### Where the error of {_plain(name)} starts"
+    yield f"### Where the error of {escaped(name)} starts"
     yield ""
-    for number, cells in enumerate(layers_text.markdown(layers)):
-        yield f"| {' | '.join(_plain(cell) for cell in cells)} |"
-        if not number:
-            yield f"| {' | '.join('---' for _ in cells)} |"
+    if rows := layers_text.rows(layers):
+        heads = layers_text.HEADS
+        yield from table(heads, rows, left=range(len(heads)))
     if layers.reason:
-        yield _plain(layers.reason)
+        yield escaped(layers.reason)
 
 
 def _cells(name: str, variant: VariantReport, report: Report, labelled: bool) -> list[str]:
@@ -131,14 +109,3 @@ def _cells(name: str, variant: VariantReport, report: Report, labelled: bool) ->
     value = wording.percent(accuracy.value) if labelled else apart
     cells = [name, str(runner), value, change, "" if is_baseline else sides]
     return [*cells, apart, verdict] if labelled else [*cells, verdict]
-
-
-def _text(value: str) -> str:
-    return _CONTROL.sub("?", value)
-
-
-def _plain(line: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
-    for sign in "\\|*_`<":
-        line = line.replace(sign, f"\\{sign}")
-    return " ".join(line.split())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optcli.report import classes, layers_text, wording
+from optcli.report import class_figures, layers_text, wording
+from optcli.report.plain_text import aligned
 from optcli.results import Accuracy, Report, VariantReport
 from optcli.results.outcomes import ACCURACY_VERDICTS
 
@@ -41,8 +42,8 @@ def _lines(name: str, variant: VariantReport, baseline: str, per_class: bool) ->
     if name != baseline:
         yield from _against(accuracy, baseline)
     else:
-        for figure, found in accuracy.figures.items():
-            yield f"  {figure} {wording.percent(found.baseline)}"
+        for figure, values in accuracy.figures.items():
+            yield f"  {figure} {wording.percent(values.baseline)}"
     for verdict in variant.verdicts:
         judging = verdict.name in ACCURACY_VERDICTS
         if not judging or (name == baseline and verdict.outcome == "accept"):
@@ -57,13 +58,11 @@ def _lines(name: str, variant: VariantReport, baseline: str, per_class: bool) ->
 
 def _classes(accuracy: Accuracy) -> Iterator[str]:
     """A table of the classes, columns aligned."""
-    found = [classes.HEADS, *classes.rows(accuracy)]
-    if len(found) == 1:
+    rows = class_figures.rows(accuracy)
+    if not rows:
         yield f"  {accuracy.metric or 'outputs'}: no metric by class"
         return
-    widths = [max(len(row[column]) for row in found) for column in range(len(classes.HEADS))]
-    for row in found:
-        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+    yield from (f"  {line}" for line in aligned([class_figures.HEADS, *rows]))
 
 
 def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:
@@ -73,9 +72,9 @@ def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:
         if accuracy.regressed is not None:
             sides = f": {accuracy.regressed} lost, {accuracy.improved} gained"
         yield f"  change {_change(accuracy)}{sides}"
-    for figure, found in accuracy.figures.items():
-        points = _points(found.value - found.baseline)
-        yield f"  {figure} {wording.percent(found.value)} ({points})"
+    for figure, values in accuracy.figures.items():
+        points = wording.points(values.value - values.baseline)
+        yield f"  {figure} {wording.percent(values.value)} ({points})"
     # One sample of a class says nothing of the class.
     several = [each for each in accuracy.classes if each.samples > 1]
     if several:
@@ -99,8 +98,4 @@ def _change(accuracy: Accuracy) -> str:
     if drop.low is None or drop.high is None:
         return f"{wording.change(accuracy)} points"
     ends = (drop.low, drop.high) if accuracy.better == "lower" else (-drop.high, -drop.low)
-    return f"{wording.change(accuracy)} points [{_points(ends[0])}, {_points(ends[1])}]"
-
-
-def _points(fraction: float) -> str:
-    return f"{round(100 * fraction, 2) + 0.0:+.2f}"
+    return f"{wording.change(accuracy)} points [{wording.points(ends[0])}, {wording.points(ends[1])}]"

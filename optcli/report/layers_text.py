@@ -1,43 +1,34 @@
-"""Where the error starts: the layers that add most, as lines of text and as a Markdown table."""
+"""Where the error starts: the layers that add most, as lines of text and as rows of a table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from optcli.report.plain_text import aligned
 from optcli.results.layers import LayerError, Layers
 
 WORST = 10
+HEADS = ("own", "so far", "tensor", "layer", "operator", "shape", "try")
+# The columns of text.
+LEFT = range(2, len(HEADS))
 
 
 def lines(layers: Layers) -> Iterator[str]:
     """The worst layers in columns, each with one thing to try; or why there are none."""
-    rows = _worst(layers)
-    if rows:
+    worst = rows(layers)
+    if worst:
         yield f"where the error starts: {_what(layers)}"
-        cells = [("own", "so far", "", "layer", "operator", "shape", "try"), *map(_cells, rows)]
-        widths = [max(len(row[column]) for row in cells) for column in range(6)]
-        for row in cells:
-            texts = [
-                text.rjust(widths[i]) if i < 2 else text.ljust(widths[i])
-                for i, text in enumerate(row[:6])
-            ]
-            yield "  ".join([*texts, row[6]]).rstrip()
+        heads = ["" if head == "tensor" else head for head in HEADS]
+        yield from (line.rstrip() for line in aligned([heads, *worst], LEFT))
     if layers.reason:
-        yield f"where the error starts: {layers.reason}" if not rows else layers.reason
-    elif not rows:
+        yield f"where the error starts: {layers.reason}" if not worst else layers.reason
+    elif not worst:
         yield f"no layer adds an error, of {layers.compared} tensors"
 
 
-def markdown(layers: Layers) -> Iterator[tuple[str, ...]]:
-    """Header and rows of a table; nothing where no layer was compared."""
-    rows = _worst(layers)
-    if rows:
-        yield ("own", "so far", "tensor", "layer", "operator", "shape", "try")
-        yield from map(_cells, rows)
-
-
-def _worst(layers: Layers) -> list[LayerError]:
-    return [row for row in layers.rows if row.rank != float("inf")][:WORST]
+def rows(layers: Layers) -> list[tuple[str, ...]]:
+    """Cells of the worst layers, as `HEADS`; none where no layer adds an error."""
+    return [_cells(row) for row in layers.rows if row.rank != float("inf")][:WORST]
 
 
 def _what(layers: Layers) -> str:

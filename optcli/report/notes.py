@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from optcli.paths import shown
-from optcli.report import engines, later, packing, wording
+from optcli.report import engines, since_build, weight_packing, wording
 from optcli.report.rows import fastest_fp32
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
@@ -33,11 +33,11 @@ class Notes:
 def notes(report: Report) -> Notes:
     """All notes of a report."""
     return Notes(
-        reasons=[*_reasons(report), *packing.lines(report)],
+        reasons=[*_reasons(report), *weight_packing.lines(report)],
         missing=list(_missing(report)),
         doubts=[*_doubts(report), *_miscounts(report)],
         engines=list(engines.lines(report)),
-        later=list(later.lines(report)),
+        later=list(since_build.lines(report)),
         recommendation=report.recommendation,
         ending=ending(report),
         footer=_footer(report),
@@ -78,20 +78,11 @@ def _missing(report: Report) -> Iterator[str]:
             yield f"{name}: {variant.reason}"
 
 
-_KINDS = {
-    "noisy": "noisy (other work took over 8 % of the time)",
-    "fluctuating": "fluctuating (the middle half of the calls spreads over 20 % of the median)",
-    "environment not fit": "environment not fit (too few launches in which the machine was quiet)",
-    "time cap": "time cap (fewer rounds than planned)",
-    "unsteady": "unsteady (calls were still getting faster or slower after warming up)",
-    "fewer launches": "fewer launches than planned",
-    "not counted": "rounds not counted (the machine was not quiet in them)",
-    "restless": "restless (it computed while others were timed)",
-}
-
-
 def _doubts(report: Report) -> Iterator[str]:
-    """Flags by kind, each with the variants it concerns, so that a noisy hour fits on few lines."""
+    """Flags by kind, each with the variants it concerns, so that a noisy hour fits on few lines.
+
+    One wording for all of them is said in full, several by what they have in common.
+    """
     kinds: dict[str, dict[str, list[str]]] = {}
     measured = [name for name, variant in report.variants.items() if variant.latency]
     several = len({row.batch_size for v in report.variants.values() for row in v.latency}) > 1
@@ -100,15 +91,12 @@ def _doubts(report: Report) -> Iterator[str]:
             where = f"{name} (batch {row.batch_size})" if several else name
             where += " on the device" if row.region == "device" else ""
             for flag in row.flags:
-                kind = flag.partition(" (")[0].partition(":")[0]
-                kinds.setdefault(kind, {}).setdefault(flag, []).append(where)
+                kinds.setdefault(flag.summary, {}).setdefault(flag.text, []).append(where)
     rows = sum(len(report.variants[name].latency) for name in measured)
-    for kind, flags in kinds.items():
-        names = [name for found in flags.values() for name in found]
+    for summary, texts in kinds.items():
+        names = [name for concerned in texts.values() for name in concerned]
         who = "all" if len(names) == rows > 1 else wording.listed(names)
-        # One wording for all of them can be said in full, several only by their kind.
-        said = next(iter(flags)) if len(flags) == 1 else _KINDS.get(kind, kind)
-        yield f"{said}: {who}"
+        yield f"{next(iter(texts)) if len(texts) == 1 else summary}: {who}"
 
 
 _LIMITS = (
@@ -123,7 +111,7 @@ def _miscounts(report: Report) -> Iterator[str]:
     """Shares of the peak that cannot be, and those of disturbed times."""
     for name, variant in report.variants.items():
         for share in variant.operations.shares if variant.operations else ():
-            yield from (f"{name} (batch {share.batch_size}): {flag}" for flag in share.flags)
+            yield from (f"{name} (batch {share.batch_size}): {flag.text}" for flag in share.flags)
 
 
 def _footer(report: Report) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.report import wording
+from optcli.report.plain_text import aligned
 from optcli.results import Estimate
 from optcli.results.repair import Repair, Trial
 
@@ -15,17 +16,22 @@ def repair_text(found: Repair) -> str:
     return "\n".join(parts) + "\n" + (f"\n{found.patch}" if found.patch else "")
 
 
-def _table(found: Repair) -> str:
-    head = ("trial", found.metric, "lost", "bar", "in float", "speed-up over float", "seconds", "tried")
-    rows = [head, *(_row(each) for each in found.trials)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
-    lines = [
-        f"{found.variant} ({found.quantizing_pass}, {found.runner}), batch size {found.batch_size}"
-    ]
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append("  ".join([*cells, row[-1]]).rstrip())
-    return "\n".join(lines)
+def _table(repair: Repair) -> str:
+    head = (
+        "trial",
+        repair.metric,
+        "lost",
+        "bar",
+        "in float",
+        "speed-up over float",
+        "seconds",
+        "tried",
+    )
+    rows = [head, *(_row(each) for each in repair.trials)]
+    title = (
+        f"{repair.variant} ({repair.quantizing_pass}, {repair.runner}), batch size {repair.batch_size}"
+    )
+    return "\n".join([title, *(line.rstrip() for line in aligned(rows, left=(len(head) - 1,)))])
 
 
 def _row(trial: Trial) -> tuple[str, ...]:
@@ -33,7 +39,7 @@ def _row(trial: Trial) -> tuple[str, ...]:
     return (
         str(trial.number),
         "" if trial.value is None else wording.percent(trial.value),
-        "" if trial.drop is None else f"{100 * trial.drop.value:+.2f}",
+        "" if trial.drop is None else wording.points(trial.drop.value),
         "failed" if trial.value is None else "inside" if trial.inside else "outside",
         "" if trial.float_operators is None else str(trial.float_operators),
         "" if trial.speedup is None else _times(trial.speedup),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.report import wording
+from optcli.report.markdown_text import table
+from optcli.report.plain_text import aligned
 from optcli.results import Report, Sweep, SweepFit, SweepPoint
 
 # Of the interquartile range over the median, as everywhere.
@@ -27,8 +29,7 @@ def sweep_markdown(report: Report) -> list[str]:
         if variant.sweep is not None:
             lines += ["", f"### Batch sweep of {name}", ""]
             if variant.sweep.points:
-                lines += [f"| {' | '.join(_HEADINGS)} |", "|" + " ---: |" * len(_HEADINGS)]
-                lines += [f"| {' | '.join(cells)} |" for cells in _cells(variant.sweep)]
+                lines += table(_HEADINGS, _cells(variant.sweep))
                 lines += [""]
             lines += [f"- {sentence}" for sentence in sentences(variant.sweep)]
     return lines
@@ -72,10 +73,7 @@ _HEADINGS = ("batch", "p50 ms", "[95 %]", "p99 ms", "[95 %]", "images/s", "calls
 def _block(name: str, sweep: Sweep) -> Iterator[str]:
     yield f"Batch sweep of {name}" + (f", {sweep.launches} launches" if sweep.launches else "")
     if sweep.points:
-        rows = [_HEADINGS, *_cells(sweep)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-        for row in rows:
-            yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        yield from (f"  {line}" for line in aligned([_HEADINGS, *_cells(sweep)]))
     for sentence in sentences(sweep):
         yield f"  {sentence}"
 

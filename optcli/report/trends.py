@@ -10,6 +10,7 @@ from optcli.report.html import marks, scales
 from optcli.report.html.document import document, section
 from optcli.report.html.marks import Area
 from optcli.report.html.tags import Markup, tag
+from optcli.report.plain_text import plain
 from optcli.results.gate import Entry, Trend
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -18,10 +19,7 @@ _MOST_BARS = 40
 
 def text(trends: Sequence[Trend]) -> str:
     """A table for the terminal: the latest value, a spark line, and where it changed."""
-    import io
-
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     if not trends:
@@ -35,14 +33,11 @@ def text(trends: Sequence[Trend]) -> str:
             each.name,
             each.machine[:8],
             str(len(each.entries)),
-            _figure(each.entries[-1].value, each.unit),
+            wording.figure(each.entries[-1].value, each.unit),
             spark([entry.value for entry in each.entries]),
             _changed(each),
         )
-    stream = io.StringIO()
-    Console(file=stream, width=10_000, color_system=None, highlight=False).print(made)
-    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
-    return "\n".join([*lines, "", _HUMBLE]) + "\n"
+    return f"{plain(made)}\n{_HUMBLE}\n"
 
 
 def _changed(trend: Trend) -> str:
@@ -116,7 +111,7 @@ def _chart(trend: Trend, width: int) -> Markup:
 
 def _said(entry: Entry) -> str:
     commit = f", commit {entry.commit[:10]}" if entry.commit else ""
-    return f"{entry.at[:16]}: {_figure(entry.value, entry.unit)}{commit}"
+    return f"{entry.at[:16]}: {wording.figure(entry.value, entry.unit)}{commit}"
 
 
 def _step(trend: Trend, step: int) -> str:
@@ -130,12 +125,6 @@ def _day(at: str) -> str:
         return datetime.fromisoformat(at).date().isoformat()
     except ValueError:
         return at
-
-
-def _figure(value: float, unit: str) -> str:
-    if unit == "bytes":
-        return wording.megabytes(round(value))
-    return wording.percent(value) if unit == "fraction" else f"{wording.number(value)} ms"
 
 
 def _scale(unit: str) -> float:

@@ -56,6 +56,11 @@ def percent(fraction: float | None) -> str:
     return NONE if fraction is None else f"{100 * fraction:.2f} %"
 
 
+def points(fraction: float) -> str:
+    """A signed difference in points of percent; nothing is no loss: `+0.00`."""
+    return f"{round(100 * fraction, 2) + 0.0:+.2f}"
+
+
 def change(accuracy: Accuracy | None) -> str:
     """The change of accuracy in points of percent: `-0.28`."""
     if accuracy is None or accuracy.drop is None:
@@ -84,16 +89,17 @@ def megabytes(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-_NOT_RUN = {"no-gpu": "no GPU", "no-runtime": "no runtime"}
+def figure(value: float, unit: str) -> str:
+    """A figure in `ms`, `bytes` or as a `fraction`, which is shown as percent."""
+    if unit == "bytes":
+        return megabytes(round(value))
+    return percent(value) if unit == "fraction" else f"{number(value)} ms"
 
 
 def verdict(variant: VariantReport, is_baseline: bool) -> tuple[str, str]:
     """The verdicts of a variant in two or three words, and their outcome."""
     if variant.flags and not variant.latency:
-        return (
-            f"not run: {', '.join(_NOT_RUN.get(flag, flag) for flag in variant.flags)}",
-            "inconclusive",
-        )
+        return f"not run: {', '.join(flag.text for flag in variant.flags)}", "inconclusive"
     for outcome in ("reject", "inconclusive"):
         names = [each.name for each in variant.verdicts if each.blocking and each.outcome == outcome]
         if names:
@@ -120,7 +126,7 @@ def _advice(advice: Verdict) -> str:
     over = advice.over
     if advice.name == "outputs":
         return "outputs far off"
-    if not advice.name.startswith("speed-up"):
+    if not advice.is_speedup:
         return f"{advice.outcome}: {advice.name}"
     if advice.outcome == "reject":
         return f"slower than {over}" if over else "does not pay"

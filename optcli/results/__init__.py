@@ -6,13 +6,13 @@ None with a flag that says why. New keys may come; a key that changes meaning ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator
 
 from optcli.errors import first_line
+from optcli.results.flags import Flag
 from optcli.results.layers import Layers
 from optcli.results.outcomes import (
     Accuracy,
@@ -31,6 +31,7 @@ __all__ = [
     "Accuracy",
     "Against",
     "Estimate",
+    "Flag",
     "Latency",
     "Outcome",
     "OutputError",
@@ -41,7 +42,7 @@ __all__ = [
     "Verdict",
 ]
 
-SCHEMA = 1
+SCHEMA = 2
 
 Status = Literal["built", "cached", "skipped", "failed"]
 
@@ -53,8 +54,8 @@ class Latency(Result):
     what the same calls computed for on a GPU, by its own events; there it is a row of its own.
 
     `samples` counts timed calls; the raw ones lie beside the report. A percentile that the number
-    of samples cannot give is None, with a flag such as `p99 n/a (n=128, needs 368)`. `speedup` is
-    over the baseline at the same batch size. `cpu_ms` is processor time per call, of all threads;
+    of samples cannot give is None, with a flag `too-few-calls`. `speedup` is over the
+    baseline at the same batch size. `cpu_ms` is processor time per call, of all threads;
     `first_ms` the first call at this batch size; `peak_memory_bytes` what the process held at most,
     above the same process without runtime and model, `peak_gpu_memory_bytes` on GPUs. `import_ms`,
     `load_ms`, `first_ms` and `warm_calls` (calls until it was steady) are medians over the `launches`,
@@ -93,17 +94,13 @@ class Latency(Result):
     spread: float | None = None
     waited: float | None = None
     measured_at: str
-    fit: bool = True
-    flags: tuple[str, ...] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _older_reports_tell_it_by_a_flag(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and "fit" not in value:
-            flags = value.get("flags") or ()
-            unfit = any(str(flag).startswith("environment not fit") for flag in flags)
-            return {**value, "fit": not unfit}
-        return value
+    flags: tuple[Flag, ...] = ()
+    # Older reports tell it by a flag alone.
+    fit: bool = Field(
+        default_factory=lambda row: all(
+            flag.kind != "environment-not-fit" for flag in row.get("flags", ())
+        )
+    )
 
 
 class SweepPoint(Result):
@@ -123,7 +120,7 @@ class SweepPoint(Result):
     spread: float | None = None
     waited: float | None = None
     fit: bool = True
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
 
 
 class SweepFit(Result):
@@ -181,7 +178,7 @@ class Share(Result):
     share: float
     low: float | None = None
     high: float | None = None
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
 
 
 class Operations(Result):
@@ -236,13 +233,14 @@ class VariantReport(Result):
     has the trials of `tune` since this build, `layers` what `verify-accuracy` found
     of where the error starts. `flags` say why figures are not there: `no-gpu` or `no-runtime` of an
     artifact that was built and cannot run here. `checked` is what could be said of a variant that was
-    skipped, from the steps before the one that cannot be done here.
+    skipped, from the steps before the one that cannot be done here. `runner` is its name and effective
+    settings; what flags it had stand with the rows.
     """
 
     status: Status
     reason: str | None = None
     checked: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
     log: str | None = None
     required: bool = False
     steps: tuple[StepSummary, ...] = ()
@@ -256,6 +254,11 @@ class VariantReport(Result):
     verdicts: tuple[Verdict, ...] = ()
     repair: Repair | None = None
     layers: Layers | None = None
+
+    @field_validator("runner")
+    @classmethod
+    def _flags_stand_with_the_rows(cls, runner: dict[str, Any] | None) -> dict[str, Any] | None:
+        return runner and {name: value for name, value in runner.items() if name != "flags"}
 
     @property
     def on_host(self) -> tuple[Latency, ...]:
@@ -294,7 +297,8 @@ class Report(Result):
     `recommended` is that of the first, `recommendation` says all of them in words. `exit_reason` is why
     the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`,
     `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate compares with;
-    None in older reports.
+    None in older reports. Of schema 1, where flags were sentences, it is read as the present one
+    (`results.flag_texts`).
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -312,6 +316,11 @@ class Report(Result):
     took_s: dict[str, float] = Field(default_factory=dict)
     judged_by: dict[str, Any] | None = None
     variants: dict[str, VariantReport]
+
+    @field_validator("schema_version")
+    @classmethod
+    def _schema_1_is_read(cls, schema: int) -> int:
+        return SCHEMA if schema == 1 else schema
 
     def to_json(self) -> str:
         """The public JSON form."""
@@ -344,7 +353,7 @@ class Report(Result):
             ) from error
         if report.schema_version != SCHEMA:
             raise UsageError(
-                f"the report has schema {report.schema_version}, this optcli reads {SCHEMA}",
+                f"the report has schema {report.schema_version}, this optcli reads 1 and {SCHEMA}",
                 place=str(path),
                 hint="use the optcli that wrote it, or build again",
             )

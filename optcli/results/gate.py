@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import Field, FiniteFloat
 
-from optcli.results import Estimate, Outcome, RecipeSummary, Result
+from optcli.results import Estimate, Flag, Outcome, RecipeSummary, Result
 
-SCHEMA = 1
+SCHEMA = 2
 
 Metric = Literal["p50", "p95", "p99", "size", "memory", "accuracy", "outputs", "slo"]
 Unit = Literal["ms", "bytes", "fraction"]
@@ -118,7 +118,7 @@ class GatedVariant(Result):
     comparisons: tuple[Comparison, ...] = ()
     causes: tuple[str, ...] = ()
     operators: tuple[OperatorGrowth, ...] = ()
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
 
     @property
     def outcome(self) -> Outcome:

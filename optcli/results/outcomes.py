@@ -24,6 +24,11 @@ ACCURACY_VERDICTS = (
 )
 
 
+SPEEDUP = "speed-up"
+# What the verdicts on a service level are called, by the percentile that it bounds.
+SERVICE_LEVELS = {"p50": "slo p50_ms", "p95": "slo p95_ms", "p99": "slo p99_ms"}
+
+
 class Result(BaseModel):
     """Base of all results: frozen; unknown keys of a newer writer are kept out of the way."""
 
@@ -64,6 +69,11 @@ class Verdict(Result):
     runner: str | None = None
     isa: str | None = None
     reason: str
+
+    @property
+    def is_speedup(self) -> bool:
+        """Whether it is on the speed, over the baseline or over another variant."""
+        return self.name == SPEEDUP or self.over is not None
 
 
 class InterfaceChange(Result):

@@ -8,11 +8,11 @@ is fastest counts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from optcli import environment, workers
 from optcli.errors import OptcliError, RunnerError
@@ -20,6 +20,7 @@ from optcli.observer import Observer
 from optcli.roofline.findings import PRECISIONS, Bandwidth, Rate, Roofline
 from optcli.roofline.limits import Limit, limit
 from optcli.roofline.text import lines
+from optcli.roofline.timing import RateRequest
 
 __all__ = [
     "PACKAGES",
@@ -59,21 +60,20 @@ def measure(logs: Path | None, observer: Observer, *, seconds: float = _SECONDS)
     bandwidths: list[Bandwidth] = []
     cache = last_level_cache_bytes()
     todo = [*_tasks(counts, seconds, working_sets(cache))]
-    for number, (name, function, payload) in enumerate(todo):
+    for number, (name, function, request) in enumerate(todo):
         observer.progress(STEP, number / len(todo), name)
         log = logs / f"{name.replace(' ', '-')}.log" if logs else None
-        threads = str(payload["threads"])
+        threads = str(request.threads)
         settings = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        run = partial(workers.run, log=log, environment=settings, timeout_s=_TIMEOUT_S)
         try:
-            found = workers.run(function, payload, log=log, environment=settings, timeout_s=_TIMEOUT_S)
+            if function.endswith(":bandwidths"):
+                bandwidths += run(function, request, list[Bandwidth])
+            else:
+                rates += run(function, request, list[Rate])
         except OptcliError as error:
             notes.append(f"{name}: {error.message}")
             observer.warned(STEP, notes[-1])
-            continue
-        if function.endswith(":bandwidths"):
-            bandwidths += [Bandwidth.model_validate(each) for each in found]
-        else:
-            rates += [Rate.model_validate(each) for each in found]
     if not any(rate.device == "cpu" for rate in rates):
         raise RunnerError(
             f"no library could be measured: {'; '.join(notes) or 'none is installed'}",
@@ -94,19 +94,18 @@ def measure(logs: Path | None, observer: Observer, *, seconds: float = _SECONDS)
 
 def _tasks(
     counts: list[int], seconds: float, sets: list[int]
-) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+) -> Iterator[tuple[str, str, RateRequest]]:
     """A name, the function of the worker and what it is told."""
     for threads in counts:
-        payload = {"threads": threads, "seconds": seconds}
+        request = RateRequest(threads, seconds, tuple(sets))
         cores = f"{threads} core" + ("s" if threads > 1 else "")
         for library in _LIBRARIES:
             if environment.version(library) is not None:
-                yield f"{library} {cores}", f"optcli.roofline.{library}:rates", payload
+                yield f"{library} {cores}", f"optcli.roofline.{library}:rates", request
         if environment.version("torch") is not None:
-            memory = {**payload, "working_sets_bytes": sets}
-            yield f"memory {cores}", "optcli.roofline.torch:bandwidths", memory
+            yield f"memory {cores}", "optcli.roofline.torch:bandwidths", request
     if environment.has_gpu() and environment.version("torch") is not None:
-        yield "gpu", "optcli.roofline.gpu:rates", {"threads": counts[-1], "seconds": seconds}
+        yield "gpu", "optcli.roofline.gpu:rates", RateRequest(counts[-1], seconds)
 
 
 def _busy(cores: int) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from optcli.roofline.findings import Rate
 from optcli.roofline.shapes import product_operations, product_size
+from optcli.roofline.timing import RateRequest
 from optcli.workers import Channel
 
 _SIDES = (4096, 8192)
@@ -23,13 +24,13 @@ class Device(Protocol):
         """Seconds of the fastest of so many calls."""
 
 
-def rates(payload: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
-    """Rates of the first GPU as records of `Rate`; none where PyTorch sees no GPU."""
+def rates(request: RateRequest, channel: Channel) -> list[Rate]:
+    """Rates of the first GPU; none where PyTorch sees no GPU."""
     import torch
 
     if not torch.cuda.is_available():
         return []
-    return [rate.model_dump() for rate in of(Cuda(), payload["threads"])]
+    return of(Cuda(), request.threads)
 
 
 def of(device: Device, threads: int) -> list[Rate]:

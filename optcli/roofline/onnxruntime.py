@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.roofline.findings import Rate
 from optcli.roofline.shapes import CONVOLUTIONS, MATRICES, Layer, product_operations, product_size
-from optcli.roofline.timing import best_s
+from optcli.roofline.timing import RateRequest, best_s
 from optcli.workers import Channel
 
 if TYPE_CHECKING:
@@ -14,31 +14,27 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
-def rates(payload: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
-    """Rates with `payload["threads"]` threads, `payload["seconds"]` for each, as records of `Rate`."""
-    found = []
+def rates(request: RateRequest, channel: Channel) -> list[Rate]:
+    """Matrix products and convolutions, each for as long as the request says."""
+    fastest: list[Rate] = []
     for precision in ("fp32", "int8"):
         for side in MATRICES:
             model, image = _product(side, precision)
-            done = _best_s(model, image, payload)
-            found.append((precision, "matmul", product_size(side), product_operations(side) / done))
+            done = _best_s(model, image, request)
+            size, per_s = product_size(side), product_operations(side) / done
+            fastest.append(request.rate("onnxruntime", precision, "matmul", size, per_s))
     for layer in CONVOLUTIONS:
-        done = _best_s(*_convolution(layer), payload)
-        found.append(("fp32", "convolution", layer.size, layer.operations / done))
-    about = {"library": "onnxruntime", "threads": payload["threads"]}
-    return [
-        Rate.model_validate(
-            {"precision": precision, "operation": operation, "size": size, "per_s": per_s, **about}
-        ).model_dump()
-        for precision, operation, size, per_s in found
-    ]
+        done = _best_s(*_convolution(layer), request)
+        per_s = layer.operations / done
+        fastest.append(request.rate("onnxruntime", "fp32", "convolution", layer.size, per_s))
+    return fastest
 
 
-def _best_s(model: ModelProto, image: np.ndarray, payload: dict[str, Any]) -> float:
+def _best_s(model: ModelProto, image: np.ndarray, request: RateRequest) -> float:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = payload["threads"]
+    options.intra_op_num_threads = request.threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(
@@ -47,7 +43,7 @@ def _best_s(model: ModelProto, image: np.ndarray, payload: dict[str, Any]) -> fl
     binding = session.io_binding()
     binding.bind_cpu_input("x", image)
     binding.bind_output("y")
-    return best_s(lambda: session.run_with_iobinding(binding), payload["seconds"])
+    return best_s(lambda: session.run_with_iobinding(binding), request.seconds)
 
 
 def _product(side: int, precision: str) -> tuple[ModelProto, np.ndarray]:

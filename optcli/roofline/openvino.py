@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.environment import computes_in
 from optcli.roofline.findings import Rate
 from optcli.roofline.shapes import CONVOLUTIONS, MATRICES, Layer, product_operations, product_size
-from optcli.roofline.timing import best_s
+from optcli.roofline.timing import RateRequest, best_s
 from optcli.workers import Channel
 
 if TYPE_CHECKING:
@@ -18,40 +18,34 @@ _LAYERS = 4
 _HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 
 
-def rates(payload: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
-    """Rates with `payload["threads"]` threads, `payload["seconds"]` for each, as records of `Rate`."""
-    found = []
+def rates(request: RateRequest, channel: Channel) -> list[Rate]:
+    """Matrix products and convolutions, each for as long as the request says."""
+    fastest: list[Rate] = []
     for precision in _HINTS:
         if precision in ("bf16", "fp16") and not computes_in(precision):
             continue
         for side in MATRICES:
-            done = _best_s(_product(side, precision), precision, payload)
-            operations = _LAYERS * product_operations(side)
-            found.append((precision, "matmul", product_size(side), operations / done))
+            done = _best_s(_product(side, precision), precision, request)
+            size, per_s = product_size(side), _LAYERS * product_operations(side) / done
+            fastest.append(request.rate("openvino", precision, "matmul", size, per_s))
         for layer in CONVOLUTIONS:
-            done = _best_s(_convolutions(layer, precision), precision, payload)
-            operations = _LAYERS * layer.operations
-            found.append((precision, "convolution", layer.size, operations / done))
-    about = {"library": "openvino", "threads": payload["threads"]}
-    return [
-        Rate.model_validate(
-            {"precision": precision, "operation": operation, "size": size, "per_s": per_s, **about}
-        ).model_dump()
-        for precision, operation, size, per_s in found
-    ]
+            done = _best_s(_convolutions(layer, precision), precision, request)
+            per_s = _LAYERS * layer.operations / done
+            fastest.append(request.rate("openvino", precision, "convolution", layer.size, per_s))
+    return fastest
 
 
-def _best_s(model: Model, precision: str, payload: dict[str, Any]) -> float:
+def _best_s(model: Model, precision: str, request: RateRequest) -> float:
     import openvino
 
     settings = {
-        "INFERENCE_NUM_THREADS": payload["threads"],
+        "INFERENCE_NUM_THREADS": request.threads,
         "INFERENCE_PRECISION_HINT": _HINTS[precision],
         "NUM_STREAMS": 1,
     }
-    request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
-    request.set_input_tensor(openvino.Tensor(_random(tuple(model.inputs[0].shape))))
-    return best_s(request.infer, payload["seconds"])
+    inference = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+    inference.set_input_tensor(openvino.Tensor(_random(tuple(model.inputs[0].shape))))
+    return best_s(inference.infer, request.seconds)
 
 
 def _product(side: int, precision: str) -> Model:

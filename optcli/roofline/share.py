@@ -9,7 +9,7 @@ from optcli import environment, roofline
 from optcli.errors import MissingError, UsageError
 from optcli.observer import Observer
 from optcli.pipeline import keys, measurement_lock
-from optcli.results import Latency, Operations, Report, Share, VariantReport
+from optcli.results import Latency, Operations, Report, Share, VariantReport, flags
 from optcli.roofline import Roofline
 from optcli.roofline.operations import count
 from optcli.store import Store, key_of
@@ -97,14 +97,8 @@ def share(work: Operations, row: Latency, precision: str, machine: Roofline) -> 
     def of_limit(ms: float | None) -> float | None:
         return operations / ms * 1e3 / limit.per_s if ms and row.fit else None
 
-    flags = []
-    if achieved > limit.per_s:
-        flags.append(
-            f"{achieved / limit.per_s:.2f} of the peak cannot be: operations are miscounted, or the"
-            " peak was measured too low (optcli roofline --remeasure)"
-        )
-    if not row.fit:
-        flags.append("other work disturbed the times: on a quiet machine it comes nearer to the limit")
+    doubts = [flags.over_the_peak(achieved / limit.per_s)] if achieved > limit.per_s else []
+    doubts += [] if row.fit else [flags.disturbed()]
     return Share(
         batch_size=row.batch_size,
         precision=limit.precision,
@@ -115,7 +109,7 @@ def share(work: Operations, row: Latency, precision: str, machine: Roofline) -> 
         # The slowest p50 of the interval gives the lowest share.
         low=of_limit(row.p50_ms.high),
         high=of_limit(row.p50_ms.low),
-        flags=tuple(flags),
+        flags=tuple(doubts),
     )
 
 

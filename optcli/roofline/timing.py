@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+
+from optcli.roofline.findings import Operation, Rate
 
 _FEWEST = 5
 # The shortest is believed once so many calls took hardly longer.
 _WITNESSES = 3
 _HARDLY = 1.03
 _PATIENCE = 4
+
+
+@dataclass(frozen=True)
+class RateRequest:
+    """How many threads to use, and how many seconds for each measurement of a rate or bandwidth."""
+
+    threads: int
+    seconds: float
+    working_sets_bytes: tuple[int, ...] = ()
+
+    def rate(self, library: str, precision: str, operation: Operation, size: str, per_s: float) -> Rate:
+        """What a library reached with these threads."""
+        return Rate(
+            precision=precision,
+            operation=operation,
+            library=library,
+            threads=self.threads,
+            size=size,
+            per_s=per_s,
+        )
 
 
 def best_s(call: Callable[[], Any], seconds: float) -> float:

@@ -6,26 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 from optcli.environment import computes_in
-from optcli.roofline.findings import Bandwidth, Rate
+from optcli.roofline.findings import Bandwidth, Operation, Rate
 from optcli.roofline.shapes import CONVOLUTIONS, MATRICES, product_operations, product_size
-from optcli.roofline.timing import best_s
+from optcli.roofline.timing import RateRequest, best_s
 from optcli.workers import Channel
 
 
-def rates(payload: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
-    """Rates with `payload["threads"]` threads, `payload["seconds"]` for each, as records of `Rate`."""
+def rates(request: RateRequest, channel: Channel) -> list[Rate]:
+    """Matrix products and convolutions, each for as long as the request says."""
     import torch
 
-    torch.set_num_threads(payload["threads"])
-    seconds = payload["seconds"]
-    found: list[dict[str, Any]] = []
+    torch.set_num_threads(request.threads)
+    fastest: list[Rate] = []
 
     def add(
-        precision: str, operation: str, size: str, operations: int, call: Callable[[], Any]
+        precision: str, operation: Operation, size: str, operations: int, call: Callable[[], Any]
     ) -> None:
-        per_s = operations / best_s(call, seconds)
-        about = {"operation": operation, "library": "torch", "threads": payload["threads"]}
-        found.append({"precision": precision, "size": size, "per_s": per_s, **about})
+        per_s = operations / best_s(call, request.seconds)
+        fastest.append(request.rate("torch", precision, operation, size, per_s))
 
     with torch.inference_mode():
         for precision, dtype in _types().items():
@@ -39,18 +37,17 @@ def rates(payload: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
                 image = image.contiguous(memory_format=torch.channels_last)
                 run = _call(network, image)
                 add(precision, "convolution", layer.size, layer.operations, run)
-    return [Rate.model_validate(each).model_dump() for each in found]
+    return fastest
 
 
-def bandwidths(payload: dict[str, Any], channel: Channel) -> list[dict[str, Any]]:
-    """Bandwidth at each of `payload["working_sets_bytes"]`, as records of `Bandwidth`."""
+def bandwidths(request: RateRequest, channel: Channel) -> list[Bandwidth]:
+    """Bandwidth at each working set of the request."""
     import torch
 
-    threads, seconds = payload["threads"], payload["seconds"]
+    threads, seconds = request.threads, request.seconds
     torch.set_num_threads(threads)
     with torch.inference_mode():
-        found = [_bandwidth(size, threads, seconds) for size in payload["working_sets_bytes"]]
-    return [each.model_dump() for each in found]
+        return [_bandwidth(size, threads, seconds) for size in request.working_sets_bytes]
 
 
 def _bandwidth(working_set_bytes: int, threads: int, seconds: float) -> Bandwidth:

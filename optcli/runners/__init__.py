@@ -19,6 +19,7 @@ from optcli import registry
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs, usable_cores
 from optcli.settings import Settings, TensorSpec
+from optcli.settings.references import is_of_one_machine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,8 +50,6 @@ class Runner(Settings):
 
     runs: ClassVar[tuple[Format, ...]]
     needs: ClassVar[Needs] = Needs()
-    # Options that name a program or a place of one machine: never taken from elsewhere.
-    of_one_machine: ClassVar[frozenset[str]] = frozenset()
 
     threads: int | None = Field(None, ge=1, description="intra-op threads; default: the usable cores")
 
@@ -182,18 +181,18 @@ def find(name: str) -> type[Runner]:
 
 
 def options_from_elsewhere(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A runner's options without those that name a program or a place of one machine.
+    """A runner's options without those marked as `OfOneMachine`: a program or a place of one machine.
 
     For what somebody else may have written: a pack, or a report beside an artifact that is not ours.
     """
-    private = find(name).of_one_machine
-    found: dict[str, Any] = {}
+    fields = find(name).model_fields
+    portable_options: dict[str, Any] = {}
     for option, value in options.items():
-        if option not in private:
-            found[option] = value
+        if option not in fields or not is_of_one_machine(fields[option]):
+            portable_options[option] = value
         elif isinstance(value, dict):
-            found[option] = {key: each for key, each in value.items() if _is_plain(each)}
-    return found
+            portable_options[option] = {key: each for key, each in value.items() if _is_plain(each)}
+    return portable_options
 
 
 def _is_plain(value: Any) -> bool:

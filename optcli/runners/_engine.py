@@ -13,6 +13,7 @@ from optcli.engines import TITLES, EngineError, sidecar
 from optcli.engines.running.opening import open_here
 from optcli.engines.running.remote import RemoteExecution
 from optcli.errors import RunnerError
+from optcli.results import flags
 from optcli.runners import Runner
 
 if TYPE_CHECKING:
@@ -63,11 +64,15 @@ class EngineRunner(Runner):
 
     def fetch(self) -> dict[str, np.ndarray]:
         try:
-            found = self._calls.fetch()
+            outputs = self._calls.fetch()
         except EngineError as error:
             raise _refused(error) from error
         # An engine may list its outputs in another order than the model.
-        return {name: found[name] for name in self._names} if set(self._names) == set(found) else found
+        return (
+            {name: outputs[name] for name in self._names}
+            if set(self._names) == set(outputs)
+            else outputs
+        )
 
     def device_ms(self) -> float | None:
         try:
@@ -85,22 +90,24 @@ class EngineRunner(Runner):
     def effective(self) -> dict[str, Any]:
         execution = self._calls
         try:
-            found = execution.describe()
+            description = execution.describe()
         except EngineError as error:
             raise _refused(error) from error
-        product = found.pop("product")
-        flags = list(execution.notes["flags"])
+        product, built_on = description.pop("product"), execution.notes["built_on"]
+        doubts = (
+            [flags.built_on_other_gpu(built_on, description["gpu"]).model_dump()] if built_on else []
+        )
         return {
             "precision": execution.notes["precision"],
             "provider": TITLES[product],
-            **found,
-            **({"flags": flags} if flags else {}),
+            **description,
+            **({"flags": doubts} if doubts else {}),
         }
 
     def observed(self) -> dict[str, Any]:
         """Whether calls were launched as CUDA graphs, and with which profile."""
-        found = self.effective()
-        return {name: found[name] for name in ("cuda_graphs", "profile")}
+        settings = self.effective()
+        return {name: settings[name] for name in ("cuda_graphs", "profile")}
 
     def close(self) -> None:
         self.__dict__.pop("_calls", None)

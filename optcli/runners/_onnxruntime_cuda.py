@@ -52,7 +52,7 @@ class CudaCalls:
         import numpy as np
 
         arrays = {**feed, **as_halves(feed, self._halves)}
-        with _said():
+        with _as_runner_errors():
             if self._in_flight:  # bound again before anything was computed: the copy may be under way
                 self._stream.synchronize()
             self._slot = slot = self._slot_of(arrays)
@@ -65,7 +65,7 @@ class CudaCalls:
     def execute(self) -> None:
         """Compute, and wait for it."""
         slot = self._bound()
-        with _said():
+        with _as_runner_errors():
             if self._graphs and not slot.outputs:
                 self._find_outputs(slot)
             self._start.record(self._stream)
@@ -76,8 +76,8 @@ class CudaCalls:
 
     def fetch(self) -> dict[str, np.ndarray]:
         """Copy the outputs back."""
-        slot, found = self._bound(), {}
-        with _said():
+        slot, copies = self._bound(), {}
+        with _as_runner_errors():
             for name, value in zip(self._names, slot.binding.get_outputs(), strict=True):
                 dtype, shape = _type(value.data_type()), value.shape()
                 size = dtype.itemsize * math.prod(shape)
@@ -86,11 +86,11 @@ class CudaCalls:
                 if size:
                     to, where = buffer.host_address, value.data_ptr()
                     self._gpu.call("cuMemcpyDtoHAsync_v2", to, where, size, self._stream.handle)
-                found[name] = (buffer, shape, dtype, value.data_type())
+                copies[name] = (buffer, shape, dtype, value.data_type())
             self._stream.synchronize()
         return {
             name: _plain(buffer.array(shape, dtype), kind)
-            for name, (buffer, shape, dtype, kind) in found.items()
+            for name, (buffer, shape, dtype, kind) in copies.items()
         }
 
     def device_ms(self) -> float | None:
@@ -162,7 +162,7 @@ def _run_options(graph: str | None) -> RunOptions:
 
 
 @contextmanager
-def _said() -> Iterator[None]:
+def _as_runner_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:

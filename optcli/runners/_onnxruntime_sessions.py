@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.errors import RunnerError, did_you_mean, first_line
 from optcli.formats import onnxruntime_providers
 from optcli.formats.onnxruntime_providers import PROVIDERS, Name, Provider
+from optcli.results import flags
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -53,24 +54,26 @@ def opened(
 
     provider = PROVIDERS[name]
     if name == "cpu":
-        given: list[Any] = [(_CPU, dict(options))] if options else [_CPU]
-        return onnxruntime.InferenceSession(path, settings, providers=given)
+        providers: list[Any] = [(_CPU, dict(options))] if options else [_CPU]
+        return onnxruntime.InferenceSession(path, settings, providers=providers)
     settings.add_session_config_entry(_RECORD, "1")
-    said = onnxruntime_providers.preload() if provider.device == "cuda" else ""
+    preload_message = onnxruntime_providers.preload() if provider.device == "cuda" else ""
     if provider.name in onnxruntime.get_available_providers():
-        wanted = [(provider.name, dict(options)), *provider.behind]
+        providers = [(provider.name, dict(options)), *provider.behind]
         try:
             # Otherwise it prints what it is told, and tries again on the CPU.
-            session = onnxruntime.InferenceSession(path, settings, providers=wanted, enable_fallback=0)
+            session = onnxruntime.InferenceSession(
+                path, settings, providers=providers, enable_fallback=0
+            )
         except Exception as error:
             reason = onnxruntime_providers.library_reason(provider.name)
             if not reason:
                 raise
-            raise _unusable(name, reason, said) from error
+            raise _unusable(name, reason, preload_message) from error
     else:
         settings.add_provider_for_devices(_devices(name, provider), dict(options))
         session = onnxruntime.InferenceSession(path, settings)
-    require_used(session, name, said)
+    require_used(session, name, preload_message)
     return session
 
 
@@ -79,8 +82,8 @@ def _devices(name: Name, provider: Provider) -> Sequence[Any]:
 
     version = onnxruntime.__version__
     if not provider.plugin or importlib.util.find_spec(provider.plugin) is None:
-        having = ", ".join(onnxruntime.get_available_providers())
-        raise _unusable(name, f"ONNX Runtime {version} is built without it (it has {having})")
+        available = ", ".join(onnxruntime.get_available_providers())
+        raise _unusable(name, f"ONNX Runtime {version} is built without it (it has {available})")
     if not hasattr(onnxruntime, "get_ep_devices"):
         raise _unusable(name, f"ONNX Runtime {version} takes no plug-ins")
     try:
@@ -92,19 +95,21 @@ def _devices(name: Name, provider: Provider) -> Sequence[Any]:
     return devices
 
 
-def require_used(session: InferenceSession, name: Name, said: str = "") -> None:
+def require_used(session: InferenceSession, name: Name, preload_message: str = "") -> None:
     """Raise `RunnerError` where another provider comes first, or this one is given nothing to do."""
-    wanted, found = PROVIDERS[name], session.get_providers()[0]
-    if found != wanted.name:
-        reason = onnxruntime_providers.library_reason(wanted.name)
+    provider, first = PROVIDERS[name], session.get_providers()[0]
+    if first != provider.name:
+        reason = onnxruntime_providers.library_reason(provider.name)
         raise _unusable(
-            name, f"ONNX Runtime fell back to {found}, wanted {wanted.name}", reason or said
+            name,
+            f"ONNX Runtime fell back to {first}, wanted {provider.name}",
+            reason or preload_message,
         )
     shares = assigned(session)
-    if shares and not shares.get(wanted.name):
+    if shares and not shares.get(provider.name):
         others = ", ".join(shares)
         raise RunnerError(
-            f"{wanted.name} takes none of the {sum(shares.values())} operators: {others} computes",
+            f"{provider.name} takes none of the {sum(shares.values())} operators: {others} computes",
             hint="this provider does not support them; set another `provider`",
         )
 
@@ -122,12 +127,12 @@ def assigned(session: InferenceSession) -> dict[str, int]:
     return dict(counts)
 
 
-def on_the_cpu(shares: Mapping[str, int]) -> list[str]:
+def on_the_cpu(shares: Mapping[str, int]) -> list[flags.Flag]:
     """A flag where more than a tenth of the operators are left to the CPU."""
     count, total = shares.get(_CPU, 0), sum(shares.values())
     if count * 10 <= total:
         return []
-    return [f"{count} of {total} operators run on the CPU, with copies in between"]
+    return [flags.operators_on_cpu(count, total)]
 
 
 def _unusable(name: Name, reason: str, cause: str = "") -> RunnerError:

@@ -69,8 +69,8 @@ class HostCalls:
 
     def layers(self) -> Sequence[Any]:
         """What OpenVINO counted of each layer, where it was compiled with `PERF_COUNT`."""
-        found: Sequence[Any] = self._request.get_profiling_info()
-        return found
+        counts: Sequence[Any] = self._request.get_profiling_info()
+        return counts
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         import numpy as np

@@ -55,7 +55,7 @@ class StaticForms:
 
     `make` compiles the model for a size, or for any (None). `can_pad`: whether every output begins with
     the batch; inputs that do not keep a batch from being padded as well. `load_ms` says what compiling
-    took, by size or `any`, `said` where batches of other sizes went.
+    took, by size or `any`, `destinations` where batches of other sizes went, in words.
     """
 
     __slots__ = (
@@ -67,8 +67,8 @@ class StaticForms:
         "_forms",
         "_make",
         "_routes",
+        "destinations",
         "load_ms",
-        "said",
     )
 
     def __init__(
@@ -83,14 +83,14 @@ class StaticForms:
         self._batched = next(spec.name for spec in inputs if spec.batch_symbol is not None)
         self._can_pad = can_pad and _only_begin_with_batch(inputs)
         self.load_ms: dict[str, float] = {}
-        self._forms = {size: self._made(size) for size in sorted(set(sizes))}
+        self._forms = {size: self._compiled(size) for size in sorted(set(sizes))}
         self._any: Calls | None = None
         self._routes: dict[int, tuple[Calls, int | None]] = {
             size: (form, None) for size, form in self._forms.items()
         }
         self._current = next(iter(self._forms.values()))
         self._cut: int | None = None
-        self.said: dict[int, str] = {}
+        self.destinations: dict[int, str] = {}
 
     @property
     def sizes(self) -> list[int]:
@@ -118,10 +118,14 @@ class StaticForms:
 
     def fetch(self) -> dict[str, np.ndarray]:
         """The outputs by name, without what was padded."""
-        found = self._current.fetch()
-        return found if self._cut is None else {name: each[: self._cut] for name, each in found.items()}
+        outputs = self._current.fetch()
+        return (
+            outputs
+            if self._cut is None
+            else {name: array[: self._cut] for name, array in outputs.items()}
+        )
 
-    def _made(self, size: int | None) -> Calls:
+    def _compiled(self, size: int | None) -> Calls:
         start = time.perf_counter()
         form = self._make(size)
         self.load_ms["any" if size is None else str(size)] = 1e3 * (time.perf_counter() - start)
@@ -130,21 +134,21 @@ class StaticForms:
     def _route(self, size: int, feed: dict[str, np.ndarray]) -> tuple[Calls, int | None]:
         """The form for a size that none was compiled for, and the size to pad to."""
         if self._any is None:
-            self._any = self._made(None)
+            self._any = self._compiled(None)
         larger = min((each for each in self._forms if each > size), default=None)
         if larger is None or not self._can_pad:
-            self.said[size] = "the form for any size"
+            self.destinations[size] = "the form for any size"
             return self._any, None
         padded = _filled(feed, larger)
         form = self._forms[larger]
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(_TRIALS):
-            for found, calls, batch in zip(times, (form, self._any), (padded, feed), strict=True):
-                found.append(_seconds(calls, batch))
+            for seconds, calls, batch in zip(times, (form, self._any), (padded, feed), strict=True):
+                seconds.append(_seconds(calls, batch))
         if min(times[0][_WARM:]) < min(times[1][_WARM:]):
-            self.said[size] = f"padded to {larger}"
+            self.destinations[size] = f"padded to {larger}"
             return form, larger
-        self.said[size] = "the form for any size"
+        self.destinations[size] = "the form for any size"
         return self._any, None
 
 
@@ -152,12 +156,12 @@ def _filled(feed: dict[str, np.ndarray], larger: int) -> dict[str, np.ndarray]:
     """The batch with its last sample repeated, which leaves the range of its values as it is."""
     import numpy as np
 
-    found = {}
+    batch = {}
     for name, array in feed.items():
-        found[name] = filled = np.empty((larger, *array.shape[1:]), array.dtype)
+        batch[name] = filled = np.empty((larger, *array.shape[1:]), array.dtype)
         filled[: len(array)] = array
         filled[len(array) :] = array[-1]
-    return found
+    return batch
 
 
 def _seconds(calls: Calls, feed: dict[str, np.ndarray]) -> float:
@@ -172,36 +176,36 @@ def described(calls: object) -> dict[str, Any]:
     """For a runner's `effective`: which sizes were compiled, and what each took to load."""
     if not isinstance(calls, StaticForms):
         return {"shapes": "dynamic"}
-    load_ms = {size: round(taken, 1) for size, taken in calls.load_ms.items()}
+    load_ms = {size: round(milliseconds, 1) for size, milliseconds in calls.load_ms.items()}
     return {"shapes": "static", "compiled_batch_sizes": calls.sizes, "compile_ms": load_ms}
 
 
 def observed(calls: object) -> dict[str, Any]:
-    """For a runner's `observed`: where batches went that nothing was compiled for."""
-    if not isinstance(calls, StaticForms) or not calls.said:
+    """For a runner's `observed`: where batches of sizes that nothing was compiled for went."""
+    if not isinstance(calls, StaticForms) or not calls.destinations:
         return {}
-    routes = {str(size): how for size, how in sorted(calls.said.items())}
+    routes = {str(size): how for size, how in sorted(calls.destinations.items())}
     return {**described(calls), "other_batch_sizes": routes}
 
 
-def sizes_of(wanted: Sequence[int] | None, inputs: Sequence[TensorSpec]) -> tuple[int, ...]:
-    """The batch sizes to compile for, ascending; without any wanted the usual one.
+def sizes_of(requested: Sequence[int] | None, inputs: Sequence[TensorSpec]) -> tuple[int, ...]:
+    """The batch sizes to compile for, ascending; the usual one where none is requested.
 
-    None at all where no input has a batch that varies. Raises `RunnerError` for a size that the inputs
+    Empty where no input has a batch that varies. Raises `RunnerError` for a size that the inputs
     do not take.
     """
     ranges = [spec.batch_range() for spec in inputs if spec.batch_symbol is not None]
     if not ranges:
         return ()
-    asked = tuple(wanted or ()) or (ranges[0].opt,)
+    sizes = tuple(requested or ()) or (ranges[0].opt,)
     low, high = max(each.min for each in ranges), min(each.max for each in ranges)
-    outside = [size for size in asked if not low <= size <= high]
+    outside = [size for size in sizes if not low <= size <= high]
     if outside:
         raise RunnerError(
             f"batch_sizes has {outside[0]}, the inputs take {low} to {high}",
             hint="widen the range under the recipe's `inputs`, or leave the size out",
         )
-    return tuple(sorted(set(asked)))
+    return tuple(sorted(set(sizes)))
 
 
 def _only_begin_with_batch(inputs: Sequence[TensorSpec]) -> bool:

@@ -70,11 +70,11 @@ class CudaCalls:
         pinned = {}
         with self.stream():
             for name, tensor in tensors.items():
-                found = tensor.detach()
-                found = found.float() if found.dtype == torch.bfloat16 else found
-                found = found.contiguous()
-                pinned[name] = self._outputs.like(name, found)
-                _copy(pinned[name], found)
+                source = tensor.detach()
+                source = source.float() if source.dtype == torch.bfloat16 else source
+                source = source.contiguous()
+                pinned[name] = self._outputs.like(name, source)
+                _copy(pinned[name], source)
         self._stream.synchronize()
         return {name: tensor.numpy().copy() for name, tensor in pinned.items()}
 

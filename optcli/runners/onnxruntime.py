@@ -18,6 +18,9 @@ from optcli.errors import MissingError, OptcliError, RunnerError, first_line
 from optcli.formats import onnx as onnx_format
 from optcli.formats import ort as ort_format
 from optcli.formats.onnxruntime_providers import PROVIDERS, Name
+from optcli.onnx_graphs.interface import input_shapes
+from optcli.onnx_graphs.precision import precision_of
+from optcli.results import flags
 from optcli.runners import Runner
 from optcli.runners._onnxruntime_calls import HostCalls
 from optcli.runners._onnxruntime_cuda import CudaCalls
@@ -39,6 +42,7 @@ from optcli.runners._shapes import (
     sizes_of,
 )
 from optcli.settings import TensorSpec
+from optcli.settings.references import OfOneMachine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,8 +68,6 @@ class OnnxruntimeRunner(Runner):
     """
 
     runs: ClassVar[tuple[Format, ...]] = (Format.ONNX, Format.ORT)
-    # Among them are libraries to load and folders to write.
-    of_one_machine: ClassVar[frozenset[str]] = frozenset({"provider_options"})
     needs: ClassVar[Needs] = Needs(("onnx", "onnxruntime"))
 
     provider: Name = Field(
@@ -73,7 +75,8 @@ class OnnxruntimeRunner(Runner):
         description="what computes; `tensorrt` wants TensorRT 10's libraries, `tensorrt_rtx` and "
         "`openvino` are plug-ins, or builds of ONNX Runtime that have them",
     )
-    provider_options: dict[str, Value] = Field(
+    # Among them are libraries to load and folders to write.
+    provider_options: Annotated[dict[str, Value], OfOneMachine()] = Field(
         default_factory=dict, description="options of the provider, by its own names for them"
     )
     cuda_graphs: bool = Field(
@@ -212,7 +215,7 @@ class OnnxruntimeRunner(Runner):
             # Loading adds hardly anything to what was saved.
             saved = str(self._artifact.facts.get("optimization_level", "unknown"))
             if self.optimization_level != "all" and self.optimization_level != saved:
-                flag = f"optimized to the level {saved} when it was saved, whatever is asked"
+                flag = flags.saved_level(saved).model_dump()
                 found["flags"] = [*found.get("flags", ()), flag]
             found["optimization_level"] = saved
         return found
@@ -276,12 +279,12 @@ class OnnxruntimeRunner(Runner):
         if self.provider == "cpu":
             return {}
         shares = assigned(session)
-        flags = on_the_cpu(shares)
+        doubts = [flag.model_dump() for flag in on_the_cpu(shares)]
         return {
             "provider_options": words(self.provider_options),
             "operators": shares,
             **({"gpu": self._gpu.device.name, "cuda_graphs": self.cuda_graphs} if self._gpu else {}),
-            **({"flags": flags} if flags else {}),
+            **({"flags": doubts} if doubts else {}),
         }
 
     def _precision(self, artifact: Artifact) -> str:
@@ -311,7 +314,7 @@ def _batch_names(artifact: Artifact, inputs: Sequence[TensorSpec]) -> tuple[froz
     None where the file's batch does not vary. Raises `RunnerError` where it varies without a name.
     """
     model = onnx_format.outline(artifact.path)
-    shapes = onnx_format.input_shapes(model)
+    shapes = input_shapes(model)
     firsts = {spec.name: shapes[spec.name][0] for spec in inputs if spec.batch_symbol is not None}
     nameless = [name for name, size in firsts.items() if size is None]
     if nameless:
@@ -331,4 +334,4 @@ def _is_on(value: Value | None) -> bool:
 def _precision(artifact: Artifact) -> str:
     if artifact.format == Format.ORT:
         return "int8" if ort_format.is_quantized(artifact.path) else artifact.precision
-    return onnx_format.precision(onnx_format.outline(artifact.path))
+    return precision_of(onnx_format.outline(artifact.path))

@@ -11,6 +11,7 @@ from optcli.engines import child
 from optcli.engines.running.remote import RemoteExecution
 from optcli.environment import Needs
 from optcli.runners._engine import EngineRunner
+from optcli.settings.references import MachinePath
 
 if TYPE_CHECKING:
     from optcli.engines.running.execution import Execution
@@ -25,9 +26,8 @@ class TensorrtRunner(EngineRunner):
     runs: ClassVar[tuple[Format, ...]] = (Format.TENSORRT,)
     needs: ClassVar[Needs] = Needs(("tensorrt",), gpu=True)
     product: ClassVar[str] = "tensorrt"
-    of_one_machine: ClassVar[frozenset[str]] = frozenset({"python"})
 
-    python: str | None = Field(
+    python: MachinePath | None = Field(
         None,
         description="interpreter that has TensorRT; default: OPTCLI_TENSORRT_PYTHON, else this one",
     )
@@ -37,9 +37,9 @@ class TensorrtRunner(EngineRunner):
         return self.needs if python is None else Needs(gpu=True, foreign=("tensorrt",), python=python)
 
     def effective(self) -> dict[str, Any]:
-        found = super().effective()
+        settings = super().effective()
         python = child.interpreter(self.product, self.python)
-        return found if python is None else {**found, "python": python}
+        return settings if python is None else {**settings, "python": python}
 
     def _opened_engine(self, job: dict[str, Any]) -> Execution | RemoteExecution:
         python = child.interpreter(self.product, self.python)

@@ -9,6 +9,7 @@ from pydantic import Field
 from optcli.artifact import Artifact, Format
 from optcli.environment import Needs
 from optcli.runners._engine import EngineRunner
+from optcli.settings.references import MachinePath
 
 
 class TensorrtRtxRunner(EngineRunner):
@@ -19,10 +20,9 @@ class TensorrtRtxRunner(EngineRunner):
 
     runs: ClassVar[tuple[Format, ...]] = (Format.TENSORRT_RTX,)
     needs: ClassVar[Needs] = Needs(("tensorrt_rtx",), gpu=True)
-    of_one_machine: ClassVar[frozenset[str]] = frozenset({"kernel_cache"})
     product: ClassVar[str] = "tensorrt_rtx"
 
-    kernel_cache: str | None = Field(
+    kernel_cache: MachinePath | None = Field(
         None,
         description="file that keeps compiled kernels; default: none, each loading compiles them",
     )

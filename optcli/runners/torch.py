@@ -17,13 +17,12 @@ from optcli.formats import operator_libraries, torch_calls, torch_compiled
 from optcli.formats import torch as torch_format
 from optcli.formats.torch_calls import Arguments, flatten_outputs
 from optcli.formats.torch_compiled import Compilation, Mode
+from optcli.results import flags
 from optcli.runners._pytorch import PytorchRunner
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
-
-_NO_GAIN = "autocast {0}: this CPU has no {0} instructions; it computes in {0}, but slowly"
 
 
 class TorchRunner(PytorchRunner):
@@ -79,13 +78,13 @@ class TorchRunner(PytorchRunner):
             model = torch_format.open(artifact.path).to(self._device)
             transforms = torch_format.read(artifact.path).transforms
             self._call = torch_calls.arguments(model, self.inputs)
-        made = {record["name"]: record for record in transforms}
-        self._autocast = self.autocast or made.get("autocast", {}).get("dtype")
-        wanted = self.channels_last
-        self._channels_last = "channels_last" in made if wanted is None else wanted
+        records = {record["name"]: record for record in transforms}
+        self._autocast = self.autocast or records.get("autocast", {}).get("dtype")
+        option = self.channels_last
+        self._channels_last = "channels_last" in records if option is None else option
         # Only convolutions gain; on a fully connected layer it means nothing.
         layout = torch.channels_last if self._channels_last else torch.contiguous_format
-        if self._channels_last or "channels_last" in made:
+        if self._channels_last or "channels_last" in records:
             model = model.to(memory_format=layout)
         self._model = model
         precision = self._precision_of(torch_format.precision(model))
@@ -114,15 +113,16 @@ class TorchRunner(PytorchRunner):
         return self._received(self._named(outputs, "program") if self._names else outputs, copy=False)
 
     def effective(self) -> dict[str, Any]:
-        on_cpu = self._cuda is None
-        lacking = self._autocast and on_cpu and not environment.computes_in(self._autocast)
+        autocast, doubts = self._autocast, []
+        if autocast and self._cuda is None and not environment.computes_in(autocast):
+            doubts.append(flags.no_instructions(autocast).model_dump())
         return {
             **self._where(),
             "channels_last": self._channels_last,
-            "autocast": self._autocast,
+            "autocast": autocast,
             "compile": False,
             **self._effective,
-            **({"flags": [_NO_GAIN.format(self._autocast)]} if lacking else {}),
+            **({"flags": doubts} if doubts else {}),
         }
 
     def close(self) -> None:
@@ -134,45 +134,45 @@ class TorchRunner(PytorchRunner):
             self._context.close()
         self._context = None
 
-    def _compilation(self, made: Compilation | None) -> Compilation | None:
+    def _compilation(self, recorded: Compilation | None) -> Compilation | None:
         """What to compile by: the artifact's own way unless the options say otherwise."""
         if self.compile is None:
-            return made
+            return recorded
         if self.compile is False:
             return None
         if self.compile is True:
-            return made or Compilation()
-        return (made or Compilation()).model_copy(update={"mode": self.compile})
+            return recorded or Compilation()
+        return (recorded or Compilation()).model_copy(update={"mode": self.compile})
 
     def _compile(
-        self, model: torch.nn.Module, wanted: Compilation, folder: Path, *, quantized: bool
+        self, model: torch.nn.Module, compilation: Compilation, folder: Path, *, quantized: bool
     ) -> None:
         """Compile at the artifact's batch sizes, so that no call that is timed compiles."""
         self._context = ExitStack()
         try:
             cache = self._context.enter_context(torch_compiled.own_copy(folder))
-            compiling = torch_compiled.compiling(cache, wanted.freezing, quantized=quantized)
+            compiling = torch_compiled.compiling(cache, compilation.freezing, quantized=quantized)
             self._context.enter_context(compiling)
             before = torch_compiled.kernels(cache)
-            self._model = wanted.apply(model)
-            for size in wanted.sizes(self.inputs):
+            self._model = compilation.apply(model)
+            for size in compilation.sizes(self.inputs):
                 feed = {
                     name: self._laid_out(value.to(self._device))
                     for name, value in torch_calls.example_inputs(self.inputs, size).items()
                 }
-                wanted.mark(self.inputs, feed)
+                compilation.mark(self.inputs, feed)
                 self._bind(feed)
                 self.execute()
         except OptcliError:
             self.close()
             raise
-        made = torch_compiled.kernels(cache) - before
+        compiled = torch_compiled.kernels(cache) - before
         self._effective |= {
-            "compile": wanted.mode,
-            "dynamic": wanted.dynamic,
-            "freezing": wanted.freezing,
+            "compile": compilation.mode,
+            "dynamic": compilation.dynamic,
+            "freezing": compilation.freezing,
             # 0: all of them came with the artifact, this was a warm start.
-            "kernels_compiled_at_load": made,
+            "kernels_compiled_at_load": compiled,
         }
 
     def _bind(self, feed: dict[str, torch.Tensor]) -> None:

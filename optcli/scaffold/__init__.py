@@ -15,6 +15,7 @@ from optcli.errors import InputError, MissingError, UsageError
 from optcli.formats import model_files
 from optcli.scaffold import overriding
 from optcli.scaffold.data import Data, described
+from optcli.scaffold.looking import Looked, LookRequest
 from optcli.scaffold.outputs import Meaning, meaning
 from optcli.scaffold.text import Model, Preparing, prepared, why_not_judged, written
 from optcli.scaffold.variants import offered
@@ -79,17 +80,17 @@ def draft(
     # Looked at from here: the recipe's folder need not be there yet.
     for part, message, hint in source.problems():
         raise InputError(message, place=f"{part} of {what}", hint=hint)
-    for one in environment.missing(source.needs):
-        raise MissingError(one.what, place=what, hint=one.hint)
+    for missing in environment.missing(source.needs):
+        raise MissingError(missing.what, place=what, hint=missing.hint)
     images = described(data, folder) if data is not None else None
-    found, arguments = _looked(kind, source, inputs, images)
-    specs = tuple(TensorSpec.model_validate(spec) for spec in found["inputs"])
+    looked, arguments = _looked(kind, source, inputs, images)
+    specs = looked.inputs
     resized = arguments != dict(model.arguments)  # to as many classes as the data have
-    cached = None if own or "num_classes" in arguments else found["cached"]
-    model = Model(model.source, own, arguments, cached, bool(own or cached or found["trained"]))
-    outputs = meaning(found["outputs"], specs, largest=found["largest_coordinate"])
-    preparing = prepared(specs, outputs, found["prepare"], own_weights=own not in (None, "DEFAULT"))
-    variants = offered(source.format, attention=found["attention"], calibrated=images is not None)
+    cached = None if own or "num_classes" in arguments else looked.cached
+    model = Model(model.source, own, arguments, cached, bool(own or cached or looked.trained))
+    outputs = meaning(looked.outputs, specs, largest=looked.largest_coordinate)
+    preparing = prepared(specs, outputs, looked.prepare, own_weights=own not in (None, "DEFAULT"))
+    variants = offered(source.format, attention=looked.attention, calibrated=images is not None)
     name = safe_name(Path(target).stem if kind in _FILES else target)
     text = written(name, model, specs, outputs, preparing, images, variants)
     return Draft(
@@ -99,51 +100,46 @@ def draft(
         inputs=specs,
         variants=tuple(each.name for each in variants if not each.reason),
         files=images.files if images is not None else {},
-        notes=(*found["notes"], *_notes(model, outputs, preparing, images, values, resized)),
+        notes=(*looked.notes, *_notes(model, outputs, preparing, images, values, resized)),
     )
 
 
 def _looked(
     kind: str, source: sources.Source, inputs: tuple[TensorSpec, ...], images: Data | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Looked, dict[str, Any]]:
     """What is found in the model, and its arguments: with as many classes as the data have.
 
     That is tried where nobody said how many, and the weights are not of another number.
     """
 
-    def look(arguments: dict[str, Any]) -> dict[str, Any]:
+    def look(arguments: dict[str, Any]) -> Looked:
         asked = source.model_copy(update={"arguments": arguments})
-        payload = {
-            "kind": kind,
-            "source": asked.model_dump(mode="json"),
-            "inputs": [spec.model_dump(mode="json") for spec in inputs],
-        }
+        request = LookRequest(kind, asked.model_dump(mode="json"), inputs)
         confined = () if source.foreign else None
-        return dict(
-            run("optcli.scaffold.looking:look", payload, timeout_s=_TIMEOUT_S, confined=confined)
+        return run(
+            "optcli.scaffold.looking:look", request, Looked, timeout_s=_TIMEOUT_S, confined=confined
         )
 
-    said = dict(source.arguments)
+    own_arguments = dict(source.arguments)
     classes = images.classes if images is not None and images.kind != "boxes" else None
-    others = {**said, "num_classes": classes}
-    if kind in _FILES or classes is None or "num_classes" in said:
-        return look(said), said
+    resized_arguments = {**own_arguments, "num_classes": classes}
+    if kind in _FILES or classes is None or "num_classes" in own_arguments:
+        return look(own_arguments), own_arguments
     try:
-        found = look(said)
+        looked = look(own_arguments)
     except InputError:
         if source.weights is None:
             raise
         with suppress(InputError):  # weights of a network with as many classes
-            return look(others), others
+            return look(resized_arguments), resized_arguments
         raise
-    specs = [TensorSpec.model_validate(spec) for spec in found["inputs"]]
-    count = meaning(found["outputs"], specs).count
+    count = meaning(looked.outputs, looked.inputs).count
     fewer = images is not None and images.kind == "pixels" and (count or 0) >= classes
     enough = count == classes or fewer
     if source.weights is None and count is not None and not enough:
         with suppress(InputError):  # a callable of the user's own need not have the argument
-            return look(others), others
-    return found, said
+            return look(resized_arguments), resized_arguments
+    return looked, own_arguments
 
 
 def _notes(

@@ -33,12 +33,12 @@ def described(path: Path, recipe: Path) -> Data | None:
     }
     if not files:
         return None
-    there = [name for name in files if not _problems(path, name)]
-    if not there:
+    complete = [name for name in files if not _problems(path, name)]
+    if not complete:
         name = next(iter(files))
         require(_settings(path, name), path, path)
-    judging = next((n for n in there if n.rstrip("0123456789") in EVALUATION), there[-1])
-    others = [name for name in there if name != judging]
+    judging = next((n for n in complete if n.rstrip("0123456789") in EVALUATION), complete[-1])
+    others = [name for name in complete if name != judging]
     if not others:
         return _shared_out(path, files[judging], recipe, judging)
     calibrating = next((name for name in others if name.startswith("train")), others[0])

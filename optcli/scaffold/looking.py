@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,45 @@ from optcli.inspection import exported as exported_inspection
 from optcli.inspection import onnx as onnx_inspection
 from optcli.inspection import torch as torch_inspection
 from optcli.inspection import torchscript as script_inspection
+from optcli.inspection.findings import Tensor
 from optcli.scaffold import memory, shapes
 from optcli.settings import TensorSpec
 from optcli.sources import Source
 from optcli.workers import Channel
 
 
-def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    """Inputs, outputs, preparation and whether there is attention; plain data.
+@dataclass(frozen=True)
+class LookRequest:
+    """A source by its kind and settings; `inputs` are looked for where none are given."""
 
-    `prepare` is a preset's name or None, `outputs` are names and shapes, `trained` says whether weights
-    are named or in the file, `largest_coordinate` is what an ONNX detector gave at most for noise. The
-    batch of the inputs is one that memory holds.
+    kind: str
+    source: dict[str, Any]
+    inputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """Inputs and outputs of a model, its preparation and whether there is attention.
+
+    The batch of the inputs is one that memory holds. `trained` says whether weights are named or in
+    the file, `prepare` is a preset's name, `cached` the weights that are here already,
+    `largest_coordinate` what an ONNX detector gave at most for noise.
     """
-    kind = payload["kind"]
-    source = sources.find(kind).model_validate(payload["source"])
-    given = [TensorSpec.model_validate(spec) for spec in payload["inputs"]]
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[Tensor, ...]
+    attention: bool
+    trained: bool
+    prepare: str | None = None
+    cached: str | None = None
+    largest_coordinate: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def look(request: LookRequest, channel: Channel) -> Looked:
+    """Look into the model of a source."""
+    kind, given = request.kind, request.inputs
+    source = sources.find(kind).model_validate(request.source)
     if kind in ("onnx", "exported"):
         return _file(kind, source, given)
     if kind == "torchscript":
@@ -41,42 +65,31 @@ def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     return _network(kind, source, given)
 
 
-def _nothing() -> dict[str, Any]:
-    return {
-        "prepare": None,
-        "attention": False,
-        "notes": [],
-        "cached": None,
-        "largest_coordinate": None,
-    }
-
-
-def _file(kind: str, source: Source, given: list[TensorSpec]) -> dict[str, Any]:
+def _file(kind: str, source: Source, given: Sequence[TensorSpec]) -> Looked:
     path = source.folder / source.target
     module = onnx_inspection if kind == "onnx" else exported_inspection
-    found = module.look(path, [], **({"trust": source.trust} if kind == "exported" else {}))
-    bounds = found.get("facts", {}).get("bounds", {})
-    operators = {each["type"].rpartition(".")[2] for each in found["operators"]}
-    inputs = given or [shapes.from_file(each, bounds) for each in found["inputs"]]
+    seen = module.look(path, [], **({"trust": source.trust} if kind == "exported" else {}))
+    bounds = seen.get("facts", {}).get("bounds", {})
+    operators = {each["type"].rpartition(".")[2] for each in seen["operators"]}
+    inputs = given or [shapes.from_file(each, bounds) for each in seen["inputs"]]
     coordinate = None
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), inputs)
         if kind == "onnx":
             largest = memory.of_onnx(path, inputs)
-            coordinate = _largest_coordinate(Path(folder) / onnx_format.FILE, inputs, found["outputs"])
+            coordinate = _largest_coordinate(Path(folder) / onnx_format.FILE, inputs, seen["outputs"])
         else:
             program = exported_format.open(Path(folder), trust=source.trust).module()
             feed = _feed(inputs)
             largest = memory.of_call(lambda: program(*feed.values()), _batch(inputs))
-    return {
-        **_nothing(),
-        "inputs": _records(memory.fitted(inputs, largest)),
-        "outputs": found["outputs"],
-        "attention": bool(operators & {"Softmax", "softmax", "scaled_dot_product_attention"})
+    return Looked(
+        inputs=tuple(memory.fitted(inputs, largest)),
+        outputs=_tensors(seen),
+        attention=bool(operators & {"Softmax", "softmax", "scaled_dot_product_attention"})
         and bool(operators & {"LayerNormalization", "layer_norm", "Erf", "gelu"}),
-        "trained": True,
-        "largest_coordinate": coordinate,
-    }
+        trained=True,
+        largest_coordinate=coordinate,
+    )
 
 
 def _largest_coordinate(
@@ -96,26 +109,25 @@ def _largest_coordinate(
     return None
 
 
-def _script(source: Source, given: list[TensorSpec]) -> dict[str, Any]:
+def _script(source: Source, given: Sequence[TensorSpec]) -> Looked:
     notes: list[str] = []
     inputs = given or shapes.of_script(source.folder / source.target, notes, trust=source.trust)
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), inputs)
-        found = script_inspection.look(Path(folder), inputs, trust=source.trust)
+        seen = script_inspection.look(Path(folder), inputs, trust=source.trust)
         model = script_format.open(Path(folder), trust=source.trust)
         feed = _feed(inputs)
         largest = memory.of_call(lambda: model(*feed.values()), _batch(inputs))
-    return {
-        **_nothing(),
-        "inputs": _records(memory.fitted(inputs, largest)),
-        "outputs": found["outputs"],
-        "attention": any("softmax" in each["type"] for each in found["operators"]),
-        "trained": True,
-        "notes": notes,
-    }
+    return Looked(
+        inputs=tuple(memory.fitted(inputs, largest)),
+        outputs=_tensors(seen),
+        attention=any("softmax" in each["type"] for each in seen["operators"]),
+        trained=True,
+        notes=tuple(notes),
+    )
 
 
-def _network(kind: str, source: Source, given: list[TensorSpec]) -> dict[str, Any]:
+def _network(kind: str, source: Source, given: Sequence[TensorSpec]) -> Looked:
     notes: list[str] = []
     prepare, cached = None, None
     if kind == "torchvision":
@@ -128,21 +140,20 @@ def _network(kind: str, source: Source, given: list[TensorSpec]) -> dict[str, An
         inputs = given or shapes.tried(source, notes)
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), inputs)
-        found = torch_inspection.look(Path(folder), inputs)
+        seen = torch_inspection.look(Path(folder), inputs)
         model = torch_format.open(Path(folder))
         positional, keyword = torch_calls.arguments(model, inputs).split(_feed(inputs))
         largest = memory.of_call(lambda: model(*positional, **keyword), _batch(inputs))
-    modules = found["operators"]
-    return {
-        **_nothing(),
-        "inputs": _records(memory.fitted(inputs, largest)),
-        "outputs": found["outputs"],
-        "prepare": prepare if not given else None,
-        "attention": any("softmax" in each["type"] or "attention" in each["type"] for each in modules),
-        "trained": source.weights is not None,
-        "cached": cached,
-        "notes": notes,
-    }
+    modules = seen["operators"]
+    return Looked(
+        inputs=tuple(memory.fitted(inputs, largest)),
+        outputs=_tensors(seen),
+        prepare=prepare if not given else None,
+        attention=any("softmax" in each["type"] or "attention" in each["type"] for each in modules),
+        trained=source.weights is not None,
+        cached=cached,
+        notes=tuple(notes),
+    )
 
 
 def _batch(inputs: Sequence[TensorSpec]) -> int:
@@ -153,5 +164,5 @@ def _feed(inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     return torch_calls.example_inputs(inputs, _batch(inputs))
 
 
-def _records(inputs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
-    return [spec.model_dump(mode="json") for spec in inputs]
+def _tensors(seen: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    return tuple(Tensor.model_validate(each) for each in seen["outputs"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optcli import regular_files
 from optcli.data.imagefolder import FORMATS, SUFFIXES
@@ -41,10 +40,10 @@ def described(path: Path, recipe: Path) -> Data | None:
     Known are `images/` and `masks/` by many names, with the parts of a split below or above them.
     Raises `InputError` for masks that cannot be read.
     """
-    found = list(_pairs(path))
-    if not found:
+    by_name = list(_pairs(path))
+    if not by_name:
         return None
-    by_part = {name: pairs for name, pairs in found if name is not None}
+    by_part = {name: pairs for name, pairs in by_name if name is not None}
     parts = two_parts(list(by_part))
     if parts:
         first, second = (by_part[name] for name in parts)
@@ -53,24 +52,25 @@ def described(path: Path, recipe: Path) -> Data | None:
             _arguments(second, recipe),
         )
     else:
-        first = second = found[0][1]
+        first = second = by_name[0][1]
         to, rest = shares()
         arguments = _arguments(first, recipe)
         lines = ((*arguments, to, *limited(first.count / 2)), (*arguments, rest))
     seen = run(
         "optcli.scaffold.masks:look",
-        {"files": [str(path) for path in _spread(second)], "place": str(second.masks)},
+        MasksRequest(tuple(_spread(second)), second.masks),
+        Pixels,
         timeout_s=_TIMEOUT_S,
     )
     return Data(
         "pixels",
         f"python:{FILE}:pairs",
         *lines,
-        classes=seen["classes"],
-        ignored=seen["ignored"],
+        classes=seen.classes,
+        ignored=seen.ignored,
         about=f"{second.count} images with a mask",
         files={FILE: _written(seen, first.ending)},
-        notes=tuple(seen["notes"]),
+        notes=seen.notes,
     )
 
 
@@ -132,21 +132,44 @@ def _arguments(pairs: Pairs, recipe: Path) -> tuple[str, ...]:
     return f"arguments: {{images: {images}, masks: {masks}}}", f"files: [{images}, {masks}]"
 
 
-def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    """In a worker: the values in some masks; `classes` is one more than the largest that counts."""
+@dataclass(frozen=True)
+class MasksRequest:
+    """Files to look at, and the folder that they lie in."""
+
+    files: tuple[Path, ...]
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """What the pixels of masks hold: `classes` is one more than the largest number that counts.
+
+    `ignored` is the number that does not count. `colours` stand for the classes, in order, where they
+    are no numbers; `binary` masks hold 0 and 255.
+    """
+
+    classes: int
+    ignored: int | None
+    notes: tuple[str, ...]
+    colours: tuple[tuple[int, ...], ...] = ()
+    binary: bool = False
+
+
+def look(request: MasksRequest, channel: Channel) -> Pixels:
+    """In a worker: the values in some masks. Raises `InputError`."""
     import numpy as np
     from PIL import Image
 
     values: set[int] = set()
     colours: set[tuple[int, ...]] = set()
-    for file in payload["files"]:
+    for file in request.files:
         try:
             with regular_files.opened(file) as stream, Image.open(stream, formats=FORMATS) as mask:
                 several = len(mask.getbands()) > 1
                 pixels = np.asarray(mask.convert("RGB") if several else mask)
         except Exception as error:  # whatever Pillow raises for what is no image
             raise InputError(
-                f"the mask cannot be read: {error}", place=file, hint="remove it, or copy it again"
+                f"the mask cannot be read: {error}", place=str(file), hint="remove it, or copy it again"
             ) from error
         if pixels.ndim == 2:
             values |= {int(value) for value in np.unique(pixels)}
@@ -155,48 +178,42 @@ def look(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
     if all(len(set(colour)) == 1 for colour in colours):  # grey, in three channels
         return _numbered(values | {colour[0] for colour in colours})
     if colours:
-        return _coloured(sorted(colours), payload["place"])
+        return _coloured(tuple(sorted(colours)), request.folder)
     return _numbered(values)
 
 
-def _numbered(values: set[int]) -> dict[str, Any]:
-    notes = []
+def _numbered(values: set[int]) -> Pixels:
+    notes: tuple[str, ...] = ()
     if values == {0, 255}:
-        notes = ["the masks hold 0 and 255 alone: 255 is read as class 1, nothing is ignored"]
-        return {"classes": 2, "ignored": None, "colours": [], "binary": True, "notes": notes}
+        note = "the masks hold 0 and 255 alone: 255 is read as class 1, nothing is ignored"
+        return Pixels(2, None, (note,), binary=True)
     ignored = 255 if 255 in values else None
     classes = max(values - {255}, default=0) + 1
     if ignored is not None:
-        notes = [f"the masks hold the classes 0 to {classes - 1}, and 255, which does not count"]
-    return {"classes": classes, "ignored": ignored, "colours": [], "binary": False, "notes": notes}
+        notes = (f"the masks hold the classes 0 to {classes - 1}, and 255, which does not count",)
+    return Pixels(classes, ignored, notes)
 
 
-def _coloured(colours: list[tuple[int, ...]], place: str) -> dict[str, Any]:
+def _coloured(colours: tuple[tuple[int, ...], ...], folder: Path) -> Pixels:
     if len(colours) > _MOST_COLOURS:
         raise InputError(
             "the masks have more colours than classes can be",
-            place=place,
+            place=str(folder),
             hint="wanted one number for each pixel, or one colour for each class (no JPEG)",
         )
     note = (
         f"the masks have {len(colours)} colours: {FILE} numbers them, put them into the model's order"
     )
-    return {
-        "classes": len(colours),
-        "ignored": 255,
-        "colours": colours,
-        "binary": False,
-        "notes": [note],
-    }
+    return Pixels(len(colours), 255, (note,), colours)
 
 
-def _written(seen: dict[str, Any], ending: str) -> str:
+def _written(seen: Pixels, ending: str) -> str:
     """The file that reads the pairs."""
     labels = _NUMBERS
-    if seen["binary"]:
+    if seen.binary:
         labels = _BINARY
-    elif seen["colours"]:
-        table = "".join(f"    {colour},\n" for colour in seen["colours"])
+    elif seen.colours:
+        table = "".join(f"    {list(colour)},\n" for colour in seen.colours)
         labels = _COLOURS.format(table=table)
     return _SKELETON.format(formats=FORMATS, ending=ending, labels=labels)
 

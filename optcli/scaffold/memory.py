@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from optcli.onnx_graphs.precision import element_name
+from optcli.onnx_graphs.shapes import inferred
 from optcli.settings import TensorSpec
 
 MOST_INPUT_BYTES = 20e6  # 32 images of 3 x 224 x 224 in float32
@@ -14,7 +16,6 @@ MOST_ACTIVATION_BYTES = 1e9
 _AT_ONCE = 3  # tensors of the largest size that live together: what a layer reads, writes and skips
 _ITEM_BYTES = {"float32": 4, "int32": 4, "uint32": 4, "float64": 8, "int64": 8, "uint64": 8}
 _SMALLER = {"float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2}
-_ONNX_BYTES = {1: 4, 10: 2, 16: 2, 11: 8, 7: 8, 6: 4, 2: 1, 3: 1}
 
 
 def fitted(inputs: Sequence[TensorSpec], largest_bytes: int) -> list[TensorSpec]:
@@ -77,21 +78,22 @@ def of_onnx(path: Path, inputs: Sequence[TensorSpec]) -> int:
     """The same for an ONNX file, from its shapes; 0 where they cannot be inferred."""
     import onnx
 
-    known = {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs}
+    wanted = {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs}
     batch = max((spec.batch_range().min for spec in inputs), default=1)
     try:
         model = onnx.load(str(path), load_external_data=False)
         for value in model.graph.input:
-            sizes = known.get(value.name, ())
-            for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=False):
+            dims = value.type.tensor_type.shape.dim
+            for dim, size in zip(dims, wanted.get(value.name, ()), strict=False):
                 dim.dim_value = size
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        shapes, types = inferred(model)
     except Exception:  # as above
         return 0
-    largest = 0
-    for value in (*graph.value_info, *graph.output):
-        tensor = value.type.tensor_type
-        shape = [dim.dim_value for dim in tensor.shape.dim]
-        if shape and all(shape):
-            largest = max(largest, math.prod(shape) * _ONNX_BYTES.get(tensor.elem_type, 1))
+    given = {value.name for value in (*model.graph.input, *model.graph.initializer)}
+    made = {name: shape for name, shape in shapes.items() if name not in given}
+    largest = max((math.prod(shape) * _bytes(types[name]) for name, shape in made.items()), default=0)
     return largest // max(1, batch)
+
+
+def _bytes(element: int) -> int:
+    return (_ITEM_BYTES | _SMALLER).get(element_name(element), 1)

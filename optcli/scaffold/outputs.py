@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from optcli.inspection import Tensor
 from optcli.settings import TensorSpec
 
 _STRIDES = (8, 16, 32)
@@ -22,14 +23,14 @@ class Meaning:
 
 
 def meaning(
-    outputs: Sequence[dict[str, Any]], inputs: Sequence[TensorSpec], *, largest: float | None = None
+    outputs: Sequence[Tensor], inputs: Sequence[TensorSpec], *, largest: float | None = None
 ) -> Meaning:
     """What the first output is, by its shape alone.
 
     `largest` is the largest coordinate that a detector gave for a random image, where it was called:
     boxes in pixels reach to its size, those that are not decoded yet only to a few cells.
     """
-    shape: Sequence[int | str | None] = (outputs[0]["shape"] if outputs else None) or ()
+    shape: Sequence[int | str | None] = (outputs[0].shape if outputs else None) or ()
     if len(shape) == 2 and isinstance(shape[1], int):
         return Meaning("classes", shape[1])
     if not inputs or len(inputs[0].shape) != 4:
@@ -45,8 +46,8 @@ def meaning(
 
 def _is_map(shape: Sequence[int | str | None], height: int, width: int) -> bool:
     """Scores of the image's own size, or of a fraction of it."""
-    known = [(mine, whole) for mine, whole in zip(shape[2:], (height, width), strict=True) if mine]
-    return all(not isinstance(mine, int) or whole >= mine > whole // 64 for mine, whole in known)
+    pairs = [(mine, whole) for mine, whole in zip(shape[2:], (height, width), strict=True) if mine]
+    return all(not isinstance(mine, int) or whole >= mine > whole // 64 for mine, whole in pairs)
 
 
 def _boxes(rows: Any, columns: Any, height: int, width: int, largest: float | None) -> Meaning:

@@ -13,39 +13,39 @@ from ruamel.yaml.error import YAMLError
 from optcli.errors import UsageError, did_you_mean
 
 _HINT = "such as --set model.arguments.num_classes=10"
-_SAID = {"model.source": "WHAT says it", "extends": "the recipe extends none"}
+_FIXED = {"model.source": "WHAT says it", "extends": "the recipe extends none"}
 
 
 def parsed(overrides: Sequence[str]) -> dict[str, Any]:
     """Keys and values of the command line, the values read as YAML. Raises `UsageError`."""
-    found = {}
+    values = {}
     for text in overrides:
         key, equals, written = text.partition("=")
         key = key.strip()
         if not equals or not key or "" in key.split("."):
             raise UsageError(f"found {text!r}, wanted KEY=VALUE", place="--set", hint=_HINT)
-        if key in _SAID:
-            raise UsageError(f"{key} cannot be set here", place=f"--set {text}", hint=_SAID[key])
+        if key in _FIXED:
+            raise UsageError(f"{key} cannot be set here", place=f"--set {text}", hint=_FIXED[key])
         try:
-            found[key] = YAML(typ="rt").load(written) if written.strip() else None
+            values[key] = YAML(typ="rt").load(written) if written.strip() else None
         except (YAMLError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise UsageError(
                 f"the value is no YAML: {reason}", place=f"--set {text}", hint="put it in quotes"
             ) from error
-    return found
+    return values
 
 
 def arguments_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """What is set of the callable that makes the network: keyword arguments by name."""
     head = "model.arguments"
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for key, value in values.items():
         if key == head and isinstance(value, Mapping):
-            found |= dict(value)
+            arguments |= dict(value)
         elif key.startswith(f"{head}.") and value is not None:
-            found[key.removeprefix(f"{head}.")] = value
-    return found
+            arguments[key.removeprefix(f"{head}.")] = value
+    return arguments
 
 
 def written_into(recipe: str, values: Mapping[str, Any]) -> str:
@@ -133,6 +133,6 @@ def _position(node: CommentedSeq, part: str, place: str) -> int:
 
 def _flow(content: Mapping[str, Any]) -> CommentedMap:
     """A mapping that is written on one line."""
-    found = CommentedMap(content)
-    found.fa.set_flow_style()
-    return found
+    mapping = CommentedMap(content)
+    mapping.fa.set_flow_style()
+    return mapping

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # Usual sizes of square images, the most usual first.
 _SIZES = (224, 32, 28, 64, 96, 128, 256, 299, 384, 416, 512, 640)
-_FOUND = tuple[tuple[int, int, int], str | None, str | None]
+# Channels, height and width; the preset of the preparation; weights that are here already.
+_LibraryInput = tuple[tuple[int, int, int], str | None, str | None]
 _HINT = 'say it: --input "image:float32[batch,3,224,224]", once for each input, in their order'
 
 
@@ -56,7 +57,7 @@ def from_file(tensor: dict[str, Any], bounds: dict[str, list[int]]) -> TensorSpe
     return spec(tensor["name"], tensor["dtype"], sizes, limits)
 
 
-def of_torchvision(name: str) -> _FOUND:
+def of_torchvision(name: str) -> _LibraryInput:
     """Image size of the default weights, the preset of their preparation, their file if it is here."""
     import torch
     from torchvision import models
@@ -79,8 +80,8 @@ def of_torchvision(name: str) -> _FOUND:
     )
 
 
-def of_timm(name: str) -> _FOUND:
-    """The same for a model of timm."""
+def of_timm(name: str) -> _LibraryInput:
+    """As `of_torchvision`, for a model of timm."""
     torch_timm.require_name(name, "model.source")
     timm = torch_timm.library()
     config = timm.get_pretrained_cfg(name)
@@ -110,7 +111,7 @@ def tried(source: Source, notes: list[str]) -> list[TensorSpec]:
 
 
 def of_script(path: Path, notes: list[str], *, trust: bool = False) -> list[TensorSpec]:
-    """The input of a TorchScript file, found in the same way. Raises as `tried` does."""
+    """The input of a TorchScript file, also by trying usual sizes. Raises as `tried` does."""
     model = torchscript_format.read(path, trust=trust)
     return _fitting(model, torchscript_format.required(model), path.name, notes)
 
@@ -125,11 +126,11 @@ def _fitting(
             hint=_HINT,
         )
     name = names[0] if names else "image"
-    fitting = [one for one in _candidates(model, name) if _takes(model, one)]
+    fitting = [candidate for candidate in _candidates(model, name) if _takes(model, candidate)]
     if not fitting:
         raise InputError("no usual size of images fits the network", place=place, hint=_HINT)
     if len(fitting) > 1:
-        others = ", ".join(str(one.shape[-1]) for one in fitting[1:4])
+        others = ", ".join(str(candidate.shape[-1]) for candidate in fitting[1:4])
         notes.append(
             f"the network takes images of {fitting[0].shape[-1]} pixels, and of others ({others}):"
             " set the size that it was trained with"
@@ -140,7 +141,7 @@ def _fitting(
 def _required(model: torch.nn.Module) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(model.forward).parameters.values()
-    return [one.name for one in parameters if one.kind in kinds and one.default is one.empty]
+    return [p.name for p in parameters if p.kind in kinds and p.default is p.empty]
 
 
 def _candidates(model: torch.nn.Module, name: str) -> list[TensorSpec]:
@@ -159,12 +160,12 @@ def _candidates(model: torch.nn.Module, name: str) -> list[TensorSpec]:
     return [image((channels, size, size), name) for channels in (3, 1) for size in _SIZES]
 
 
-def _takes(model: torch.nn.Module, one: TensorSpec) -> bool:
+def _takes(model: torch.nn.Module, candidate: TensorSpec) -> bool:
     import torch
 
     try:
         with torch.no_grad():
-            model(torch.zeros(one.concrete(2)))
+            model(torch.zeros(candidate.concrete(2)))
     except Exception:  # whatever a network raises: it does not take this
         return False
     return True

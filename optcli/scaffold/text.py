@@ -158,9 +158,9 @@ def prepared(
             f"{{{steps}}}", "whether images were resized or cropped, and the channels' order"
         )
     usual = f", {_IMAGENET}" if channels == 3 else ""
-    said = "scale, mean and std are ImageNet's" if usual else "values from 0 to 1, nothing subtracted"
+    guess = "scale, mean and std are ImageNet's" if usual else "values from 0 to 1, nothing subtracted"
     return Preparing(
-        f"{{{steps}, scale: 1/255{usual}}}", f"the model does not say how it was trained; {said}"
+        f"{{{steps}, scale: 1/255{usual}}}", f"the model does not say how it was trained; {guess}"
     )
 
 
@@ -214,9 +214,9 @@ def _measures(
 
 
 def _variants(variants: Sequence[Offer]) -> Iterator[str]:
-    for each in variants:
-        line = f"{each.name}: {each.passes}"
-        if each.reason:
-            yield f"  # {line}    # {each.reason}"
+    for offer in variants:
+        line = f"{offer.name}: {offer.passes}"
+        if offer.reason:
+            yield f"  # {line}    # {offer.reason}"
         else:
-            yield f"  {line}    # {each.about}"
+            yield f"  {line}    # {offer.about}"

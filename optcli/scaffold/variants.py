@@ -35,17 +35,17 @@ def offered(format: Format, *, attention: bool, calibrated: bool) -> list[Offer]
         no_integers = no_integers or "this CPU has no VNNI: expect smaller files, not speed"
     quantize = "{quantize_nncf: {model_type: transformer}}" if attention else "quantize_nncf"
     to_onnx = [] if format == Format.ONNX else ["export_onnx"]
-    found = [_baseline(format)]
+    offers = [_baseline(format)]
     if format == Format.TORCH and "torch_compile" in passes.own_names():
-        found.append(Offer("compiled", _chain("torch_compile"), "by torch.compile", compiler))
+        offers.append(Offer("compiled", _chain("torch_compile"), "by torch.compile", compiler))
     if format in (Format.TORCH, Format.EXPORTED):
-        found.append(
+        offers.append(
             Offer("aoti", _chain("aot_inductor"), "compiled ahead of time by PyTorch", compiler)
         )
-        found.append(Offer("onnx", _chain(*to_onnx), "runs in ONNX Runtime"))
+        offers.append(Offer("onnx", _chain(*to_onnx), "runs in ONNX Runtime"))
     if format in (Format.TORCH, Format.EXPORTED, Format.ONNX):
         int8 = "weights and activations in 8 bits"
-        found += [
+        offers += [
             Offer("onnx-int8", _chain(*to_onnx, quantize), int8, no_integers),
             Offer("openvino", _chain(*to_onnx, "to_openvino"), "runs in OpenVINO", openvino),
             Offer(
@@ -56,10 +56,10 @@ def offered(format: Format, *, attention: bool, calibrated: bool) -> list[Offer]
             ),
         ]
     if environment.has_gpu() and "tensorrt_engine" in passes.own_names():
-        found.append(
+        offers.append(
             Offer("tensorrt", _chain(*to_onnx, "tensorrt_engine"), "on the GPU", _lacking("tensorrt"))
         )
-    return found
+    return offers
 
 
 def _baseline(format: Format) -> Offer:

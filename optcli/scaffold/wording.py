@@ -64,8 +64,8 @@ class InputText:
         try:
             return spec(match["name"], match["dtype"], [int(s) if s.isdigit() else s for s in sizes])
         except ValueError as error:
-            said = str(error).splitlines()
-            reason = said[2].strip() if len(said) > 2 else said[0]
+            lines = str(error).splitlines()
+            reason = lines[2].strip() if len(lines) > 2 else lines[0]
             raise UsageError(f"{text!r}: {reason}", place="--input", hint=hint) from error
 
 

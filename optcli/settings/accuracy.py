@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from optcli.settings import Settings
+from optcli.settings.references import SourceReference
 
 LARGEST_BATCH = 256
 """The most samples per call where the recipe does not say."""
@@ -19,7 +20,7 @@ class AccuracySettings(Settings):
     `max_drop: 0.01`. Both policies are worked out and printed; `policy` says which one decides.
     """
 
-    metric: str = Field(
+    metric: Annotated[str, SourceReference()] = Field(
         "top1",
         description="top1, top5, calibration_error, map, miou, or your own: python:FILE.py:CALLABLE",
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from optcli.settings import Settings
+from optcli.settings import Abbreviated, Settings
+from optcli.settings.references import CodeReference
 
 
 class YoloxDecoding(Settings):
@@ -47,7 +48,11 @@ class BoxDecoding(Settings):
     multi_label: bool = Field(True, description="a box may be of several classes; false: of its best")
 
 
-class PostprocessSettings(Settings):
+def _without_kind(reference: str) -> str:
+    return reference.removeprefix("python:")
+
+
+class PostprocessSettings(Abbreviated):
     """How the model's outputs become what the metric reads: one of the three.
 
     `postprocess: python:FILE.py:CALLABLE` is short for `{python: FILE.py:CALLABLE}`: called with the
@@ -55,14 +60,13 @@ class PostprocessSettings(Settings):
     original image, or whatever the metric reads instead of outputs.
     """
 
+    short_for: ClassVar[str] = "python"
+
     yolox: YoloxDecoding | None = None
     boxes: BoxDecoding | None = None
-    python: str | None = Field(None, min_length=1, description="FILE.py:CALLABLE")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text_is_python(cls, value: Any) -> Any:
-        return {"python": value.removeprefix("python:")} if isinstance(value, str) else value
+    python: Annotated[CodeReference, Field(min_length=1), AfterValidator(_without_kind)] | None = Field(
+        None, description="FILE.py:CALLABLE"
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:

@@ -5,52 +5,62 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from optcli.errors import InputError
+from optcli.errors import InputsError
 from optcli.settings import TensorSpec
 
 Shape = tuple[int | str | None, ...]
 
 
+class Difference(NamedTuple):
+    """One difference in words. `is_fixed`: the file has one size where the recipe's varies."""
+
+    said: str
+    is_fixed: bool = False
+
+
 def refused(
-    wrong: Sequence[str],
-    found: Mapping[str, tuple[str, Shape]],
+    wrong: Sequence[Difference],
+    declared: Mapping[str, tuple[str, Shape]],
     path: Path,
     ranges: Mapping[str, tuple[int, int]] | None = None,
-) -> InputError:
-    """The error for inputs that differ; `found` has element type and shape of the file's by name.
+) -> InputsError:
+    """The error for inputs that differ; `declared` has type and shape of the file's, by name.
 
     `ranges` has the least and the largest size of those symbols that are bounded.
     """
-    lines = [_line(name, dtype, shape, ranges or {}) for name, (dtype, shape) in found.items()]
-    fixed = any("is fixed" in text for text in wrong)
+    lines = [_line(name, dtype, shape, ranges or {}) for name, (dtype, shape) in declared.items()]
+    fixed = any(each.is_fixed for each in wrong)
     hint = "paste this into the recipe" + (
         ", or export the model again with a dynamic size" if fixed else ""
     )
-    return InputError(
-        f"the recipe's inputs are not those of the file: {'; '.join(wrong)}",
+    return InputsError(
+        f"the recipe's inputs are not those of the file: {'; '.join(each.said for each in wrong)}",
         place=str(path),
         hint="\n".join([f"{hint}:", "inputs:", *lines]),
     )
 
 
-def differences(spec: TensorSpec, dtype: str, shape: Shape) -> list[str]:
+def differences(spec: TensorSpec, dtype: str, shape: Shape) -> list[Difference]:
+    """How an input of the recipe differs from the file's element type and shape."""
     name = spec.name
-    found = (
-        [f"{name} is {dtype} in the file, {spec.dtype} in the recipe"] if dtype != spec.dtype else []
-    )
+    wrong = []
+    if dtype != spec.dtype:
+        wrong.append(Difference(f"{name} is {dtype} in the file, {spec.dtype} in the recipe"))
     if len(shape) != len(spec.shape):
-        found.append(f"{name} has {len(shape)} dimensions in the file, {len(spec.shape)} in the recipe")
-        return found
+        counts = f"{len(shape)} dimensions in the file, {len(spec.shape)} in the recipe"
+        return [*wrong, Difference(f"{name} has {counts}")]
     for index, (size, wanted) in enumerate(zip(shape, spec.shape, strict=True)):
         if not isinstance(size, int):
             continue
         what = f"dimension {index} of {name}" if index else f"the batch of {name}"
         if isinstance(wanted, str):
-            found.append(f"{what} is fixed at {size} in the file, {wanted!r} in the recipe")
+            said = f"{what} is fixed at {size} in the file, {wanted!r} in the recipe"
+            wrong.append(Difference(said, is_fixed=True))
         elif wanted != size:
-            found.append(f"{what} is {size} in the file, {wanted} in the recipe")
-    return found
+            wrong.append(Difference(f"{what} is {size} in the file, {wanted} in the recipe"))
+    return wrong
 
 
 def _line(name: str, dtype: str, shape: Shape, ranges: Mapping[str, tuple[int, int]]) -> str:

@@ -33,16 +33,16 @@ def problems(
     source: Source, file: Path, what: str, suffixes: Sequence[str]
 ) -> list[tuple[str, str, str]]:
     """What is wrong with the file, as `Source.problems` tells it; `what` is such as `an ONNX file`."""
-    found = []
+    problems = []
     missing = absent(file, suffixes)
     if missing is not None:
-        found.append(("source", *missing))
+        problems.append(("source", *missing))
     elif not os.access(file, os.R_OK):
-        found.append(("source", f"{shown(file)} cannot be read", "look at its permissions"))
+        problems.append(("source", f"{shown(file)} cannot be read", "look at its permissions"))
     elif file.stat().st_size == 0:
-        found.append(("source", f"{shown(file)} is empty", "copy or export the file again"))
+        problems.append(("source", f"{shown(file)} is empty", "copy or export the file again"))
     if source.weights is not None:
-        found.append(("weights", f"{what} brings its own weights", "remove `weights`"))
+        problems.append(("weights", f"{what} brings its own weights", "remove `weights`"))
     if source.arguments:
-        found.append(("arguments", f"{what} takes no arguments", "remove `arguments`"))
-    return found
+        problems.append(("arguments", f"{what} takes no arguments", "remove `arguments`"))
+    return problems

@@ -7,11 +7,12 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optcli import environment, regular_files
+from optcli import environment
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.errors import MissingError, first_line
-from optcli.formats import torch_build, torch_weights
+from optcli.formats import torch_build
+from optcli.settings.references import is_weights_file
 from optcli.sources import Source, _network
 
 RANDOM = f"random (seed {torch_build.SEED})"
@@ -62,11 +63,7 @@ class LibrarySource(Source):
 
     def _has_file(self) -> bool:
         """Whether `weights` means a file and not what the library knows."""
-        if self.weights is None:
-            return False
-        looks = any(mark in self.weights for mark in "/\\")
-        looks = looks or self.weights.endswith(torch_weights.SUFFIXES)
-        return looks or regular_files.is_file(self.folder / self.weights)
+        return self.weights is not None and is_weights_file(self.weights, self.folder)
 
     def _file(self) -> Path | None:
         return _network.weights_path(self.folder, str(self.weights)) if self._has_file() else None

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import InputError, OptcliError
+from optcli.errors import InputError, InputsError, OptcliError
 from optcli.formats import torch as torch_format
-from optcli.formats import torch_modules, torch_weights
+from optcli.formats import torch_modules
 from optcli.formats.torch_calls import Arguments, arguments, example_inputs, flatten_outputs
 from optcli.settings import TensorSpec
+from optcli.settings.references import WEIGHTS_SUFFIXES
 from optcli.sources import SourceFacts, _file
 
 if TYPE_CHECKING:
@@ -50,19 +51,19 @@ def call_names(
     allowed = inputs[0].batch_range() if inputs else None
     low, high = (allowed.min, allowed.max) if allowed else (1, 1)
     sizes = sorted({max(low, min(size, high)) for size in (1, 2)}, reverse=True)
-    found = [tuple(_call(model, call, inputs, size)) for size in sizes]
-    if any(names != found[0] for names in found):
+    names_by_size = [tuple(_call(model, call, inputs, size)) for size in sizes]
+    if any(names != names_by_size[0] for names in names_by_size):
         raise InputError(
-            f"the outputs depend on the batch size: {len(found[0])} at batch {sizes[0]}, "
-            f"{len(found[1])} at batch {sizes[1]}",
+            f"the outputs depend on the batch size: {len(names_by_size[0])} at batch {sizes[0]}, "
+            f"{len(names_by_size[1])} at batch {sizes[1]}",
             place=f"inputs.{inputs[0].name}",
             hint=f"fix the batch: shape: {[1, *inputs[0].shape[1:]]}",
         )
-    if not found[0]:
+    if not names_by_size[0]:
         raise InputError(
             "the model returns no tensor", hint="return a tensor, a dict or a tuple of tensors"
         )
-    return found[0]
+    return names_by_size[0]
 
 
 def _call(
@@ -80,7 +81,7 @@ def _call(
     except Exception as error:
         shapes = ", ".join(f"{name} {value.dtype} {list(value.shape)}" for name, value in feed.items())
         reason = str(error).strip().splitlines() or [""]
-        raise InputError(
+        raise InputsError(
             f"the model does not take the recipe's inputs ({shapes.replace('torch.', '')}): "
             f"{type(error).__name__}: {reason[0]}",
             place="inputs",
@@ -111,5 +112,5 @@ def weights_path(folder: Path, weights: str) -> Path:
 def weights_problem(folder: Path, weights: str) -> tuple[str, str, str] | None:
     """What is wrong with a weights file as far as a look at the folder can tell."""
     path = weights_path(folder, weights)
-    missing = _file.absent(path, torch_weights.SUFFIXES)
+    missing = _file.absent(path, WEIGHTS_SUFFIXES)
     return None if missing is None else ("weights", *missing)

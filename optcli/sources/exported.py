@@ -17,11 +17,11 @@ from optcli.formats import torch as torch_format
 from optcli.formats.torch_calls import Arguments
 from optcli.settings import TensorSpec
 from optcli.sources import Source, SourceFacts, _declared, _file, _network
+from optcli.sources._declared import Difference, Shape
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from optcli.sources._declared import Shape
 
 _UNBOUNDED = 2**31
 
@@ -68,21 +68,22 @@ class ExportedSource(Source):
 def _check_inputs(program: ExportedProgram, inputs: Sequence[TensorSpec], path: Path) -> None:
     """Raise `InputError`, with the block to paste, where the recipe's inputs are not the program's."""
     names = _names(program, path)
-    found, ranges = _found(program, names, path)
-    given = [spec.name for spec in inputs]
-    wrong: list[str] = []
-    if len(given) != len(names):
-        wrong.append(f"the file takes {len(names)} ({', '.join(names)}), the recipe has {len(given)}")
-    elif set(given) == set(names) and given != names:
-        wrong.append(f"they come in the order {', '.join(names)} in the file")
+    declared, ranges = _declared_inputs(program, names, path)
+    recipe_names = [spec.name for spec in inputs]
+    wrong: list[Difference] = []
+    if len(recipe_names) != len(names):
+        said = f"the file takes {len(names)} ({', '.join(names)}), the recipe has {len(recipe_names)}"
+        wrong.append(Difference(said))
+    elif set(recipe_names) == set(names) and recipe_names != names:
+        wrong.append(Difference(f"they come in the order {', '.join(names)} in the file"))
     else:
         # Inputs are given by position, so names may differ.
         for spec, name in zip(inputs, names, strict=True):
-            dtype, shape = found[name]
+            dtype, shape = declared[name]
             wrong.extend(_declared.differences(spec, dtype, shape))
             wrong.extend(_out_of_range(spec, shape, ranges))
     if wrong:
-        raise _declared.refused(wrong, found, path, ranges)
+        raise _declared.refused(wrong, declared, path, ranges)
 
 
 def _names(program: ExportedProgram, path: Path) -> list[str]:
@@ -105,13 +106,13 @@ def _names(program: ExportedProgram, path: Path) -> list[str]:
     return names
 
 
-def _found(
+def _declared_inputs(
     program: ExportedProgram, names: Sequence[str], path: Path
 ) -> tuple[dict[str, tuple[str, Shape]], dict[str, tuple[int, int]]]:
     """Element type and shape of every input, and the bounds of the symbols in the shapes."""
     import torch
 
-    found: dict[str, tuple[str, Shape]] = {}
+    declared: dict[str, tuple[str, Shape]] = {}
     for node in program.graph.nodes:
         if node.op != "placeholder" or node.name not in names:
             continue
@@ -123,17 +124,19 @@ def _found(
                 hint="only models whose inputs are tensors can be run",
             )
         shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
-        found[node.name] = (str(value.dtype).removeprefix("torch."), shape)
+        declared[node.name] = (str(value.dtype).removeprefix("torch."), shape)
     ranges: dict[str, tuple[int, int]] = {}
     for symbol, span in program.range_constraints.items():
         low, high = int(span.lower), min(_UNBOUNDED, span.upper)
         # torch.export writes 2 where nothing was said: it leaves 0 and 1 to luck.
         if low > 2 or high < _UNBOUNDED:
             ranges[str(symbol)] = (low if low > 2 else 1, int(high))
-    return {name: found[name] for name in names}, ranges
+    return {name: declared[name] for name in names}, ranges
 
 
-def _out_of_range(spec: TensorSpec, shape: Shape, ranges: dict[str, tuple[int, int]]) -> list[str]:
+def _out_of_range(
+    spec: TensorSpec, shape: Shape, ranges: dict[str, tuple[int, int]]
+) -> list[Difference]:
     wrong = []
     for index, (size, wanted) in enumerate(zip(shape, spec.shape, strict=False)):
         if not isinstance(size, str) or size not in ranges:
@@ -147,5 +150,6 @@ def _out_of_range(spec: TensorSpec, shape: Shape, ranges: dict[str, tuple[int, i
         if least < low or most > high:
             span = f"{least} to {most}" if least < most else str(least)
             what = wanted if isinstance(wanted, str) else f"dimension {index}"
-            wrong.append(f"{what} of {spec.name} is {low} to {high} in the file, {span} in the recipe")
+            said = f"{what} of {spec.name} is {low} to {high} in the file, {span} in the recipe"
+            wrong.append(Difference(said))
     return wrong

@@ -16,8 +16,11 @@ from optcli.environment import Needs
 from optcli.errors import InputError
 from optcli.formats import model_files
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import graphs, input_names, input_shapes, opset_of, output_names
+from optcli.onnx_graphs.precision import precision_of
 from optcli.settings import TensorSpec
 from optcli.sources import Source, SourceFacts, _declared, _file
+from optcli.sources._declared import Difference
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -78,12 +81,12 @@ class OnnxSource(Source):
         _refuse_nan(onnx_format.open(out), self.file)
         facts = {
             "source": f"onnx:{self.file.name}",
-            "opset": onnx_format.opset(model),
+            "opset": opset_of(model),
             "ir_version": int(model.ir_version),
             "producer": f"{model.producer_name} {model.producer_version}".strip(),
             **({"renamed_nodes": renamed} if renamed else {}),
         }
-        return SourceFacts(onnx_format.output_names(model), onnx_format.precision(model), facts)
+        return SourceFacts(output_names(model), precision_of(model), facts)
 
 
 def locations(path: Path) -> set[str]:
@@ -113,7 +116,7 @@ def locations(path: Path) -> set[str]:
 def _rename_duplicates(model: ModelProto) -> int:
     """Number the nodes that have another's name, which ONNX Runtime refuses; returns how many."""
     renamed = 0
-    for graph in onnx_format.graphs(model.graph):
+    for graph in graphs(model.graph):
         names = {node.name for node in graph.node}
         seen: set[str] = set()
         for index, node in enumerate(graph.node):
@@ -128,13 +131,13 @@ def _rename_duplicates(model: ModelProto) -> int:
 
 def _check_inputs(model: ModelProto, inputs: Sequence[TensorSpec], path: Path) -> None:
     """Raise `InputError`, with the block to paste, where the recipe's inputs are not the file's."""
-    dtypes, shapes = _dtypes(model, path), onnx_format.input_shapes(model)
-    wrong: list[str] = []
+    dtypes, shapes = _dtypes(model, path), input_shapes(model)
+    wrong: list[Difference] = []
     given = {spec.name: spec for spec in inputs}
     if missing := [name for name in shapes if name not in given]:
-        wrong.append(f"the recipe lacks the input {', '.join(missing)}")
+        wrong.append(Difference(f"the recipe lacks the input {', '.join(missing)}"))
     if unknown := [name for name in given if name not in shapes]:
-        wrong.append(f"the file has no input {', '.join(unknown)}")
+        wrong.append(Difference(f"the file has no input {', '.join(unknown)}"))
     for name, shape in shapes.items():
         if name in given:
             wrong.extend(_declared.differences(given[name], dtypes[name], shape))
@@ -146,7 +149,7 @@ def _dtypes(model: ModelProto, path: Path) -> dict[str, str]:
     """Input name to element type. Raises `InputError` for an input that is no tensor."""
     from onnx import helper
 
-    wanted = onnx_format.input_names(model)
+    wanted = input_names(model)
     found: dict[str, str] = {}
     for value in model.graph.input:
         if value.name not in wanted:

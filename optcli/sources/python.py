@@ -34,14 +34,14 @@ class PythonSource(Source):
     needs: ClassVar[Needs] = Needs(("torch",))
 
     def problems(self) -> list[tuple[str, str, str]]:
-        found = []
+        problems = []
         problem = user_code.problem(self.target, self.folder)
         if problem is not None:
-            found.append(("source", *problem))
+            problems.append(("source", *problem))
         if self.weights is not None:
             missing = _network.weights_problem(self.folder, self.weights)
-            found.extend([missing] if missing else [])
-        return found
+            problems.extend([missing] if missing else [])
+        return problems
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         weights: dict[str, Any] = {"random": torch_build.SEED}
@@ -81,10 +81,10 @@ class PythonSource(Source):
 
     def _refuse_unseen(self, opened: Sequence[str], out: Path) -> None:
         """Raise `InputError` where the network has read a file that no key holds."""
-        known = [_network.weights_path(self.folder, self.weights)] if self.weights else []
+        recipe_files = [_network.weights_path(self.folder, self.weights)] if self.weights else []
         folders = (self.folder, Path.cwd())
-        found = opened_files.of_project(opened, folders, known)
-        unseen = [path for path in found if not path.is_relative_to(os.path.realpath(out))]
+        project_files = opened_files.of_project(opened, folders, recipe_files)
+        unseen = [path for path in project_files if not path.is_relative_to(os.path.realpath(out))]
         if unseen:
             raise InputError(
                 f"the network reads {paths.shown(unseen[0])} while it is made: another file there would"
@@ -105,9 +105,9 @@ class PythonSource(Source):
 
     def _classes(self, source: dict[str, Any], code: Path) -> str:
         """The argument that sets the number of classes, if the callable has one."""
-        made = user_code.load(source["reference"], code)
+        builder = user_code.load(source["reference"], code)
         try:
-            names = list(inspect.signature(made).parameters)
+            names = list(inspect.signature(builder).parameters)
         except (TypeError, ValueError):
             return ""
         return next((name for name in names if "classes" in name), "")

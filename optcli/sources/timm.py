@@ -35,15 +35,15 @@ class TimmSource(LibrarySource):
         torch_timm.require_name(self._tagged, "model.source")
         source = {"kind": "timm", "name": self.target.partition(".")[0], "arguments": self.arguments}
         model = torch_build.build(source, out)
-        said = RANDOM
+        weights = RANDOM
         if (path := self._file()) is not None:
             torch_weights.load_into(model, torch_weights.read(path), str(path), classes="num_classes")
-            said = path.name
+            weights = path.name
         elif self.weights is not None:
             pretrained = _pretrained(self._tagged, self.arguments)
             torch_weights.load_into(model, dict(pretrained.state_dict()), self._tagged)
-            said = str(pretrained.pretrained_cfg.get("tag") or self.weights)
-        facts = {"source": f"timm:{self.target}", "weights": said, "imports": ["timm"]}
+            weights = str(pretrained.pretrained_cfg.get("tag") or self.weights)
+        facts = {"source": f"timm:{self.target}", "weights": weights, "imports": ["timm"]}
         return _network.write(model, out, source, inputs, facts)
 
     @property
@@ -77,7 +77,7 @@ def _pretrained(name: str, arguments: dict[str, Any]) -> torch.nn.Module:
         torch_weights.read(path)  # refuses a pickle
         overlay = {"file": str(path), "source": "", "hf_hub_id": None}
     try:
-        made: torch.nn.Module = timm.create_model(
+        model: torch.nn.Module = timm.create_model(
             name, pretrained=True, pretrained_cfg_overlay=overlay, **arguments
         )
     except OSError as error:
@@ -88,7 +88,7 @@ def _pretrained(name: str, arguments: dict[str, Any]) -> torch.nn.Module:
             place="model.weights",
             hint="mend model.arguments, or name a local file",
         ) from error
-    return made
+    return model
 
 
 def _fetched(config: Any) -> Path:
@@ -97,9 +97,9 @@ def _fetched(config: Any) -> Path:
 
     names = (config.hf_hub_filename,) if config.hf_hub_filename else _FILES
     for name in names:
-        known = huggingface_hub.try_to_load_from_cache(config.hf_hub_id, name)
-        if isinstance(known, str):
-            return Path(known)
+        cached = huggingface_hub.try_to_load_from_cache(config.hf_hub_id, name)
+        if isinstance(cached, str):
+            return Path(cached)
     try:
         return Path(huggingface_hub.hf_hub_download(config.hf_hub_id, names[0]))
     except Exception as error:  # the hub's errors differ by version and by what is wrong

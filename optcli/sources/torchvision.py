@@ -63,13 +63,12 @@ class TorchvisionSource(LibrarySource):
     def _check_name(self) -> None:
         from torchvision import models
 
-        known = models.list_models()
-        if self.target not in known or self.target.startswith("quantized_"):
-            near = did_you_mean(self.target, known)
+        names = models.list_models()
+        if self.target not in names or self.target.startswith("quantized_"):
             raise InputError(
                 f"torchvision {environment.version('torchvision')} has no model {self.target!r}",
                 place="model.source",
-                hint=near if near.startswith("did") else "names: torchvision.models.list_models()",
+                hint=did_you_mean(self.target, names, "names: torchvision.models.list_models()"),
             )
 
     def _entry(self, file: Path | None) -> Any:

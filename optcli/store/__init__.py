@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from optcli.digest import FileDigests
-from optcli.store import disk, entry, locks
+from optcli.store import disk, locks
+from optcli.store import entry as entry_file
 from optcli.store.entry import Entry, key_of
 from optcli.store.upkeep import Damage, Removed, collect, damaged
 from optcli.store.why import Difference, Why, explain
@@ -41,7 +42,7 @@ class Store:
 
     >>> with store.lock("artifact", key), store.work("artifact", key) as work:
     ...     (work / "model.onnx").write_bytes(model)
-    ...     made = store.put("artifact", key, work, {"opset": 18}, ingredients)
+    ...     entry = store.put("artifact", key, work, {"opset": 18}, ingredients)
 
     Nothing is written before the first lock or work: a store that is not there is an empty one, and a
     read-only one can be read. Every method that writes raises `StoreError`.
@@ -69,21 +70,21 @@ class Store:
         A file that is missing or was changed makes it none: it is made again. Contents are read where
         a file is not as `digests` remembers it, so an untouched entry costs a look at each file.
         """
-        found = self.sound(kind, key)
-        if found is not None:
+        entry = self.sound(kind, key)
+        if entry is not None:
             with suppress(OSError):  # a read-only store cannot remember when it was used
-                os.utime(found.path.parent / entry.FACTS)
-        return found
+                os.utime(entry.path.parent / entry_file.FACTS)
+        return entry
 
     def sound(self, kind: str, key: str) -> Entry | None:
         """As `get`, without counting as a use."""
-        found = self.peek(kind, key)
-        return found if found is not None and entry.is_unchanged(found, self.digests) else None
+        entry = self.peek(kind, key)
+        return entry if entry is not None and entry_file.is_unchanged(entry, self.digests) else None
 
     def peek(self, kind: str, key: str) -> Entry | None:
         """A finished entry as it was written, its files being there in full size; contents unread."""
-        found = entry.read(self.folder(kind, key), kind, key)
-        return found if found is not None and entry.is_complete(found) else None
+        entry = entry_file.read(self.folder(kind, key), kind, key)
+        return entry if entry is not None and entry_file.is_complete(entry) else None
 
     def kinds(self) -> list[str]:
         """The kinds of entries there are."""
@@ -95,11 +96,11 @@ class Store:
 
     def entries(self, kind: str | None = None) -> Iterator[Entry]:
         """All finished entries, of one kind or of all."""
-        for each in self.kinds() if kind is None else [kind]:
-            for key in self.keys(each):
-                found = self.peek(each, key)
-                if found is not None:
-                    yield found
+        for kind_name in self.kinds() if kind is None else [kind]:
+            for key in self.keys(kind_name):
+                entry = self.peek(kind_name, key)
+                if entry is not None:
+                    yield entry
 
     def folder(self, kind: str, key: str) -> Path:
         """Where an entry lies or would lie."""
@@ -163,7 +164,7 @@ class Store:
                 alive = locks.try_acquire(bench / _ALIVE)
         try:
             with disk.failures(self.root):
-                files = bench / "entry" / entry.FILES
+                files = bench / "entry" / entry_file.FILES
                 files.mkdir(parents=True)
             yield files
         finally:
@@ -189,7 +190,7 @@ class Store:
             check(work)
         final = self.folder(kind, key)
         with disk.failures(self.root):
-            entry.write(work.parent, kind, key, record, ingredients)
+            entry_file.write(work.parent, kind, key, record, ingredients)
             with self._commit():
                 first = self.sound(kind, key)
                 aside = None if first else self._aside(final)
@@ -200,9 +201,9 @@ class Store:
         if aside is not None:
             disk.remove(aside)
         disk.remove(self.scratch_folder(kind, key))
-        made = first or entry.read(final, kind, key)
-        assert made is not None, f"{final} was not written as it is read"
-        return made
+        entry = first or entry_file.read(final, kind, key)
+        assert entry is not None, f"{final} was not written as it is read"
+        return entry
 
     def discard(self, kind: str, key: str) -> None:
         """Remove an entry, damaged or not; at once for everybody who looks."""
@@ -216,9 +217,9 @@ class Store:
 
     # Upkeep
 
-    def damage(self, found: Entry) -> tuple[str, ...]:
+    def damage(self, entry: Entry) -> tuple[str, ...]:
         """What is wrong with one entry's files, all of them read anew; empty where nothing is."""
-        return entry.damage(found)
+        return entry_file.damage(entry)
 
     def verify(self, kinds: Collection[str] | None = None, *, repair: bool = False) -> list[Damage]:
         """Read every file of every entry and name the damaged ones; `repair` removes those."""
@@ -290,7 +291,7 @@ def _is_abandoned(bench: Path) -> bool:
 def _names(folder: Path) -> list[str]:
     """The names of the folders in a folder, sorted; none where it is not there."""
     try:
-        with os.scandir(folder) as found:
-            return sorted(item.name for item in found if item.is_dir(follow_symlinks=False))
+        with os.scandir(folder) as items:
+            return sorted(item.name for item in items if item.is_dir(follow_symlinks=False))
     except OSError:
         return []

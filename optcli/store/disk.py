@@ -49,21 +49,21 @@ def plain_files(folder: Path) -> dict[str, Path]:
 
     Raises `StoreError` for a link or a device: what it leads to could change behind the store's back.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in (*folders, *names):
             path = Path(parent, name)
             mode = path.lstat().st_mode
             if stat.S_ISREG(mode):
-                found[path.relative_to(folder).as_posix()] = path
+                files[path.relative_to(folder).as_posix()] = path
             elif not stat.S_ISDIR(mode):
                 raise StoreError(
                     "found a link or a device where the store keeps plain files only",
                     place=str(path),
                     hint="write a copy of the file instead",
                 )
-    return dict(sorted(found.items()))
+    return dict(sorted(files.items()))
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -55,7 +55,7 @@ def write(
 ) -> None:
     """Seal the files in `folder / FILES` with an `entry.json`, all of it safely on the disk."""
     files = folder / FILES
-    paths = disk.plain_files(files)  # first: to settle a pipe is to wait for ever
+    paths = disk.plain_files(files)  # first: settling a pipe would wait for ever
     with ThreadPoolExecutor(1) as waiting:  # for the disk: the digests are worked out meanwhile
         settled = waiting.submit(disk.settle, files)
         sizes = {name: path.stat().st_size for name, path in paths.items()}
@@ -85,8 +85,8 @@ def read(folder: Path, kind: str, key: str) -> Entry | None:
     try:
         sealed = regular_files.json_of(folder / FACTS, regular_files.MOST_JSON_BYTES)
         body = sealed["entry"]
-        found = (digest.of_value(body), body["schema"], body["kind"], body["key"])
-        if found != (sealed["seal"], SCHEMA, kind, key):
+        identity = (digest.of_value(body), body["schema"], body["kind"], body["key"])
+        if identity != (sealed["seal"], SCHEMA, kind, key):
             return None
         return Entry(
             kind=kind,

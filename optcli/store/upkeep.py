@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from optcli.store import disk, entry, locks
+from optcli.store import disk, locks
+from optcli.store import entry as entry_file
 
 if TYPE_CHECKING:
     from optcli.store import Store
@@ -43,14 +44,14 @@ class Removed:
 
 def damaged(store: Store, kinds: Collection[str], *, repair: bool) -> list[Damage]:
     """The damaged entries of some kinds; with `repair` they are removed, to be made again."""
-    found = []
+    damage = []
     for kind in kinds:
         for key in store.keys(kind):
             problems = _problems(store, kind, key)
             if problems:
                 removed = repair and _discard_unless_locked(store, kind, key)
-                found.append(Damage(kind, key, problems, removed))
-    return found
+                damage.append(Damage(kind, key, problems, removed))
+    return damage
 
 
 def collect(
@@ -72,23 +73,23 @@ def collect(
     with disk.failures(store.root):
         removed = store.clear_stale(dry_run=dry_run)
     removed += _unreadable(store, dry_run=dry_run)
-    entries = sorted(store.entries(), key=lambda item: item.last_used())
-    total = sum(item.size_bytes for item in entries)
+    entries = sorted(store.entries(), key=lambda entry: entry.last_used())
+    total = sum(entry.size_bytes for entry in entries)
     now = time.time()
     removed += _scratch(store, keep, older_than_s, max_bytes, total, dry_run=dry_run)
-    for item in entries:
-        unused_s = now - item.last_used()
+    for entry in entries:
+        unused_s = now - entry.last_used()
         if older_than_s is not None and unused_s > older_than_s:
             reason = f"not used for {unused_s / 86400:.1f} days"
         elif max_bytes is not None and total > max_bytes:
             reason = "the least recently used, to make room"
         else:
             continue
-        if item.key in keep:
+        if entry.key in keep:
             continue
-        if dry_run or _discard_unless_locked(store, item.kind, item.key):
-            removed.append(Removed(item.kind, item.key, item.size_bytes, reason))
-            total -= item.size_bytes
+        if dry_run or _discard_unless_locked(store, entry.kind, entry.key):
+            removed.append(Removed(entry.kind, entry.key, entry.size_bytes, reason))
+            total -= entry.size_bytes
     if older_than_s is not None:
         removed += _old_logs(store, now - older_than_s, keep, dry_run=dry_run)
         removed += _old_caches(store, now - older_than_s, dry_run=dry_run)
@@ -106,9 +107,9 @@ def _scratch(
 ) -> list[Removed]:
     """Remove what unfinished steps have kept: too old, in the way, or of a step that is done."""
     removed = []
-    found = [(kind, key, store.scratch_folder(kind, key)) for kind, key in store.unfinished()]
-    total += sum(disk.size_of(folder) for _, _, folder in found)
-    for kind, key, folder in sorted(found, key=lambda item: disk.modified(item[2])):
+    unfinished = [(kind, key, store.scratch_folder(kind, key)) for kind, key in store.unfinished()]
+    total += sum(disk.size_of(folder) for _, _, folder in unfinished)
+    for kind, key, folder in sorted(unfinished, key=lambda item: disk.modified(item[2])):
         unused_s = time.time() - disk.modified(folder)
         size_bytes = disk.size_of(folder)
         if store.peek(kind, key) is not None:
@@ -132,9 +133,9 @@ def _old_caches(store: Store, before: float, *, dry_run: bool) -> list[Removed]:
     removed = []
     with disk.failures(store.root):
         for path in sorted(store.cache_folder().rglob("*")):
-            found = path.stat()
-            if path.is_file() and found.st_mtime < before:
-                removed.append(Removed("cache", path.name, found.st_size, "of steps long ago"))
+            status = path.stat()
+            if path.is_file() and status.st_mtime < before:
+                removed.append(Removed("cache", path.name, status.st_size, "of steps long ago"))
                 if not dry_run:
                     path.unlink(missing_ok=True)
     return removed
@@ -142,11 +143,11 @@ def _old_caches(store: Store, before: float, *, dry_run: bool) -> list[Removed]:
 
 def _old_logs(store: Store, before: float, keep: Collection[str], *, dry_run: bool) -> list[Removed]:
     """Remove the logs of what failed, or was removed, before a time."""
-    made = {item.key for item in store.entries()}
+    keys = {entry.key for entry in store.entries()}
     removed = []
     for key in store.logged():
         folder = store.log_folder(key)
-        if key not in made and key not in keep and folder.stat().st_mtime < before:
+        if key not in keys and key not in keep and folder.stat().st_mtime < before:
             removed.append(Removed("log", key, disk.size_of(folder), "old, and nothing came of it"))
             if not dry_run:
                 disk.remove(folder)
@@ -167,8 +168,8 @@ def _unreadable(store: Store, *, dry_run: bool) -> list[Removed]:
 def _problems(store: Store, kind: str, key: str) -> tuple[str, ...]:
     folder = store.folder(kind, key)
     before = _identity(store, kind, key)
-    found = entry.read(folder, kind, key)
-    problems = entry.damage(found) if found else (f"{entry.FACTS}: missing or damaged",)
+    entry = entry_file.read(folder, kind, key)
+    problems = entry_file.damage(entry) if entry else (f"{entry_file.FACTS}: missing or damaged",)
     # An entry that was removed or made again while it was read is not damaged.
     return problems if before is not None and _identity(store, kind, key) == before else ()
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from optcli import runners, workers
+from optcli.accuracy.messages import ScoringRequest
 from optcli.accuracy.policies import margin_of
 from optcli.artifact import Format
 from optcli.errors import OptcliError, UsageError
 from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial
+from optcli.tuning.control_process import Choice, ControlRequest, News, Step
 from optcli.tuning.trying import Trying
 
 __all__ = ["controlled", "require_control"]
@@ -54,46 +57,57 @@ def controlled(
     name = trying.runner_name if own else str(runners.DEFAULTS[source.format])
     options = planned.runner_options(trying.threads) if own else {"threads": trying.threads}
 
-    def heard(event: dict[str, Any]) -> None:
-        if event.get("step"):
-            done.append(_step(trying, len(done), event, first, judged))
+    def heard(news: News) -> None:
+        if news.step and news.step.floats:
+            done.append(_step(trying, len(done), news.step, first, judged))
             trying.observer.finished(f"{STEP} › {done[-1].label}", done[-1].seconds)
-        elif "done" in event:
-            trying.observer.progress(
-                STEP, None, f"step {len(done)}: {event['done']} of {event['of']} samples"
-            )
+        elif news.progress:
+            count = f"{news.progress.done} of {news.progress.of} samples"
+            trying.observer.progress(STEP, None, f"step {len(done)}: {count}")
 
     trying.observer.started(STEP)
-    payload = {
-        "source": source.to_record(),
-        "options": trying.options,
-        "required": _required(judged, trying),
-        "trials": trials,
-        "seconds": until - time.monotonic(),
-        "runner": name,
-        "runner_options": options,
-        **_data(trying),
-    }
+    recipe = trying.recipe
+    request = ControlRequest(
+        source=source,
+        options=trying.options,
+        required=_required(judged, trying),
+        trials=trials,
+        seconds=until - time.monotonic(),
+        runner=name,
+        runner_options=options,
+        scoring=ScoringRequest(
+            inputs=recipe.inputs,
+            feeds=recipe.inputs,
+            data=recipe.data["evaluation"],
+            folder=recipe.folder,
+            settings=recipe.accuracy,
+            postprocess=recipe.postprocess,
+        ),
+        calibration=recipe.data["calibration"],
+        threads=trying.threads,
+        seed=recipe.seed,
+    )
     try:
-        found = workers.run(
+        choice = workers.run(
             "optcli.tuning.control_process:control",
-            payload,
+            request,
+            Choice,
             log=trying.folder / "logs" / f"{trying.variant}.accuracy-control.log",
             environment=runners.find(name).model_validate(options).environment(),
             timeout_s=trying.settings.timeout_s,
-            on_event=heard,
+            listener=workers.Listener(News, heard),
             confined=() if source.foreign else None,
         )
     except OptcliError as error:
         return done, f"NNCF's accuracy control gave up: {error.message}"
-    if not found["floats"]:
-        return done, found["why"]
-    done = _built(trying, done, found["floats"], first)
+    if not choice.floats:
+        return done, choice.why
+    done = _built(trying, done, choice.floats, first)
     again = "NNCF's choice is outside the bar once the recipe's own pass has built it"
-    return done, found["why"] if done[-1].inside else again
+    return done, choice.why if done[-1].inside else again
 
 
-def _built(trying: Trying, done: list[Trial], floats: list[str], first: Trial) -> list[Trial]:
+def _built(trying: Trying, done: list[Trial], floats: Sequence[str], first: Trial) -> list[Trial]:
     """The trials with the last one built anew, by the recipe's own pass."""
     last = done.pop()
     seen = "" if last.value is None else f" ({100 * last.value:.2f} % in NNCF's hands)"
@@ -103,28 +117,27 @@ def _built(trying: Trying, done: list[Trial], floats: list[str], first: Trial) -
     return [*done, trial]
 
 
-def _step(trying: Trying, number: int, event: dict[str, Any], first: Trial, judged: Accuracy) -> Trial:
-    value, floats = float(event["value"]), event["step"]
+def _step(trying: Trying, number: int, step: Step, first: Trial, judged: Accuracy) -> Trial:
     sign = -1 if judged.better == "lower" else 1
-    lost = None if judged.baseline is None else Estimate(value=sign * (judged.baseline - value))
-    fewer = None if first.operators is None else max(0, first.operators - event["operators"])
+    lost = None if judged.baseline is None else Estimate(value=sign * (judged.baseline - step.value))
+    fewer = None if first.operators is None else max(0, first.operators - step.operators)
     return Trial(
         number=number,
-        label=f"step of NNCF's accuracy control, {_counted(floats)} in float",
-        options=_changed(trying, floats),
-        value=value,
+        label=f"step of NNCF's accuracy control, {_counted(step.floats)} in float",
+        options=_changed(trying, step.floats),
+        value=step.value,
         drop=lost,
-        operators=event["operators"],
+        operators=step.operators,
         float_operators=fewer,
-        seconds=round(event["seconds"], 1),
+        seconds=round(step.seconds, 1),
     )
 
 
-def _counted(floats: list[str]) -> str:
+def _counted(floats: Sequence[str]) -> str:
     return "1 operator" if len(floats) == 1 else f"{len(floats)} operators"
 
 
-def _changed(trying: Trying, floats: list[str]) -> dict[str, Any]:
+def _changed(trying: Trying, floats: Sequence[str]) -> dict[str, Any]:
     already = list(trying.options.get("ignored_names") or ())
     return {"ignored_names": [*already, *(name for name in floats if name not in already)]}
 
@@ -144,25 +157,3 @@ def _required(judged: Accuracy, trying: Trying) -> float:
         if judged.bounds is not None and judged.bounds.high is not None:
             allowed -= judged.bounds.high - judged.bounds.value
     return (-judged.baseline if lower else judged.baseline) - allowed
-
-
-def _data(trying: Trying) -> dict[str, Any]:
-    """What the process reads samples and labels by."""
-    recipe = trying.recipe
-    settings = {
-        role: each.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        for role, each in recipe.data.items()
-    }
-    inputs = [spec.model_dump(mode="json") for spec in recipe.inputs]
-    assert recipe.accuracy is not None
-    return {
-        "inputs": inputs,
-        "feeds": inputs,
-        "calibration": settings["calibration"],
-        "data": settings["evaluation"],
-        "folder": str(recipe.folder),
-        "settings": recipe.accuracy.model_dump(mode="json"),
-        "postprocess": recipe.postprocess.model_dump(mode="json") if recipe.postprocess else None,
-        "threads": trying.threads,
-        "seed": recipe.seed,
-    }

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import data, runners
+from optcli.accuracy.messages import Progress, ScoringRequest
 from optcli.accuracy.scoring import Score, Scoring
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
@@ -26,7 +27,6 @@ from optcli.formats import openvino as openvino_format
 from optcli.observer import Silent
 from optcli.passes import Job
 from optcli.passes.quantize_nncf import QuantizeNncf, Ready
-from optcli.settings import TensorSpec
 from optcli.workers import Channel
 
 # Groups are ranked on at most so many samples, and on half of the set at most.
@@ -39,54 +39,92 @@ class _TimeIsUpError(Exception):
     """The budget is used up; what was found so far has been sent."""
 
 
-def control(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    """Run NNCF's accuracy control; sends `{"step": ...}` for every model judged on the whole set.
+@dataclass(frozen=True)
+class ControlRequest:
+    """What NNCF may try: `options` of quantize_nncf for the float artifact `source`.
 
-    `payload`: `source` (the float artifact), `options` of quantize_nncf, `calibration` (data settings),
-    what `Scoring` reads, `runner` and `runner_options`, `required` (the metric to reach, its sign
-    turned where less is better), `trials`, `seconds`, `threads`, `seed`. Gives `floats`, the names of
-    operators to leave in floats, None where there is no such choice, and `why` it ended.
+    `required` is the metric to reach, its sign turned where less is better.
     """
+
+    source: Artifact
+    options: dict[str, Any]
+    required: float
+    trials: int
+    seconds: float
+    runner: str
+    runner_options: dict[str, Any]
+    scoring: ScoringRequest
+    calibration: DataSettings
+    threads: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The names of operators to leave in floats, none where there is no such choice; why it ended."""
+
+    floats: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """A model judged on the whole set: its operators in floats, its metric, its quantized operators."""
+
+    floats: tuple[str, ...]
+    value: float
+    operators: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class News:
+    """What it says on the way: one of both."""
+
+    step: Step | None = None
+    progress: Progress | None = None
+
+
+def control(request: ControlRequest, channel: Channel) -> Choice:
+    """Run NNCF's accuracy control; sends a `Step` for every model judged on the whole set."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="optcli-control-") as folder:
-        source = Artifact.from_record(payload["source"])
-        ready = QuantizeNncf.model_validate(payload["options"]).ready(source, _job(payload, folder))
+        ready = QuantizeNncf.model_validate(request.options).ready(
+            request.source, _job(request, Path(folder))
+        )
         if ready.arguments["advanced_parameters"].backend_params:
             raise StepError(
                 "NNCF's accuracy control reads no model of more than 2 GB",
                 hint="--engine layers",
             )
-        judging = _Judging(payload, channel, Path(folder), began + payload["seconds"], source)
+        judging = _Judging(request, channel, Path(folder), began + request.seconds)
         with judging.compiled_models():
             try:
                 judging.float_score = judging.judge(ready.model, range(len(judging.scoring)))
-                allowed = judging.float_score.value - payload["required"]
+                allowed = judging.float_score.value - request.required
                 if allowed < 0:
-                    why = "the model is outside the bar before it is quantized"
-                    return {"floats": None, "why": why}
-                _controlled(ready, judging, allowed, payload["trials"])
+                    return Choice((), "the model is outside the bar before it is quantized")
+                _controlled(ready, judging, allowed, request.trials)
             except _TimeIsUpError:
-                return {"floats": None, "why": judging.used_up()}
-    if judging.steps and judging.value + _ROUNDING >= payload["required"]:
-        return {"floats": judging.floats, "why": "NNCF's accuracy control is inside the bar"}
+                return Choice((), judging.used_up())
+    if judging.steps and judging.value + _ROUNDING >= request.required:
+        return Choice(judging.floats, "NNCF's accuracy control is inside the bar")
     why = "NNCF's accuracy control has no further operators to leave in float"
-    if len(judging.steps) > payload["trials"]:
-        why = f"all {payload['trials']} trials are used up"
-    return {"floats": None, "why": why}
+    if len(judging.steps) > request.trials:
+        why = f"all {request.trials} trials are used up"
+    return Choice((), why)
 
 
-def _job(payload: dict[str, Any], folder: str) -> Job:
-    inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
-    settings = DataSettings.model_validate(payload["calibration"])
-    source = Artifact.from_record(payload["source"])
+def _job(request: ControlRequest, out: Path) -> Job:
+    scoring = request.scoring
     return Job(
-        out=Path(folder),
-        inputs=inputs,
-        origin=source,
+        out=out,
+        inputs=scoring.inputs,
+        origin=request.source,
         observer=Silent(),
-        calibration=data.open(settings, Path(payload["folder"]), inputs),
-        threads=payload["threads"],
-        seed=payload["seed"],
+        calibration=data.open(request.calibration, scoring.folder, scoring.inputs),
+        threads=request.threads,
+        seed=request.seed,
     )
 
 
@@ -127,22 +165,21 @@ class _Judging:
     `floats` are the operators of the quantized model that compute in floats in the last one.
     """
 
-    payload: dict[str, Any]
+    request: ControlRequest
     channel: Channel
     folder: Path
     until: float
-    source: Artifact
     float_score: Score | None = None
     value: float = float("-inf")
     steps: list[int] = field(default_factory=list)
     ranked: int = 0
-    floats: list[str] = field(default_factory=list)
+    floats: tuple[str, ...] = ()
     _all: dict[str, str] = field(default_factory=dict)
     _compiled: Any = None
     _news: float = 0.0
 
     def __post_init__(self) -> None:
-        self.scoring = Scoring(self.payload)
+        self.scoring = Scoring(self.request.scoring)
 
     def validate(self, model: Any, samples: Iterable[int]) -> tuple[float, list[float]]:
         """NNCF's validation function: the metric over samples, and of each."""
@@ -157,29 +194,23 @@ class _Judging:
         self.ranked += len(positions) < len(self.scoring)
         if len(positions) == len(self.scoring):
             self._all = self._all or quantized
-            self.floats = [x for x in self._all if x not in quantized and not x.startswith("#")]
+            self.floats = tuple(x for x in self._all if x not in quantized and not x.startswith("#"))
             self.value = score.value
             self.steps.append(len(self.floats))
-            self.channel.send(
-                {
-                    "step": self.floats,
-                    "value": self.scoring.sign * score.value,
-                    "operators": len(quantized),
-                    "seconds": time.monotonic() - began,
-                }
-            )
+            value, spent_s = self.scoring.sign * score.value, time.monotonic() - began
+            self.channel.send(News(step=Step(self.floats, value, len(quantized), spent_s)))
         return score.value, [float(value) for value in score.each]
 
     def judge(self, model: Any, positions: Sequence[int]) -> Score:
         """Open a model in the variant's runner and score it."""
-        if self.source.format == Format.ONNX:
+        request, source = self.request, self.request.source
+        if source.format == Format.ONNX:
             onnx_format.save(model, self.folder)
         else:
             openvino_format.save(model, self.folder)
-        artifact = Artifact("", self.source.format, self.folder, "int8", 0, "", self.source.facts)
-        inputs = tuple(TensorSpec.model_validate(spec) for spec in self.payload["inputs"])
-        runner = runners.find(self.payload["runner"]).model_validate(self.payload["runner_options"])
-        with runner.open(artifact, inputs) as opened:
+        artifact = Artifact("", source.format, self.folder, "int8", 0, "", source.facts)
+        runner = runners.find(request.runner).model_validate(request.runner_options)
+        with runner.open(artifact, request.scoring.inputs) as opened:
             return self.scoring.score(opened, positions, lambda done: self._heard(done, len(positions)))
 
     def used_up(self) -> str:
@@ -194,7 +225,7 @@ class _Judging:
             raise _TimeIsUpError
         if now - self._news > _NEWS_EVERY_S:
             self._news = now
-            self.channel.send({"done": done, "of": of})
+            self.channel.send(News(progress=Progress(done, of)))
 
     @contextmanager
     def compiled_models(self) -> Iterator[None]:

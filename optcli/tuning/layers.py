@@ -6,7 +6,6 @@ its QuantizeLinear and DequantizeLinear looked through, since a pass folds and r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,16 +13,15 @@ from xml.etree import ElementTree
 
 from optcli.artifact import Artifact, Format
 from optcli.formats import onnx as onnx_format
+from optcli.formats import openvino as openvino_format
+from optcli.onnx_graphs.graph import constant, read
+from optcli.onnx_graphs.operators import PAIR, PRODUCTS, is_static
+from optcli.onnx_graphs.quantized import behind
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
+    from onnx_ir import Node, TensorProtocol, Value
 
-# Operators that multiply by weights, in ONNX's words and in OpenVINO's.
-PRODUCTS = frozenset(
-    {"Conv", "ConvTranspose", "Gemm", "MatMul", "Convolution", "GroupConvolution"}
-    | {"ConvolutionBackpropData", "GroupConvolutionBackpropData"}
-)
-_PAIR = ("QuantizeLinear", "DequantizeLinear")
 _NO_LAYERS = frozenset({"Parameter", "Result", "Const", "Constant", "FakeQuantize", "Convert"})
 
 
@@ -44,7 +42,7 @@ class Layer:
     @property
     def multiplies(self) -> bool:
         """Whether it multiplies by weights, as convolutions do."""
-        return self.kind in PRODUCTS
+        return self.kind in PRODUCTS | openvino_format.PRODUCTS
 
 
 def layers_of(quantized: Artifact, parent: Artifact) -> list[Layer]:
@@ -54,7 +52,7 @@ def layers_of(quantized: Artifact, parent: Artifact) -> list[Layer]:
     """
     if quantized.format == Format.ONNX:
         own = onnx_format.outline(quantized.path)
-        whole = any(node.op_type.startswith("QLinear") for node in own.graph.node)
+        whole = any(is_static(node.op_type) for node in own.graph.node)
         return onnx_layers(onnx_format.outline(parent.path) if whole else own)
     if quantized.format == Format.OPENVINO:
         return openvino_layers(parent.path / "model.xml")
@@ -63,46 +61,32 @@ def layers_of(quantized: Artifact, parent: Artifact) -> list[Layer]:
 
 def onnx_layers(model: ModelProto) -> list[Layer]:
     """The operators of an ONNX model, quantized or not; weights are no tensors between operators."""
-    from onnx import numpy_helper
+    from onnx_ir import ExternalTensor
 
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    known_as: dict[str, str] = {}
-    widths: dict[str, float] = {}
-    for node in model.graph.node:
-        if node.op_type in _PAIR:
-            known_as[node.output[0]] = node.input[0]
-            scale = constants.get(node.input[1])
-            if node.op_type == "QuantizeLinear" and scale is not None and not _is_outside(scale):
-                widths[node.input[0]] = 255 * float(numpy_helper.to_array(scale).max())
-
-    def real(name: str) -> str:
-        while name in known_as:
-            name = known_as[name]
-        return name
-
-    widths = {real(name): width for name, width in widths.items()}
-    found = []
-    for node in model.graph.node:
-        if node.op_type in (*_PAIR, "Constant") or not node.name:
+    graph = read(model).graph
+    widths: dict[Value | None, float] = {}
+    for node in graph:
+        scale = constant(node.inputs[1]) if node.op_type == "QuantizeLinear" else None
+        if scale is not None and not isinstance(scale, ExternalTensor):
+            widths[behind(node.inputs[0])] = 255 * float(scale.numpy().max())
+    layers = []
+    for node in graph:
+        if node.op_type in PAIR | {"Constant"} or not node.name:
             continue
-        inputs = tuple(real(name) for name in node.input if name and real(name) not in constants)
-        outputs = tuple(node.output)
-        around = [widths[name] for name in (*inputs, *outputs) if name in widths]
-        weight = constants.get(real(node.input[1])) if len(node.input) > 1 else None
-        depthwise = weight is not None and _is_depthwise(node, weight.dims)
-        found.append(
-            Layer(node.name, node.op_type, inputs, outputs, depthwise, max(around, default=None))
-        )
-    return found
+        values = [behind(value) for value in node.inputs]
+        weight = constant(values[1]) if len(values) > 1 else None
+        tensors = [value for value in values if value is not None and constant(value) is None]
+        around = [widths[value] for value in (*tensors, *node.outputs) if value in widths]
+        inputs, outputs = (tuple(str(each.name) for each in side) for side in (tensors, node.outputs))
+        depthwise = weight is not None and _is_depthwise(node, weight)
+        width = max(around, default=None)
+        layers.append(Layer(node.name, node.op_type, inputs, outputs, depthwise, width))
+    return layers
 
 
-def _is_outside(tensor: object) -> bool:
-    return bool(getattr(tensor, "external_data", ()))
-
-
-def _is_depthwise(node: NodeProto, weight: Sequence[int]) -> bool:
-    group = next((each.i for each in node.attribute if each.name == "group"), 1)
-    return node.op_type == "Conv" and group > 1 and group == weight[0]
+def _is_depthwise(node: Node, weight: TensorProtocol) -> bool:
+    group = node.attributes.get_int("group", 1)
+    return node.op_type == "Conv" and group > 1 and group == weight.shape[0]
 
 
 def openvino_layers(model: Path) -> list[Layer]:

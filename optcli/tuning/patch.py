@@ -18,6 +18,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from optcli.errors import OptcliError, StoreError, UsageError
 from optcli.recipe import Recipe, load
+from optcli.recipe.nodes import Place
 
 _WIDTH = 80
 # What YAML reads as that very text.
@@ -33,11 +34,11 @@ def patched(recipe: Recipe, variant: str, index: int, changed: dict[str, Any]) -
     """
     use = recipe.variants[variant].passes[index]
     text = recipe.path.read_text(encoding="utf-8")
-    file, line, column = _place(use.place)
+    at = Place.parse(use.place)
     hint = f"set there by hand: {use.name}: {_flow(changed, 0)}"
-    if not line or Path(file) != recipe.path:
-        raise UsageError("the pass does not stand in this recipe's own file", place=file, hint=hint)
-    item = _item_at(text, line - 1, column - 1)
+    if not at.line or Path(at.file) != recipe.path:
+        raise UsageError("the pass does not stand in this recipe's own file", place=at.file, hint=hint)
+    item = _item_at(text, at.line - 1, at.column - 1)
     if item is None:
         raise UsageError("the pass was not found where it stood", place=use.place, hint=hint)
     wanted = {key: value for key, value in changed.items() if value is not None}
@@ -68,12 +69,6 @@ def write(path: Path, result: str) -> None:
         ) from error
     finally:
         fresh.unlink(missing_ok=True)
-
-
-def _place(text: str) -> tuple[str, int, int]:
-    match = re.fullmatch(r"(.*?)(?::(\d+):(\d+))?(?: #\d+)?", text, re.DOTALL)
-    assert match is not None
-    return match[1], int(match[2] or 0), int(match[3] or 0)
 
 
 def _item_at(text: str, line: int, column: int) -> Node | None:

@@ -31,7 +31,7 @@ def by_own_error(
             parent,
             quantized,
             recipe.inputs,
-            data.model_dump(mode="json", by_alias=True, exclude_unset=True),
+            data,
             recipe.folder,
             threads=recipe.latency.threads or usable_cores(),
             timeout_s=_LONGEST_S,

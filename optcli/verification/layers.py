@@ -170,7 +170,7 @@ class Seeking:
             couple.floats,
             couple.child,
             recipe.inputs,
-            recipe.data["evaluation"].model_dump(mode="json", by_alias=True, exclude_unset=True),
+            recipe.data["evaluation"],
             recipe.folder,
             threads=recipe.latency.threads or environment.usable_cores(),
             made_by=couple.made_by,

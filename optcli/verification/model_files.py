@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from optcli import accuracy, data, environment, runners
 from optcli.artifact import Format
 from optcli.digest import of_file, of_value
-from optcli.errors import ExitCode, InputError, OptcliError, UsageError
+from optcli.errors import InputError, OptcliError, UsageError
 from optcli.model_files.opening import Opened, find, open_each
 from optcli.observer import Observer, Silent
+from optcli.pipeline import reporting
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.recipe import Recipe, load
-from optcli.results import (
-    Accuracy,
-    ArtifactSummary,
-    RecipeSummary,
-    Report,
-    VariantReport,
-    Verdict,
-)
+from optcli.results import Accuracy, Report, Verdict
 from optcli.settings import TensorSpec
 from optcli.store import Store, key_of
 from optcli.verification.layers import ModelPair, Seeking
 from optcli.verification.layers import chosen as to_look_into
-from optcli.workers import confinement
 
 
 def verify(
@@ -176,48 +170,36 @@ def _report(
     subjects: Mapping[str, tuple[Subject, Opened]],
     baseline: str,
     recipe: Recipe,
-    found: Mapping[str, Accuracy],
+    accuracies: Mapping[str, Accuracy],
     failures: Mapping[str, OptcliError],
     began: str,
 ) -> Report:
     variants = {}
-    codes = [error.exit_code for error in failures.values()]
     for name, (subject, opened) in subjects.items():
-        judged, problem = found.get(name), failures.get(name)
+        judged, problem = accuracies.get(name), failures.get(name)
         nothing = None if judged else f"the baseline {baseline} could not be evaluated"
         verdicts: tuple[Verdict, ...] = ()
         if judged:
             verdicts = accuracy.verdicts(judged, recipe.accuracy, is_baseline=name == baseline)
         elif nothing and not problem:
             verdicts = (accuracy.unjudged(nothing, recipe.accuracy),)
-        codes += [ExitCode.of(verdict.outcome) for verdict in verdicts if verdict.blocking]
         precision = (judged.precision if judged else None) or subject.artifact.precision
-        variants[name] = VariantReport(
-            status="failed" if problem else "built" if judged else "skipped",
-            reason=str(problem) if problem else nothing,
-            artifact=ArtifactSummary(
-                key=subject.artifact.digest,
-                format=subject.artifact.format.value,
-                path=str(opened.path),
-                precision=subject.artifact.precision,
-                size_bytes=subject.artifact.size_bytes,
-            ),
-            runner={"name": subject.runner_name, "requested": subject.options, "precision": precision},
+        variants[name] = reporting.ran(
+            replace(subject.artifact, key=subject.artifact.digest),
+            str(opened.path),
+            {"name": subject.runner_name, "requested": subject.options, "precision": precision},
+            problem,
+            status="built" if judged else "skipped",
+            reason=nothing,
             accuracy=judged,
             verdicts=verdicts,
         )
-    packages = {name for subject, _ in subjects.values() for name in subject.runner.needs.packages}
-    return Report(
-        recipe=RecipeSummary(name=recipe.name, path=str(recipe.path), digest=recipe.digest),
-        environment={
-            **environment.describe(sorted(packages)),
-            "confinement": str(confinement.available()),
-        },
-        baseline=baseline,
-        recommended=None,
-        recommendation="",
+    given = (verdict for variant in variants.values() for verdict in variant.verdicts)
+    return reporting.report(
+        reporting.recipe_summary(recipe),
+        baseline,
+        variants,
+        packages={name for subject, _ in subjects.values() for name in subject.runner.needs.packages},
         started=began,
-        finished=environment.now(),
-        exit_code=int(ExitCode.first_of(codes)),
-        variants=variants,
+        code=reporting.exit_code(given, [error.exit_code for error in failures.values()]),
     )

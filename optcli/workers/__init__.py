@@ -2,14 +2,15 @@
 
 Two ways to get one. `spawn` starts a fresh interpreter whose environment is set before any import:
 for measuring, user code and everything on CUDA. `ForkServer.start` forks one from a process that has
-imported torch already: for passes. Both give a `Child` that talks JSON; the function named in the
-call has the signature `function(payload: dict, channel: Channel) -> JSON data`.
+imported torch already: for passes. Both give a `Child`; the function named in the call has the
+signature `function(message: SomeType, channel: Channel) -> OtherType`, of types that `workers.messages`
+turns into JSON and back.
 """
 
 from __future__ import annotations
 
 from optcli.workers import confinement
 from optcli.workers.channel import Channel
-from optcli.workers.parent import Child, ForkServer, run, spawn
+from optcli.workers.parent import Child, ForkServer, Listener, run, spawn
 
-__all__ = ["Channel", "Child", "ForkServer", "confinement", "run", "spawn"]
+__all__ = ["Channel", "Child", "ForkServer", "Listener", "confinement", "run", "spawn"]

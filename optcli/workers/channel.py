@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
+
+from optcli.errors import StepError
+from optcli.workers import messages
+
+T = TypeVar("T")
 
 
 def pair() -> tuple[Connection, Connection]:
@@ -20,12 +26,16 @@ def send(connection: Connection, record: dict[str, Any]) -> None:
 
 
 def receive(connection: Connection) -> dict[str, Any] | None:
-    """The next message; None when the other end is gone."""
+    """The next record; None when the other end is gone. Raises `StepError` for what is no record."""
     try:
-        record: dict[str, Any] = json.loads(connection.recv_bytes())
+        text = connection.recv_bytes()
     except (EOFError, OSError):
         return None
-    return record
+    with suppress(ValueError):
+        record = json.loads(text)
+        if isinstance(record, dict):
+            return record
+    raise StepError("what came over the channel of two processes is no JSON object")
 
 
 class Channel:
@@ -34,10 +44,11 @@ class Channel:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def send(self, record: dict[str, Any]) -> None:
+    def send(self, message: Any) -> None:
         """Tell the parent something: an event, or the answer to what it asked."""
-        send(self._connection, {"event": record})
+        send(self._connection, {"event": messages.to_record(message)})
 
-    def receive(self) -> dict[str, Any] | None:
-        """What the parent asks next; None when it is done or gone."""
-        return receive(self._connection)
+    def receive(self, kind: type[T]) -> T | None:
+        """What the parent asks next, of the type `kind`; None when it is done or gone."""
+        record = receive(self._connection)
+        return None if record is None else messages.read(kind, record["command"])

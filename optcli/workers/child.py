@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from optcli.errors import NO_ROOM, OptcliError, StepError
-from optcli.workers import confinement
+from optcli.errors import NO_ROOM, NoModuleError, OptcliError, StepError
+from optcli.workers import confinement, messages
 from optcli.workers.channel import Channel, receive, send
 from optcli.workers.lifetime import bind_to_parent
 
@@ -37,7 +37,9 @@ def serve(connection: Connection, parent: int) -> None:
         if "writable" in call:
             _confine(call["scratch"], call["writable"])
         function = _function(call["function"])
-        send(connection, {"result": function(call["payload"], Channel(connection))})
+        kind, gives = messages.types_of(function)
+        result = function(messages.read(kind, call["message"]), Channel(connection))
+        send(connection, {"result": messages.to_record(result, gives)})
     except BaseException as error:  # whatever it is, the parent must hear of it
         status = 1
         with suppress(OSError):  # the log may be what the disk has no room for
@@ -79,7 +81,8 @@ def _record(error: BaseException) -> dict[str, Any]:
             hint="make room (`optcli cache gc`), raise the limit, or choose another place with --store",
         ).to_record()
     text = str(error).strip() or "no message"
-    return StepError(f"{type(error).__name__}: {text[:2000]}").to_record()
+    kind = NoModuleError if isinstance(error, ModuleNotFoundError) else StepError
+    return kind(f"{type(error).__name__}: {text[:2000]}").to_record()
 
 
 if __name__ == "__main__":

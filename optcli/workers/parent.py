@@ -14,14 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
-from optcli.errors import StepError, ended_by, from_record
-from optcli.workers import channel, logs
+from optcli.errors import Problem, StepError, ended_by, from_record
+from optcli.workers import channel, logs, messages
 from optcli.workers.lifetime import stop
 
 _POLL_S = 0.2
@@ -32,7 +33,15 @@ _START = (
 )
 _LAST_WORDS_S = 2.0
 
-OnEvent = Callable[[dict[str, Any]], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Listener(Generic[T]):
+    """Hears the events of a worker, which are all of the type `kind`."""
+
+    kind: type[T]
+    hear: Callable[[T], None]
 
 
 class Child:
@@ -53,40 +62,47 @@ class Child:
         self.pid = pid
         self.log = log
 
-    def send(self, record: dict[str, Any]) -> None:
+    def send(self, message: Any) -> None:
         """Ask the worker something. Raises `StepError` when it is dead."""
+        self._send({"command": messages.to_record(message)})
+
+    def call(self, function: str, message: Any, confined: Sequence[Path] | None) -> None:
+        """Tell the worker what to do: once, and before anything else."""
+        call = {"function": function, "message": messages.to_record(message)}
+        if confined is not None:
+            call["scratch"] = str(self.scratch())
+            call["writable"] = [str(folder) for folder in confined]
+        self._send(call)
+
+    def _send(self, record: dict[str, Any]) -> None:
         try:
             channel.send(self._connection, record)
         except OSError:
             raise self._death() from None
 
-    def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """The worker's next event, or `{"result": ...}` once its function has returned.
+    def receive(self, kind: type[T], timeout_s: float | None = None) -> T:
+        """The worker's next event, which must be of the type `kind`.
 
-        Raises the worker's own error, or `StepError` when it died or was silent for `timeout_s`
-        seconds (it is killed then).
+        Raises the worker's own error, or `StepError` when it died, sent anything else or was silent for
+        `timeout_s` seconds (it is killed then).
         """
-        message = self._next(timeout_s)
-        if "error" in message:
-            raise from_record(message["error"])
-        event = message.get("event", message)
-        return dict(event)
+        return messages.read(kind, self._next(timeout_s).get("event"))
 
-    def result(self, timeout_s: float | None = None, on_event: OnEvent | None = None) -> Any:
-        """Wait for the function to return and give its value; events on the way go to `on_event`.
+    def result(
+        self, gives: type[T], timeout_s: float | None = None, listener: Listener[Any] | None = None
+    ) -> T:
+        """Wait for the function to return and give its value; the listener hears events on the way.
 
         Raises as `receive` does; `timeout_s` is for the whole call.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            message = self._next(left, timeout_s)
-            if "error" in message:
-                raise from_record(message["error"])
-            if "result" in message:
-                return message["result"]
-            if on_event is not None:
-                on_event(message["event"])
+            record = self._next(left, timeout_s)
+            if "result" in record:
+                return messages.read(gives, record["result"])
+            if listener is not None:
+                listener.hear(messages.read(listener.kind, record.get("event")))
 
     def scratch(self) -> Path:
         """A temporary folder for the worker, removed when it has ended."""
@@ -123,15 +139,20 @@ class Child:
             self.kill()
 
     def _next(self, timeout_s: float | None, limit_s: float | None = None) -> dict[str, Any]:
+        """What the worker sends next. Raises its error where it sends one."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         gone = False
         while True:
             wait_s = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
             if self._connection.poll(max(0.0, wait_s)):
-                message = channel.receive(self._connection)
-                if message is None:
+                record = channel.receive(self._connection)
+                if record is None:
                     raise self._death()
-                return message
+                if "error" in record:
+                    error = messages.read(dict[str, Any], record["error"])
+                    messages.read(tuple[Problem, ...], error.get("problems", ()))
+                    raise from_record(error)
+                return record
             if gone:  # dead, and nothing of it is left to be read
                 raise self._death()
             gone = self._ended(0.0) is not None
@@ -156,7 +177,7 @@ class Child:
 
 def spawn(
     function: str,
-    payload: Mapping[str, Any],
+    message: Any,
     *,
     log: Path | None = None,
     environment: Mapping[str, str] | None = None,
@@ -184,39 +205,29 @@ def spawn(
         )
     theirs.close()
     child = Child(ours, process.pid, partial(_ended, process), log, writing)
-    return _called(child, function, payload, confined)
-
-
-def _called(
-    child: Child, function: str, payload: Mapping[str, Any], confined: Sequence[Path] | None
-) -> Child:
-    """The worker once it is told what to do."""
-    call: dict[str, Any] = {"function": function, "payload": dict(payload)}
-    if confined is not None:
-        call["scratch"] = str(child.scratch())
-        call["writable"] = [str(folder) for folder in confined]
-    child.send(call)
+    child.call(function, message, confined)
     return child
 
 
 def run(
     function: str,
-    payload: Mapping[str, Any],
+    message: Any,
+    gives: type[T],
     *,
     log: Path | None = None,
     environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
-    on_event: OnEvent | None = None,
+    listener: Listener[Any] | None = None,
     interpreter: str = sys.executable,
     confined: Sequence[Path] | None = None,
-) -> Any:
+) -> T:
     """Carry out `module:function` in a fresh interpreter and give its value; raises as `result`.
 
     `confined` is that of `spawn`.
     """
     about: dict[str, Any] = {"environment": environment, "interpreter": interpreter}
-    with spawn(function, payload, log=log, confined=confined, **about) as child:
-        return child.result(timeout_s, on_event)
+    with spawn(function, message, log=log, confined=confined, **about) as child:
+        return child.result(gives, timeout_s, listener)
 
 
 class ForkServer:
@@ -249,7 +260,7 @@ class ForkServer:
     def start(
         self,
         function: str,
-        payload: Mapping[str, Any],
+        message: Any,
         *,
         after: Sequence[str] | None = None,
         log: Path | None = None,
@@ -273,7 +284,8 @@ class ForkServer:
                     raise StepError("the process that forks workers has died")
                 pid = self._started.pop()
         child = Child(ours, pid, lambda timeout_s: self._code(pid, timeout_s), log, writing)
-        return _called(child, function, payload, confined)
+        child.call(function, message, confined)
+        return child
 
     def close(self) -> None:
         """End the server; its workers die with it."""

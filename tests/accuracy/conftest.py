@@ -13,14 +13,17 @@ def evaluate(tmp_path, monkeypatch):
     Network.sizes.clear()
     monkeypatch.setattr(runners, "find", lambda name: Network)
 
-    def run(function, payload, *, environment, on_event, **_):
+    def run(function, request, gives, *, environment, listener, **_):
         name = function.removeprefix("optcli.accuracy.process:")
         assert "OMP_NUM_THREADS" in environment
 
         class Channel:
-            send = staticmethod(on_event)
+            @staticmethod
+            def send(message):
+                assert isinstance(message, listener.kind)
+                listener.hear(message)
 
-        getattr(process, name)(payload, Channel)
+        getattr(process, name)(request, Channel)
 
     monkeypatch.setattr(workers, "run", run)
 
@@ -31,13 +34,13 @@ def evaluate(tmp_path, monkeypatch):
         monkeypatch.setattr(data, "open", lambda *_: samples if samples is not None else Samples())
         out = tmp_path / f"evaluation-{len(list(tmp_path.iterdir()))}"
         artifact = Artifact("k", Format.ONNX, tmp_path, "fp32", 1, "d")
-        record = {"source": "npz:x.npz"}
+        settings_of_data = data.DataSettings(source="npz:x.npz")
         return accuracy.evaluate(
             artifact,
             "network",
             {},
             (spec,),
-            record,
+            settings_of_data,
             tmp_path,
             settings,
             out,

@@ -4,6 +4,7 @@ import pytest
 
 from optcli import accuracy
 from optcli.artifact import Artifact, Format
+from optcli.data import DataSettings
 from optcli.observer import Silent
 from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
@@ -24,7 +25,7 @@ def test_resnet20_has_the_accuracy_that_others_measured(shared, tmp_path):
         "onnxruntime",
         {"threads": 2},
         (TensorSpec(name="input", shape=("batch", 3, 32, 32)),),
-        data,
+        DataSettings.model_validate(data),
         tmp_path,
         AccuracySettings(batch_size=64),
         tmp_path / "out",
@@ -59,7 +60,7 @@ def test_squeezenet_has_the_top1_and_top5_that_others_measured(shared, tmp_path)
         "onnxruntime",
         {"threads": 2},
         (TensorSpec(name="input", shape=("batch", 3, 224, 224)),),
-        data,
+        DataSettings.model_validate(data),
         tmp_path,
         AccuracySettings(batch_size=25),
         tmp_path / "out",

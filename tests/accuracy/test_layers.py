@@ -127,14 +127,14 @@ def layers(monkeypatch, tmp_path):
     """Compare in this process, on noise."""
     monkeypatch.setattr(data, "open", lambda *_: Noise(INPUT, count=4))
 
-    def run(function, payload, **_):
+    def run(function, request, gives, **_):
         assert function == "optcli.accuracy.layers.process:serve"
-        return process.serve(payload, None)
+        return process.serve(request, None)
 
     monkeypatch.setattr(workers, "run", run)
-    record = {"source": "npz:x.npz"}
+    settings = data.DataSettings(source="npz:x.npz")
     return lambda baseline, child, **more: compare(
-        baseline, child, INPUT, record, tmp_path, samples=4, **more
+        baseline, child, INPUT, settings, tmp_path, samples=4, **more
     )
 
 

@@ -1,6 +1,7 @@
 """Shards, stability, labels and saturation: what must hold wherever an artifact is judged."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ from plain_network import BAR, Network, Samples
 
 from optcli import accuracy, environment, kept_samples
 from optcli.accuracy import evaluation, labels, metrics, resampling, saturation
+from optcli.accuracy.messages import Progress, ScoringRequest
 from optcli.accuracy.work import Work
 from optcli.artifact import Artifact, Format
+from optcli.data import DataSettings
 from optcli.errors import InputError
 from optcli.observer import Silent
 from optcli.results.outcomes import Accuracy, Stability
@@ -77,13 +80,12 @@ def test_samples_that_somebody_has_prepared_give_the_same(evaluate, tmp_path, mo
         ((), "int64", 256),
     ],
 )
-def test_the_batch_size_goes_by_the_size_of_a_sample(shape, dtype, size):
+def test_the_batch_size_goes_by_the_size_of_a_sample(shape, dtype, size, tmp_path):
     spec = TensorSpec(name="x", shape=("batch", *shape), dtype=dtype, batch={"min": 1, "max": 512})
-    record = spec.model_dump(mode="json")
-    payload = {"inputs": [record], "feeds": [record], "settings": None}
-    assert Work(payload).size == size
-    asked = AccuracySettings(batch_size=5).model_dump(mode="json")
-    assert Work({**payload, "settings": asked}).size == 5
+    data = DataSettings(source="npz:x.npz")
+    asked = ScoringRequest(inputs=(spec,), feeds=(spec,), data=data, folder=tmp_path)
+    assert Work(asked).size == size
+    assert Work(replace(asked, settings=AccuracySettings(batch_size=5))).size == 5
 
 
 def test_constant_outputs_are_noticed_over_shards(evaluate):
@@ -400,9 +402,9 @@ def test_progress_of_all_processes_comes_with_the_time_that_is_left(monkeypatch)
     clock = iter([0.0, 1.0, 10.0, 200.0])
     monkeypatch.setattr(evaluation.time, "monotonic", lambda: next(clock))
     news = evaluation._News("s", Listening())
-    news.heard(0, {"done": 10, "of": 100})
-    news.heard(1, {"done": 10, "of": 100})
-    news.heard(0, {"done": 30, "of": 100})
+    news.heard(0, Progress(10, 100))
+    news.heard(1, Progress(10, 100))
+    news.heard(0, Progress(30, 100))
     assert heard == [
         (0.1, "10 of 100 samples"),
         (0.2, "20 of 100 samples, 2 images/s, 40 s left"),

@@ -5,6 +5,7 @@ import pytest
 
 from optcli import accuracy
 from optcli.artifact import Artifact, Format
+from optcli.data import DataSettings
 from optcli.observer import Silent
 from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
@@ -83,7 +84,7 @@ def test_miou_is_the_librarys_own_evaluation(trained, tmp_path, runner):
         runner,
         {"threads": 1},
         (TensorSpec(name="image", shape=("batch", 3, 32, 32)),),
-        {"source": "npz:shapes.npz"},
+        DataSettings(source="npz:shapes.npz"),
         folder,
         AccuracySettings(metric="miou", batch_size=5),
         tmp_path / "out",

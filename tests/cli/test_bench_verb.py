@@ -50,7 +50,7 @@ def test_json_is_a_report_with_batch_sizes_and_real_samples(files, optcli):
     )  # fmt: skip
     assert said.code == 0, said.err
     found = json.loads(said.out)
-    assert (found["schema"], found["baseline"], found["recommended"]) == (1, "a.onnx", None)
+    assert (found["schema"], found["baseline"], found["recommended"]) == (2, "a.onnx", None)
     assert [row["batch_size"] for row in found["variants"]["b.onnx"]["latency"]] == [1, 2]
     assert found["variants"]["b.onnx"]["latency"][0]["speedup"]["value"] > 0
     assert found["variants"]["a.onnx"]["artifact"]["path"].endswith("a.onnx")

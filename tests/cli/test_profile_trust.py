@@ -50,16 +50,16 @@ def made(place: Path, format: str = "torch", runner: dict | None = None, **about
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list[tuple[object, ...]]:
+def asked(monkeypatch) -> list[profiling.ProfileRequest]:
     """What would be profiled: nothing is."""
-    found: list[tuple[object, ...]] = []
+    requests: list[profiling.ProfileRequest] = []
 
-    def measure(*arguments: object) -> None:
-        found.append(arguments)
+    def measure(request: profiling.ProfileRequest, log: Path) -> None:
+        requests.append(request)
         raise InterruptedError("far enough")
 
     monkeypatch.setattr(profiling, "measure", measure)
-    return found
+    return requests
 
 
 def test_a_network_in_python_is_not_run(tmp_path, optcli, monkeypatch):
@@ -121,8 +121,7 @@ def test_what_is_said_of_its_making_does_not_free_it(tmp_path, optcli, monkeypat
     made(tmp_path, "exported")
     monkeypatch.chdir(tmp_path)
     optcli("profile", "eager")
-    ((_, _, _, artifact, *_),) = asked
-    assert artifact.foreign
+    assert [each.artifact.foreign for each in asked] == [True]
 
 
 def test_python_of_the_recipe_that_a_report_names_is_not_run(tmp_path, optcli, monkeypatch, asked):
@@ -137,8 +136,7 @@ def test_python_of_the_recipe_that_a_report_names_is_not_run(tmp_path, optcli, m
     monkeypatch.chdir(tmp_path)
     optcli("profile", "eager")
     optcli("profile", "eager", "--recipe", "x.yaml")
-    requests = [each[6] for each in asked]
-    assert [each["data"] is None for each in requests] == [True, False]
+    assert [each.data is None for each in asked] == [True, False]
 
 
 def test_a_store_that_came_with_a_report_is_not_the_own_one(tmp_path, monkeypatch):

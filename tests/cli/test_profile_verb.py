@@ -7,7 +7,7 @@ import json
 import pytest
 
 from optcli.profiling.process import _doubts, _Timed
-from optcli.results import Report
+from optcli.results import Report, flags
 
 
 def test_it_shows_stages_operators_and_findings(place, optcli):
@@ -30,7 +30,7 @@ def test_json_and_options(place, optcli, tmp_path):
     )
     assert said.code == 0, said.err
     found = json.loads(said.out)
-    assert (found["schema"], found["variant"], found["batch_size"]) == (1, "copied", 3)
+    assert (found["schema"], found["variant"], found["batch_size"]) == (2, "copied", 3)
     assert found["runner"]["requested"]["threads"] == 1
     assert {each["type"] for each in found["operators"]} >= {"MatMul"}
     assert found["trace"] == str(trace)
@@ -121,13 +121,9 @@ class Counted:
 
 
 def test_calls_with_and_without_the_profiler_take_turns():
-    class Channel:
-        def send(self, record):
-            pass
-
     one = Counted()
     timed = _Timed(one, one, [{}])  # type: ignore[arg-type]
-    timed.run(Channel())  # type: ignore[arg-type]
+    timed.run()
     assert len(timed.plain_ms) == len(timed.profiled_ms) == 100
     measured = one.calls[-200:]
     assert [measured[index] for index in range(0, 200, 25)] == ["plain", "profiled"] * 4
@@ -135,5 +131,5 @@ def test_calls_with_and_without_the_profiler_take_turns():
 
 def test_a_busy_machine_is_doubted():
     assert _doubts([1.0] * 8, 0.05) == []
-    assert "IQR/median 67 %" in _doubts([1.0, 1.0, 1.0, 2.0, 2.0, 2.0], 0.0)[0]
-    assert "waited for them 0.4 s for each second" in _doubts([1.0] * 8, 0.4)[0]
+    assert _doubts([1.0, 1.0, 1.0, 2.0, 2.0, 2.0], 0.0) == [flags.environment_not_fit(spread=2 / 3)]
+    assert _doubts([1.0] * 8, 0.4) == [flags.waited_for_processors(waited=0.4)]

@@ -100,14 +100,13 @@ def test_an_engine_of_one_product_is_not_passed_off_as_the_others(engine):
 
 
 def test_what_fits_is_loaded_without_a_word():
-    assert sidecar.check_here(about(None), HERE) == []
-    assert sidecar.check_here(about(None), dataclasses.replace(HERE, gpu=None)) == []
+    assert sidecar.check_here(about(None), HERE) is None
+    assert sidecar.check_here(about(None), dataclasses.replace(HERE, gpu=None)) is None
 
 
-def test_another_model_of_the_same_architecture_is_worth_a_warning():
+def test_another_model_of_the_same_architecture_is_named():
     here = dataclasses.replace(HERE, gpu="NVIDIA H100")
-    (warning,) = sidecar.check_here(about(None), here)
-    assert "built on NVIDIA H200 and runs on NVIDIA H100" in warning
+    assert sidecar.check_here(about(None), here) == "NVIDIA H200"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hostile_archives import members, pickled, written
 from optcli.errors import OptcliError
 from optcli.formats import exported as exported_format
 from optcli.formats import torchscript as torchscript_format
-from optcli.workers import run
+from optcli.workers import Channel, run
 
 pytestmark = pytest.mark.slow
 ROUNDS = int(os.environ.get("OPTCLI_FUZZ_ROUNDS", "150"))
@@ -73,7 +73,7 @@ def shuffled(files, marker, generator):
     return listed
 
 
-def opened(payload, channel):
+def opened(payload: dict[str, str], channel: Channel) -> list[str]:
     """In the worker: open every file of a folder; gives the errors that are none of ours."""
     module, odd = OPENERS[payload["kind"]], []
     marker = Path(payload["marker"])
@@ -108,5 +108,5 @@ def test_no_changed_archive_runs_code(kind, way, tmp_path, monkeypatch):
             written(place, shuffled(files, marker, generator))
     payload = {"kind": kind, "folder": str(tmp_path / "files"), "marker": str(marker)}
     # Not confined: this is about the first wall.
-    assert run("test_hostile_fuzzing:opened", payload, timeout_s=300) == []
+    assert run("test_hostile_fuzzing:opened", payload, list[str], timeout_s=300) == []
     assert not marker.exists()

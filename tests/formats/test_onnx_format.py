@@ -6,6 +6,8 @@ import pytest
 
 from optcli.errors import InputError, TrustError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import input_names, input_shapes, opset_of, output_names
+from optcli.onnx_graphs.precision import precision_of
 
 pytestmark = pytest.mark.slow
 
@@ -42,11 +44,11 @@ def test_a_saved_model_is_sound_and_comes_back(tmp_path):
     onnx_format.save(model(), tmp_path)
     onnx_format.check(tmp_path)
     opened = onnx_format.open(tmp_path)
-    assert onnx_format.input_names(opened) == ("x",)
-    assert onnx_format.output_names(opened) == ("y",)
-    assert onnx_format.input_shapes(opened) == {"x": ("batch", 4)}
-    assert onnx_format.opset(opened) == 18
-    assert onnx_format.precision(opened) == "fp32"
+    assert input_names(opened) == ("x",)
+    assert output_names(opened) == ("y",)
+    assert input_shapes(opened) == {"x": ("batch", 4)}
+    assert opset_of(opened) == 18
+    assert precision_of(opened) == "fp32"
 
 
 def test_a_large_model_has_its_weights_beside_it(tmp_path, monkeypatch):
@@ -94,14 +96,37 @@ def test_external_data_outside_the_folder_is_refused(tmp_path, location):
         onnx_format.check(folder)
 
 
-def test_external_data_of_a_nodes_attribute_is_refused_as_well(tmp_path):
+def outside(name):
+    """A tensor whose numbers lie outside the model's folder."""
+    tensor = onnx.TensorProto(name=name, dims=[4], data_type=onnx.TensorProto.FLOAT)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret.bin")
+    return tensor
+
+
+def constant(attribute, value):
+    return onnx.helper.make_node("Constant", [], ["c"], **{attribute: value})
+
+
+def in_a_branch():
+    inner = onnx.helper.make_graph([constant("value", outside("c"))], "inner", [], [])
+    return onnx.helper.make_node("If", ["x"], ["c"], then_branch=inner, else_branch=inner)
+
+
+def sparse():
+    indices = onnx.numpy_helper.from_array(np.arange(4), "indices")
+    tensor = onnx.SparseTensorProto(values=outside("c"), indices=indices, dims=[4])
+    return constant("sparse_value", tensor)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [constant("value", outside("c")), in_a_branch(), sparse()],
+    ids=["tensor", "branch", "sparse"],
+)
+def test_external_data_of_a_nodes_attribute_is_refused_as_well(tmp_path, node):
     folder = tmp_path / "model"
     folder.mkdir()
-    constant = onnx.numpy_helper.from_array(np.ones(4, np.float32), "c")
-    constant.ClearField("raw_data")
-    constant.data_location = onnx.TensorProto.EXTERNAL
-    constant.external_data.add(key="location", value="../secret.bin")
-    node = onnx.helper.make_node("Constant", [], ["c"], value=constant)
     (folder / "model.onnx").write_bytes(model(extra=[node]).SerializeToString())
     with pytest.raises(TrustError):
         onnx_format.check(folder)
@@ -117,9 +142,9 @@ def test_external_data_inside_the_folder_must_be_whole(tmp_path):
 
 
 def test_precision_follows_the_operators_and_the_weights():
-    assert onnx_format.precision(model(np.ones((4, 2), np.float16))) == "fp16"
+    assert precision_of(model(np.ones((4, 2), np.float16))) == "fp16"
     quantize = onnx.helper.make_node("QuantizeLinear", ["y", "s"], ["q"])
-    assert onnx_format.precision(model(extra=[quantize])) == "int8"
+    assert precision_of(model(extra=[quantize])) == "int8"
 
 
 @pytest.mark.parametrize(("operator", "found"), [("Shape", True), ("Reshape", False)])

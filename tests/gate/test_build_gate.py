@@ -16,7 +16,7 @@ from optcli.gate import explain as explaining
 from optcli.gate import history
 from optcli.gate import saving as builds
 from optcli.gate import variant as gating_variant
-from optcli.results import Report
+from optcli.results import Report, flags
 from optcli.store import Store
 
 EXPLAIN = explaining.explain
@@ -250,7 +250,7 @@ def test_recorded_figures_are_compared_only_where_asked_and_marked(repository, p
     report = judge(repository, "main", against_recorded=True)
     # On a machine that is busy just now it cannot be told; either way it is not measured in pairs.
     assert "recorded" in of(report, "p50").reason
-    assert "recorded" in report.variants["copied"].flags[0]
+    assert report.variants["copied"].flags == (flags.recorded_figures(),)
     assert pairs.seen == []
 
 

@@ -12,7 +12,7 @@ from optcli import baselines
 from optcli.cli import run
 from optcli.errors import ExitCode
 from optcli.gate import saving as builds
-from optcli.results import Report
+from optcli.results import Report, flags
 from optcli.store import Store
 
 UNTRACKED = ("untracked-data",)
@@ -382,4 +382,4 @@ def test_a_new_variant_without_any_float_variant_beside_it_is_not_passed(judged,
     (found,) = [each for each in report.variants["new"].comparisons if each.metric == "accuracy"]
     assert (found.outcome, found.compared) == ("inconclusive", False)
     assert "the float variant plain was built on neither side" in found.reason
-    assert any("no anchor" in flag for flag in report.variants["copied"].flags)
+    assert flags.no_float_anchor("plain") in report.variants["copied"].flags

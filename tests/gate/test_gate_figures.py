@@ -11,7 +11,7 @@ from optcli.gate import comparisons, decide, planned, recorded
 from optcli.gate.answer import answer
 from optcli.gate.latency import latencies, service_level
 from optcli.gate.sequence import Figure
-from optcli.results import Estimate, Latency
+from optcli.results import Estimate, Latency, flags
 from optcli.results.gate import GatedVariant
 from optcli.settings import GateBar, GateSettings, SloSettings
 
@@ -50,8 +50,8 @@ def test_a_blocking_figure_without_data_is_no_pass():
 @pytest.mark.parametrize("side", ["candidate", "baseline"])
 @pytest.mark.parametrize("ratios", [SAME, SLOWER])
 def test_a_machine_that_is_not_fit_decides_nothing(side, ratios):
-    flags = ("p99 n/a (n=360, needs 368)", "environment not fit (IQR/median 40 %)")
-    unfit = row(fit=False, flags=flags)
+    doubts = (flags.too_few_calls(99, 360, 368), flags.environment_not_fit(spread=0.4))
+    unfit = row(fit=False, flags=doubts)
     sides = (unfit, row()) if side == "candidate" else (row(), unfit)
     found = judged(BLOCKS, ratios, *sides)
     assert (found.outcome, found.blocking, found.improved) == ("inconclusive", True, False)

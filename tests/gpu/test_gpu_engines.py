@@ -18,6 +18,7 @@ from optcli.engines import child, driver, sidecar
 from optcli.engines.job import Job
 from optcli.errors import RunnerError
 from optcli.latency import process
+from optcli.latency.messages import Command, MeasureRequest
 from optcli.settings import TensorSpec
 
 pytestmark = pytest.mark.gpu
@@ -178,22 +179,22 @@ def test_graphs_change_no_bit(built, classifier):
 def test_the_device_is_never_busier_than_the_call_is_long(built, classifier):
     artifact = built(classifier, (1, 4, 16))
     measuring = process.Process(
-        {
-            "artifact": artifact.to_record(),
-            "inputs": [SPEC.model_dump(mode="json")],
-            "runner": artifact.format.value,
-            "options": {},
-            "feeds": None,
-            "batch_sizes": [1, 16],
-            "seed": 0,
-        }
+        MeasureRequest(
+            artifact=artifact,
+            inputs=(SPEC,),
+            runner=artifact.format.value,
+            options={},
+            feeds=None,
+            batch_sizes=(1, 16),
+            seed=0,
+        )
     )
     try:
-        measuring.answer({"do": "open"})
+        measuring.answer(Command("open"))
         for size in (1, 16):
-            measuring.answer({"do": "warm", "batch_size": size, "calls": 20, "seconds": 60.0})
-            timed = measuring.answer({"do": "round", "batch_size": size, "calls": 50, "lead_in": 2})
-            pairs = zip(timed["device_ns"], timed["ns"], strict=True)
+            measuring.answer(Command("warm", size, 20, 60.0))
+            timed = measuring.answer(Command("round", size, 50, lead_in=2))
+            pairs = zip(timed.device_ns, timed.ns, strict=True)
             assert all(0 < on_device <= whole for on_device, whole in pairs)
     finally:
         measuring.close()

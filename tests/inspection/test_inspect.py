@@ -37,9 +37,7 @@ def looked(network, tmp_path, *passes):
         made = apply(one, made, tmp_path / str(number), INPUTS["Conv"])
     steps = [{"step": "source", "inputs": [spec.model_dump() for spec in INPUTS["Conv"]]}]
     about = {"format": str(made.format), "made_by": steps}
-    payload = {"name": "x", "kind": "artifact", "format": str(made.format), "trusted": False}
-    record = look({**payload, "path": str(made.path), "about": about}, None)
-    return inspection.Findings.model_validate(record)
+    return look(inspection.Target("x", "artifact", str(made.format), made.path, about), None)
 
 
 def types(found):

@@ -95,6 +95,19 @@ def test_an_operator_of_onnx_runtime_that_inference_does_not_know(tmp_path):
     assert found["operators"][0]["type"] == "com.microsoft.MatMulIntegerToFloat"
 
 
+def test_a_quantized_operator_of_onnx_runtime_computes_in_integers(tmp_path):
+    names = ["a", "s", "z", "b", "s", "z", "", "s", "z"]
+    node = helper.make_node("QGemm", names, ["y"], domain="com.microsoft")
+    weights = [tensor("b", 7, 3, kind=np.uint8), tensor("s"), tensor("z", kind=np.uint8)]
+    ends = [info("a", 4, 7, kind=TensorProto.UINT8)], [info("y", 4, 3, kind=TensorProto.UINT8)]
+    imports = [helper.make_opsetid("com.microsoft", 1)]
+    found = look(saved(tmp_path, [node], *ends, weights, imports=imports), [])
+    assert found["precision"] == "int8"
+    assert found["operations"]["macs"] == 4 * 7 * 3
+    (operator,) = found["operators"]
+    assert (operator["type"], operator["precision"]) == ("com.microsoft.QGemm", "int8")
+
+
 def test_an_old_file_that_lists_its_weights_as_inputs(tmp_path):
     node = helper.make_node("Conv", ["x", "w"], ["y"])
     path = saved(

@@ -63,9 +63,9 @@ def scripted(monkeypatch, plain_runner):
         spawned = []
         ScriptedChild.turns, ScriptedChild.launches = [], {}
 
-        def spawn(function, payload, *, log, environment, interpreter=None, confined=None):
-            name = payload["artifact"]["key"]
-            spawned.append(ScriptedChild(name, payload, **scripts[name]))
+        def spawn(function, request, *, log, environment, interpreter=None, confined=None):
+            name = request.artifact.key
+            spawned.append(ScriptedChild(name, request, **scripts[name]))
             spawned[-1].environment, spawned[-1].log = environment, log
             spawned[-1].function, spawned[-1].interpreter = function, interpreter
             spawned[-1].confined = confined

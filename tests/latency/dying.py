@@ -6,13 +6,15 @@ import time
 from pathlib import Path
 
 from optcli.latency import process
+from optcli.latency.messages import MeasureRequest
+from optcli.workers import Channel
 
 
 class Dying(process.Process):
     """Ends as DYING_HOW says in its round after next, in launch DYING_IN."""
 
-    def __init__(self, payload):
-        super().__init__(payload)
+    def __init__(self, request):
+        super().__init__(request)
         counter = Path(os.environ["DYING_COUNTER"])
         self.launch = len(counter.read_text()) if counter.exists() else 0
         counter.write_text("x" * (self.launch + 1))
@@ -30,5 +32,5 @@ class Dying(process.Process):
         return super()._round(*arguments)
 
 
-def serve(payload, channel):
-    process.serve(payload, channel, Dying)
+def serve(request: MeasureRequest, channel: Channel) -> None:
+    process.serve(request, channel, Dying)

@@ -1,9 +1,11 @@
 """A measuring process that needs no process: it answers as told, on a clock of its own."""
 
 import zlib
+from dataclasses import replace
 from typing import ClassVar
 
 from optcli.errors import StepError
+from optcli.latency.messages import Command, Held, Opening, Ready, Round, WarmUp
 
 
 class ScriptedChild:
@@ -21,7 +23,7 @@ class ScriptedChild:
     def __init__(
         self,
         name,
-        payload,
+        request,
         call_ns,
         fails=None,
         fails_at=None,
@@ -38,7 +40,7 @@ class ScriptedChild:
     ):
         import numpy as np
 
-        self.name, self.payload = name, payload
+        self.name, self.request = name, request
         self.launch = self.launches[name] = self.launches.get(name, -1) + 1
         self.fails, self.fails_at, self.jitter = fails, fails_at, jitter
         self.dies = self.launch == fails_in
@@ -52,17 +54,20 @@ class ScriptedChild:
         self.pending = None
 
     def send(self, command):
-        size = command.get("batch_size")
-        ScriptedChild.turns.append((self.name, command["do"], size))
-        if self.dies and command["do"] == self.fails and self.fails_at in (None, size):
+        size = command.batch_size or None
+        ScriptedChild.turns.append((self.name, command.do, size))
+        if self.dies and command.do == self.fails and self.fails_at in (None, size):
             self.pending = StepError("it crashed with a segmentation fault (SIGSEGV)")
         else:
-            self.pending = getattr(self, f"do_{command['do']}")(command)
+            self.pending = getattr(self, f"do_{command.do}")(command)
 
-    def receive(self, timeout_s=None):
+    def receive(self, kind, timeout_s=None):
         if isinstance(self.pending, Exception):
             raise self.pending
+        assert isinstance(self.pending, kind)
         return self.pending
+
+    result = receive
 
     def kill(self):
         self.killed = True
@@ -75,53 +80,53 @@ class ScriptedChild:
 
     def do_open(self, command):
         effective = {"precision": "fp32", "threads": self.threads, "flags": list(self.flags)}
-        return {"import_ms": 100.0, "load_ms": 20.0, "effective": effective, "threads": self.threads}
+        return Opening(100.0, 20.0, effective, self.threads)
 
     def do_ready(self, command):
-        return {}
+        return Ready()
 
     def do_warm(self, command):
-        calls = command["calls"] * (3 if command.get("steady") else 1)
-        return {
-            "first_ms": 9.0 + self.launch,
-            "calls": calls,
-            "usual_ns": self.call_ns,
-            "steady_after": calls,
-            "steady": self.steady if command.get("steady") else None,
-            "seconds": calls * self.call_ns / 1e9,
-        }
+        calls = command.calls * (3 if command.steady else 1)
+        return WarmUp(
+            first_ms=9.0 + self.launch,
+            calls=calls,
+            usual_ns=self.call_ns,
+            steady_after=calls,
+            steady=self.steady if command.steady else None,
+            seconds=calls * self.call_ns / 1e9,
+        )
 
     def do_round(self, command):
-        scale = self.busy * command["batch_size"] ** 0.5
-        noise = 1 + self.jitter * self.rng.normal(size=command["calls"])
-        times = [int(self.call_ns * scale * each) for each in noise]
-        return {
-            "ns": times,
-            "device_ns": self.device_ns and [self.device_ns] * len(times),
-            "cpu_ns": 2 * sum(times),
-            "switches": 0,
-            "steal_s": 0.0,
-            "waited_ns": 0,
-            "idle_cpu_ns": 0,
-            "first_feed": 0,
-            "feeds": 16,
-            **self.noise,
-        }
+        scale = self.busy * command.batch_size**0.5
+        noise = 1 + self.jitter * self.rng.normal(size=command.calls)
+        times = tuple(int(self.call_ns * scale * each) for each in noise)
+        round = Round(
+            ns=times,
+            device_ns=self.device_ns and (self.device_ns,) * len(times),
+            cpu_ns=2 * sum(times),
+            switches=0,
+            steal_s=0.0,
+            waited_ns=0,
+            first_feed=0,
+            feeds=16,
+        )
+        return replace(round, **self.noise)
 
     def do_memory(self, command):
-        return {"peak_memory_bytes": 50_000_000}
+        return Held(peak_memory_bytes=50_000_000)
 
     def do_end(self, command):
-        return {"result": None}
+        return None
 
 
 class ScriptedChannel:
     """The parent's side: gives commands, then the end, and keeps the answers."""
 
     def __init__(self, *commands):
-        self.commands, self.answers = [*commands, {"do": "end"}], []
+        self.commands, self.answers = [*commands, Command("end")], []
 
-    def receive(self):
+    def receive(self, kind):
+        assert isinstance(self.commands[0], kind)
         return self.commands.pop(0)
 
     def send(self, record):

@@ -1,12 +1,14 @@
 """What was disturbed is measured again by fresh launches, and nothing else is."""
 
 import importlib
+from dataclasses import replace
 
 import pytest
 from scripted import ScriptedChild
 
 from optcli import latency
 from optcli.observer import Silent
+from optcli.results import flags
 from optcli.settings import LatencySettings, TensorSpec
 
 INPUTS = (TensorSpec(name="image", shape=("batch", 3), batch={"min": 1, "opt": 8, "max": 64}),)
@@ -51,7 +53,7 @@ def test_only_the_disturbed_variant_and_the_baseline_are_launched_again(measure)
     rows = latency.to_results(measured)
     assert rows["onnx"][0].speedup.value == pytest.approx(1.0)
     assert (rows["onnx"][0].launches, rows["onnx"][0].fit) == (3, True)
-    assert "not counted: 4 of 16 rounds, the machine was not quiet" in rows["onnx"][0].flags
+    assert flags.rounds_not_counted(left_out=4, rounds=16) in rows["onnx"][0].flags
 
 
 def test_a_disturbed_baseline_has_all_measured_again(measure):
@@ -66,10 +68,10 @@ def test_only_the_disturbed_batch_size_is_measured_again(measure, monkeypatch):
     calm = ScriptedChild.do_round
 
     def disturbed(self, command):
-        found = calm(self, command)
-        if (self.name, self.launch, command["batch_size"]) == ("onnx", 0, 4):
-            found["waited_ns"] = sum(found["ns"])
-        return found
+        round = calm(self, command)
+        if (self.name, self.launch, command.batch_size) == ("onnx", 0, 4):
+            return replace(round, waited_ns=sum(round.ns))
+        return round
 
     monkeypatch.setattr(ScriptedChild, "do_round", disturbed)
     measured = measure({"eager": CALM, "onnx": CALM})
@@ -84,7 +86,7 @@ def test_after_three_attempts_there_is_no_ratio(measure):
     rows = latency.to_results(measured)
     assert not rows["eager"][0].fit
     assert rows["onnx"][0].speedup is None
-    assert rows["onnx"][0].flags[-1] == ("no speed-up: the machine was not fit for eager in 6 launches")
+    assert rows["onnx"][0].flags[-1] == flags.no_speedup("not-fit", "eager", ("eager",), 6)
     assert latency.protocol(measured)["launches_planned"] == 3
 
 

@@ -7,7 +7,9 @@ from scripted import ScriptedChannel, ScriptedChild
 from optcli import environment, latency
 from optcli.artifact import Artifact, Format
 from optcli.latency import process
+from optcli.latency.messages import Command, Held, MeasureRequest
 from optcli.observer import Silent
+from optcli.results import flags
 from optcli.settings import LatencySettings, TensorSpec
 
 INPUTS = (TensorSpec(name="image", shape=("batch", 3), batch={"min": 1, "opt": 8, "max": 64}),)
@@ -19,18 +21,18 @@ def served(tmp_path, plain_runner):
     """The answer to one round of four calls."""
 
     def serve():
-        payload = {
-            "artifact": Artifact("k", Format.ONNX, tmp_path, "fp32", 10, "d").to_record(),
-            "inputs": [spec.model_dump(mode="json") for spec in INPUTS],
-            "runner": "plain",
-            "options": {"threads": 2},
-            "feeds": None,
-            "batch_sizes": [1],
-            "seed": 0,
-        }
-        turn = {"do": "round", "batch_size": 1, "calls": 4, "lead_in": 2}
-        channel = ScriptedChannel({"do": "open"}, turn)
-        process.serve(payload, channel)
+        request = MeasureRequest(
+            artifact=Artifact("k", Format.ONNX, tmp_path, "fp32", 10, "d"),
+            inputs=INPUTS,
+            runner="plain",
+            options={"threads": 2},
+            feeds=None,
+            batch_sizes=(1,),
+            seed=0,
+        )
+        turn = Command("round", 1, 4, lead_in=2)
+        channel = ScriptedChannel(Command("open"), turn)
+        process.serve(request, channel)
         return channel.answers[1]
 
     return serve
@@ -44,11 +46,11 @@ def numbered(self):
 
 def test_every_timed_call_is_asked_for_its_time_on_the_device(served, plain_runner, monkeypatch):
     monkeypatch.setattr(plain_runner, "device_ms", numbered)
-    assert served()["device_ns"] == [500_000, 1_500_000, 2_500_000, 3_500_000]
+    assert served().device_ns == (500_000, 1_500_000, 2_500_000, 3_500_000)
 
 
 def test_without_a_device_there_is_no_second_series(served):
-    assert served()["device_ns"] is None
+    assert served().device_ns is None
 
 
 def test_a_series_with_holes_is_none(served, plain_runner, monkeypatch):
@@ -57,12 +59,12 @@ def test_a_series_with_holes_is_none(served, plain_runner, monkeypatch):
         return found if found != 2.5 else None
 
     monkeypatch.setattr(plain_runner, "device_ms", now_and_then)
-    assert served()["device_ns"] is None
+    assert served().device_ns is None
 
 
 def test_a_runner_that_times_its_calls_itself_is_believed(served, plain_runner, monkeypatch):
     monkeypatch.setattr(plain_runner, "host_ns", lambda self: 123_456_789)
-    assert served()["ns"] == [123_456_789] * 4
+    assert served().ns == (123_456_789,) * 4
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_beside_a_baseline_on_the_cpu_it_has_no_speedup_and_says_so(measured):
     rows = latency.to_results(measured("eager", "engine", baseline="eager"))
     assert [row.region for row in rows["eager"]] == ["host", "host"]
     assert rows["engine"][2].speedup is None
-    assert rows["engine"][2].flags[-1].startswith("no speed-up on the device")
+    assert rows["engine"][2].flags[-1] == flags.no_speedup_on_device("eager")
     assert rows["engine"][0].speedup.value == pytest.approx(4.0, rel=0.02)
 
 
@@ -127,7 +129,7 @@ def test_clocks_and_throttling_of_gpus_stand_before_and_after(measured, monkeypa
 
 def test_what_only_calls_show_is_in_the_effective_settings(measured, monkeypatch):
     def memory(self, command):
-        return {"peak_memory_bytes": 1, "observed": {"cuda_graphs": "on"}}
+        return Held({"cuda_graphs": "on"}, peak_memory_bytes=1)
 
     monkeypatch.setattr(ScriptedChild, "do_memory", memory)
     found = measured("cuda", "engine", baseline="cuda")

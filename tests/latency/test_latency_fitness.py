@@ -8,6 +8,7 @@ from handmade import measured, series
 
 from optcli import latency
 from optcli.latency import fitness
+from optcli.results import flags
 
 ROUNDS, CALLS, TRUTH = 4, 12, 10.0
 CALM = 4e6 * (1 + 0.01 * np.random.default_rng(0).normal(size=(12, 50)))
@@ -59,7 +60,7 @@ def test_rows_are_made_of_the_launches_that_count():
     assert eager.p50_ms.value == pytest.approx(4.0, rel=0.02)
     assert onnx.launches == 4
     assert onnx.speedup.value == pytest.approx(2.0, rel=0.02)
-    assert "not counted: 4 of 16 rounds, the machine was not quiet" in eager.flags
+    assert flags.rounds_not_counted(left_out=4, rounds=16) in eager.flags
 
 
 def test_where_either_side_is_not_fit_there_is_no_ratio_and_the_row_says_why():
@@ -70,8 +71,8 @@ def test_where_either_side_is_not_fit_there_is_no_ratio_and_the_row_says_why():
     assert onnx.speedup is None
     assert latency.speedup(found, "onnx", "eager", 1) is None
     assert latency.speedup(found, "eager", "onnx", 1) is None
-    assert eager.flags == ("environment not fit (launches 2 times apart)",)
-    assert onnx.flags[-1] == "no speed-up: the machine was not fit for eager in 3 launches"
+    assert [flag.text for flag in eager.flags] == ["environment not fit (launches 2 times apart)"]
+    assert onnx.flags[-1] == flags.no_speedup("not-fit", "eager", ("eager",), 3)
 
 
 def test_launches_that_disagree_with_the_best_of_each_side_give_no_ratio():

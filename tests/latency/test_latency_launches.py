@@ -7,6 +7,7 @@ from scripted import ScriptedChild
 
 from optcli import latency
 from optcli.observer import Silent
+from optcli.results import flags
 from optcli.settings import LatencySettings, TensorSpec
 
 INPUTS = (TensorSpec(name="image", shape=("batch", 3), batch={"min": 1, "opt": 8, "max": 64}),)
@@ -67,7 +68,7 @@ def test_a_table_warms_up_until_it_is_steady_and_says_where_it_is_not(measure):
     measured = measure({"eager": {"call_ns": 4e6}, "restive": {"call_ns": 4e6, "steady": False}})
     rows = latency.to_results(measured)
     assert rows["eager"][0].flags == ()
-    assert rows["restive"][0].flags == ("unsteady: 5 of 5 launches not steady after warming up",)
+    assert rows["restive"][0].flags == (flags.unsteady(launches=5, total=5),)
 
 
 def test_who_dies_in_the_third_launch_keeps_what_it_gave_and_the_others_are_complete(measure):
@@ -76,9 +77,9 @@ def test_who_dies_in_the_third_launch_keeps_what_it_gave_and_the_others_are_comp
     rows = latency.to_results(measured)
     assert [row.launches for row in rows["bad"]] == [3, 2]
     assert rows["bad"][1].speedup.value == pytest.approx(2)
-    assert "segmentation fault" in rows["bad"][0].flags[-1]
-    assert "at batch size 4 in launch 3 of 5" in rows["bad"][0].flags[-1]
-    assert "fewer launches: 2 of 5" in rows["bad"][1].flags
+    assert "segmentation fault" in rows["bad"][0].flags[-1].figures["error"]
+    assert "at batch size 4 in launch 3 of 5" in rows["bad"][0].flags[-1].figures["error"]
+    assert flags.fewer_launches(launches=2, planned=5) in rows["bad"][1].flags
     for name in ("eager", "ok"):
         assert [(row.launches, row.flags) for row in rows[name]] == [(5, ())] * 2
     assert [child.name for child in measure.spawned].count("bad") == 3
@@ -88,7 +89,7 @@ def test_rounds_before_a_death_are_kept(measure, monkeypatch):
     calm, left = ScriptedChild.send, [3]
 
     def dying(self, command):
-        if self.name == "bad" and command["do"] == "round":
+        if self.name == "bad" and command.do == "round":
             left[0] -= 1
             if left[0] < 0:
                 self.fails = "round"
@@ -107,7 +108,7 @@ def test_without_the_baseline_from_some_launch_on_the_speedup_is_over_those_befo
     rows = latency.to_results(measure({"eager": dying, "ok": {"call_ns": 4e6}}))
     assert (rows["eager"][0].launches, rows["ok"][0].launches) == (2, 5)
     assert rows["ok"][0].speedup.value == pytest.approx(2)
-    assert "in launch 3 of 5" in rows["eager"][0].flags[-1]
+    assert "in launch 3 of 5" in rows["eager"][0].flags[-1].figures["error"]
 
 
 def test_what_memory_cannot_tell_is_not_told(measure):
@@ -170,9 +171,9 @@ def test_both_sides_are_warmed_up_and_timed_by_the_baselines_numbers(pairs, monk
         lambda self, command: (asked.append((self.name, command)), calm(self, command)),
     )
     measured = pairs({"base": {"call_ns": 4e6}, "new": {"call_ns": 40e6}}).measure(2)
-    warm = [(name, each["calls"], "steady" in each) for name, each in asked if each["do"] == "warm"]
+    warm = [(name, each.calls, each.steady) for name, each in asked if each.do == "warm"]
     assert warm == [("base", 10, True), ("new", 30, False), ("base", 30, False), ("new", 30, False)]
-    assert {each["calls"] for _, each in asked if each["do"] == "round"} == {15}
+    assert {each.calls for _, each in asked if each.do == "round"} == {15}
     assert {series.ns.shape for series in measured.series} == {(16, 15)}
 
 

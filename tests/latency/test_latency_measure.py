@@ -7,6 +7,7 @@ from scripted import ScriptedChild
 
 from optcli import latency
 from optcli.observer import Silent
+from optcli.results import flags
 from optcli.settings import LatencySettings, TensorSpec
 
 INPUTS = (TensorSpec(name="image", shape=("batch", 3), batch={"min": 1, "opt": 8, "max": 64}),)
@@ -76,8 +77,8 @@ def test_a_percentile_without_enough_samples_is_none_with_a_flag(measure):
     assert row.samples == 20
     assert (row.p90_ms, row.p95_ms, row.p99_ms) == (None, None, None)
     assert row.p50_ms.low is not None
-    assert "p95 n/a (n=20, needs 72)" in row.flags
-    assert "p99 n/a (n=20, needs 368)" in row.flags
+    wanted = {90: 36, 95: 72, 99: 368}
+    assert row.flags == tuple(flags.too_few_calls(q, 20, needed) for q, needed in wanted.items())
 
 
 @pytest.mark.parametrize("step", ["ready", "open", "warm", "round"])
@@ -98,7 +99,8 @@ def test_what_was_measured_before_a_failure_is_kept_and_flagged(measure):
     )
     (row,) = latency.to_results(measured)["bad"]
     assert row.batch_size == 1
-    assert any("failed at batch size 4" in flag for flag in row.flags)
+    assert [flag.kind for flag in row.flags] == ["stopped"]
+    assert "failed at batch size 4" in row.flags[0].text
 
 
 def test_without_the_baseline_there_is_no_speedup_and_a_flag_says_so(measure):
@@ -106,7 +108,7 @@ def test_without_the_baseline_there_is_no_speedup_and_a_flag_says_so(measure):
         measure({"eager": {"call_ns": 4e6, "fails": "open"}, "onnx": {"call_ns": 4e6}})
     )
     assert rows["onnx"][0].speedup is None
-    assert any("the baseline eager" in flag for flag in rows["onnx"][0].flags)
+    assert flags.no_speedup("baseline-not-beside", "eager") in rows["onnx"][0].flags
 
 
 def test_groups_are_compared_with_the_baseline_of_their_own(measure):
@@ -124,18 +126,18 @@ def test_batch_sizes_the_model_does_not_take_are_skipped_with_a_flag(measure):
     )
     (row,) = rows["eager"]
     assert row.batch_size == 4
-    assert "batch size 128 not measured: the model takes 1 to 64" in row.flags
+    assert flags.batch_size_not_measured(128, "the model takes 1 to 64") in row.flags
 
 
 def test_threads_of_the_settings_are_the_runners_unless_it_has_its_own(measure, candidate, tmp_path):
     measure({"eager": {"call_ns": 4e6}})
     (child,) = measure.spawned
-    assert child.payload["options"] == {"threads": 2}
+    assert child.request.options == {"threads": 2}
     assert child.environment["OMP_NUM_THREADS"] == "2"
     assert child.log == tmp_path / "eager.log"
     own = candidate("eager", threads=1)
     latency.measure([own], "eager", INPUTS, None, SETTINGS, tmp_path, 0, Silent())
-    assert measure.spawned[-1].payload["options"] == {"threads": 1}
+    assert measure.spawned[-1].request.options == {"threads": 1}
 
 
 def test_threads_that_were_not_heeded_are_marked_other_wishes_are_not(scripted, candidate, tmp_path):
@@ -146,21 +148,23 @@ def test_threads_that_were_not_heeded_are_marked_other_wishes_are_not(scripted, 
         latency.measure(candidates, "eager", INPUTS, None, SETTINGS, tmp_path, 0, Silent())
     )
     marked = {
-        name: [flag for flag in found[0].flags if "threads" in flag] for name, found in rows.items()
+        name: [flag for flag in found[0].flags if flag.kind == "other-thread-count"]
+        for name, found in rows.items()
     }
-    assert marked == {"eager": [], "asked": [], "slighted": ["ran with 1 threads, wanted 2"]}
+    slighted = [flags.other_thread_count(threads=1, wanted=2)]
+    assert marked == {"eager": [], "asked": [], "slighted": slighted}
 
 
 def test_what_a_runner_warns_of_is_marked_at_every_row(scripted, candidate, tmp_path):
-    flags = ["autocast fp16: this CPU has no fp16 instructions"]
-    scripted(eager={"call_ns": 4e6}, cast={"call_ns": 9e6, "flags": flags})
+    warning = flags.no_instructions("fp16")
+    scripted(eager={"call_ns": 4e6}, cast={"call_ns": 9e6, "flags": [warning.model_dump()]})
     candidates = [candidate("eager"), candidate("cast")]
     rows = latency.to_results(
         latency.measure(candidates, "eager", INPUTS, None, SETTINGS, tmp_path, 0, Silent())
     )
     assert rows["cast"]
-    assert all(set(flags) <= set(row.flags) for row in rows["cast"])
-    assert not any(set(flags) & set(row.flags) for row in rows["eager"])
+    assert all(warning in row.flags for row in rows["cast"])
+    assert not any(warning in row.flags for row in rows["eager"])
 
 
 def test_wrong_runner_options_are_that_candidates_failure(measure, candidate, tmp_path):
@@ -181,8 +185,9 @@ def test_noise_is_marked_and_no_call_dropped(measure):
         assert rows[jitter].samples == measured.of("eager")[0].only([0]).ns.size * rows[jitter].launches
         assert rows[jitter].launches == len(measured.of("eager")[0].launches)
     assert rows[0.01].flags == ()
-    assert any(flag.startswith("fluctuating (IQR/median") for flag in rows[0.18].flags)
-    assert any(flag.startswith("environment not fit (IQR/median") for flag in rows[0.4].flags)
+    assert "fluctuating" in [flag.kind for flag in rows[0.18].flags]
+    assert rows[0.4].flags[0].kind == "environment-not-fit"
+    assert rows[0.4].flags[0].figures["spread"] > 0.3
 
 
 def test_a_machine_that_becomes_busy_costs_rounds_not_hours(measure):
@@ -191,20 +196,19 @@ def test_a_machine_that_becomes_busy_costs_rounds_not_hours(measure):
         measure({"eager": {"call_ns": 4e6}, "slow": {"call_ns": 4e6, "busy": 8}}, settings)
     )
     assert (rows["eager"][0].samples, rows["slow"][0].samples) == (8 * 16, 6 * 16)
-    assert "time cap: 6 of 8 rounds" in rows["slow"][0].flags
+    assert flags.time_cap(rounds=6, planned=8, launches=1, total=1) in rows["slow"][0].flags
     assert rows["slow"][0].speedup.value == pytest.approx(1 / 8, rel=0.01)
 
 
 def test_interrupted_and_stolen_rounds_are_marked(measure, monkeypatch):
     calm = ScriptedChild.do_round
     disturbed = iter([{"switches": 9}, {"steal_s": 0.045}, {"waited_ns": 45_000_000}] * 2 + [{}] * 2)
-    monkeypatch.setattr(
-        ScriptedChild, "do_round", lambda self, command: {**calm(self, command), **next(disturbed)}
-    )
+    noisy = lambda self, command: replace(calm(self, command), **next(disturbed))  # noqa: E731
+    monkeypatch.setattr(ScriptedChild, "do_round", noisy)
     row = latency.to_results(measure({"eager": {"call_ns": 4e6}}, ONCE))["eager"][0]
-    assert row.flags == (
-        "noisy: 8 % of the time lost (18 involuntary context switches, "
-        "0.09 s stolen by the hypervisor, 0.09 s waiting for a processor)",
+    (noisy,) = row.flags
+    assert noisy.figures == pytest.approx(
+        {"lost": 0.0815, "switches": 18, "steal_s": 0.09, "waited_s": 0.09}, rel=0.01
     )
 
 

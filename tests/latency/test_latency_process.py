@@ -8,55 +8,57 @@ from scripted import ScriptedChannel
 
 from optcli.artifact import Artifact, Format
 from optcli.latency import feeds, memory, noise, process
+from optcli.latency.messages import Command, MeasureRequest, Ready
+from optcli.results import flags
 from optcli.settings import TensorSpec
 
 IMAGE = TensorSpec(name="image", shape=("batch", 2), batch={"min": 1, "opt": 2, "max": 8})
 
 
 @pytest.fixture
-def payload(tmp_path, plain_runner):
+def asked(tmp_path, plain_runner):
     np.savez(tmp_path / "probe.npz", image=np.arange(32, dtype=np.float64).reshape(16, 2))
-    return {
-        "artifact": Artifact("k", Format.ONNX, tmp_path, "fp32", 10, "d").to_record(),
-        "inputs": [IMAGE.model_dump(mode="json")],
-        "runner": "plain",
-        "options": {"threads": 2},
-        "feeds": str(tmp_path / "probe.npz"),
-        "batch_sizes": [1, 4],
-        "seed": 0,
-    }
-
-
-def test_serves_the_commands_of_the_protocol(payload):
-    channel = ScriptedChannel(
-        {"do": "ready"},
-        {"do": "open"},
-        {"do": "warm", "batch_size": 4, "calls": 5, "seconds": 5.0},
-        {"do": "round", "batch_size": 4, "calls": 7, "lead_in": 2},
-        {"do": "memory"},
+    return MeasureRequest(
+        artifact=Artifact("k", Format.ONNX, tmp_path, "fp32", 10, "d"),
+        inputs=(IMAGE,),
+        runner="plain",
+        options={"threads": 2},
+        feeds=tmp_path / "probe.npz",
+        batch_sizes=(1, 4),
+        seed=0,
     )
-    process.serve(payload, channel)
+
+
+def test_serves_the_commands_of_the_protocol(asked):
+    channel = ScriptedChannel(
+        Command("ready"),
+        Command("open"),
+        Command("warm", 4, 5, 5.0),
+        Command("round", 4, 7, lead_in=2),
+        Command("memory"),
+    )
+    process.serve(asked, channel)
     ready, opened, warm, timed, held = channel.answers
-    assert ready == {}
-    assert opened["effective"] == {"precision": "fp32", "threads": 2}
-    assert warm["calls"] == 5
-    assert len(timed["ns"]) == 7
-    assert all(isinstance(each, int) and each > 0 for each in timed["ns"])
-    assert timed["steal_s"] >= 0
-    assert timed["switches"] >= 0
-    assert timed["waited_ns"] >= 0
-    assert timed["idle_cpu_ns"] >= 0
-    assert (timed["first_feed"], timed["feeds"]) == ((5 + 2) % 16, 16)
-    assert held["peak_memory_bytes"] >= 0
+    assert ready == Ready()
+    assert opened.effective == {"precision": "fp32", "threads": 2}
+    assert warm.calls == 5
+    assert len(timed.ns) == 7
+    assert all(isinstance(each, int) and each > 0 for each in timed.ns)
+    assert timed.steal_s >= 0
+    assert timed.switches >= 0
+    assert timed.waited_ns >= 0
+    assert timed.idle_cpu_ns >= 0
+    assert (timed.first_feed, timed.feeds) == ((5 + 2) % 16, 16)
+    assert held.peak_memory_bytes >= 0
     assert gc.isenabled()
 
 
-def test_calls_rotate_through_distinct_real_inputs(payload, plain_runner, monkeypatch):
+def test_calls_rotate_through_distinct_real_inputs(asked, plain_runner, monkeypatch):
     opened = []
     monkeypatch.setattr(plain_runner, "load", lambda self, artifact: opened.append(self))
     process.serve(
-        payload,
-        ScriptedChannel({"do": "open"}, {"do": "round", "batch_size": 4, "calls": 8, "lead_in": 0}),
+        asked,
+        ScriptedChannel(Command("open"), Command("round", 4, 8, lead_in=0)),
     )
     seen = [feed["image"] for feed in opened[0].__dict__["seen"]]
     assert all(each.shape == (4, 2) and each.dtype == np.float32 for each in seen)
@@ -64,34 +66,34 @@ def test_calls_rotate_through_distinct_real_inputs(payload, plain_runner, monkey
     assert np.array_equal(seen[4], seen[0])
 
 
-def test_warms_up_until_it_is_steady_where_it_is_told_to(payload, plain_runner, monkeypatch):
+def test_warms_up_until_it_is_steady_where_it_is_told_to(asked, plain_runner, monkeypatch):
     monkeypatch.setattr(plain_runner, "execute", lambda self: time.sleep(0.001))
-    command = {"do": "warm", "batch_size": 1, "calls": 7, "seconds": 0.0, "steady": True}
-    channel = ScriptedChannel({"do": "open"}, command)
-    process.serve(payload, channel)
-    assert channel.answers[1]["steady"] is False  # one window, and the time is over
-    assert channel.answers[1]["calls"] > 7
+    command = Command("warm", 1, 7, 0.0, steady=True)
+    channel = ScriptedChannel(Command("open"), command)
+    process.serve(asked, channel)
+    assert channel.answers[1].steady is False  # one window, and the time is over
+    assert channel.answers[1].calls > 7
 
 
-def test_a_thread_that_computes_between_two_turns_is_noticed(payload, plain_runner, monkeypatch):
+def test_a_thread_that_computes_between_two_turns_is_noticed(asked, plain_runner, monkeypatch):
     def restless(self):
         end = time.process_time_ns() + 30e6
         while time.process_time_ns() < end:
             pass
 
-    turn = {"do": "round", "batch_size": 1, "calls": 2, "lead_in": 0}
-    channel = ScriptedChannel({"do": "open"}, turn, turn)
+    turn = Command("round", 1, 2, lead_in=0)
+    channel = ScriptedChannel(Command("open"), turn, turn)
     receive = channel.receive
 
-    def after_the_first_turn():
-        command = receive()
+    def after_the_first_turn(kind):
+        command = receive(kind)
         if len(channel.answers) == 2:
             restless(None)
         return command
 
     channel.receive = after_the_first_turn
-    process.serve(payload, channel)
-    assert channel.answers[2]["idle_cpu_ns"] >= 30e6
+    process.serve(asked, channel)
+    assert channel.answers[2].idle_cpu_ns >= 30e6
 
 
 def test_waiting_for_a_processor_is_counted_where_the_system_tells(monkeypatch, tmp_path):
@@ -103,39 +105,36 @@ def test_waiting_for_a_processor_is_counted_where_the_system_tells(monkeypatch, 
     assert noise.waited_ns() == 12_000_000
     before = noise.Noise()
     (tmp_path / "2" / "schedstat").write_text("123 9000000 4\n")
-    assert before.since()["waited_ns"] == 2_000_000
+    assert before.since().waited_ns == 2_000_000
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_threads_that_wait_for_each_other_tell_nothing_of_other_work(payload, monkeypatch, cores):
+def test_threads_that_wait_for_each_other_tell_nothing_of_other_work(asked, monkeypatch, cores):
     """Two threads on one core wait for half of the time, and nobody else is there."""
     monkeypatch.setattr(process, "usable_cores", lambda: cores)
     waits = iter(range(0, 10**9, 10**8))
     monkeypatch.setattr(noise, "waited_ns", lambda: next(waits))
-    turn = {"do": "round", "batch_size": 1, "calls": 2, "lead_in": 0}
-    channel = ScriptedChannel({"do": "open"}, turn)
-    payload["options"] = {"threads": 2}
-    process.serve(payload, channel)
+    turn = Command("round", 1, 2, lead_in=0)
+    channel = ScriptedChannel(Command("open"), turn)
+    process.serve(asked, channel)
     opened, found = channel.answers
-    assert found["waited_ns"] == (0 if cores == 1 else 10**8)
-    flags = opened["effective"].get("flags", [])
-    assert any("wait for each other" in flag for flag in flags) == (cores == 1)
+    assert found.waited_ns == (0 if cores == 1 else 10**8)
+    crowded = flags.threads_over_cores(opened.threads, cores).model_dump()
+    assert (crowded in opened.effective.get("flags", [])) == (cores == 1)
 
 
-def test_warming_up_stops_at_its_time(payload):
-    channel = ScriptedChannel(
-        {"do": "open"}, {"do": "warm", "batch_size": 1, "calls": 10**9, "seconds": 0.0}
-    )
-    process.serve(payload, channel)
-    assert channel.answers[1]["calls"] == 1
+def test_warming_up_stops_at_its_time(asked):
+    channel = ScriptedChannel(Command("open"), Command("warm", 1, 10**9, 0.0))
+    process.serve(asked, channel)
+    assert channel.answers[1].calls == 1
 
 
-def test_garbage_is_not_collected_while_calls_are_timed(payload, plain_runner, monkeypatch):
+def test_garbage_is_not_collected_while_calls_are_timed(asked, plain_runner, monkeypatch):
     enabled = []
     monkeypatch.setattr(plain_runner, "execute", lambda self: enabled.append(gc.isenabled()))
     process.serve(
-        payload,
-        ScriptedChannel({"do": "open"}, {"do": "round", "batch_size": 1, "calls": 3, "lead_in": 1}),
+        asked,
+        ScriptedChannel(Command("open"), Command("round", 1, 3, lead_in=1)),
     )
     assert enabled == [False] * 4
     assert gc.isenabled()

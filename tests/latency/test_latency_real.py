@@ -110,5 +110,5 @@ def test_who_dies_on_the_way_costs_only_what_it_had_not_measured(tmp_path, monke
     assert (rows["base"][0].launches, rows["base"][0].rounds) == (3, 12)
     assert (rows["dying"][0].launches, rows["dying"][0].rounds) == (2, 4 + 2)
     assert rows["dying"][0].speedup.low is not None
-    assert "at batch size 1 in launch 2 of 3" in rows["dying"][0].flags[-1]
-    assert said in rows["dying"][0].flags[-1]
+    assert "at batch size 1 in launch 2 of 3" in rows["dying"][0].flags[-1].figures["error"]
+    assert said in rows["dying"][0].flags[-1].figures["error"]

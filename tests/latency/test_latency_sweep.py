@@ -8,10 +8,11 @@ import pytest
 from optcli import workers
 from optcli.errors import OptcliError, StepError
 from optcli.latency.budget import budget
+from optcli.latency.messages import Held, Opening, Round, WarmUp
 from optcli.latency.sweep import sweep
 from optcli.latency.sweep_plan import allot, cost_s, ladder
 from optcli.observer import Silent
-from optcli.results import Estimate, SweepPoint
+from optcli.results import Estimate, SweepPoint, flags
 from optcli.settings import LatencySettings, SweepSettings, TensorSpec
 
 MB = 10**6
@@ -24,21 +25,22 @@ def image(**batch):
 class Sized:
     """A measuring process whose calls take as long as `times(batch size)` says, in milliseconds."""
 
-    def __init__(self, model, payload):
-        self.model, self.payload, self.answer, self.killed = model, payload, None, False
+    def __init__(self, model, request):
+        self.model, self.request, self.answer, self.killed = model, request, None, False
 
     def send(self, command):
-        size = command.get("batch_size")
-        self.model.said.append((command["do"], size))
+        size = command.batch_size or None
+        self.model.said.append((command.do, size))
         dead = size is not None and size >= self.model.dies_at
-        if dead or command["do"] == self.model.fails:
+        if dead or command.do == self.model.fails:
             self.answer = StepError("it was killed, most likely because memory ran out (SIGKILL)")
         else:
-            self.answer = getattr(self, f"do_{command['do']}")(size, command)
+            self.answer = getattr(self, f"do_{command.do}")(size, command)
 
-    def receive(self, timeout_s=None):
+    def receive(self, kind, timeout_s=None):
         if isinstance(self.answer, Exception):
             raise self.answer
+        assert isinstance(self.answer, kind)
         return self.answer
 
     def kill(self):
@@ -51,22 +53,22 @@ class Sized:
         self.killed = True
 
     def do_open(self, size, command):
-        return {"threads": 2}
+        return Opening(1.0, 1.0, {}, threads=2)
 
     def do_warm(self, size, command):
         self.last = size
-        return {"usual_ns": self.model.times(size) * 1e6}
+        return WarmUp(1.0, 1, self.model.times(size) * 1e6, 1, None, 1.0)
 
     def do_round(self, size, command):
-        self.model.timed[size] = self.model.timed.get(size, 0) + command["calls"]
+        self.model.timed[size] = self.model.timed.get(size, 0) + command.calls
         slow = 1 + 0.001 * len(self.model.children)
-        ns = [self.model.times(size) * slow * 1e6] * command["calls"]
+        ns = (int(self.model.times(size) * slow * 1e6),) * command.calls
         waited_ns = int(self.model.waits(size, len(self.model.children) - 2) * sum(ns))
-        quiet = {"cpu_ns": 0, "switches": 0, "steal_s": 0.0, "idle_cpu_ns": 0}
-        return {"ns": ns, "waited_ns": waited_ns, "first_feed": 0, "feeds": 1, **quiet}
+        quiet = {"cpu_ns": 0, "switches": 0, "steal_s": 0.0}
+        return Round(ns=ns, device_ns=None, waited_ns=waited_ns, first_feed=0, feeds=1, **quiet)
 
     def do_memory(self, size, command):
-        return {"peak_memory_bytes": 50 * MB + self.model.image_bytes * self.last}
+        return Held(peak_memory_bytes=50 * MB + self.model.image_bytes * self.last)
 
 
 @pytest.fixture
@@ -81,11 +83,11 @@ def run(monkeypatch, plain_runner, candidate, tmp_path):
         )  # fmt: skip
         run.model = model
 
-        def spawn(function, payload, *, log, environment, confined):
+        def spawn(function, request, *, log, environment, confined):
             model.confined.append(confined)
             assert function == "optcli.latency.process:serve"
             assert not any(not child.killed for child in model.children), "one resident at a time"
-            model.children.append(Sized(model, payload))
+            model.children.append(Sized(model, request))
             return model.children[-1]
 
         monkeypatch.setattr(workers, "spawn", spawn)
@@ -125,7 +127,7 @@ def test_all_sizes_of_a_line_are_found_in_fresh_processes(run):
     assert found.points[4].throughput_per_s == pytest.approx(800, rel=0.01)
     assert found.points[4].peak_memory_bytes == 66 * MB
     assert len(run.model.children) == 6  # one looks how far to go
-    assert all(child.payload["options"] == {"threads": 2} for child in run.model.children)
+    assert all(child.request.options == {"threads": 2} for child in run.model.children)
     assert {point.batch_size: point.samples for point in found.points} == run.model.timed
 
 
@@ -212,7 +214,8 @@ def test_time_goes_first_to_what_decides_the_budget():
 def test_too_few_calls_for_p99_are_said(run):
     found = run(lambda size: 100.0 * size, max_seconds=20, max=4, p99_ms=150)
     assert found.points[0].p99_ms is None
-    assert "p99 n/a" in found.points[0].flags[0]
+    assert found.points[0].flags[0].kind == "too-few-calls"
+    assert found.points[0].flags[0].figures["percentile"] == 99
     assert "not decided" in found.budget.sentence
 
 
@@ -235,14 +238,14 @@ def test_one_slow_launch_of_five_does_not_count(run):
     assert all(point.fit for point in found.points)
     for point in found.points:
         assert point.samples * 5 == run.model.timed[point.batch_size] * 4
-        assert any(flag.startswith("not counted: 2 of 10 rounds") for flag in point.flags)
+        assert flags.rounds_not_counted(left_out=2, rounds=10) in point.flags
     assert found.points[0].p99_ms is not None, "there are calls to spare"
 
 
 def test_other_work_in_three_launches_leaves_nothing_to_decide(run):
     found = run(line, max=4, p99_ms=7, waits=lambda size, launch: 0.6 * (launch < 3 and size == 2))
     assert [point.fit for point in found.points] == [True, False, True]
-    assert "environment not fit (waiting for a processor 36 %)" in found.points[1].flags[-2]
+    assert found.points[1].flags[-2].text == "environment not fit (waiting for a processor 36 %)"
     assert found.budget.batch_size == 1
     assert "batch 2 is not decided: other work disturbed it" in found.budget.sentence
 

@@ -4,10 +4,11 @@ from handmade import measured, series
 
 from optcli.latency import fitness, quality_flags
 from optcli.latency.samples import Start
+from optcli.results import flags
 from optcli.statistics import spread
 
 
-def flags(one, **settings):
+def flags_of(one, **settings):
     return list(quality_flags.flags_of(measured(one, **settings), one))
 
 
@@ -15,7 +16,7 @@ CALM = 4e6 * (1 + 0.01 * np.random.default_rng(0).normal(size=(8, 50)))
 
 
 def test_a_calm_measurement_leaves_no_doubt():
-    assert flags(series(CALM)) == []
+    assert flags_of(series(CALM)) == []
 
 
 def test_inputs_that_take_longer_than_others_are_no_noise():
@@ -25,7 +26,7 @@ def test_inputs_that_take_longer_than_others_are_no_noise():
     one = series(CALM * np.where(feed < 8, 1, 2), first_feed=first)
     assert spread(one.ns) > 0.5
     assert fitness.spread_of(one) < 0.03
-    assert flags(one) == []
+    assert flags_of(one) == []
 
 
 def test_too_few_calls_to_know_an_inputs_own_time_are_taken_as_they_are():
@@ -35,40 +36,46 @@ def test_too_few_calls_to_know_an_inputs_own_time_are_taken_as_they_are():
 
 def test_rounds_that_differ_are_noise():
     one = series(CALM * np.linspace(1, 2, 8)[:, None])
-    assert any(flag.startswith("environment not fit (IQR/median 41 %") for flag in flags(one))
+    (doubt,) = flags_of(one)
+    assert doubt.kind == "environment-not-fit"
+    assert doubt.figures["spread"] == pytest.approx(0.41, abs=0.005)
 
 
 @pytest.mark.parametrize(
-    ("share", "said"), [(0.05, set()), (0.15, {"noisy"}), (0.6, {"noisy", "environment not fit"})]
+    ("share", "kinds"),
+    [(0.05, []), (0.15, ["noisy"]), (0.6, ["environment-not-fit", "noisy"])],
 )
-def test_waiting_for_a_processor_is_said_even_where_the_median_hides_it(share, said):
+def test_waiting_for_a_processor_is_said_even_where_the_median_hides_it(share, kinds):
     waited = (int(share * CALM[0].sum()),) * 8
-    found = flags(series(CALM, waited_ns=waited))
-    assert {flag.partition(" (")[0].partition(":")[0] for flag in found} == said
-    if "environment not fit" in said:
-        assert "environment not fit (waiting for a processor 60 %)" in found
+    doubts = flags_of(series(CALM, waited_ns=waited))
+    assert [flag.kind for flag in doubts] == kinds
+    if len(kinds) > 1:
+        assert doubts[0].figures == {"waited": pytest.approx(0.6, rel=0.01)}
 
 
 def test_rounds_that_were_interrupted_are_no_noise_where_it_took_hardly_any_time():
-    assert flags(series(CALM, switches=(9,) * 8)) == []
-    lost = flags(series(CALM, switches=(9,) * 8, steal_s=tuple(0.2 * row.sum() / 1e9 for row in CALM)))
-    causes = "72 involuntary context switches, 0.32 s stolen by the hypervisor"
-    assert lost == [f"noisy: 20 % of the time lost ({causes})"]
+    assert flags_of(series(CALM, switches=(9,) * 8)) == []
+    lost = flags_of(
+        series(CALM, switches=(9,) * 8, steal_s=tuple(0.2 * row.sum() / 1e9 for row in CALM))
+    )
+    assert [flag.figures for flag in lost] == [
+        pytest.approx({"lost": 0.2, "switches": 72, "steal_s": 0.32, "waited_s": 0}, rel=0.01)
+    ]
 
 
 def test_launches_that_were_not_steady_or_too_few_are_counted():
     starts = (Start(0, 9.0, 10, True, 0.5, None), Start(1, 9.0, 99, False, 10.0, None))
     one = series(CALM, launch=[0] * 4 + [1] * 4, starts=starts)
-    assert flags(one, mode="table", rounds=4) == [
-        "unsteady: 1 of 2 launches not steady after warming up",
-        "fewer launches: 2 of 5",
+    assert flags_of(one, mode="table", rounds=4) == [
+        flags.unsteady(launches=1, total=2),
+        flags.fewer_launches(launches=2, planned=5),
     ]
 
 
 def test_rounds_cut_by_the_time_cap_are_said_by_launch():
     one = series(CALM, launch=[0] * 5 + [1] * 3)
-    assert flags(one, mode="table", launches=2, rounds=5) == [
-        "time cap: 3 of 5 rounds in 1 of 2 launches"
+    assert flags_of(one, mode="table", launches=2, rounds=5) == [
+        flags.time_cap(rounds=3, planned=5, launches=1, total=2)
     ]
 
 
@@ -77,8 +84,6 @@ def test_a_process_that_computes_while_others_are_timed_is_named():
     restless = series(CALM, idle_cpu_ns=tuple(int(0.2 * row.sum()) for row in CALM))
     found = measured(restless, other)
     assert quality_flags.idle_share(found, restless) == pytest.approx(0.2, rel=1e-3)
-    assert any(
-        flag.startswith("restless: it computed 20 %")
-        for flag in quality_flags.flags_of(found, restless)
-    )
+    (doubt,) = quality_flags.flags_of(found, restless)
+    assert (doubt.kind, doubt.figures) == ("restless", {"share": pytest.approx(0.2, rel=1e-3)})
     assert quality_flags.flags_of(found, other) == ()

@@ -260,6 +260,6 @@ def test_what_the_own_store_says_of_an_artifact_comes_before_what_its_folder_say
 def test_samples_that_are_no_arrays_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive:
         archive.writestr("image", b"no array")
-    payload = {"path": str(tmp_path / "odd.npz"), "inputs": [spec().model_dump(mode="json")]}
+    request = laying_out.SamplesRequest(tmp_path / "odd.npz", (spec(),))
     with pytest.raises(InputError, match="of arrays"):
-        laying_out.check_samples(payload, None)  # type: ignore[arg-type]
+        laying_out.check_samples(request, None)  # type: ignore[arg-type]

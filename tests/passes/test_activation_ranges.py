@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.shapes import without_weights
 from optcli.passes._quantization import activation_ranges as ranges
 
 pytestmark = pytest.mark.slow
@@ -76,7 +77,7 @@ def test_types_are_inferred_without_the_weights(model):
     import onnx
 
     del model.graph.value_info[:]
-    light = onnx_format.without_weights(model)
+    light = without_weights(model)
     assert light.ByteSize() < model.ByteSize() / 2
     kept = {tensor.name: tensor.data_location for tensor in light.graph.initializer}
     assert kept == {"w": 0, "shape": 0, "dense": onnx.TensorProto.EXTERNAL}

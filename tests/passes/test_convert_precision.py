@@ -22,6 +22,7 @@ from tiny_networks import (
 from optcli.artifact import Format
 from optcli.errors import RunnerError, StepError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.precision import precision_of
 from optcli.passes.convert_precision import ConvertPrecision
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_onnxruntime import QuantizeOnnxruntime
@@ -67,7 +68,7 @@ def test_real_models_stay_close(tmp_path, shared, name, shape, input_name, scale
     source = onnx_file(shared / "models" / f"{name}.onnx", tmp_path / "onnx")
     inputs = (TensorSpec(name=input_name, shape=shape),)
     made = apply(ConvertPrecision(precision=precision), source, tmp_path / "made", inputs)
-    assert made.precision == onnx_format.precision(onnx_format.open(made.path)) == precision
+    assert made.precision == precision_of(onnx_format.open(made.path)) == precision
     sizes = [(each.path / onnx_format.FILE).stat().st_size for each in (source, made)]
     assert sizes[1] < 0.6 * sizes[0]
     for batch_size in (1, 8) if shape[0] == "batch" else (1,):

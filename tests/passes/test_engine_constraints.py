@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from quantized_onnx import layer
+from quantized_onnx import applied, layer
 
 from optcli.errors import StepError
 from optcli.passes._tensorrt.constraints import require_constraints, violations
@@ -57,24 +57,24 @@ REFUSED = {
 
 @pytest.mark.parametrize("changes", TAKEN.values(), ids=TAKEN)
 def test_what_tensorrt_takes_passes(changes):
-    assert violations(layer(**changes)) == []
-    require_constraints(layer(**changes))
+    assert applied(violations, layer(**changes)) == []
+    applied(require_constraints, layer(**changes))
 
 
 @pytest.mark.parametrize(("changes", "node", "text"), REFUSED.values(), ids=REFUSED)
 def test_what_it_refuses_or_misreads_is_named(changes, node, text):
     model = layer(**changes)
-    found = {each.node: str(each) for each in violations(model)}
+    found = {each.node: str(each) for each in applied(violations, model)}
     assert text in found[node]
     with pytest.raises(StepError, match="TensorRT cannot take this quantized model") as error:
-        require_constraints(model)
+        applied(require_constraints, model)
     assert node in error.value.message or "more" in error.value.message
     assert error.value.hint
 
 
 def test_the_right_way_is_the_hint():
     with pytest.raises(StepError) as error:
-        require_constraints(layer(integers=np.uint8, zero=128))
+        applied(require_constraints, layer(integers=np.uint8, zero=128))
     assert "`target: tensorrt`" in error.value.hint
 
 
@@ -82,7 +82,7 @@ def test_no_zero_point_means_unsigned():
     model = layer()
     for node in model.graph.node[:2]:
         del node.input[2]
-    first = violations(model)[0]
+    first = applied(violations, model)[0]
     assert (first.node, first.operator) == ("QuantizeLinear_xq", "QuantizeLinear")
     assert "unsigned (uint8)" in first.found
 
@@ -91,7 +91,7 @@ def test_a_scale_that_is_computed():
     model = layer()
     scale = next(each for each in model.graph.initializer if each.name == "x_scale")
     model.graph.initializer.remove(scale)
-    assert "a scale that is computed" in violations(model)[0].found
+    assert "a scale that is computed" in applied(violations, model)[0].found
 
 
 def test_scales_in_constant_nodes():
@@ -101,7 +101,7 @@ def test_scales_in_constant_nodes():
     for tensor in [each for each in model.graph.initializer if each.name.startswith("x_")]:
         model.graph.initializer.remove(tensor)
         model.graph.node.insert(0, helper.make_node("Constant", [], [tensor.name], value=tensor))
-    assert [each.node for each in violations(model)] == ["QuantizeLinear_xq"]
+    assert [each.node for each in applied(violations, model)] == ["QuantizeLinear_xq"]
 
 
 def test_weights_that_are_transposed_first():
@@ -111,7 +111,7 @@ def test_weights_that_are_transposed_first():
     product = model.graph.node[-1]
     model.graph.node.insert(3, helper.make_node("Transpose", ["wd"], ["turned"], perm=[1, 0]))
     product.input[1] = "turned"
-    assert "along axis 0, wanted one for all or along axis 1" in violations(model)[0].found
+    assert "along axis 0, wanted one for all or along axis 1" in applied(violations, model)[0].found
 
 
 def test_operators_on_integers():
@@ -120,7 +120,7 @@ def test_operators_on_integers():
     model = layer()
     for kind in ("QLinearConv", "MatMulInteger", "DynamicQuantizeLinear"):
         model.graph.node.append(helper.make_node(kind, ["a", "b"], [kind]))
-    found = violations(model)
+    found = applied(violations, model)
     assert [each.node for each in found] == ["QLinearConv", "MatMulInteger", "DynamicQuantizeLinear"]
     assert "`format: qdq`" in found[0].hint
 
@@ -128,7 +128,7 @@ def test_operators_on_integers():
 def test_the_first_are_told_and_the_others_counted():
     model = layer(integers=np.uint8, weight_zero=3, bias="int32", axis=1)
     with pytest.raises(StepError, match="and 1 more") as error:
-        require_constraints(model)
+        applied(require_constraints, model)
     assert error.value.message.count("Linear_xq") == 1
 
 
@@ -140,4 +140,4 @@ def test_inside_branches():
     choice = helper.make_node("If", ["c"], ["z"], then_branch=branch, else_branch=branch)
     condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
     graph = helper.make_graph([choice], "outer", [condition, *inner.input], list(inner.output))
-    assert "QuantizeLinear_xq" in {each.node for each in violations(helper.make_model(graph))}
+    assert "QuantizeLinear_xq" in {each.node for each in applied(violations, helper.make_model(graph))}

@@ -3,12 +3,13 @@
 import numpy as np
 import onnx
 import pytest
-from quantized_onnx import WEIGHT_SCALE, layer
+from quantized_onnx import WEIGHT_SCALE, applied, layer
 from tiny_networks import Heard, artifact, job, sqnr_db
 
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import opset_of
 from optcli.passes._tensorrt.expectation import counts, expectation
 from optcli.passes._tensorrt.grids import fit_scales_to_half
 from optcli.passes._tensorrt.precision import Keep, prepare
@@ -200,7 +201,7 @@ def test_scales_get_the_type_of_the_rest(prepared):
     }
     types = {t.data_type for t in model.graph.initializer if t.name in scales}
     assert types == {onnx.TensorProto.FLOAT16}
-    assert onnx_format.opset(model) >= 19
+    assert opset_of(model) >= 19
     assert sqnr_db(computed(source, noise()), computed(model, noise())) > 45
 
 
@@ -221,13 +222,34 @@ def test_small_scales_survive_fp16(factor):
     scale.CopyFrom(onnx.numpy_helper.from_array(small, "w_scale"))
     model = onnx.ModelProto()
     model.CopyFrom(source)
-    fit_scales_to_half(model)
+    applied(fit_scales_to_half, model)
     found = next(each for each in model.graph.initializer if each.name == "w_scale")
     values = onnx.numpy_helper.to_array(found)
     assert (values == values.astype(np.float16)).all()
     assert (values >= small).all()
     wanted = 40 if WEIGHT_SCALE * factor * 127 > 1e-5 else 3 if factor == 1e-6 else 25
     assert sqnr_db(computed(source, noise()), computed(model, noise())) > wanted
+
+
+def test_weights_that_two_read_are_fitted_once():
+    once = layer(bias="")
+    scale = next(tensor for tensor in once.graph.initializer if tensor.name == "w_scale")
+    scale.CopyFrom(onnx.numpy_helper.from_array(np.full(8, 3.3e-7, np.float32), "w_scale"))
+    twice = onnx.ModelProto()
+    twice.CopyFrom(once)
+    twice.graph.initializer.add().CopyFrom(scale)
+    twice.graph.initializer[-1].name = "same_scale"
+    grid = ["wq", "same_scale", "w_zero"]
+    twice.graph.node.append(onnx.helper.make_node("DequantizeLinear", grid, ["again"], axis=0))
+    assert applied(fit_scales_to_half, once) == 1
+    assert applied(fit_scales_to_half, twice) == 2
+    assert (_stored(once) == _stored(twice)).all()
+    assert (_stored(once) != _stored(layer(bias=""))).any()
+
+
+def _stored(model):
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == "wq")
+    return onnx.numpy_helper.to_array(tensor)
 
 
 def test_small_scales_are_fitted_before_the_conversion(prepared):

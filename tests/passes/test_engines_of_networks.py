@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from engine_networks import KINDS, Network, network
-from quantized_onnx import layer
+from quantized_onnx import applied, layer
 from tiny_networks import Noise, apply, artifact, feed, job, sqnr_db
 
 from optcli.artifact import Format
@@ -106,7 +106,7 @@ def test_int8_for_weak_typing_is_the_same_with_weights_in_floats(quantized, tmp_
     ready = prepared(folder, real.inputs, "int8", tmp_path, **weak)
     assert ready.flags == {"TF32": False, "INT8": True, "FP16": True}
     model = onnx_format.open(ready.path.parent)
-    assert violations(model) == []
+    assert applied(violations, model) == []
     constants = {tensor.name for tensor in model.graph.initializer}
     backs = [node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"]
     assert backs
@@ -118,7 +118,7 @@ def test_int8_for_weak_typing_is_the_same_with_weights_in_floats(quantized, tmp_
 
 def test_engines_in_int8(quantized, tmp_path):
     real, folder = quantized
-    assert violations(onnx_format.open(folder)) == []
+    assert applied(violations, onnx_format.open(folder)) == []
     ready = prepared(folder, real.inputs, "int8", tmp_path)
     made = built(ready.path, real.inputs, tmp_path, ready.flags)
     layers = made["network"]["layers"]
@@ -176,7 +176,7 @@ def test_what_the_parser_refuses_we_refuse_before_with_the_node(tmp_path, change
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(EngineError, match=node):
         built(tmp_path / "model.onnx", [image()], tmp_path)
-    assert [each.node for each in violations(model)] == [node]
+    assert [each.node for each in applied(violations, model)] == [node]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from optcli import passes, registry
 from optcli.artifact import Format
 from optcli.passes import Traits
+from optcli.workers import messages
 
 NAMES = registry.names("optcli.passes")
 
@@ -83,7 +84,7 @@ def test_its_declarations_are_sound_and_survive_a_round_trip(name):
         assert set(options.roles()) <= set(options.uses) <= {"calibration", "training", "validation"}
         assert options.tolerance is None or 0 < options.tolerance < 1
         traits = Traits.of(options, name, code="c0de")
-        assert Traits.from_record(json.loads(json.dumps(traits.to_record()))) == traits
+        assert messages.read(Traits, json.loads(json.dumps(messages.to_record(traits)))) == traits
 
 
 @pytest.mark.parametrize("name", NAMES)

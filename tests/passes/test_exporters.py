@@ -8,6 +8,7 @@ from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import input_names, input_shapes, opset_of
 from optcli.passes.export import Export
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.to_openvino import ToOpenvino
@@ -25,10 +26,10 @@ def test_onnx_computes_what_the_network_does(tmp_path, name, exporter):
     made = apply(ExportOnnx(exporter=exporter), source, tmp_path / "onnx", inputs)
     assert largest_error(OnnxruntimeRunner(threads=1), made, source, inputs, BATCHES) < 1e-5
     model = onnx_format.open(made.path)
-    assert onnx_format.input_names(model) == tuple(spec.name for spec in inputs)
-    assert onnx_format.input_shapes(model) == {spec.name: spec.shape for spec in inputs}
+    assert input_names(model) == tuple(spec.name for spec in inputs)
+    assert input_shapes(model) == {spec.name: spec.shape for spec in inputs}
     assert made.facts["exporter"] == exporter
-    assert made.facts["opset"] == onnx_format.opset(model)
+    assert made.facts["opset"] == opset_of(model)
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -89,7 +90,7 @@ def test_the_opset_asked_for_is_made(tmp_path, opset, exporter):
     inputs, source = INPUTS["Conv"], torch_artifact(tmp_path, "Conv")
     one = ExportOnnx(opset=opset, exporter=exporter)
     made = apply(one, source, tmp_path / "onnx", inputs)
-    assert onnx_format.opset(onnx_format.open(made.path)) == opset
+    assert opset_of(onnx_format.open(made.path)) == opset
     assert largest_error(OnnxruntimeRunner(threads=1), made, source, inputs, (1, 4)) < 1e-5
 
 

@@ -9,6 +9,8 @@ from tiny_networks import Heard, Noise, apply, artifact, feed, sqnr_db
 
 from optcli.artifact import Format
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import graphs, output_names
+from optcli.onnx_graphs.precision import precision_of
 from optcli.passes._onnx.full_precision import widened
 from optcli.passes.quantize_dynamic import QuantizeDynamic
 from optcli.passes.quantize_nncf import QuantizeNncf
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.slow
 def taken(folder, model):
     folder.mkdir(parents=True)
     onnx_format.save(model, folder)
-    return artifact(folder, Format.ONNX, onnx_format.output_names(model), onnx_format.precision(model))
+    return artifact(folder, Format.ONNX, output_names(model), precision_of(model))
 
 
 def outputs(made, inputs, values):
@@ -72,7 +74,7 @@ def test_what_lies_inside_if_and_loop_is_widened_too():
     foreign = foreign_models.branches()
     halved = onnx.ModelProto()
     halved.CopyFrom(foreign.model)
-    for graph in onnx_format.graphs(halved.graph):
+    for graph in graphs(halved.graph):
         for tensor in graph.initializer:
             values = onnx.numpy_helper.to_array(tensor)
             if values.dtype == np.float32:
@@ -83,7 +85,7 @@ def test_what_lies_inside_if_and_loop_is_widened_too():
     onnx.checker.check_model(halved, full_check=True)
     made = widened(halved)
     onnx.checker.check_model(made, full_check=True)
-    inside = [g for g in onnx_format.graphs(made.graph) if g is not made.graph]
+    inside = [g for g in graphs(made.graph) if g is not made.graph]
     kinds = {value.type.tensor_type.elem_type for graph in inside for value in graph.output}
     assert len(inside) == 3
     assert TensorProto.FLOAT16 not in kinds

@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from quantized_onnx import applied
 
 from optcli.passes._quantization.integer_chains import close_integer_chains, leave_softmax_in_floats
 
@@ -53,7 +54,7 @@ def run(model):
 def test_pairs_are_put_behind_what_only_moves_values_and_change_nothing():
     model = graph()
     before = run(model)
-    assert close_integer_chains(model) == 2
+    assert applied(close_integer_chains, model) == 2
     operators = [each.op_type for each in model.graph.node]
     assert operators[5:] == [
         *("Concat", "QuantizeLinear", "DequantizeLinear"),
@@ -61,7 +62,15 @@ def test_pairs_are_put_behind_what_only_moves_values_and_change_nothing():
         "Conv",
     ]
     assert np.array_equal(run(model), before)
-    assert close_integer_chains(model) == 0
+    assert applied(close_integer_chains, model) == 0
+
+
+def test_what_reorders_values_moves_them_too():
+    model = graph()
+    pooling = next(each for each in model.graph.node if each.op_type == "MaxPool")
+    pooling.op_type = "SpaceToDepth"
+    pooling.attribute[0].CopyFrom(onnx.helper.make_attribute("blocksize", 1))
+    assert applied(close_integer_chains, model) == 2
 
 
 @pytest.mark.parametrize(
@@ -70,7 +79,7 @@ def test_pairs_are_put_behind_what_only_moves_values_and_change_nothing():
 def test_where_it_would_change_or_gain_nothing_it_is_left_alone(other):
     model = graph(**other)
     before = run(model)
-    added = close_integer_chains(model)
+    added = applied(close_integer_chains, model)
     assert added == (0 if "right_scale" in other else 1)  # the Concat before the MaxPool remains
     assert np.array_equal(run(model), before)
 
@@ -96,10 +105,10 @@ def test_softmax_of_a_small_range_is_not_zero():
         opset_imports=[onnx.helper.make_opsetid("", 13)],
         ir_version=8,
     )
-    assert leave_softmax_in_floats(model) == 1
+    assert applied(leave_softmax_in_floats, model) == 1
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     (found,) = session.run(None, {"x": np.linspace(-0.05, 0.05, 64, dtype=np.float32)[None]})
     assert np.abs(found - 1 / 64).max() < 2e-3
-    assert leave_softmax_in_floats(model) == 0
+    assert applied(leave_softmax_in_floats, model) == 0

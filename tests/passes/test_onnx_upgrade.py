@@ -10,7 +10,7 @@ from tiny_networks import artifact, feed, job
 
 from optcli.artifact import Format
 from optcli.errors import StepError
-from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import opset_of
 from optcli.passes._onnx.models import modern
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def test_an_upgraded_model_computes_the_same(tmp_path, name):
     """Pad, Slice, Split, Clip, Upsample (linear) and Softmax are written in another way since."""
     foreign = foreign_models.FILES[name]()
     made = upgraded(tmp_path, foreign, 13)
-    assert onnx_format.opset(made) == 13
+    assert opset_of(made) == 13
     values = feed(foreign.inputs, 3)
     for wanted, found in zip(outputs(foreign.model, values), outputs(made, values), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)

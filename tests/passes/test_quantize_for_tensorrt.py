@@ -4,12 +4,13 @@ import numpy as np
 import onnx
 import pytest
 from pydantic import ValidationError
-from quantized_onnx import layer
+from quantized_onnx import applied, layer
 from tiny_networks import INPUTS, Noise, apply, artifact, feed, job, sqnr_db, torch_artifact
 
 from optcli.artifact import Format
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.precision import precision_of
 from optcli.passes._tensorrt.constraints import violations
 from optcli.passes._tensorrt.expectation import work
 from optcli.passes._tensorrt.grids import fold_weights, make_fp8, make_signed, unfold_weights
@@ -61,8 +62,8 @@ def test_the_result_is_what_tensorrt_wants(tmp_path, exported, one):
     assert made.precision == ("fp8" if fp8 else "int8")
     assert made.facts["target"] == "tensorrt"
     model = onnx_format.open(made.path)
-    assert onnx_format.precision(model) == made.precision
-    assert violations(model) == []
+    assert precision_of(model) == made.precision
+    assert applied(violations, model) == []
     found = work(model)
     assert sum(each.precision == made.precision for each in found) >= 3
     assert all("two activations" in each.reason for each in found if each.precision == "fp32")
@@ -127,21 +128,21 @@ def test_grids_become_symmetric_and_clip_nothing_more(changes, low, high):
     model = layer(scales=0.03, **changes)
     values = {"x": np.clip(3 * noise()["x"], low, high)}
     before = computed(model, values)
-    assert make_signed(model) == 1
+    assert applied(make_signed, model) == 1
     onnx.checker.check_model(model, full_check=True)
-    assert violations(model) == []
+    assert applied(violations, model) == []
     assert sqnr_db(before, computed(model, values)) > 30
-    assert make_signed(model) == 0
+    assert applied(make_signed, model) == 0
 
 
 def test_weights_are_stored_and_taken_out_exactly():
     model = layer(stored=False)
     before = computed(model, noise())
-    assert fold_weights(model) == 1
+    assert applied(fold_weights, model) == 1
     assert {tensor.data_type for tensor in model.graph.initializer if tensor.name == "wq"} == {3}
     assert "w" not in {tensor.name for tensor in model.graph.initializer}
     assert sqnr_db(before, computed(model, noise())) > 100
-    assert unfold_weights(model) == 1
+    assert applied(unfold_weights, model) == 1
     onnx.checker.check_model(model, full_check=True)
     assert sqnr_db(before, computed(model, noise())) > 100
 
@@ -149,9 +150,9 @@ def test_weights_are_stored_and_taken_out_exactly():
 def test_fp8_has_the_range_of_the_integers():
     model = layer(stored=False)
     before = computed(model, noise())
-    assert make_fp8(model) == 2
-    fold_weights(model)
-    assert violations(model) == []
+    assert applied(make_fp8, model) == 2
+    applied(fold_weights, model)
+    assert applied(violations, model) == []
     assert 25 < sqnr_db(before, computed(model, noise())) < 60
 
 
@@ -165,8 +166,26 @@ def test_a_pair_that_no_product_reads_is_taken_out():
     nodes.append(helper.make_node("DequantizeLinear", ["mq", *grid], ["md"], "idle_d"))
     nodes.append(helper.make_node("Relu", ["md"], ["y"], "relu"))
     before = computed(model, noise())
-    assert keep_pairs_before_products(model) == 1
+    assert applied(keep_pairs_before_products, model) == 1
     assert [node.name for node in model.graph.node if "idle" in node.name] == []
     assert model.graph.node[-1].input[0] == "made"
     assert sqnr_db(before, computed(model, noise())) > 15
-    assert keep_pairs_before_products(model) == 0
+    assert applied(keep_pairs_before_products, model) == 0
+
+
+@pytest.mark.parametrize("output", ["left", "right"])
+def test_a_pair_before_a_split_is_kept_for_the_product_behind_any_part(output):
+    model = layer()
+    helper = onnx.helper
+    nodes = [
+        helper.make_node("Concat", ["x", "x"], ["both"], "concat", axis=1),
+        *model.graph.node[:-1],
+        helper.make_node("Split", ["xd"], ["left", "right"], "split", axis=1, num_outputs=2),
+        model.graph.node[-1],
+    ]
+    nodes[1].input[0] = "both"
+    nodes[-1].input[0] = output
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    assert applied(keep_pairs_before_products, model) == 0
+    assert [each.precision for each in work(model)] == ["int8"]

@@ -17,6 +17,7 @@ from tiny_networks import (
 
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import opset_of
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.quantize_nncf import QuantizeNncf
 from optcli.passes.to_openvino import ToOpenvino
@@ -74,7 +75,7 @@ def test_a_detector_with_a_fixed_batch_and_an_old_opset(tmp_path, shared):
         calibration=Noise(inputs, count=4, scale=60.0), observer=heard,
     )  # fmt: skip
     assert any("opset 11 to 13" in warning for warning in heard.warnings)
-    assert onnx_format.opset(onnx_format.outline(made.path)) == 13
+    assert opset_of(onnx_format.outline(made.path)) == 13
     values = feed(inputs, 1, seed=99, scale=60.0)
     found = outputs(OnnxruntimeRunner(threads=2), made, inputs, values)
     assert found.shape == (1, 3549, 85)

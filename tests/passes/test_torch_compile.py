@@ -18,6 +18,7 @@ from optcli.formats import torch_compiled
 from optcli.passes.channels_last import ChannelsLast
 from optcli.passes.torch_compile import TorchCompile
 from optcli.runners.torch import TorchRunner
+from optcli.workers import messages
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -28,20 +29,22 @@ from pathlib import Path
 from tiny_networks import INPUTS, apply, torch_artifact
 from optcli.formats import exported
 from optcli.passes.torch_compile import TorchCompile
+from optcli.workers import messages
 
 importlib.import_module(exported.QUANTIZED)
 folder = Path(sys.argv[1])
 source = torch_artifact(folder / "a", "Conv")
 made = apply(TorchCompile(), source, folder / "made", INPUTS["Conv"], batch_sizes=(1, 2))
-print(json.dumps([made.to_record(), source.to_record()]))
+print(json.dumps([messages.to_record(made), messages.to_record(source)]))
 """
 WARM = """
 import json, sys
 from tiny_networks import INPUTS, largest_error
 from optcli.artifact import Artifact
 from optcli.runners.torch import TorchRunner
+from optcli.workers import messages
 
-made, source = (Artifact.from_record(record) for record in json.load(open(sys.argv[1])))
+made, source = (messages.read(Artifact, record) for record in json.load(open(sys.argv[1])))
 with TorchRunner(threads=1).open(made, INPUTS["Conv"]) as model:
     effective = model.effective()
 error = largest_error(TorchRunner(threads=1), made, source, INPUTS["Conv"], (1, 2, 5, 12))
@@ -53,7 +56,7 @@ print(json.dumps({**effective, "error": error}))
 def compiled(tmp_path_factory):
     """A network and the same compiled."""
     folder = tmp_path_factory.mktemp("compiled")
-    made, source = (Artifact.from_record(each) for each in in_a_process(COMPILE, folder, folder))
+    made, source = (messages.read(Artifact, each) for each in in_a_process(COMPILE, folder, folder))
     return source, made
 
 
@@ -72,7 +75,9 @@ def in_a_process(code: str, argument: Path, temporary: Path) -> Any:
 
 def started_anew(folder: Path, made: Artifact, source: Artifact) -> dict:
     """What a fresh process says of the artifact."""
-    (folder / "artifacts.json").write_text(json.dumps([made.to_record(), source.to_record()]))
+    (folder / "artifacts.json").write_text(
+        json.dumps([messages.to_record(made), messages.to_record(source)])
+    )
     return in_a_process(WARM, folder / "artifacts.json", folder)
 
 

@@ -14,6 +14,7 @@ from optcli.passes import Traits, find
 from optcli.pipeline import plan
 from optcli.recipe import RunnerUse
 from optcli.runners import find as find_runner
+from optcli.workers import messages
 
 COMPILERS = ["torch_compile", "aot_inductor"]
 ALL = [*COMPILERS, "torchscript", "finetune"]
@@ -27,7 +28,7 @@ def test_working_on_a_gpu_needs_one(name):
     assert traits.needs.gpu
     assert traits.needs.packages == kind.needs.packages
     assert traits.options["device"] == "cuda"
-    assert Traits.from_record(traits.to_record()) == traits
+    assert messages.read(Traits, messages.to_record(traits)) == traits
 
 
 @pytest.mark.parametrize("name", COMPILERS)

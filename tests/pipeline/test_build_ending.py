@@ -7,7 +7,7 @@ import pytest
 from optcli.errors import ExitCode, StepError
 from optcli.pipeline.ending import ending
 from optcli.report import Advice
-from optcli.results import ArtifactSummary, Recommendation, VariantReport, Verdict
+from optcli.results import ArtifactSummary, Recommendation, VariantReport, Verdict, flags
 
 NOTHING = Advice(recommended=None, sentence="", by_batch={})
 
@@ -107,7 +107,7 @@ def test_a_refused_baseline_counts():
 
 
 def test_what_was_not_run_is_not_asked():
-    built = variant(flags=("no-gpu",))
+    built = variant(flags=(flags.no_gpu(),))
     assert end({"engine": built}).code == ExitCode.DONE
     found = end({"engine": built, "int8": variant("reject")})
     assert found.code == ExitCode.REJECTED
@@ -115,7 +115,7 @@ def test_what_was_not_run_is_not_asked():
 
 @pytest.mark.parametrize("mark", ["required", "gate"])
 def test_what_the_recipe_marks_and_nobody_could_run_is_undecided(mark):
-    built = variant(flags=("no-gpu",), reason="no GPU")
+    built = variant(flags=(flags.no_gpu(),), reason="no GPU")
     variants, marks = {"engine": built, "onnx": variant("accept")}, {"engine": {mark: True}}
     found = end(variants, marks, unmeasurable=("engine",), data=("evaluation",))
     assert found.code == ExitCode.INCONCLUSIVE

@@ -12,6 +12,7 @@ from optcli.errors import InputError, MissingError, RunnerError, TrustError
 from optcli.inspection import resolve
 from optcli.model_files.measuring import bench
 from optcli.report import text
+from optcli.results import flags
 from optcli.runners import find
 from optcli.settings import TensorSpec
 
@@ -24,7 +25,7 @@ def test_it_is_built_and_not_run(project, monkeypatch):
     project.recipe("  plain: []\n  engine: [tensorrt_rtx_engine]\n", data=DATA)
     report = project.build()
     variant = report.variants["engine"]
-    assert (variant.status, variant.flags, report.exit_code) == ("built", ("no-gpu",), 0)
+    assert (variant.status, variant.flags, report.exit_code) == ("built", (flags.no_gpu(),), 0)
     assert (variant.latency, variant.accuracy) == ((), None)
     assert variant.artifact.format == "tensorrt_rtx"
     assert variant.runner["name"] == "tensorrt_rtx"

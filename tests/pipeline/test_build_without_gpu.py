@@ -7,6 +7,7 @@ from tiny_project import want_a_gpu
 
 from optcli.report import csv_text, markdown, text
 from optcli.report.html.page import page
+from optcli.results import flags
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def test_it_is_built_and_has_no_figures(built):
     variant = built.variants["engine"]
     assert variant.status in ("built", "cached")
     assert variant.artifact is not None
-    assert variant.flags == ("no-gpu",)
+    assert variant.flags == (flags.no_gpu(),)
     assert (variant.latency, variant.accuracy, variant.verdicts) == ((), None, ())
     assert "no NVIDIA GPU was found, so neither latency nor accuracy is known" in variant.reason
     assert "run on a machine with a GPU" in variant.reason
@@ -37,5 +38,6 @@ def test_every_form_of_the_report_says_so(built):
     assert "engine: not measured here: no NVIDIA GPU was found" in text(built)
     assert any("not run: no GPU" in line for line in markdown(built).splitlines() if "engine" in line)
     assert "not run: no GPU" in page(built, {})
-    assert json.loads(built.to_json())["variants"]["engine"]["flags"] == ["no-gpu"]
+    (flag,) = json.loads(built.to_json())["variants"]["engine"]["flags"]
+    assert flag == {"kind": "no-gpu", "figures": {}, "text": "no GPU"}
     assert any(line.endswith("no-gpu") for line in csv_text(built).splitlines() if "engine" in line)

@@ -9,6 +9,7 @@ from tiny_project import HEAD, Heard
 
 from optcli.errors import StepError
 from optcli.latency import shapes as comparing
+from optcli.latency.shapes import Comparison
 from optcli.pipeline import shapes
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import make, planned
@@ -30,12 +31,12 @@ def compared(monkeypatch):
             self.ratios, self.refused, self.asked, self.error = {"1": 1.3}, None, [], None
             self.steady = True
 
-        def run(self, function, payload, **how):
+        def run(self, function, request, gives, **how):
             assert function == "optcli.latency.shapes:compare"
-            self.asked.append(payload)
+            self.asked.append(request)
             if self.error:
                 raise self.error
-            return {"ratios": self.ratios, "steady": self.steady, "refused": self.refused}
+            return Comparison(self.ratios, self.steady, self.refused)
 
     found = Compared()
     monkeypatch.setattr(shapes.workers, "run", found.run)
@@ -132,7 +133,7 @@ def test_an_unsteady_comparison_decides_nothing_and_is_not_kept(project, compare
 def test_batch_sizes_that_the_recipe_names_are_kept(project, compared):
     project.recipe("  plain: {passes: [], runner: {name: openvino, batch_sizes: [2, 4]}}\n")
     assert runners(project)["plain"].runner.batch_sizes == (2, 4)
-    assert compared.asked[0]["batch_sizes"] == [2, 4]
+    assert compared.asked[0].batch_sizes == (2, 4)
 
 
 class Taking:

@@ -40,10 +40,8 @@ def main() -> None:
     found = {}
     for place in map(Path, sys.argv[1:]):
         call = json.loads(place.read_text())
-        function = getattr(step, call["function"].partition(":")[2])
         with tempfile.TemporaryDirectory() as folder:
-            payload = {**call["payload"], "out": folder}
-            found[place.parent.name] = sorted(called(partial(function, payload, None)))
+            found[place.parent.name] = sorted(called(partial(step.repeated, call, Path(folder))))
     sys.stdout.write("\n" + json.dumps(found) + "\n")
 
 

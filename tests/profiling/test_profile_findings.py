@@ -6,7 +6,7 @@ import pytest
 
 from optcli.profiling import Finding, OperatorTime, Profile, StageTime, findings, lines
 from optcli.profiling.events import OPAQUE
-from optcli.results import ArtifactSummary
+from optcli.results import ArtifactSummary, flags
 
 
 def operator(name: str, kind: str, share: float, precision: str | None = "fp32") -> OperatorTime:
@@ -75,7 +75,7 @@ def test_overhead_is_mended_by_compiling_where_python_is_in_the_call(runner, act
 
 def test_overhead_is_not_judged_by_means_of_a_busy_machine():
     half = operator("a", "Conv", 0.5)
-    busy = {"flags": ("environment not fit (IQR/median 80 %)",)}
+    busy = {"flags": (flags.environment_not_fit(spread=0.8),)}
     assert "overhead" not in kinds(findings(profile(half, statistic="mean", **busy)))
     assert "too unsteady" in findings(profile(half, **busy))[0].message
 
@@ -135,7 +135,7 @@ def test_decoding_that_takes_longer_than_the_call_comes_first():
 
 
 def test_what_a_busy_machine_says_of_decoding_is_doubted():
-    busy = profile(CONV, stages={"read": 25.0, "prepare": 5.0}, flags=("environment not fit",))
+    busy = profile(CONV, stages={"read": 25.0, "prepare": 5.0}, flags=(flags.environment_not_fit(),))
     assert "too unsteady" in findings(busy)[0].message
 
 
@@ -209,5 +209,5 @@ def test_what_the_profiler_adds_is_no_unexplained_time():
 
 def test_the_record_says_its_schema_and_comes_back():
     text = profile(CONV).model_dump_json(by_alias=True)
-    assert '"schema":1' in text
+    assert '"schema":2' in text
     assert Profile.model_validate_json(text) == profile(CONV)

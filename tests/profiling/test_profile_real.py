@@ -11,10 +11,12 @@ from tiny_networks import INPUTS, apply, torch_artifact
 
 from optcli import profiling
 from optcli.artifact import Artifact
+from optcli.data import DataSettings
 from optcli.errors import InputError, RunnerError
 from optcli.profiling import Profile
 from optcli.profiling.events import OPAQUE
 from optcli.results import ArtifactSummary
+from optcli.settings.postprocess import PostprocessSettings
 
 pytestmark = pytest.mark.slow
 
@@ -31,30 +33,31 @@ def onnx(network: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifac
     return apply(ExportOnnx(), network, tmp_path_factory.mktemp("onnx") / "made", INPUTS["Conv"])
 
 
-def images(folder: Path) -> dict[str, Any]:
+def images(folder: Path, size: int = 16) -> DataSettings:
     from PIL import Image
 
     folder.mkdir()
     for number in range(6):
         Image.new("RGB", (40, 40), (number * 9, 90, 200)).save(folder / f"{number}.png")
-    return {"source": f"imagefolder:{folder}", "prepare": {"resize": [16, 16], "scale": 1 / 255}}
+    prepare = {"resize": [size, size], "scale": 1 / 255}
+    return DataSettings.model_validate({"source": f"imagefolder:{folder}", "prepare": prepare})
 
 
 def measured(artifact: Artifact, runner: str, place: Path, batch_size: int = 2, **more: Any) -> Profile:
-    options = {"threads": 1, **more.pop("options", {})}
-    request = {
-        "inputs": [spec.model_dump(mode="json") for spec in INPUTS["Conv"]],
-        "batch_size": batch_size,
-        "seed": 0,
-        "data": None,
-        "postprocess": None,
-        "folder": str(place),
-        "trace": str(place / "trace.json"),
-        **more,
-    }
     summary = ArtifactSummary(key="k", format=artifact.format, path="v", precision="fp32", size_bytes=1)
-    log = place / "log"
-    return profiling.measure("v", "r", summary, artifact, runner, options, request, log)
+    request = profiling.ProfileRequest(
+        variant="v",
+        recipe="r",
+        summary=summary,
+        artifact=artifact,
+        runner=runner,
+        options={"threads": 1, **more.pop("options", {})},
+        inputs=tuple(INPUTS["Conv"]),
+        batch_size=batch_size,
+        folder=place,
+        **{"trace": place / "trace.json", **more},
+    )
+    return profiling.measure(request, place / "log")
 
 
 def check(found: Profile) -> list[dict[str, Any]]:
@@ -101,9 +104,8 @@ def test_what_follows_the_model_is_a_stage_too(onnx, tmp_path):
         "def decode(outputs, meta):\n    return outputs['output'].argmax()\n"
     )
     data = images(tmp_path / "images")
-    found = measured(
-        onnx, "onnxruntime", tmp_path, data=data, postprocess={"python": "after.py:decode"}
-    )
+    after = PostprocessSettings.model_validate({"python": "after.py:decode"})
+    found = measured(onnx, "onnxruntime", tmp_path, data=data, postprocess=after)
     assert found.stages[-1].name == "post-process"
     assert found.stages[-1].time_ms > 0
 
@@ -146,7 +148,7 @@ def test_a_package_of_aot_inductor_is_said_to_be_one_piece(network, tmp_path):
 
 
 def test_data_that_do_not_fit_are_named(onnx, tmp_path):
-    data = {**images(tmp_path / "images"), "prepare": {"resize": [8, 8]}}
+    data = images(tmp_path / "images", size=8)
     with pytest.raises(InputError, match="found shape"):
         measured(onnx, "onnxruntime", tmp_path, data=data)
 
@@ -154,7 +156,7 @@ def test_data_that_do_not_fit_are_named(onnx, tmp_path):
 def test_a_trace_that_cannot_be_written(onnx, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="trace cannot be written"):
-        measured(onnx, "onnxruntime", tmp_path, trace=str(tmp_path / "file" / "trace.json"))
+        measured(onnx, "onnxruntime", tmp_path, trace=tmp_path / "file" / "trace.json")
 
 
 def test_an_artifact_that_cannot_be_loaded(onnx, tmp_path):

@@ -40,6 +40,7 @@ TABLE = [
     Broken("typo key", "latency:", "latenzy:", 14, "unknown key 'latenzy'", "'latency'"),
     Broken("misplaced", "baseline:", "batch_sizes: [1]\nbaseline:", 16, "'batch_sizes'", "latency.batch_sizes"),
     Broken("bad baseline", "baseline: eager", "baseline: eagr", 16, "no variant 'eagr'", "'eager'"),
+    Broken("baseline is number", "baseline: eager", "baseline: 0", 16, "found 0 (a number), wanted text", "quotes"),
     Broken("negative seed", "baseline:", "seed: -1\nbaseline:", 16, "found -1, wanted at least 0", "raise"),
     Broken("no model", "model:\n  source: net:digits\n  weights: digits.safetensors\n", "", 1, "missing key 'model'", "source"),
     # the model

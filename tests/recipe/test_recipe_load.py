@@ -55,6 +55,12 @@ def test_the_good_recipe_loads_as_written(loaded: Loaded, folder: Path) -> None:
 
 def test_the_first_variant_is_the_baseline_where_none_is_named(loaded: Loaded) -> None:
     assert loaded(("baseline: eager\n", "")).baseline == "eager"
+    assert loaded(("baseline: eager\n", "baseline: null\n")).baseline == "eager"
+
+
+def test_an_input_may_say_its_range_of_values(loaded: Loaded) -> None:
+    recipe = loaded(("shape: [batch, 1, 8, 8],", "shape: [batch, 1, 8, 8], range: [0, 255],"))
+    assert recipe.inputs[0].range == (0, 255)
 
 
 def test_a_runner_may_be_a_name_alone(loaded: Loaded) -> None:
@@ -110,6 +116,12 @@ def test_another_runner_takes_nothing_from_the_one_it_replaces(loaded: Loaded) -
     runner = recipe.variants["ov"].runner
     assert runner is not None
     assert runner.configured.threads is None
+
+
+def test_a_key_that_only_a_named_part_has_is_not_looked_for_there(loaded: Loaded) -> None:
+    (said,) = problems_of(lambda: loaded(("baseline: eager", "baseline: eager\nshape: [1]")))
+    assert "unknown key 'shape'" in said
+    assert "inputs.shape" not in said
 
 
 def test_a_circle_of_variants_is_one_problem(loaded: Loaded) -> None:

@@ -281,6 +281,22 @@ def test_set_may_hold_a_placeholder(loaded: Loaded, monkeypatch: pytest.MonkeyPa
     assert problem.startswith("--set seed=${OPTCLI_UNSET}: ")
 
 
+def test_a_variable_that_says_null_removes_nothing(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAME", "null")
+    assert loaded(overrides=("name=${NAME}",)).name == "null"
+
+
+def test_what_is_set_in_a_matrix_takes_the_names_of_the_matrix(loaded: Loaded) -> None:
+    text = "matrix.ov-${threads}t-${preset}.variant.runner.hint=${hint:-throughput}"
+    threads = "matrix.ov-${threads}t-${preset}.variant.runner.threads=${threads}"
+    recipe = loaded(("baseline: eager", f"baseline: eager{MATRIX}"), overrides=(text, threads))
+    runner = recipe.variants["ov-2t-mixed"].runner
+    assert runner is not None
+    assert runner.configured.model_dump() == {"threads": 2, "hint": "throughput"}
+
+
 # the schema
 
 

@@ -12,15 +12,17 @@ from optcli.results import (
     VariantReport,
     Verdict,
 )
+from optcli.results.flags import fluctuating, too_few_calls
 
 NOW = "2026-03-01T12:00:00+00:00"
+FLUCTUATING, TOO_FEW = fluctuating(0.14), too_few_calls(99, 128, 368)
 
 
 def latency(p50, speedup, batch_size=1, at=NOW, flags=(), spread=0.02):
     def around(value):
         return Estimate(value=value, low=value * (1 - spread), high=value * (1 + spread))
 
-    p99 = None if any(flag.startswith("p99") for flag in flags) else around(p50 * 1.5)
+    p99 = None if any(flag.kind == "too-few-calls" for flag in flags) else around(p50 * 1.5)
     return Latency(
         batch_size=batch_size,
         threads=2,
@@ -98,7 +100,7 @@ def report(variants=None, **options):
         "onnx": variant(2_480_000, both(0.902, 2.67, ("onnx", 1.0)), accuracy(), [verdict("accuracy")]),
         "onnx-int8": variant(
             712_000,
-            both(0.4123, 5.85, ("onnx", 2.19), flags=("fluctuating (IQR/median 14 %)",)),
+            both(0.4123, 5.85, ("onnx", 2.19), flags=(FLUCTUATING,)),
             accuracy(2, 1),
             [
                 verdict("accuracy"),
@@ -114,7 +116,7 @@ def report(variants=None, **options):
         ),
         "pruned-onnx": variant(
             1_240_000,
-            both(0.61, 3.95, ("onnx", 1.48), flags=("p99 n/a (n=128, needs 368)",)),
+            both(0.61, 3.95, ("onnx", 1.48), flags=(TOO_FEW,)),
             accuracy(14, 2),
             [
                 verdict(

@@ -10,7 +10,7 @@ from optcli.report import csv_text, markdown, text
 from optcli.report.changes import compare
 from optcli.report.html import tables
 from optcli.report.recommendation import recommend
-from optcli.results import Report
+from optcli.results import Operations, Report, flags
 
 
 def on_device(p50, speedup, batch_size=1, **options):
@@ -79,6 +79,18 @@ def test_a_comparison_has_both_regions_apart():
 
 
 def test_doubts_say_which_region_they_are_of():
-    row = on_device(0.1, 2.0, flags=("fluctuating (IQR/median 14 %)",))
+    row = on_device(0.1, 2.0, flags=(flags.fluctuating(0.14),))
     found = report({"engine": variant(900, [latency(0.5, 2.0), row])}, baseline="engine")
     assert "engine on the device" in text(found)
+
+
+def test_operations_are_of_whole_calls():
+    found = example()
+    work = Operations(
+        per_image=10, weight_bytes=1, input_output_bytes_per_image=1, counted_in="export_onnx"
+    )
+    engine = found.variants["engine"].model_copy(update={"operations": work})
+    counted = found.model_copy(update={"variants": {**found.variants, "engine": engine}})
+    rows = csv.DictReader(io.StringIO(csv_text(counted)))
+    cells = {(row["batch_size"], row["region"]): row["operations"] for row in rows if row["operations"]}
+    assert cells == {("1", "host"): "10", ("8", "host"): "80"}

@@ -8,8 +8,8 @@ import pytest
 from optcli.gate import comparisons, decide, planned
 from optcli.report import gate
 from optcli.report.gate import changes
-from optcli.report.gate.rows import rows
-from optcli.results import Estimate, RecipeSummary, Verdict
+from optcli.report.gate.rows import COLUMNS, rows
+from optcli.results import Estimate, RecipeSummary, Verdict, flags
 from optcli.results.gate import Change, Comparison, GatedVariant, GateReport, OperatorGrowth, worst
 from optcli.settings import GateBar, GateSettings
 
@@ -46,7 +46,7 @@ FAILED = made(
     comparisons.plain("size", "size", "bytes", 1_000_000, 1_020_000, 0.05),
     causes=("opset 17, now 18",),
     operators=(OperatorGrowth(operator="Conv", baseline_ms=0.5, candidate_ms=0.57),),
-    flags=("noisy: 3 of 8 rounds",),
+    flags=(flags.rounds_not_counted(3, 8),),
 )
 
 
@@ -74,7 +74,9 @@ def test_latencies_say_what_was_decided(found, outcome, blocking, says):
 def test_growth_too_little_to_count_is_told_by_its_limit():
     memory = comparisons.plain("memory", "peak memory", "bytes", 38e6, 43e6, 0.1, slack=8_000_000)
     (row,) = rows(made(memory))
-    assert (memory.outcome, row.change, row.limit) == ("accept", "+13.2 %", "+10 % and 8.00 MB")
+    cells = {column.name: column.text(row) for column in COLUMNS}
+    assert memory.outcome == "accept"
+    assert (cells["change"], cells["limit"]) == ("+13.2 %", "+10 % and 8.00 MB")
 
 
 def test_figures_without_noise_are_plain():
@@ -118,7 +120,7 @@ def test_the_terminal_shows_figures_reasons_and_the_answer():
     shown = gate.text(FAILED)
     for part in ("1.07 ms", "+5 %", "FAIL", "Why onnx | int8", "opset 17, now 18", "Conv: 0.500 ms"):
         assert part in shown
-    assert "noisy: 3 of 8 rounds" in shown
+    assert "not counted: 3 of 8 rounds" in shown
     assert "onnx: p50 7 % slower." in shown
     assert max(map(len, gate.text(FAILED, width=80).splitlines())) <= 80
 
@@ -170,7 +172,7 @@ def test_gitlab_and_benchmark_action_get_every_figure():
 
 def test_json_comes_back():
     assert GateReport.model_validate_json(FAILED.to_json()) == FAILED
-    assert json.loads(FAILED.to_json())["schema"] == 1
+    assert json.loads(FAILED.to_json())["schema"] == 2
 
 
 def test_a_comparison_without_figures_can_be_shown():
@@ -202,3 +204,42 @@ def test_places_that_read_the_same_files_are_told_once():
         f"data.training: both sides read today's /data/raw/a, /other/b, {why}",
         "accuracy.max_drop 0.01, now 0.05",
     ]
+
+
+def test_the_terminal_colours_verdicts_and_names_a_variant_once():
+    from io import StringIO
+
+    from rich.console import Console
+
+    advice = p50(WILD, ADVICE).model_copy(update={"outcome": "reject"})
+    both = made(p50(SLOWER), advice, p50(SAME), name="onnx-int8")
+    console = Console(file=StringIO(), force_terminal=True, width=120)
+    console.print(gate.table(both))
+    shown = console.file.getvalue()
+    assert "\x1b[31mFAIL" in shown
+    assert "\x1b[33mfail (advice)" in shown
+    assert "\x1b[32mpass" in shown
+    plain = gate.text(both).splitlines()
+    assert sum(line.startswith("onnx-int8 ") for line in plain) == 1
+    heads = next(line for line in plain if line.startswith("variant"))
+    cells = next(line for line in plain if line.startswith("onnx-int8 "))
+    assert heads.index("figure") == cells.index("p50")
+    assert heads.index("limit") + len("limit") == cells.index("+5 %") + len("+5 %")
+
+
+def test_markdown_has_failures_in_bold_and_figures_at_the_right():
+    lines = gate.markdown(FAILED).splitlines()
+    assert "| --- | --- | ---: | ---: | ---: | ---: | --- |" in lines
+    assert any(line.endswith("| **FAIL** |") for line in lines)
+    assert any(line.endswith("| pass |") for line in lines)
+
+
+def test_a_rejection_that_does_not_block_fails_no_test_of_a_ci_system():
+    advice = p50(WILD, ADVICE).model_copy(update={"outcome": "reject"})
+    terms = (
+        Change(kind="bar", place="a", before=1, after=2),
+        Change(kind="bar", place="b", tighter=True),
+    )
+    (suite,) = ElementTree.fromstring(gate.junit(made(advice).model_copy(update={"changes": terms})))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "0", "1")
+    assert [child.tag for case in suite for child in case] == ["system-out", "skipped", "system-out"]

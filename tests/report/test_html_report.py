@@ -12,7 +12,16 @@ from optcli.report import html
 from optcli.report.html.distributions import density
 from optcli.report.html.tags import Markup, tag
 from optcli.report.html.tradeoff import Choice, frontier
-from optcli.results import Budget, Estimate, OutputError, Sweep, SweepFit, SweepPoint, VariantReport
+from optcli.results import (
+    Budget,
+    Estimate,
+    OutputError,
+    Sweep,
+    SweepFit,
+    SweepPoint,
+    VariantReport,
+    flags,
+)
 
 VOID = {"meta", "br"}
 QUANTILES = {
@@ -110,7 +119,10 @@ def test_nothing_from_a_recipe_becomes_markup():
     variants = {
         HOSTILE: variant(1000, both(2, 1), accuracy(), runtime=HOSTILE, precision=HOSTILE),
         "b": variant(
-            900, both(1, 2, flags=(HOSTILE,)), accuracy(1), [verdict(HOSTILE, "reject", reason=HOSTILE)]
+            900,
+            both(1, 2, flags=(flags.other(HOSTILE),)),
+            accuracy(1),
+            [verdict(HOSTILE, "reject", reason=HOSTILE)],
         ),
         "c": VariantReport(status="failed", reason=HOSTILE, log=HOSTILE),
     }

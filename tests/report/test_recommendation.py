@@ -2,7 +2,7 @@ import pytest
 from example import accuracy, latency, report, variant, verdict
 
 from optcli.report import recommend
-from optcli.results import Against, Estimate
+from optcli.results import Against, Estimate, flags
 
 
 def in_turns(ratios):
@@ -214,8 +214,7 @@ def test_what_either_side_s_disturbance_hides_is_withheld(disturbed):
 
 
 def test_flags_decide_nothing():
-    flags = ("environment not fit (IQR/median 40 %)",)
-    row = latency(1, 4).model_copy(update={"flags": flags})
+    row = latency(1, 4).model_copy(update={"flags": (flags.environment_not_fit(spread=0.4),)})
     name, sentence = choose(int8=variant(1000, [row], accuracy()))
     assert name == "int8"
     assert "quiet" not in sentence

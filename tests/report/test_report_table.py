@@ -4,7 +4,7 @@ import pytest
 from example import NOW, accuracy, both, latency, report, variant, verdict
 
 from optcli.report import markdown, table, text
-from optcli.results import OutputError, StepSummary, VariantReport
+from optcli.results import OutputError, StepSummary, VariantReport, flags
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -54,6 +54,20 @@ def test_a_terminal_gets_colours():
     console = Console(file=StringIO(), force_terminal=True, width=100)
     console.print(table(report()))
     assert "\x1b[31mreject: accuracy" in console.file.getvalue()
+
+
+def test_names_are_bold_verdicts_coloured_and_what_stands_below_is_dim():
+    from io import StringIO
+
+    from rich.console import Console
+
+    console = Console(file=StringIO(), force_terminal=True, width=100)
+    console.print(table(report()))
+    shown = console.file.getvalue()
+    assert "\x1b[1meager\x1b[0m" in shown
+    assert "\x1b[2mtorch" in shown
+    assert "\x1b[32mbaseline" in shown
+    assert "\x1b[33mno clear gain over onnx" in shown
 
 
 def test_names_in_brackets_are_not_markup():
@@ -151,9 +165,9 @@ def test_doubts_are_collected_by_kind():
     rows = {
         name: variant(
             1000,
-            [latency(1, 1, flags=(f"fluctuating (IQR/median {share} %)", "time cap: 2 of 8 rounds"))],
+            [latency(1, 1, flags=(flags.fluctuating(share), flags.time_cap(2, 8, 1, 1)))],
         )
-        for name, share in (("a", 12), ("b", 15))
+        for name, share in (("a", 0.12), ("b", 0.15))
     }
     shown = text(report(rows, baseline="a"))
     assert "  fluctuating (the middle half of the calls spreads over 20 % of the median)" in shown

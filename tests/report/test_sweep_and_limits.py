@@ -10,7 +10,7 @@ from example import report
 
 from optcli import report as reports
 from optcli.report.sweep_text import sentences, sweep_lines, sweep_markdown
-from optcli.results import Budget, Estimate, Operations, Share, Sweep, SweepFit, SweepPoint
+from optcli.results import Budget, Estimate, Operations, Share, Sweep, SweepFit, SweepPoint, flags
 
 
 def estimate(value, spread=0.02):
@@ -83,7 +83,7 @@ def test_a_sweep_is_a_block_below_the_table():
 
 def test_disturbed_points_are_named_by_their_fitness_and_not_by_a_flag():
     points = (
-        point(1, flags=("environment not fit (IQR/median 40 %)",)),
+        point(1, flags=(flags.environment_not_fit(spread=0.4),)),
         point(2, spread=0.4, fit=False),
     )
     said = sentences(SWEPT.model_copy(update={"points": points}))
@@ -130,7 +130,7 @@ WORK = Operations(
             achieved_per_s=3e11,
             limit_per_s=2e11,
             share=1.5,
-            flags=("1.50 of the peak cannot be: operations are miscounted",),
+            flags=(flags.over_the_peak(1.5),),
         ),
     ),
 )

@@ -12,7 +12,7 @@ from optcli import digest, environment, report, roofline
 from optcli.errors import MissingError, UsageError
 from optcli.inspection import Findings, Target
 from optcli.observer import Silent
-from optcli.results import Estimate, Latency, Operations, Report
+from optcli.results import Estimate, Latency, Operations, Report, flags
 from optcli.roofline import Bandwidth, Rate, Roofline, operations
 from optcli.roofline import share as build_roofline
 from optcli.store import Store
@@ -92,14 +92,14 @@ def test_the_share_of_disturbed_times_has_no_interval_and_says_so() -> None:
     found = build_roofline.share(WORK, latency(2).model_copy(update={"fit": False}), "fp32", machine())
     assert found is not None
     assert (found.low, found.high) == (None, None)
-    assert "other work disturbed" in found.flags[0]
+    assert found.flags == (flags.disturbed(),)
 
 
 def test_more_than_all_is_a_miscount_and_is_said() -> None:
     found = build_roofline.share(WORK, latency(0.5), "fp32", machine())
     assert found is not None
     assert found.share == pytest.approx(2)
-    assert "miscounted" in found.flags[0]
+    assert found.flags == (flags.over_the_peak(share=found.share),)
     sound = build_roofline.share(WORK, latency(1.001), "fp32", machine())
     assert sound is not None
     assert sound.flags == ()

@@ -10,7 +10,7 @@ from optcli.observer import Silent
 from optcli.roofline import Bandwidth, Rate, Roofline, gpu, limit, lines
 from optcli.roofline.limits import computed_in
 from optcli.roofline.shapes import CONVOLUTIONS, product_operations
-from optcli.roofline.timing import best_s
+from optcli.roofline.timing import RateRequest, best_s
 
 GIGA = 1e9
 MIB = 1024**2
@@ -162,14 +162,13 @@ def test_operations_of_the_shapes():
 def test_every_library_with_one_core_and_with_all(monkeypatch):
     asked = []
 
-    def run(function, payload, *, log, environment, timeout_s):
-        asked.append((function, payload["threads"], environment["OMP_NUM_THREADS"]))
+    def run(function, request, gives, *, log, environment, timeout_s):
+        asked.append((function, request.threads, environment["OMP_NUM_THREADS"]))
         if "openvino" in function:
             raise StepError("it crashed")
         if function.endswith("bandwidths"):
-            sizes = payload["working_sets_bytes"]
-            return [memory(size // MIB or 1, 9).model_dump() for size in sizes]
-        return [rate("fp32", 10, payload["threads"]).model_dump()]
+            return [memory(size // MIB or 1, 9) for size in request.working_sets_bytes]
+        return [rate("fp32", 10, request.threads)]
 
     monkeypatch.setattr(workers, "run", run)
     monkeypatch.setattr(environment, "usable_cores", lambda: 2)
@@ -216,17 +215,16 @@ def test_a_gpu_is_asked_for_every_precision():
 @pytest.mark.slow
 def test_real_libraries_give_rates_of_every_kind():
     """Structure only: how fast it is here is no test's business."""
-    payload = {"threads": 1, "seconds": 0.001}
+    asked = RateRequest(threads=1, seconds=0.001, working_sets_bytes=(1 << 18,))
     precisions = {"fp32", "int8", *(p for p in ("bf16", "fp16") if environment.computes_in(p))}
     for library in ("torch", "onnxruntime", "openvino"):
-        records = workers.run(f"optcli.roofline.{library}:rates", payload)
-        found = [Rate.model_validate(each) for each in records]
+        found = workers.run(f"optcli.roofline.{library}:rates", asked, list[Rate])
         assert all(each.per_s > 0 for each in found)
         assert {(each.library, each.threads) for each in found} == {(library, 1)}
         assert {each.operation for each in found} == {"matmul", "convolution"}
         wanted = {"fp32", "int8"} if library == "onnxruntime" else precisions
         assert {each.precision for each in found} == wanted
-    sized = {**payload, "working_sets_bytes": [1 << 18]}
-    (small,) = workers.run("optcli.roofline.torch:bandwidths", sized)
-    assert Bandwidth.model_validate(small).read_per_s > 0
-    assert small["triad_per_s"] > 0
+    (small,) = workers.run("optcli.roofline.torch:bandwidths", asked, list[Bandwidth])
+    assert small.working_set_bytes == 1 << 18
+    assert small.read_per_s > 0
+    assert small.triad_per_s > 0

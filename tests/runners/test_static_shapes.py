@@ -70,9 +70,9 @@ def test_a_size_in_between_goes_where_it_takes_less_time(monkeypatch, slow, said
     forms = StaticForms(made, (4, 1), [spec()], can_pad=True)
     run(forms, 1)
     run(forms, 4)
-    assert (list(made.forms), forms.said) == ([1, 4], {})
+    assert (list(made.forms), forms.destinations) == ([1, 4], {})
     run(forms, 3)
-    assert (list(made.forms), forms.said) == ([1, 4, None], said)
+    assert (list(made.forms), forms.destinations) == ([1, 4, None], said)
     assert forms.current is made.forms[4 if filled else None]
     last = forms.current.given[-1]["x"]
     assert len(last) == (4 if filled else 3)
@@ -105,7 +105,7 @@ def test_what_cannot_be_padded_is_not(monkeypatch, inputs, can_pad):
     made = Made(monkeypatch, slow=(None,))
     forms = StaticForms(made, (4,), inputs, can_pad=can_pad)
     run(forms, 3)
-    assert forms.said == {3: "the form for any size"}
+    assert forms.destinations == {3: "the form for any size"}
 
 
 def test_sizes_are_those_that_the_inputs_take():

@@ -12,6 +12,8 @@ from optcli.artifact import Artifact, Format
 from optcli.engines import child, driver, sidecar
 from optcli.errors import RunnerError
 from optcli.latency import process
+from optcli.latency.messages import Command, MeasureRequest
+from optcli.results import flags
 from optcli.settings import TensorSpec
 
 IMAGE = TensorSpec(name="image", shape=("batch", 3), batch={"min": 1, "opt": 4, "max": 8})
@@ -71,7 +73,7 @@ def test_what_is_effective_is_read_back(settings, tmp_path):
         }
         assert about.get("python") == settings.get("python")
         assert about["flags"] == [
-            "the engine was built on NVIDIA H100 and runs on Fake GPU 0: it may be slower there"
+            flags.built_on_other_gpu(built_on="NVIDIA H100", gpu="Fake GPU 0").model_dump()
         ]
         runner.run({"image": np.ones((40, 3), "float32")})
         assert runner.observed() == {"cuda_graphs": "on", "profile": 1}
@@ -108,30 +110,30 @@ def test_outputs_come_in_the_models_order(settings, tmp_path):
 def test_it_is_measured_in_both_regions(settings, tmp_path):
     """Through the process that measures, with times of the other interpreter where it is there."""
     found = artifact(tmp_path / "engine")
-    payload = {
-        "artifact": found.to_record(),
-        "inputs": [IMAGE.model_dump(mode="json")],
-        "runner": "tensorrt",
-        "options": settings,
-        "feeds": None,
-        "batch_sizes": [1, 8],
-        "seed": 0,
-    }
-    measuring = process.Process(payload)
+    asked = MeasureRequest(
+        artifact=found,
+        inputs=(IMAGE,),
+        runner="tensorrt",
+        options=settings,
+        feeds=None,
+        batch_sizes=(1, 8),
+        seed=0,
+    )
+    measuring = process.Process(asked)
     try:
-        measuring.answer({"do": "open"})
-        warm = measuring.answer({"do": "warm", "batch_size": 8, "calls": 3, "seconds": 60.0})
-        timed = measuring.answer({"do": "round", "batch_size": 8, "calls": 4, "lead_in": 1})
+        measuring.answer(Command("open"))
+        warm = measuring.answer(Command("warm", 8, 3, 60.0))
+        timed = measuring.answer(Command("round", 8, 4, lead_in=1))
         elsewhere = measuring._runner.remote_peak_bytes()
-        held = measuring.answer({"do": "memory"})
+        held = measuring.answer(Command("memory"))
     finally:
         measuring.close()
-    assert warm["first_ms"] > 0
-    assert len(timed["ns"]) == 4
-    assert timed["device_ns"] == [round(fake_tensorrt.MS * 1e6)] * 4
-    assert held["observed"]["cuda_graphs"] == "on"
+    assert warm.first_ms > 0
+    assert len(timed.ns) == 4
+    assert timed.device_ns == (round(fake_tensorrt.MS * 1e6),) * 4
+    assert held.observed["cuda_graphs"] == "on"
     assert (elsewhere > 0) is bool(settings)
-    assert held["peak_memory_bytes"] >= elsewhere
+    assert held.peak_memory_bytes >= elsewhere
 
 
 def test_nothing_is_run_that_was_not_opened():

@@ -45,6 +45,24 @@ def test_bytes_by_type():
     assert memory.input_bytes(spec("batch", 3, 10, 10, dtype="float16")) == 600
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "item_bytes"), [("FLOAT", 4), ("FLOAT16", 2)])
+def test_the_largest_tensor_inside_an_onnx_file(tmp_path, kind, item_bytes):
+    import onnx
+    from onnx import helper
+
+    element = getattr(onnx.TensorProto, kind)
+    ends = [helper.make_tensor_value_info(name, element, ["n", 3, "size", "size"]) for name in "xy"]
+    weight = helper.make_tensor("w", element, [6, 3, 1, 1], [1.0] * 18)
+    back = helper.make_tensor("v", element, [3, 6, 1, 1], [1.0] * 18)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["a"]), helper.make_node("Conv", ["a", "v"], ["y"])]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], [weight, back])
+    onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
+    inputs = [spec("n", 3, 10, 10).model_copy(update={"name": "x"})]
+    assert memory.of_onnx(tmp_path / "model.onnx", inputs) == 6 * 100 * item_bytes
+    assert memory.of_onnx(tmp_path / "model.onnx", []) == 0
+
+
 RECIPE = """\
 # a comment
 version: 1

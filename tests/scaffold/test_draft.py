@@ -71,8 +71,10 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     if "command" not in request.node.name:
         from optcli.scaffold.looking import look
 
-        monkeypatch.setattr("optcli.scaffold.run", lambda _, payload, **__: look(payload, None))
-        monkeypatch.setattr("optcli.scaffold.masks.run", lambda _, said, **__: masks.look(said, None))
+        monkeypatch.setattr("optcli.scaffold.run", lambda _, request, *__, **___: look(request, None))
+        monkeypatch.setattr(
+            "optcli.scaffold.masks.run", lambda _, request, *__, **___: masks.look(request, None)
+        )
 
 
 @pytest.fixture

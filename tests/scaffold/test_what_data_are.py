@@ -12,6 +12,7 @@ from PIL import Image
 from optcli.data import DataSettings
 from optcli.data import open as open_data
 from optcli.errors import InputError
+from optcli.inspection import Tensor
 from optcli.scaffold import masks
 from optcli.scaffold.data import described
 from optcli.scaffold.outputs import meaning
@@ -21,7 +22,7 @@ from optcli.settings import TensorSpec
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(
-        "optcli.scaffold.masks.run", lambda _, payload, timeout_s: masks.look(payload, None)
+        "optcli.scaffold.masks.run", lambda _, request, *__, **___: masks.look(request, None)
     )
     return tmp_path
 
@@ -180,11 +181,15 @@ def spec(*shape: int | str) -> TensorSpec:
     ],
 )
 def test_what_outputs_are(shape, kind, count, says):
-    found = meaning([{"name": "y", "shape": shape}], [spec("batch", 3, 416, 416)], largest=20)
+    found = meaning(
+        [Tensor(name="y", dtype="float32", shape=shape)], [spec("batch", 3, 416, 416)], largest=20
+    )
     assert (found.kind, found.count) == (kind, count)
     assert says in found.postprocess
 
 
 def test_boxes_that_are_decoded_already():
-    found = meaning([{"name": "y", "shape": [1, 3549, 85]}], [spec(1, 3, 416, 416)], largest=409.0)
+    found = meaning(
+        [Tensor(name="y", dtype="float32", shape=(1, 3549, 85))], [spec(1, 3, 416, 416)], largest=409.0
+    )
     assert found.postprocess == "{yolox: {decoded: true}}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,14 @@ import numpy as np
 import pytest
 
 from optcli.accuracy import scoring as scoring_room
+from optcli.accuracy.messages import Progress, ScoringRequest
 from optcli.artifact import Artifact, Format
+from optcli.data import DataSettings
 from optcli.errors import StepError, UsageError
 from optcli.observer import Silent
 from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial
+from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
 from optcli.tuning import control as room
 from optcli.tuning import control_process
@@ -58,27 +62,35 @@ def judged(**more: Any) -> Accuracy:
     return Accuracy.model_construct(**{**given, **more})
 
 
-def step(names: list[str], value: float) -> dict[str, Any]:
-    return {"step": names, "value": value, "operators": 9 - len(names), "seconds": 1.5}
+def step(names: tuple[str, ...], value: float) -> control_process.News:
+    made = control_process.Step(names, value, operators=9 - len(names), seconds=1.5)
+    return control_process.News(step=made)
 
 
 @pytest.fixture
 def nncf(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What the process was asked for; it sends `events` and gives `answer`."""
     seen = SimpleNamespace(
-        payload={},
-        events=[step([], 0.2), {"done": 5, "of": 10}, step(["a"], 0.5), step(["a", "b"], 0.87)],
-        answer={"floats": ["a", "b"], "why": "it is inside"},
+        request=None,
+        events=[
+            step((), 0.2),
+            control_process.News(progress=Progress(5, 10)),
+            step(("a",), 0.5),
+            step(("a", "b"), 0.87),
+        ],
+        answer=control_process.Choice(("a", "b"), "it is inside"),
     )
 
-    def run(function: str, payload: dict[str, Any], *, on_event: Any, **_: Any) -> dict[str, Any]:
+    def run(function: str, request: Any, gives: Any, *, listener: Any, **_: Any) -> Any:
         assert function == "optcli.tuning.control_process:control"
-        seen.payload = payload
+        seen.request = request
         for event in seen.events:
-            on_event(event)
+            assert isinstance(event, listener.kind)
+            listener.hear(event)
         if isinstance(seen.answer, Exception):
             raise seen.answer
-        return dict(seen.answer)
+        assert isinstance(seen.answer, gives)
+        return seen.answer
 
     monkeypatch.setattr(room.workers, "run", run)
     return seen
@@ -100,7 +112,7 @@ def test_steps_are_trials_and_the_choice_is_built_anew(nncf: SimpleNamespace) ->
     assert chosen.inside
     assert "87.00 % in NNCF's hands" in chosen.label
     assert why == "it is inside"
-    assert nncf.payload["trials"] == 7
+    assert nncf.request.trials == 7
 
 
 def test_a_choice_that_is_outside_once_built_is_no_repair(nncf: SimpleNamespace) -> None:
@@ -110,7 +122,7 @@ def test_a_choice_that_is_outside_once_built_is_no_repair(nncf: SimpleNamespace)
 
 
 def test_without_a_choice_its_steps_remain(nncf: SimpleNamespace) -> None:
-    nncf.answer = {"floats": None, "why": "the time is used up"}
+    nncf.answer = control_process.Choice((), "the time is used up")
     done, why = controlled(Carried())
     assert [each.value for each in done] == [0.2, 0.5, 0.87]
     assert why == "the time is used up"
@@ -125,12 +137,12 @@ def test_what_it_fails_of_ends_the_trials(nncf: SimpleNamespace) -> None:
 
 def test_what_must_be_reached(nncf: SimpleNamespace) -> None:
     controlled(Carried())
-    assert nncf.payload["required"] == pytest.approx(0.85), "0.9 less 5 points"
+    assert nncf.request.required == pytest.approx(0.85), "0.9 less 5 points"
     controlled(Carried(), judged(better="lower", baseline=0.1))
-    assert nncf.payload["required"] == pytest.approx(-0.15), "less is better: its sign is turned"
+    assert nncf.request.required == pytest.approx(-0.15), "less is better: its sign is turned"
     bounds = Estimate(value=0.7, low=0.68, high=0.72)
     controlled(Carried(policy="non-inferiority"), judged(bounds=bounds))
-    assert nncf.payload["required"] == pytest.approx(0.87), "the bound must be inside, not the loss"
+    assert nncf.request.required == pytest.approx(0.87), "the bound must be inside, not the loss"
 
 
 def test_other_passes_and_formats_are_refused() -> None:
@@ -140,6 +152,24 @@ def test_other_passes_and_formats_are_refused() -> None:
     room.require_control("quantize_nncf")
     with pytest.raises(UsageError, match=r"works on ONNX and OpenVINO models, .* torch here"):
         controlled(Carried(format=Format.TORCH))
+
+
+def asked(place: Path, required: float = 0.0, seconds: float = 1.0) -> control_process.ControlRequest:
+    """What the process is asked for, of a model and data that are not there."""
+    data = DataSettings(source="npz:data.npz")
+    return control_process.ControlRequest(
+        source=Artifact("", Format.ONNX, place, "fp32", 0, "", {}),
+        options={},
+        required=required,
+        trials=3,
+        seconds=seconds,
+        runner="r",
+        runner_options={},
+        scoring=ScoringRequest(inputs=(), feeds=(), data=data, folder=place),
+        calibration=data,
+        threads=1,
+        seed=0,
+    )
 
 
 class _Clock:
@@ -156,11 +186,10 @@ def test_the_time_ends_it_between_batches(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(control_process, "Scoring", lambda _: range(4))
     sent: list[Any] = []
     channel: Any = SimpleNamespace(send=sent.append)
-    source = Artifact("", Format.ONNX, Path(), "fp32", 0, "", {})
-    judging = control_process._Judging({}, channel, Path(), 10.0, source)
+    judging = control_process._Judging(asked(Path()), channel, Path(), 10.0)
     clock.now = 9.0
     judging._heard(1, 4)
-    assert sent == [{"done": 1, "of": 4}]
+    assert sent == [control_process.News(progress=Progress(1, 4))]
     clock.now = 11.0
     with pytest.raises(control_process._TimeIsUpError):
         judging._heard(2, 4)
@@ -179,15 +208,15 @@ class _Half:
 def test_an_open_model_is_scored_as_an_evaluation_does(tmp_path: Path) -> None:
     x = np.arange(10, dtype=np.float32)[:, None]
     np.savez(tmp_path / "data.npz", x=x, target=np.arange(10) % 3)
-    payload = {
-        "inputs": [{"name": "x", "dtype": "float32", "shape": ["batch", 1]}],
-        "feeds": [{"name": "x", "dtype": "float32", "shape": ["batch", 1]}],
-        "data": {"source": "npz:data.npz"},
-        "folder": str(tmp_path),
-        "settings": {"metric": "top1", "batch_size": 4},
-        "postprocess": None,
-    }
-    scoring = scoring_room.Scoring(payload)
+    inputs = (TensorSpec(name="x", shape=("batch", 1)),)
+    request = ScoringRequest(
+        inputs=inputs,
+        feeds=inputs,
+        data=DataSettings(source="npz:data.npz"),
+        folder=tmp_path,
+        settings=AccuracySettings(metric="top1", batch_size=4),
+    )
+    scoring = scoring_room.Scoring(request)
     heard: list[int] = []
     whole = scoring.score(_Half(), range(len(scoring)), heard.append)  # type: ignore[arg-type]
     assert whole.value == 0.5
@@ -196,16 +225,16 @@ def test_an_open_model_is_scored_as_an_evaluation_does(tmp_path: Path) -> None:
     some = scoring.score(_Half(), [9, 0, 7])  # type: ignore[arg-type]
     assert (some.value, some.each.tolist()) == (pytest.approx(1 / 3), [0.0, 1.0, 0.0])
     with pytest.raises(UsageError, match="no metric"):
-        scoring_room.Scoring({**payload, "settings": None})
+        scoring_room.Scoring(replace(request, settings=None))
 
 
 @pytest.mark.parametrize(
     ("required", "seconds", "floats", "why"),
     [
-        (0.8, 10.0, ["b"], "NNCF's accuracy control is inside the bar"),
-        (0.95, 10.0, None, "has no further operators to leave in float"),
-        (1.5, 10.0, None, "outside the bar before it is quantized"),
-        (0.8, -1.0, None, "the time is used up"),
+        (0.8, 10.0, ("b",), "NNCF's accuracy control is inside the bar"),
+        (0.95, 10.0, (), "has no further operators to leave in float"),
+        (1.5, 10.0, (), "outside the bar before it is quantized"),
+        (0.8, -1.0, (), "the time is used up"),
     ],
 )
 def test_why_nncf_s_accuracy_control_ended(
@@ -213,7 +242,7 @@ def test_why_nncf_s_accuracy_control_ended(
     tmp_path: Path,
     required: float,
     seconds: float,
-    floats: list[str] | None,
+    floats: tuple[str, ...],
     why: str,
 ) -> None:
     """A quantizer that reverts `b`, judged by a scoring that knows each model's value."""
@@ -266,18 +295,9 @@ def test_why_nncf_s_accuracy_control_ended(
     monkeypatch.setattr(control_process, "_controlled", controlled)
     monkeypatch.setattr(control_process.runners, "find", lambda _: Runner)
     monkeypatch.setattr(control_process.onnx_format, "save", lambda model, _: saved.append(model))
-    payload = {
-        "source": Artifact("", Format.ONNX, tmp_path, "fp32", 0, "", {}).to_record(),
-        "options": {},
-        "inputs": [],
-        "runner": "r",
-        "runner_options": {},
-        "required": required,
-        "seconds": seconds,
-        "trials": 3,
-    }
-    found = control_process.control(payload, SimpleNamespace(send=sent.append))  # type: ignore[arg-type]
-    assert found["floats"] == floats
-    assert why in found["why"]
-    steps = [each["step"] for each in sent if "step" in each]
-    assert steps == ([[], ["b"]] if required < 1 and seconds > 0 else [])
+    request = asked(tmp_path, required=required, seconds=seconds)
+    choice = control_process.control(request, SimpleNamespace(send=sent.append))  # type: ignore[arg-type]
+    assert choice.floats == floats
+    assert why in choice.why
+    steps = [each.step.floats for each in sent if each.step is not None]
+    assert steps == ([(), ("b",)] if required < 1 and seconds > 0 else [])

@@ -5,6 +5,7 @@ import ctypes
 import errno
 import fcntl
 import importlib
+import json
 import os
 import resource
 import signal
@@ -16,18 +17,19 @@ import tempfile
 import termios
 import threading
 import time
+from typing import Any
 
 from optcli.errors import InputError
 from optcli.workers import Channel, confinement
 
 
-def double(payload, channel: Channel):
+def double(payload: dict[str, Any], channel: Channel) -> Any:
     channel.send({"progress": 0.5})
     print("words for the log")
     return payload["number"] * 2
 
 
-def flood(payload, channel: Channel):
+def flood(payload: dict[str, Any], channel: Channel) -> Any:
     words = b"x" * 2**20
     for _ in range(payload["megabytes"]):
         os.write(1, words)
@@ -35,53 +37,64 @@ def flood(payload, channel: Channel):
     return "done"
 
 
-def conversation(payload, channel: Channel):
-    while (message := channel.receive()) is not None:
+def conversation(payload: dict[str, Any], channel: Channel) -> Any:
+    while (message := channel.receive(dict[str, str])) is not None:
         channel.send({"echo": message["say"]})
 
 
-def die(payload, channel: Channel):
+def say_raw(payload: Any, channel: Channel) -> Any:
+    """Send a record as it is, with no type."""
+    channel._connection.send_bytes(json.dumps(payload).encode())
+    time.sleep(30)
+
+
+def say_bytes(payload: dict[str, Any], channel: Channel) -> Any:
+    channel._connection.send_bytes(b"\xff{")
+    time.sleep(30)
+
+
+def die(payload: dict[str, Any], channel: Channel) -> Any:
     os.kill(os.getpid(), payload["signal"])
     time.sleep(30)
 
 
-def segfault(payload, channel: Channel):
+def segfault(payload: dict[str, Any], channel: Channel) -> Any:
     ctypes.string_at(0)
 
 
-def leave(payload, channel: Channel):
+def leave(payload: dict[str, Any], channel: Channel) -> Any:
     os._exit(payload["status"])
 
 
-def hang(payload, channel: Channel):
+def hang(payload: dict[str, Any], channel: Channel) -> Any:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(600)
 
 
-def refuse(payload, channel: Channel):
+def refuse(payload: dict[str, Any], channel: Channel) -> Any:
     raise InputError("found a cat, wanted a dog", place="zoo.yaml:3:1", hint="swap them")
 
 
-def stumble(payload, channel: Channel):
+def stumble(payload: dict[str, Any], channel: Channel) -> Any:
     raise ValueError("seven")
 
 
-def allocate(payload, channel: Channel):
+def allocate(payload: dict[str, Any], channel: Channel) -> Any:
     raise RuntimeError(payload["says"])
 
 
-def modules(payload, channel: Channel):
+def modules(payload: dict[str, Any], channel: Channel) -> Any:
     return {"preloaded": payload["name"] in sys.modules, "variable": os.environ.get("OPTCLI_PROBE")}
 
 
-def start_a_grandchild(payload, channel: Channel):
+def start_a_grandchild(payload: dict[str, Any], channel: Channel) -> Any:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     channel.send({"pids": [os.getpid(), process.pid]})
     if payload.get("wait"):
         time.sleep(600)
 
 
-def start_a_child_that_escapes(payload, channel: Channel):
+def start_a_child_that_escapes(payload: dict[str, Any], channel: Channel) -> Any:
     """A process in a session of its own, whose parent is gone: no group and no parent leads to it."""
     ours, theirs = os.pipe()
     if os.fork() == 0:
@@ -100,20 +113,20 @@ def start_a_child_that_escapes(payload, channel: Channel):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def stumble_and_fill_the_log(payload, channel: Channel):
+def stumble_and_fill_the_log(payload: dict[str, Any], channel: Channel) -> Any:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     raise ValueError("seven")
 
 
-def fill_the_disk(payload, channel: Channel):
+def fill_the_disk(payload: dict[str, Any], channel: Channel) -> Any:
     raise OSError(errno.ENOSPC, "No space left on device", "/somewhere/model.onnx")
 
 
-def quit_program(payload, channel: Channel):
+def quit_program(payload: dict[str, Any], channel: Channel) -> Any:
     sys.exit("enough")
 
 
-def tried(payload, channel: Channel):
+def tried(payload: dict[str, Any], channel: Channel) -> Any:
     """Try one thing; `done`, or the name of the error that the system answers with."""
     target = payload["target"]
     place = os.path.dirname(target)
@@ -202,7 +215,7 @@ _ACTIONS = {
 }
 
 
-def tried_on_an_old_kernel(payload, channel: Channel):
+def tried_on_an_old_kernel(payload: dict[str, Any], channel: Channel) -> Any:
     """As if Landlock could not yet keep signals inside; the worker is free until then."""
     confinement._landlock_version = lambda: 3
     confinement.available.cache_clear()
@@ -210,5 +223,5 @@ def tried_on_an_old_kernel(payload, channel: Channel):
     return tried(payload, channel)
 
 
-def crash(payload, channel: Channel):
+def crash(payload: dict[str, Any], channel: Channel) -> Any:
     os.abort()

@@ -4,6 +4,7 @@ import os
 import pty
 import socket
 from pathlib import Path
+from types import NoneType
 
 import pytest
 from needs import compiler
@@ -16,9 +17,8 @@ needs_seccomp = pytest.mark.needs("seccomp filters")
 
 
 def tried(action, target, confined):
-    return run(
-        "calls:tried", {"action": action, "target": str(target)}, timeout_s=60, confined=confined
-    )
+    message = {"action": action, "target": str(target)}
+    return run("calls:tried", message, str, timeout_s=60, confined=confined)
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,7 @@ def test_it_does_nothing_to_other_processes(call, action, answer):
         pytest.skip("the same as the other one here")
     payload = {"action": action, "target": str(os.getpid())}
     confined = () if call == "tried" else None
-    assert run(f"calls:{call}", payload, timeout_s=60, confined=confined) == answer
+    assert run(f"calls:{call}", payload, str, timeout_s=60, confined=confined) == answer
 
 
 def test_it_reads_and_imports_what_it_needs(tmp_path):
@@ -140,7 +140,7 @@ def test_a_forked_worker_is_confined_and_the_next_one_is_not(tmp_path):
         for confined, expected in (((), "EACCES"), (None, "done")):
             payload = {"action": "write", "target": str(tmp_path / "file")}
             with server.start("calls:tried", payload, confined=confined) as child:
-                assert child.result(60) == expected
+                assert child.result(str, 60) == expected
     finally:
         server.close()
 
@@ -151,7 +151,7 @@ def test_its_temporary_folder_goes_with_it(tmp_path, monkeypatch):
     assert tried("temporary", "", ()) == "done"
     assert not list(tmp_path.glob("optcli-worker-*"))
     with pytest.raises(StepError):
-        run("calls:crash", {}, confined=(), timeout_s=60)
+        run("calls:crash", {}, NoneType, confined=(), timeout_s=60)
     assert not list(tmp_path.glob("optcli-worker-*"))
 
 

@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import NoneType
+from typing import Any
 
 import psutil
 import pytest
@@ -49,7 +51,7 @@ def gone(pid: int, within_s: float = 10.0) -> bool:
 def test_result_events_and_log(start, tmp_path):
     events = []
     with start("double", {"number": 21}, tmp_path / "log") as child:
-        assert child.result(20, events.append) == 42
+        assert child.result(int, 20, workers.Listener(dict[str, float], events.append)) == 42
     assert events == [{"progress": 0.5}]
     assert "words for the log" in (tmp_path / "log").read_text()
 
@@ -57,17 +59,17 @@ def test_result_events_and_log(start, tmp_path):
 def test_a_log_ends_where_it_is_too_long_and_the_worker_goes_on(start, tmp_path):
     log = tmp_path / "log"
     with start("flood", {"megabytes": 3 + LARGEST_BYTES // 2**20}, log) as child:
-        assert child.result(60) == "done"
+        assert child.result(str, 60) == "done"
     assert LARGEST_BYTES < log.stat().st_size < LARGEST_BYTES + 100
     assert b"left out" in log.read_bytes()[-100:]
     with start("double", {"number": 1}, log) as child:
-        child.result(20)
+        child.result(int, 20)
     assert log.read_bytes().endswith(b"words for the log\n")
 
 
 def test_a_log_is_whole_once_its_worker_has_died(start, tmp_path):
     with start("segfault", None, tmp_path / "log") as child, pytest.raises(StepError):
-        child.result(20)
+        child.result(NoneType, 20)
     assert "Fatal Python error" in (tmp_path / "log").read_text()
 
 
@@ -75,7 +77,7 @@ def test_conversation(start):
     with start("conversation") as child:
         for word in ("one", "two"):
             child.send({"say": word})
-            assert child.receive(20) == {"echo": word}
+            assert child.receive(dict[str, str], 20) == {"echo": word}
     assert gone(child.pid)
 
 
@@ -99,26 +101,26 @@ def test_conversation(start):
 )
 def test_every_death_has_its_reason(start, name, payload, words, tmp_path):
     with start(name, payload, tmp_path / "log") as child, pytest.raises(StepError, match=words):
-        child.result(20)
+        child.result(NoneType, 20)
 
 
 def test_an_error_keeps_its_kind_place_and_hint(start):
     with start("refuse") as child, pytest.raises(InputError) as caught:
-        child.result(20)
+        child.result(NoneType, 20)
     assert caught.value.place == "zoo.yaml:3:1"
     assert caught.value.hint == "swap them"
 
 
 def test_a_hang_is_stopped(start):
     with start("hang") as child, pytest.raises(StepError, match="did not finish within 1 s"):
-        child.result(1.0)
+        child.result(NoneType, 1.0)
     assert gone(child.pid)
 
 
 def test_grandchildren_go_with_their_worker(start):
     with start("start_a_grandchild") as child:
-        pids = child.receive(20)["pids"]
-        child.result(20)
+        pids = child.receive(dict[str, list[int]], 20)["pids"]
+        child.result(NoneType, 20)
     assert pids
     assert all(gone(pid) for pid in pids)
 
@@ -126,13 +128,13 @@ def test_grandchildren_go_with_their_worker(start):
 @pytest.mark.parametrize("way", ["returns", "killed", "hang", "left"])
 def test_a_child_in_a_session_of_its_own_goes_too(start, way):
     with start("start_a_child_that_escapes", {"way": "hang" if way == "left" else way}) as child:
-        pids = child.receive(20)["pids"]
+        pids = child.receive(dict[str, list[int]], 20)["pids"]
         assert len(pids) == 2
         if way == "returns":
-            child.result(20)
+            child.result(NoneType, 20)
         elif way != "left":
             with pytest.raises(StepError):
-                child.result(1.0)
+                child.result(NoneType, 1.0)
     assert all(gone(pid) for pid in [*pids, child.pid])
 
 
@@ -145,7 +147,7 @@ import sys, time
 from optcli import workers
 way = workers.spawn if {way!r} == "spawned" else workers.ForkServer([]).start
 child = way("calls:{call}", {{"wait": True, "way": "hang"}})
-print(*child.receive(20)["pids"], flush=True)
+print(*child.receive(dict[str, list[int]], 20)["pids"], flush=True)
 time.sleep(600)
 """
     with subprocess.Popen(
@@ -164,13 +166,13 @@ def test_the_server_preloads_and_sets_the_environment():
     server = workers.ForkServer(["json.tool"], {"OPTCLI_PROBE": "set"})
     try:
         with server.start("calls:modules", {"name": "json.tool"}) as child:
-            assert child.result(20) == {"preloaded": True, "variable": "set"}
+            assert child.result(dict[str, Any], 20) == {"preloaded": True, "variable": "set"}
     finally:
         server.close()
     with workers.spawn(
         "calls:modules", {"name": "json.tool"}, environment={"OPTCLI_PROBE": "x"}
     ) as child:
-        assert child.result(20) == {"preloaded": False, "variable": "x"}
+        assert child.result(dict[str, Any], 20) == {"preloaded": False, "variable": "x"}
 
 
 def test_a_worker_waits_for_no_library_that_it_does_not_need(tmp_path, monkeypatch):
@@ -195,9 +197,9 @@ def test_a_worker_waits_for_no_library_that_it_does_not_need(tmp_path, monkeypat
         first = server.start("calls:modules", call, after=["quick_library"])
         begun.touch()
         with first:
-            assert first.result(20)["preloaded"] is False
+            assert first.result(dict[str, Any], 20)["preloaded"] is False
         with server.start("calls:modules", call) as second:
-            assert second.result(20)["preloaded"] is True
+            assert second.result(dict[str, Any], 20)["preloaded"] is True
     finally:
         timer.cancel()
         server.close()
@@ -207,7 +209,7 @@ def test_many_forks_side_by_side():
     server = workers.ForkServer([])
     try:
         children = [server.start("calls:double", {"number": number}) for number in range(12)]
-        assert [child.result(20) for child in children] == [number * 2 for number in range(12)]
+        assert [child.result(int, 20) for child in children] == [number * 2 for number in range(12)]
     finally:
         server.close()
     assert len({child.pid for child in children}) == 12
@@ -221,11 +223,11 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch, name
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{path}{HERE}" if path else str(HERE))
     with workers.spawn("calls:double", {"number": 2}) as child:
-        assert child.result(60) == 4
+        assert child.result(int, 60) == 4
     server = workers.ForkServer(["statistics"], {})
     try:
         with server.start("calls:double", {"number": 3}) as child:
-            assert child.result(60) == 6
+            assert child.result(int, 60) == 6
     finally:
         server.close()
     assert not (tmp_path / "marker").exists()
@@ -239,5 +241,5 @@ def test_another_interpreter_imports_nothing_from_the_current_folder_either(tmp_
     path = os.pathsep.join([str(HERE), *filter(None, sys.path)])
     monkeypatch.setenv("PYTHONPATH", path)
     with workers.spawn("calls:double", {"number": 2}, interpreter=str(other)) as child:
-        assert child.result(60) == 4
+        assert child.result(int, 60) == 4
     assert not (tmp_path / "marker").exists()

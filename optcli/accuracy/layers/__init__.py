@@ -12,7 +12,9 @@ from typing import Any
 
 from optcli import workers
 from optcli.accuracy.layers import advice
+from optcli.accuracy.layers.process import LayersRequest
 from optcli.artifact import Artifact
+from optcli.data import DataSettings
 from optcli.results.layers import Layers
 from optcli.settings import TensorSpec
 
@@ -23,7 +25,7 @@ def compare(
     baseline: Artifact,
     child: Artifact,
     inputs: Sequence[TensorSpec],
-    data: Mapping[str, Any],
+    data: DataSettings,
     folder: Path,
     *,
     samples: int = SAMPLES,
@@ -34,7 +36,7 @@ def compare(
 ) -> Layers:
     """Compare two artifacts layer by layer on the first samples of a data set, in a fresh process.
 
-    `inputs` are the recipe's; `data` is the record of a `DataSettings`, its paths relative to `folder`.
+    `inputs` are the recipe's; paths in `data` are relative to `folder`.
     `made_by` is the step that made the child, `{"step": pass, "options": {...}}`, as the store keeps
     it: the advice names its options. Where the two cannot be compared `reason` of the result says why.
     Raises `InputError` for data that cannot be read, `StepError` where the process dies.
@@ -42,25 +44,25 @@ def compare(
     unlike = advice.incomparable(baseline, child)
     if unlike is not None:
         return Layers(reason=unlike)
-    payload = {
-        "baseline": baseline.to_record(),
-        "child": child.to_record(),
-        "inputs": [spec.model_dump(mode="json") for spec in inputs],
-        "data": dict(data),
-        "folder": str(folder),
-        "samples": samples,
-        "threads": threads,
-        "made_by": dict(made_by or {}),
-    }
-    found = workers.run(
+    request = LayersRequest(
+        baseline=baseline,
+        child=child,
+        inputs=tuple(inputs),
+        data=data,
+        folder=folder,
+        samples=samples,
+        threads=threads,
+        made_by=dict(made_by or {}),
+    )
+    return workers.run(
         "optcli.accuracy.layers.process:serve",
-        payload,
+        request,
+        Layers,
         log=log,
         environment={"OMP_NUM_THREADS": str(threads)},
         timeout_s=timeout_s,
         confined=() if baseline.foreign or child.foreign else None,
     )
-    return Layers.model_validate(found)
 
 
 __all__ = ["SAMPLES", "compare"]

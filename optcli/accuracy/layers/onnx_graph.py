@@ -6,39 +6,36 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.graph import read
+from optcli.onnx_graphs.interface import input_names
+from optcli.onnx_graphs.operators import MOVES_VALUES, PAIR, PRODUCT_OF
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
 
-# Layers that multiply by weights: what persons call a layer, and what passes leave in floats.
-PRODUCTS = {
-    "Conv": "Conv", "ConvTranspose": "ConvTranspose", "Gemm": "Gemm", "MatMul": "MatMul",
-    "QLinearConv": "Conv", "ConvInteger": "Conv", "FusedConv": "Conv", "QGemm": "Gemm",
-    "QLinearMatMul": "MatMul", "MatMulInteger": "MatMul", "MatMulNBits": "MatMul",
-}  # fmt: skip
 # Operators that give integers, and where their scale and zero point stand among the inputs.
 _SCALES = {
     "QuantizeLinear": 1, "QLinearConv": 6, "QLinearMatMul": 6, "QLinearAdd": 6, "QLinearMul": 6,
     "QGemm": 7, "QLinearConcat": 0, "QLinearGlobalAveragePool": 3, "QLinearAveragePool": 3,
     "QLinearSigmoid": 3, "QLinearLeakyRelu": 3, "QLinearSoftmax": 3, "QLinearReduceMean": 3,
 }  # fmt: skip
-_PASS_ON = {
-    "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Gather", "Slice", "Split",
-    "Concat", "Resize", "Pad", "Identity", "Relu", "Clip",
-}  # fmt: skip
+# Behind these, integers have the scale that they had before.
+_PASS_ON = MOVES_VALUES | {"Concat", "Resize", "Pad", "Relu", "Clip"}
 _INTEGERS_OF = "_quantized"  # ONNX Runtime's name for the integers of a tensor
 _ABSORBED = ("Relu", "Clip")
 
 
 class Graph:
-    """The main graph of a model, indexed. Names that subgraphs read count as inputs of their node."""
+    """The main graph of a model by positions of its nodes, which are cut out and renamed as messages.
+
+    Names that subgraphs read count as inputs of their node. `values` are those of onnx_ir, by name.
+    """
 
     def __init__(self, model: ModelProto) -> None:
         self.model = model
         self.nodes: list[NodeProto] = list(model.graph.node)
         self.weights: dict[str, TensorProto] = {each.name: each for each in model.graph.initializer}
-        self.inputs = onnx_format.input_names(model)
+        self.inputs = input_names(model)
         self.reads: list[list[str]] = [_read_by(node) for node in self.nodes]
         self.maker = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
         self.readers: dict[str, list[int]] = {}
@@ -46,6 +43,9 @@ class Graph:
             for name in names:
                 self.readers.setdefault(name, []).append(index)
         self.dynamic = self._dynamic()
+        graph = read(model).graph
+        made = [value for node in graph for value in node.outputs]
+        self.values = {value.name: value for value in (*graph.initializers.values(), *made)}
 
     def _dynamic(self) -> set[str]:
         """Tensors that depend on an input of the model."""
@@ -79,7 +79,7 @@ class Graph:
                 if index in seen:
                     continue
                 seen.add(index)
-                pair = node.op_type in ("QuantizeLinear", "DequantizeLinear")
+                pair = node.op_type in PAIR
                 if node.name and not pair:
                     found[node.name] = None
                 if pair or node.op_type in _PASS_ON:
@@ -116,7 +116,7 @@ class Pair:
 def pairs(floats: Graph, child: Graph) -> list[Pair]:
     """Float tensors with their counterparts, in the child's order; by name, else layer by layer."""
     matched = dict(_by_name(floats, child))
-    products = [i for i, node in enumerate(floats.nodes) if node.op_type in PRODUCTS]
+    products = [i for i, node in enumerate(floats.nodes) if node.op_type in PRODUCT_OF]
     named = sum(floats.nodes[i].output[0] in matched for i in products)
     if 2 * named < len(products) and not _folded(floats, child, matched):
         matched.update(_by_order(floats, child))
@@ -164,12 +164,12 @@ def _absorbing(floats: Graph, child: Graph, name: str, there: str) -> str:
 def _by_order(floats: Graph, child: Graph) -> Iterator[tuple[str, str]]:
     """Layers in their order, where both networks have the same ones."""
     ours, theirs = _products(floats), _products(child)
-    if [PRODUCTS[node.op_type] for node in ours] == [PRODUCTS[node.op_type] for node in theirs]:
+    if [PRODUCT_OF[node.op_type] for node in ours] == [PRODUCT_OF[node.op_type] for node in theirs]:
         yield from ((a.output[0], b.output[0]) for a, b in zip(ours, theirs, strict=True))
 
 
 def _products(graph: Graph) -> Sequence[NodeProto]:
-    return [x for x in graph.nodes if x.op_type in PRODUCTS and graph.dynamic.intersection(x.output)]
+    return [x for x in graph.nodes if x.op_type in PRODUCT_OF and graph.dynamic.intersection(x.output)]
 
 
 def seen_behind(graph: Graph, tensor: str) -> str:
@@ -183,7 +183,7 @@ def _pair(child: Graph, tensor: str, name: str) -> Pair:
     for face in faces:  # which grows
         for index in child.readers.get(face, ()):
             node = child.nodes[index]
-            if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.input[0] == face:
+            if node.op_type in PAIR and node.input[0] == face:
                 chain.append(index)
                 faces.append(node.output[0])
                 if node.op_type == "DequantizeLinear":
@@ -207,7 +207,7 @@ def layer(graph: Graph, name: str, stop: set[str]) -> NodeProto | None:
     ahead, seen = [index], set[int]()
     for each in ahead:  # which grows
         node = graph.nodes[each]
-        if node.op_type in PRODUCTS:
+        if node.op_type in PRODUCT_OF:
             return node
         seen.add(each)
         before = (graph.maker.get(x) for x in node.input if x not in stop and x in graph.dynamic)

@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 
     Feed = Mapping[str, np.ndarray]
 
-_PRODUCTS = frozenset(
-    {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "MatMul"}
-    | {"GroupConvolutionBackpropData"}
-)
-_MOVES_VALUES = frozenset(
-    {"Concat", "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "StridedSlice", "Slice"}
-    | {"Split", "VariadicSplit", "Gather", "Relu", "Clamp"}
-)
 # What lies between integer weights and the layer that reads them.
 _OF_CONSTANTS = frozenset({"Convert", "Subtract", "Multiply", "Reshape"})
 
@@ -109,7 +101,7 @@ def _behind(chain: Sequence[Any]) -> tuple[str, ...]:
                 name, kind = reader.get_friendly_name(), reader.get_type_name()
                 if name not in found and kind != "Result":
                     found[name] = None
-                    ahead += [reader] if kind in _MOVES_VALUES else []
+                    ahead += [reader] if kind in openvino_format.MOVES_VALUES else []
     return tuple(found)
 
 
@@ -231,11 +223,12 @@ def _error(pair: _Pair, sums: Sums) -> LayerError:
 def _weights(found: Sequence[_Pair]) -> Iterator[LayerError]:
     for pair in found:
         one, other = pair.floats.get_node(), pair.root.get_node()
-        if one.get_type_name() in _PRODUCTS and other.get_type_name() == one.get_type_name():
+        kind = one.get_type_name()
+        if kind in openvino_format.PRODUCTS and other.get_type_name() == kind:
             wanted, got = _values(one.input_value(1)), _values(other.input_value(1))
             if wanted is not None and got is not None and wanted.shape == got.shape and wanted.ndim > 1:
                 name = one.input_value(1).get_node().get_friendly_name()
-                yield weight_error(name, one.get_friendly_name(), one.get_type_name(), wanted, got)
+                yield weight_error(name, one.get_friendly_name(), kind, wanted, got)
 
 
 def _values(port: Any) -> np.ndarray | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,18 +24,29 @@ if TYPE_CHECKING:
     Feed = dict[str, np.ndarray]
 
 
-def serve(payload: dict[str, Any], channel: Channel) -> dict[str, Any]:
-    """The record of `Layers`. `payload`: see `optcli.accuracy.layers.compare`."""
-    baseline, child = (Artifact.from_record(payload[name]) for name in ("baseline", "child"))
-    inputs = tuple(TensorSpec.model_validate(spec) for spec in payload["inputs"])
-    feeds, count = _feeds(inputs, payload)
-    measured = _measured(baseline, child, feeds, inputs, payload["threads"])
+@dataclass(frozen=True)
+class LayersRequest:
+    """What to compare on which samples; see `optcli.accuracy.layers.compare`."""
+
+    baseline: Artifact
+    child: Artifact
+    inputs: tuple[TensorSpec, ...]
+    data: DataSettings
+    folder: Path
+    samples: int
+    threads: int
+    made_by: dict[str, Any]
+
+
+def serve(request: LayersRequest, channel: Channel) -> Layers:
+    """Compare two artifacts layer by layer: rows with advice, worst first."""
+    feeds, count = _feeds(request)
+    measured = _measured(request.baseline, request.child, feeds, request.inputs, request.threads)
     rows = sorted(measured.rows, key=lambda row: row.rank)
-    advised = [_advised(row, payload["made_by"], child.precision) for row in rows]
-    found = Layers(
+    advised = [_advised(row, request.made_by, request.child.precision) for row in rows]
+    return Layers(
         rows=tuple(advised), compared=measured.compared, samples=count, reason=measured.reason
     )
-    return found.model_dump(mode="json")
 
 
 def _measured(
@@ -59,10 +71,9 @@ def _advised(row: LayerError, made_by: dict[str, Any], precision: str) -> LayerE
     return row.model_copy(update={"advice": advice.of(row, made_by, precision)})
 
 
-def _feeds(inputs: tuple[TensorSpec, ...], payload: dict[str, Any]) -> tuple[list[Feed], int]:
+def _feeds(request: LayersRequest) -> tuple[list[Feed], int]:
     """The first samples in the smallest batches that the model takes: they bound what is in memory."""
-    settings = DataSettings.model_validate(payload["data"])
-    samples = data.open(settings, Path(payload["folder"]), inputs)
-    size = batch_range(inputs).min
-    count = max(size, min(int(payload["samples"]), len(samples)))
+    samples = data.open(request.data, request.folder, request.inputs)
+    size = batch_range(request.inputs).min
+    count = max(size, min(request.samples, len(samples)))
     return [dict(cycled(samples, size, start).inputs) for start in range(0, count, size)], count

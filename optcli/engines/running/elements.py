@@ -63,8 +63,8 @@ class Element:
         if self.name == "BF16":
             return _from_bfloat16(view)
         if self.name == "FP8":
-            found: np.ndarray = _e4m3()[view]
-            return found
+            values: np.ndarray = _e4m3()[view]
+            return values
         return view.copy()
 
 

@@ -88,8 +88,8 @@ class Execution:
         try:
             shapes = {slot.name: feed[slot.name].shape for slot in self._inputs}
         except KeyError as error:
-            wanted = ", ".join(slot.name for slot in self._inputs)
-            raise EngineError(f"the engine takes the inputs {wanted}, and {error} is missing") from None
+            names = ", ".join(slot.name for slot in self._inputs)
+            raise EngineError(f"the engine takes the inputs {names}, and {error} is missing") from None
         on_host = {slot.name: feed[slot.name] for slot in self._inputs if slot.on_host}
         if shapes != self._shapes or on_host:
             # Where it is half done nothing of it may be used.
@@ -167,8 +167,8 @@ class Execution:
         else:
             # Kept for as long as the context: nobody says that it copies them.
             settings = self._settings = self._engine.create_runtime_config()
-            wanted = "DISABLED" if self._graphs.wanted == "off" else "WHOLE_GRAPH_CAPTURE"
-            settings.cuda_graph_strategy = self._bindings.member("CudaGraphStrategy", wanted)
+            strategy = "DISABLED" if self._graphs.mode == "off" else "WHOLE_GRAPH_CAPTURE"
+            settings.cuda_graph_strategy = self._bindings.member("CudaGraphStrategy", strategy)
             self._graphs.built_in()
             if self._cache_file is not None:
                 self._cache = settings.create_runtime_cache()

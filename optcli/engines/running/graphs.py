@@ -7,7 +7,7 @@ from collections.abc import Callable
 from optcli.engines import EngineError
 from optcli.engines.gpu import Event, Gpu, Graph, Stream
 
-WANTED = ("on", "off", "auto")
+MODES = ("on", "off", "auto")
 
 
 class Graphs:
@@ -17,23 +17,23 @@ class Graphs:
     new shapes is always a plain one: TensorRT does in it what it does only once.
     """
 
-    def __init__(self, gpu: Gpu, stream: Stream, wanted: str) -> None:
+    def __init__(self, gpu: Gpu, stream: Stream, mode: str) -> None:
         """Raises `EngineError` for what is neither `on`, `off` nor `auto`."""
-        if wanted not in WANTED:
-            raise EngineError(f"cuda_graphs is {wanted!r}", hint=f"one of: {', '.join(WANTED)}")
-        self.wanted = wanted
+        if mode not in MODES:
+            raise EngineError(f"cuda_graphs is {mode!r}", hint=f"one of: {', '.join(MODES)}")
+        self.mode = mode
         self._gpu, self._stream = gpu, stream
         self._start, self._stop = Event(gpu), Event(gpu)
         self._graph: Graph | None = None
         self._timed_inside = False
-        self._without = "not wanted" if wanted == "off" else ""
+        self._without = "not wanted" if mode == "off" else ""
         self._built_in = False
 
     @property
     def state(self) -> str:
         """`on`, `off (why)` or `not yet`: in words for a report."""
         if self._built_in:
-            return "off (not wanted)" if self.wanted == "off" else "on (TensorRT-RTX's own)"
+            return "off (not wanted)" if self.mode == "off" else "on (TensorRT-RTX's own)"
         if self._graph is not None:
             return "on"
         return f"off ({self._without})" if self._without else "not yet"
@@ -47,10 +47,10 @@ class Graphs:
 
         Raises `EngineError` where graphs are `on`.
         """
-        if self.wanted == "off" or self._built_in:
+        if self.mode == "off" or self._built_in:
             return
         self._without = why
-        if why and self.wanted == "on":
+        if why and self.mode == "on":
             raise EngineError(
                 f"no CUDA graph can be recorded: {why}", hint="set `cuda_graphs: auto` or `off`"
             )

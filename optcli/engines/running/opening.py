@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from optcli.engines import EngineError, bindings, driver, sidecar
+from optcli.engines import EngineError, driver, sidecar
+from optcli.engines.bindings import load
 from optcli.engines.gpu import Gpu
 from optcli.engines.messages import Line
 from optcli.engines.running import refitting
@@ -23,26 +24,26 @@ def open_here(job: Mapping[str, Any], heard: Callable[[Line], None] | None = Non
     """
     folder = Path(job["folder"])
     about = sidecar.check_plan(folder)
-    found = bindings.load(job["product"])
+    bindings = load(job["product"])
     place = os.fspath(folder / sidecar.PLAN)
     # What can be told without a GPU is told first.
-    sidecar.check_here(about, sidecar.Here(found.product, found.version), place)
+    sidecar.check_here(about, sidecar.Here(bindings.product, bindings.version), place)
     device = driver.require(int(job.get("device") or 0))
     here = sidecar.Here(
-        found.product,
-        found.version,
+        bindings.product,
+        bindings.version,
         gpu=device.name,
         compute_capability=device.compute_capability,
         driver=device.driver,
     )
-    warnings = sidecar.check_here(about, here, place)
+    built_on = sidecar.check_here(about, here, place)
     cache = job.get("kernel_cache")
     if cache and not Path(cache).absolute().parent.is_dir():
         raise EngineError(
             "there is no folder for the file of kernels", place=cache, hint="make it first"
         )
     execution = Execution(
-        found,
+        bindings,
         (folder / sidecar.PLAN).read_bytes(),
         Gpu(device.index),
         cuda_graphs=job.get("cuda_graphs") or "auto",
@@ -52,5 +53,5 @@ def open_here(job: Mapping[str, Any], heard: Callable[[Line], None] | None = Non
         kernel_cache=Path(cache) if cache else None,
         heard=heard,
     )
-    execution.notes = {"precision": about.precision, "flags": warnings}
+    execution.notes = {"precision": about.precision, "built_on": built_on}
     return execution

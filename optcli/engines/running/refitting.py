@@ -31,8 +31,8 @@ def refit(bindings: Bindings, engine: Any, log: Any, lines: Sequence[Line], mode
     refitter = bindings.module.Refitter(engine, log)
     parser = bindings.module.OnnxParserRefitter(refitter, log)
     if not parser.refit_from_file(os.fspath(model)):
-        said = [parser.get_error(index).desc() for index in range(parser.num_errors)]
-        raise _failed("the weights do not fit the engine", said, lines, model)
+        errors = [parser.get_error(index).desc() for index in range(parser.num_errors)]
+        raise _failed("the weights do not fit the engine", errors, lines, model)
     if not refitter.refit_cuda_engine():
         raise _failed("the engine lacks weights", refitter.get_missing_weights(), lines, model)
 

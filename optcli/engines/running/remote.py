@@ -35,8 +35,8 @@ class RemoteExecution:
         self._layout: Layout = ()
         self._answer: dict[str, Any] = {}
         self._folder = folder()
-        self._given = SharedArrays(self._folder / "inputs")
-        self._made = SharedArrays(self._folder / "outputs")
+        self._shared_inputs = SharedArrays(self._folder / "inputs")
+        self._shared_outputs = SharedArrays(self._folder / "outputs")
         self._process: Any = None
         try:
             self._process = child.start(python, "optcli.engines.running.remote_process")
@@ -59,7 +59,7 @@ class RemoteExecution:
     def bind(self, feed: Mapping[str, np.ndarray]) -> None:
         """Put one batch where the other process finds it."""
         self._answer = {}
-        self._layout = self._given.write(feed)
+        self._layout = self._shared_inputs.write(feed)
 
     def execute(self) -> None:
         """Let it bind, compute and fetch, and time that."""
@@ -71,8 +71,8 @@ class RemoteExecution:
         """Copies of the outputs."""
         if not self._answer:
             raise EngineError("nothing was computed", hint="execute first")
-        found = self._made.read(self._answer["layout"])
-        return {name: view.copy() for name, view in found.items()}
+        views = self._shared_outputs.read(self._answer["layout"])
+        return {name: view.copy() for name, view in views.items()}
 
     def device_ms(self) -> float | None:
         """Milliseconds on the GPU of the last `execute`."""
@@ -113,8 +113,8 @@ class RemoteExecution:
             process.stdin.flush()
 
     def _hear(self, process: Any) -> dict[str, Any]:
-        for said in process.stdout:
-            record = json.loads(said)
+        for line in process.stdout:
+            record = json.loads(line)
             if "answer" in record:
                 return dict(record["answer"])
             if "error" in record:

@@ -28,7 +28,7 @@ from optcli.engines import EngineError
 from optcli.engines.messages import Line
 from optcli.engines.running.shared_arrays import SharedArrays
 
-_SAID = "FEW"  # what a parent wants to know should this process die
+_SEVERITIES = "FEW"  # of log lines that explain why this process died
 
 
 class Serving:
@@ -52,14 +52,15 @@ class Serving:
 
     def _open(self, command: dict[str, Any]) -> dict[str, Any]:
         folder = Path(command["folder"])
-        self._given, self._made = SharedArrays(folder / "inputs"), SharedArrays(folder / "outputs")
+        self._shared_inputs = SharedArrays(folder / "inputs")
+        self._shared_outputs = SharedArrays(folder / "outputs")
         module, _, name = command["open"].partition(":")
         self._execution = getattr(importlib.import_module(module), name)(command["job"], self._heard)
         names = {name: dtype.str for name, dtype in self._execution.inputs.items()}
         return {"inputs": names, "notes": self._execution.notes}
 
     def _call(self, command: dict[str, Any]) -> dict[str, Any]:
-        feed = self._given.read(command["layout"])
+        feed = self._shared_inputs.read(command["layout"])
         execution = self._execution
         start = time.perf_counter_ns()
         execution.bind(feed)
@@ -67,7 +68,7 @@ class Serving:
         outputs = execution.fetch()
         ns = time.perf_counter_ns() - start
         device_ms = execution.device_ms()
-        return {"layout": self._made.write(outputs), "ns": ns, "device_ms": device_ms}
+        return {"layout": self._shared_outputs.write(outputs), "ns": ns, "device_ms": device_ms}
 
     def _describe(self, command: dict[str, Any]) -> dict[str, Any]:
         return dict(self._execution.describe())
@@ -81,7 +82,7 @@ class Serving:
         return {}
 
     def _heard(self, line: Line) -> None:
-        if line.severity in _SAID:
+        if line.severity in _SEVERITIES:
             self.send({"log": [line.severity, line.text]})
 
 

@@ -51,31 +51,31 @@ class SharedArrays:
         """Views of what was written; valid until the next `write`."""
         import numpy as np
 
-        found = {}
+        arrays = {}
         for name, dtype, shape, start in layout:
             kind = np.dtype(dtype)
             count = int(np.prod(shape, dtype=np.int64))
             self._mapped(start + count * kind.itemsize)
-            found[name] = np.frombuffer(self._map, kind, count, start).reshape(shape)
-        return found
+            arrays[name] = np.frombuffer(self._map, kind, count, start).reshape(shape)
+        return arrays
 
     def _require(self, size_bytes: int) -> None:
         """Make the file so large. What is not really there would end the process when it is written."""
-        wanted = max(1, size_bytes)
-        if self._map is not None and len(self._map) >= wanted:
+        needed_bytes = max(1, size_bytes)
+        if self._map is not None and len(self._map) >= needed_bytes:
             return
         with open(self._path, "ab") as file:
             try:
-                os.posix_fallocate(file.fileno(), 0, wanted)
+                os.posix_fallocate(file.fileno(), 0, needed_bytes)
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
                 raise EngineError(
-                    f"there is no room for {wanted} bytes of inputs or outputs",
+                    f"there is no room for {needed_bytes} bytes of inputs or outputs",
                     place=os.fspath(self._path),
                     hint="make room there, or use smaller batches",
                 ) from error
-        self._mapped(wanted)
+        self._mapped(needed_bytes)
 
     def _mapped(self, size_bytes: int) -> None:
         if self._map is None or len(self._map) < size_bytes:

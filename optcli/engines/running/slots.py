@@ -60,14 +60,14 @@ class Slot:
 
     def buffer_of_varying(self) -> Buffer:
         """The memory that TensorRT asked for. Raises `EngineError` where that failed."""
-        found = self._allocator
-        if found.error is not None:
-            raise EngineError(f"no memory for the output {self.name!r}: {found.error}")
-        if found.shape is None:
+        allocator = self._allocator
+        if allocator.error is not None:
+            raise EngineError(f"no memory for the output {self.name!r}: {allocator.error}")
+        if allocator.shape is None:
             raise EngineError(f"TensorRT never said how large the output {self.name!r} is")
-        self.size_bytes = math.prod(found.shape) * self.dtype.itemsize
-        memory: Buffer = found.buffer
-        self._view = memory.array(found.shape, self.dtype)
+        self.size_bytes = math.prod(allocator.shape) * self.dtype.itemsize
+        memory: Buffer = allocator.buffer
+        self._view = memory.array(allocator.shape, self.dtype)
         return memory
 
     def load(self) -> np.ndarray:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import graphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
@@ -18,7 +17,7 @@ def widened(model: ModelProto) -> ModelProto:
     """
     from onnx import TensorProto
 
-    for graph in onnx_format.graphs(model.graph):
+    for graph in graphs(model.graph):
         for tensor in graph.initializer:
             _widen(tensor)
         # Notes on shapes and types in between are made anew by whoever wants them.
@@ -65,10 +64,10 @@ def _cast_ends(graph: GraphProto) -> None:
     inputs = [v.name for v in graph.input if _is_half(v.type) and v.name not in weights]
     outputs = [v.name for v in graph.output if _is_half(v.type) and v.name not in inputs]
     inside = {name: f"{name}_fp32" for name in (*inputs, *outputs)}
-    nodes = list(graph.node)
-    for node in _with_inner(nodes):
+    for node in (node for inner in graphs(graph) for node in inner.node):
         node.input[:] = [inside.get(name, name) for name in node.input]
         node.output[:] = [inside.get(name, name) for name in node.output]
+    nodes = list(graph.node)
     before = [_cast(name, inside[name], TensorProto.FLOAT) for name in inputs]
     after = [_cast(inside[name], name, TensorProto.FLOAT16) for name in outputs]
     del graph.node[:]
@@ -79,14 +78,6 @@ def _cast(source: str, result: str, kind: int) -> NodeProto:
     from onnx import helper
 
     return helper.make_node("Cast", [source], [result], f"{result}_cast", to=kind)
-
-
-def _with_inner(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _with_inner(inner.node)
 
 
 def _is_half(kind: TypeProto) -> bool:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from optcli.errors import StepError, first_line
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.graph import drop_notes_of_weights
+from optcli.onnx_graphs.interface import graphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto
@@ -31,15 +33,11 @@ def halved(model: ModelProto, precision: Precision, kept: set[str], keep_io: boo
         convert_float_to_float16,
     )
 
-    weights = {
-        tensor.name: tensor for graph in onnx_format.graphs(model.graph) for tensor in graph.initializer
-    }
+    weights = {tensor.name: tensor for graph in graphs(model.graph) for tensor in graph.initializer}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     # The converter goes by these notes, and those of weights that stay as they are would be wrong.
-    notes = [value for value in copy.graph.value_info if value.name not in weights]
-    del copy.graph.value_info[:]
-    copy.graph.value_info.extend(notes)
+    drop_notes_of_weights(copy)
     try:
         with _quiet():
             converted = convert_float_to_float16(
@@ -56,7 +54,7 @@ def halved(model: ModelProto, precision: Precision, kept: set[str], keep_io: boo
             hint="keep the operators that it stumbles over with ignored_types",
         ) from error
     if precision == "bf16":
-        for graph in onnx_format.graphs(converted.graph):
+        for graph in graphs(converted.graph):
             _to_bf16(graph, weights)
     _mend(converted)
     _require_sound(converted)

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.graph import constant, read
+from optcli.onnx_graphs.interface import opset_of
 from optcli.passes import Job
 from optcli.passes._onnx.half_precision import Precision
 from optcli.passes._onnx.upgrade import noise
 from optcli.passes._quantization.activation_ranges import activation_ranges
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TensorProto
+    from onnx import ModelProto
 
 # The largest number, and the smallest but zero, that fp16 holds.
 _FP16_LARGEST = 65504.0
@@ -29,21 +31,23 @@ def out_of_range(model: ModelProto, job: Job, facts: dict[str, Any]) -> set[str]
     may do.
     """
     import numpy as np
-    from onnx import numpy_helper
+    from onnx_ir import DataType
 
     large, tiny = {}, 0
-    for name, tensor in _float_constants(model).items():
-        values = np.abs(numpy_helper.to_array(tensor))
-        if count := int(((values > _FP16_LARGEST) & np.isfinite(values)).sum()):
-            large[name] = count
-        tiny += int(((values > 0) & (values < _FP16_SMALLEST)).sum())
+    graph = read(model).graph
+    around = {node.name: [value for value in (*node.inputs, *node.outputs) if value] for node in graph}
+    for value in dict.fromkeys(value for values in around.values() for value in values):
+        tensor = constant(value)
+        if tensor is None or tensor.dtype != DataType.FLOAT:
+            continue
+        sizes = np.abs(tensor.numpy())
+        if count := int(((sizes > _FP16_LARGEST) & np.isfinite(sizes)).sum()):
+            large[value.name] = count
+        tiny += int(((sizes > 0) & (sizes < _FP16_SMALLEST)).sum())
     extremes = _largest_activations(model, job)
-    wide = {name for name, value in extremes.items() if not value <= _FP16_LARGEST}
-    kept = {
-        node.name
-        for node in model.graph.node
-        if large.keys() & {*node.input, *node.output} or wide.intersection((*node.input, *node.output))
-    }
+    wide = {name for name, largest in extremes.items() if not largest <= _FP16_LARGEST}
+    beyond = large.keys() | wide
+    kept = {str(name) for name, values in around.items() if beyond & {value.name for value in values}}
     if large:
         job.warn(f"{sum(large.values())} weights are out of fp16's range: the nodes stay in fp32")
     if wide:
@@ -80,17 +84,6 @@ def _largest_activations(model: ModelProto, job: Job) -> dict[str, float]:
     return {name: max(-low, high) for name, (low, high) in found.items()}
 
 
-def _float_constants(model: ModelProto) -> dict[str, TensorProto]:
-    from onnx import TensorProto
-
-    found = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        tensors = [entry.t for entry in node.attribute if entry.HasField("t")]
-        if node.op_type == "Constant" and tensors:
-            found[node.output[0]] = tensors[0]
-    return {name: tensor for name, tensor in found.items() if tensor.data_type == TensorProto.FLOAT}
-
-
 def not_in(precision: Precision, model: ModelProto) -> set[str]:
     """Names of nodes whose operator takes fp32 but not the precision, in the model's operator set.
 
@@ -99,7 +92,7 @@ def not_in(precision: Precision, model: ModelProto) -> set[str]:
     import onnx
 
     wanted = "tensor(bfloat16)" if precision == "bf16" else "tensor(float16)"
-    opset = onnx_format.opset(model)
+    opset = opset_of(model)
     kept: set[str] = set()
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx"):

@@ -15,6 +15,10 @@ from pydantic import AfterValidator
 
 from optcli.errors import StepError, did_you_mean, first_line
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.graph import maker
+from optcli.onnx_graphs.interface import input_shapes, opset_of
+from optcli.onnx_graphs.operators import PAIR, PRODUCTS, is_static
+from optcli.onnx_graphs.precision import precision_of
 from optcli.passes import Job
 from optcli.passes._onnx.full_precision import widened
 from optcli.passes._onnx.tidying import name_nodes, tidied
@@ -23,9 +27,7 @@ from optcli.passes._quantization.calibration import ModelInput
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
-
-# Operators that multiply by weights: on integers only where both come as integers.
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+    from onnx_ir import Model, Node, Value
 
 # Per-channel scales of weights need DequantizeLinear's `axis`, which came with this opset.
 PER_CHANNEL_OPSET = 13
@@ -54,10 +56,10 @@ def modern(
     the model.
     """
     model = tidied(model)
-    if full_precision and onnx_format.precision(model) == "fp16":
+    if full_precision and precision_of(model) == "fp16":
         model = widened(model)
         job.warn("the model is fp16: its weights were widened to fp32, inputs and outputs stay fp16")
-    found = onnx_format.opset(model)
+    found = opset_of(model)
     if found < wanted:
         model = upgraded(model, found, wanted, job)
         job.warn(f"the model was upgraded from opset {found} to {wanted}: {why}")
@@ -76,31 +78,35 @@ def model_inputs(model: ModelProto) -> list[ModelInput]:
             str(onnx.helper.tensor_dtype_to_np_dtype(types[name])),
             tuple(size if isinstance(size, int) else None for size in shape),
         )
-        for name, shape in onnx_format.input_shapes(model).items()
+        for name, shape in input_shapes(model).items()
     ]
 
 
-def count_quantized(model: ModelProto) -> Counter[str]:
+def count_quantized(model: Model) -> Counter[str]:
     """How many operators of each type compute on integers.
 
     That is where data and weights come from DequantizeLinear and, but for products, the result goes
     into QuantizeLinear.
     """
-    graph = model.graph
-    weights = {tensor.name for tensor in graph.initializer}
-    integers = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
-    quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
     counts: Counter[str] = Counter()
-    for node in graph.node:
-        if node.op_type.startswith("QLinear"):
-            counts[node.op_type.removeprefix("QLinear")] += 1
-        elif node.op_type in _PRODUCTS:
-            counts[node.op_type] += integers.issuperset(node.input[:2])
-        elif node.op_type not in ("QuantizeLinear", "DequantizeLinear") and node.input:
-            data = [name for name in node.input if name and name not in weights]
-            reads = bool(data) and integers.issuperset(data)
-            counts[node.op_type] += reads and quantized.issuperset(node.output)
+    for node in model.graph:
+        if is_static(node.op_type):
+            counts[node.op_type.removeprefix("QLinear").removeprefix("Q")] += 1
+        elif node.op_type in PRODUCTS:
+            counts[node.op_type] += all(map(_is_dequantized, node.inputs[:2]))
+        elif node.op_type not in PAIR:
+            data = [value for value in node.inputs if value and not value.is_initializer()]
+            reads = bool(data) and all(map(_is_dequantized, data))
+            counts[node.op_type] += reads and all(map(_is_quantized, node.outputs))
     return +counts
+
+
+def _is_dequantized(value: Value | None) -> bool:
+    return maker(value, "DequantizeLinear") is not None
+
+
+def _is_quantized(value: Value) -> bool:
+    return any(reader.op_type == "QuantizeLinear" for reader in value.consumers())
 
 
 def already_quantized() -> StepError:
@@ -122,7 +128,7 @@ def require_floats(precision: str) -> None:
 
 
 def chosen(
-    nodes: Iterable[NodeProto],
+    nodes: Iterable[NodeProto | Node],
     names: Collection[str],
     types: Collection[str],
     patterns: Sequence[str],
@@ -133,24 +139,20 @@ def chosen(
     `option` is what stands before `names`, `types` and `patterns` in the recipe. Raises `StepError` for
     one that no node fits: a misspelt name must not go unnoticed.
     """
-    listed = list(nodes)
-    matched: dict[str, set[str]] = {}
+    listed = [(str(node.name), str(node.op_type)) for node in nodes]
+    matched: dict[tuple[str, str], set[str]] = {}
     for name in names:
-        matched[f"{option}names: {name}"] = {node.name for node in listed if node.name == name}
+        matched["names", name] = {name for each, _ in listed if each == name}
     for kind in types:
-        matched[f"{option}types: {kind}"] = {node.name for node in listed if node.op_type == kind}
+        matched["types", kind] = {name for name, each in listed if each == kind}
     for pattern in patterns:
-        expression = re.compile(pattern)
-        matched[f"{option}patterns: {pattern}"] = {
-            node.name for node in listed if expression.fullmatch(node.name)
-        }
-    for text, found in matched.items():
-        if not found:
-            kinds = sorted({node.op_type for node in listed})
-            known = kinds if "types:" in text else sorted(node.name for node in listed)
+        matched["patterns", pattern] = {name for name, _ in listed if re.fullmatch(pattern, name)}
+    for (by, value), fitting in matched.items():
+        if not fitting:
+            known = sorted({kind if by == "types" else name for name, kind in listed})
             raise StepError(
-                f"`{text}` fits no node of the model",
-                hint=did_you_mean(text.partition(": ")[2], known)[:300],
+                f"`{option}{by}: {value}` fits no node of the model",
+                hint=did_you_mean(value, known)[:300],
             )
     return set().union(*matched.values())
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import input_names
+from optcli.onnx_graphs.shapes import without_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -40,7 +42,7 @@ def _drop_weight_inputs(model: ModelProto) -> None:
     """Weights that are inputs too could be overridden: runtimes neither fold nor fuse them."""
     # Weights that are not inputs came with version 4 of the file format.
     model.ir_version = max(model.ir_version, 4)
-    wanted = onnx_format.input_names(model)
+    wanted = input_names(model)
     kept = [value for value in model.graph.input if value.name in wanted]
     if len(kept) < len(model.graph.input):
         del model.graph.input[:]
@@ -82,7 +84,7 @@ def _note_types(model: ModelProto) -> None:
     untyped = [value for value in model.graph.value_info if not value.type.tensor_type.elem_type]
     for value in untyped:
         model.graph.value_info.remove(value)
-    graph = onnx.shape_inference.infer_shapes(onnx_format.without_weights(model)).graph
+    graph = onnx.shape_inference.infer_shapes(without_weights(model)).graph
     known = {value.name for value in (*graph.value_info, *graph.output)}
     wanted = {name for node in graph.node for name in node.output if name} - known
     if not wanted:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from optcli.errors import StepError, first_line
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import graphs
+from optcli.onnx_graphs.precision import precision_of
 from optcli.passes import Job
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def upgraded(model: ModelProto, found: int, wanted: int, job: Job) -> ModelProto
     if found < _RESIZE_OPSET <= wanted:
         _resize_as_before(made)
     difference = _difference(model, made, job)
-    allowed = _TOLERANCE if onnx_format.precision(model) == "fp32" else _HALF_TOLERANCE
+    allowed = _TOLERANCE if precision_of(model) == "fp32" else _HALF_TOLERANCE
     if not difference <= allowed:
         raise StepError(
             f"the model has opset {found}, wanted is {wanted}, and what onnx makes of it computes "
@@ -54,7 +56,7 @@ def _resize_as_before(model: ModelProto) -> None:
     from onnx import helper
 
     before = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    for graph in onnx_format.graphs(model.graph):
+    for graph in graphs(model.graph):
         for node in graph.node:
             if node.op_type == "Resize":
                 said = {attribute.name for attribute in node.attribute}

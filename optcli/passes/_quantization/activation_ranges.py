@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Literal
 
 from optcli.errors import StepError, first_line
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.operators import KEEPS_VALUES
+from optcli.onnx_graphs.precision import precision_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +31,7 @@ Range = tuple[float, float]
 BINS = 2048
 
 # What changes no value, or none above zero: the extremes behind it are known.
-_FOLLOWS = frozenset({"Relu", "Identity", "Flatten", "Reshape", "Transpose", "Squeeze", "Unsqueeze"})
+_FOLLOWS = KEEPS_VALUES | {"Relu"}
 
 # Activations that are held at once; larger ones (a big fixed batch) are computed in several goes.
 _HELD_BYTES = 500_000_000
@@ -285,7 +287,7 @@ def _session(model: ModelProto, threads: int, folder: Path) -> InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    if onnx_format.precision(model) == "fp8":
+    if precision_of(model) == "fp8":
         # ONNX Runtime fuses products with pairs of FP8, for which it then has no kernel.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:

@@ -7,7 +7,10 @@ values that never come. NNCF's preset `mixed`, asymmetric for activations, is me
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from optcli.onnx_graphs.graph import maker, read
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -52,48 +55,41 @@ _DEEPEST = 7
 
 def in_onnx(model: ModelProto) -> tuple[str, ...]:
     """The names of such activations in an ONNX model, each once, however many nodes make one."""
-    makers = {name: node for node in model.graph.node for name in node.output}
-    found = set()
-    for node in model.graph.node:
+    names = set()
+    for node in read(model).graph:
         if node.op_type in _ONNX:
-            found.add(_ONNX[node.op_type])
-        elif node.op_type == "Mul" and len(node.input) == 2:
-            for value, factor in (node.input, list(node.input)[::-1]):
-                gates = _gates(
-                    factor,
-                    value,
-                    lambda name: makers[name].op_type if name in makers else None,
-                    lambda name: list(makers[name].input),
-                )
-                found |= _named(gates)
-    return tuple(sorted(found))
+            names.add(_ONNX[node.op_type])
+        elif node.op_type == "Mul" and len(node.inputs) == 2:
+            for value, factor in (node.inputs, node.inputs[::-1]):
+                names |= _named(_gates(factor, value, _onnx_operator))
+    return tuple(sorted(names))
+
+
+def _onnx_operator(value: Any) -> tuple[str, Sequence[Any]]:
+    node = maker(value)
+    return (node.op_type, node.inputs) if node is not None else ("", ())
 
 
 def in_openvino(model: Model) -> tuple[str, ...]:
     """The names of such activations in an OpenVINO model, each once, however many nodes make one."""
-    found = set()
+    names = set()
     for node in model.get_ops():
         kind = node.get_type_name()
         if kind in _OPENVINO:
-            found.add(_OPENVINO[kind])
+            names.add(_OPENVINO[kind])
         elif kind == "Multiply":
-            sources = [node.input_value(index) for index in range(2)]
+            sources = node.input_values()
             for value, factor in (sources, sources[::-1]):
-                found |= _named(_gates(factor, value, _kind, _sources))
-    return tuple(sorted(found))
+                names |= _named(_gates(factor, value, _openvino_operator))
+    return tuple(sorted(names))
 
 
-def _kind(output: Any) -> str:
-    name: str = output.get_node().get_type_name()
-    return name
-
-
-def _sources(output: Any) -> list[Any]:
+def _openvino_operator(output: Any) -> tuple[str, Sequence[Any]]:
     node = output.get_node()
-    return [node.input_value(index) for index in range(node.get_input_size())]
+    return node.get_type_name(), node.input_values()
 
 
-def _gates(factor: Any, value: Any, kind: Any, sources: Any) -> set[str] | None:
+def _gates(factor: Any, value: Any, operator_of: Any) -> set[str] | None:
     """The bounding operators between a value and a factor that is computed from it; None: it is not.
 
     x · sigmoid(x) is an activation; a factor that other layers compute, as in squeeze and excitation,
@@ -106,10 +102,10 @@ def _gates(factor: Any, value: Any, kind: Any, sources: Any) -> set[str] | None:
             if name == value:
                 reached = True
                 continue
-            operator = kind(name)
+            operator, inputs = operator_of(name)
             if operator in _GATES or operator in _BY_ELEMENT:
                 gates |= {operator} & _GATES.keys()
-                further += sources(name)
+                further += inputs
         edge = further
     return gates if reached else None
 

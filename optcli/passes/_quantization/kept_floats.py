@@ -10,76 +10,59 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from optcli.onnx_graphs.graph import add_initializer, constant, maker, remove_unread
+from optcli.onnx_graphs.operators import PRODUCTS
+
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx_ir import Model, Node, TensorProtocol
 
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm"})
+# ONNX Runtime's WeightBiasQuantization looks at these alone.
+_PRODUCTS = PRODUCTS - {"MatMul"}
 
 
-def keep_floats(model: ModelProto) -> int:
+def keep_floats(model: Model) -> int:
     """Give such operators a DequantizeLinear of their own, with the scale once per channel; how many.
 
     Exact: the scales are all the same. ONNX Runtime leaves alone what is not dequantized by one number.
     Needs opset 13, which brought scales per channel.
     """
-    from onnx import helper
+    import numpy as np
+    import onnx_ir
 
-    graph = model.graph
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    made_by = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
-    nodes: list[NodeProto] = []
     changed = 0
-    for node in list(graph.node):
-        back = made_by.get(node.input[0]) if node.op_type in _PRODUCTS else None
-        weight = constants.get(node.input[1]) if back is not None else None
+    for node in list(model.graph):
+        back = maker(node.inputs[0], "DequantizeLinear") if node.op_type in _PRODUCTS else None
+        weight = constant(node.inputs[1]) if back is not None else None
         channels = _channels(node, weight) if weight is not None else None
-        if back is not None and channels is not None and _is_one_number(back, constants):
-            grid = [_repeated(graph, constants[name], channels) for name in back.input[1:]]
-            floats = f"{node.name or node.output[0]}_input_floats"
-            inputs = [back.input[0], *grid]
-            nodes.append(helper.make_node("DequantizeLinear", inputs, [floats], floats, axis=1))
-            node.input[0] = floats
-            changed += 1
-        nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(nodes)
-    _remove_unread(graph, made_by)
+        grid = [constant(value) for value in back.inputs[1:]] if back is not None else []
+        tensors = [tensor for tensor in grid if tensor is not None and list(tensor.shape) in ([], [1])]
+        if back is None or channels is None or len(tensors) < len(grid):
+            continue
+        repeated = [
+            add_initializer(
+                model.graph, f"{tensor.name}_{channels}_times", np.repeat(tensor.numpy(), channels)
+            )
+            for tensor in tensors
+        ]
+        floats = onnx_ir.Value(name=f"{node.name or node.outputs[0].name}_input_floats")
+        inputs = [back.inputs[0], *repeated]
+        model.graph.insert_before(
+            node,
+            onnx_ir.node("DequantizeLinear", inputs, {"axis": 1}, outputs=[floats], name=floats.name),
+        )
+        node.replace_input_with(0, floats)
+        remove_unread(back)  # ONNX Runtime fuses only what has one reader
+        changed += 1
     return changed
 
 
-def _channels(node: NodeProto, weight: TensorProto) -> int | None:
+def _channels(node: Node, weight: TensorProtocol) -> int | None:
     """How many channels (features) it reads along axis 1; None where it reads them along another."""
-    options: dict[str, int] = {each.name: int(each.i) for each in node.attribute}
+    dims, attributes = weight.shape.numpy(), node.attributes
     if node.op_type == "Conv":
-        return int(weight.dims[1]) * options.get("group", 1)
+        return dims[1] * attributes.get_int("group", 1)
     if node.op_type == "ConvTranspose":
-        return int(weight.dims[0])
-    if options.get("transA"):
+        return dims[0]
+    if attributes.get_int("transA", 0):
         return None
-    return int(weight.dims[1 if options.get("transB") else 0])
-
-
-def _is_one_number(back: NodeProto, constants: dict[str, TensorProto]) -> bool:
-    grid = [constants.get(name) for name in back.input[1:]]
-    return all(tensor is not None and list(tensor.dims) in ([], [1]) for tensor in grid)
-
-
-def _repeated(graph: GraphProto, tensor: TensorProto, count: int) -> str:
-    """The name of a tensor with one number so many times; added to the graph."""
-    import numpy as np
-    from onnx import numpy_helper
-
-    name = f"{tensor.name}_{count}_times"
-    if not any(each.name == name for each in graph.initializer):
-        value = numpy_helper.to_array(tensor).reshape(-1)
-        graph.initializer.append(numpy_helper.from_array(np.repeat(value, count), name))
-    return name
-
-
-def _remove_unread(graph: GraphProto, dequantized: dict[str, NodeProto]) -> None:
-    """Take out what nobody reads any more: ONNX Runtime fuses only what has one reader."""
-    read = {name for node in graph.node for name in node.input}
-    read |= {value.name for value in graph.output}
-    for name, node in dequantized.items():
-        if name not in read:
-            graph.node.remove(node)
+    return dims[1 if attributes.get_int("transB", 0) else 0]

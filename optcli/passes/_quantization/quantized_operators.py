@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from optcli.formats import openvino as openvino_format
+from optcli.onnx_graphs.graph import maker, read
+
 if TYPE_CHECKING:
     from onnx import ModelProto
     from openvino import Model
 
-# OpenVINO's operators that hand quantized values on as they are.
-_MOVES_VALUES = frozenset(
-    {"Concat", "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "StridedSlice", "Slice"}
-    | {"Split", "VariadicSplit", "Gather", "Relu"}
-)
-
 
 def in_onnx(model: ModelProto) -> dict[str, str]:
     """Types by name of the operators that read a quantized tensor; what has no name gets a number."""
-    dequantized = {n.output[0] for n in model.graph.node if n.op_type == "DequantizeLinear"}
     return {
         node.name or f"#{number}": node.op_type
-        for number, node in enumerate(model.graph.node)
-        if node.op_type != "QuantizeLinear" and dequantized.intersection(node.input)
+        for number, node in enumerate(read(model).graph)
+        if node.op_type != "QuantizeLinear"
+        and any(maker(value, "DequantizeLinear") is not None for value in node.inputs)
     }
 
 
@@ -33,7 +30,7 @@ def in_openvino(model: Model) -> dict[str, str]:
         kind, name = node.get_type_name(), node.get_friendly_name()
         sources = [port.get_source_output().get_node().get_friendly_name() for port in node.inputs()]
         reads = any(source in quantized for source in sources)
-        if kind == "FakeQuantize" or (reads and kind in _MOVES_VALUES):
+        if kind == "FakeQuantize" or (reads and kind in openvino_format.MOVES_VALUES):
             quantized.add(name)
         elif reads and kind != "Result":
             found[name] = kind

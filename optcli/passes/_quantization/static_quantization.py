@@ -9,8 +9,8 @@ from typing import Any
 
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.graph import read
 from optcli.passes._quantization.activation_ranges import Range
-from optcli.passes._quantization.quantized_graph import option
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ def _one_scale(prepared: Path, grids: Grids) -> dict[str, list[dict[str, Any]]]:
     """Weights that get one scale all the same: ONNX Runtime errs at grouped ConvTranspose."""
     override = {"symmetric": True, "reduce_range": grids.reduce_range}
     return {
-        node.input[1]: [override]
-        for node in onnx_format.outline(prepared).graph.node
-        if node.op_type == "ConvTranspose" and option(node, "group", 1) > 1
+        str(weight.name): [override]
+        for node in read(onnx_format.outline(prepared)).graph
+        if node.op_type == "ConvTranspose" and node.attributes.get_int("group", 1) > 1
+        if (weight := node.inputs[1]) is not None
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from optcli.onnx_graphs.graph import maker, read
+
 if TYPE_CHECKING:
     from onnx import ModelProto
     from openvino import Model
@@ -12,11 +14,10 @@ if TYPE_CHECKING:
 
 def in_onnx(model: ModelProto) -> bool:
     """Whether the model is a transformer: it multiplies by the shares of a softmax, or says as much."""
-    shares = {node.output[0] for node in model.graph.node if node.op_type == "Softmax"}
     return any(
         node.op_type in ("LayerNormalization", "Attention", "MultiHeadAttention")
-        or (node.op_type == "MatMul" and shares.intersection(node.input))
-        for node in model.graph.node
+        or (node.op_type == "MatMul" and any(maker(value, "Softmax") for value in node.inputs))
+        for node in read(model).graph
     )
 
 

@@ -9,29 +9,19 @@ integer kernel. NVIDIA's documentation: "Working with Quantized Types", "Explici
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optcli.errors import StepError
-from optcli.passes._quantization.quantized_graph import (
-    PAIR,
-    PRODUCTS,
-    QuantizedGraph,
-    channel_axis,
-    option,
-)
+from optcli.onnx_graphs.graph import argument, array, maker
+from optcli.onnx_graphs.operators import DYNAMIC, PAIR, PRODUCTS, is_static
+from optcli.onnx_graphs.quantized import channel_axis, integers, weight
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx_ir import Model, Node
 
 _TARGET = "quantize with `target: tensorrt`"
-
-# Operators on integers that are no pairs of QuantizeLinear and DequantizeLinear.
-_INTEGER_OPERATORS = frozenset(
-    {"ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeLinear", "MatMulNBits"}
-    | {"DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
-)
 
 # How many are told in one message; the others are counted.
 _TOLD = 3
@@ -50,107 +40,107 @@ class Violation:
         return f"{self.operator} {self.node!r}: {self.found}"
 
 
-def require_constraints(model: ModelProto) -> None:
+def require_constraints(model: Model) -> None:
     """Raise `StepError` that names the nodes which TensorRT cannot take as they are quantized."""
-    found = violations(model)
-    if not found:
+    all_violations = violations(model)
+    if not all_violations:
         return
-    told = "; ".join(str(each) for each in found[:_TOLD])
-    more = f"; and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
-    hints = dict.fromkeys(each.hint for each in found)
-    raise StepError(f"TensorRT cannot take this quantized model: {told}{more}", hint=next(iter(hints)))
+    told = "; ".join(str(each) for each in all_violations[:_TOLD])
+    more = f"; and {len(all_violations) - _TOLD} more" if len(all_violations) > _TOLD else ""
+    hint = all_violations[0].hint
+    raise StepError(f"TensorRT cannot take this quantized model: {told}{more}", hint=hint)
 
 
-def violations(model: ModelProto) -> list[Violation]:
+def violations(model: Model) -> list[Violation]:
     """Everything about the model's quantization that TensorRT refuses or misreads, in graph order."""
-    graph = QuantizedGraph(model)
-    return [violation for node in graph.nodes for violation in _of_node(graph, node)]
+    return [violation for node in model.graph.all_nodes() for violation in _of_node(node)]
 
 
-def _of_node(graph: QuantizedGraph, node: NodeProto) -> Iterator[Violation]:
+def _of_node(node: Node) -> Iterator[Violation]:
     def violation(found: str, hint: str = _TARGET) -> Violation:
-        return Violation(node.name or node.output[0], node.op_type, found, hint)
+        return Violation(str(node.name or node.outputs[0].name), node.op_type, found, hint)
 
-    if node.op_type in _INTEGER_OPERATORS or node.op_type.startswith("QLinear"):
+    if node.op_type in DYNAMIC | {"MatMulNBits"} or is_static(node.op_type):
         yield violation(
             "an operator on integers, wanted QuantizeLinear and DequantizeLinear around the float one",
-            f"{_TARGET} and `format: qdq`" if node.op_type.startswith("QLinear") else _TARGET,
+            f"{_TARGET} and `format: qdq`" if is_static(node.op_type) else _TARGET,
         )
     if node.op_type not in PAIR:
         return
     if node.domain not in ("", "ai.onnx"):
         yield violation(f"of the domain {node.domain}, wanted ONNX's own")
-    scale = graph.array(node.input[1])
+    scale = array(node.inputs[1])
     if scale is None:
         yield violation("a scale that is computed, wanted a constant one")
         return
-    there = graph.made_by.get(node.input[0])
-    if there is None or there.op_type != "QuantizeLinear":  # else said of that one
+    if maker(node.inputs[0], "QuantizeLinear") is None:  # else said of that one
         if not (scale.astype("float64") > 0).all():
             yield violation(
                 "a scale that is not positive", "calibrate with samples that are not all zero"
             )
-        found = _integers(graph, node)
-        if found:
-            yield violation(found)
-    if scale.size > 1 and (node.op_type == "DequantizeLinear" or graph.weight(node) is None):
-        found = _channels(graph, node)
-        if found:
-            yield violation(found)
+        if wrong := _integers(node):
+            yield violation(wrong)
+    per_channel = scale.size > 1 and (node.op_type == "DequantizeLinear" or weight(node) is None)
+    if per_channel and (wrong := _channels(node)):
+        yield violation(wrong)
 
 
-def _integers(graph: QuantizedGraph, node: NodeProto) -> str:
+def _integers(node: Node) -> str:
     """What is wrong with type and zero point; empty where nothing is."""
-    from onnx import TensorProto
+    from onnx_ir import DataType
 
-    kind = graph.integers(node)
-    name = TensorProto.DataType.Name(kind).lower()
-    zero = graph.array(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-    if len(node.input) > 2 and node.input[2] and zero is None:
+    kind, point = integers(node), argument(node, 2)
+    name, zero = kind.name.lower(), array(point)
+    if point is not None and zero is None:
         return "a zero point that is computed, wanted 0"
-    if kind == TensorProto.INT32:
+    if kind == DataType.INT32:
         return "a quantized bias (int32), wanted one in floating point"
     if zero is not None and (zero.astype("float32") != 0).any():
         value = int(zero.reshape(-1)[zero.reshape(-1).astype("float32") != 0][0])
         return f"asymmetric: zero point {value} ({name}), wanted 0 (int8)"
-    if kind == TensorProto.UINT8:
-        if graph.weight(node) is not None:
+    if kind == DataType.UINT8:
+        if weight(node) is not None:
             return "unsigned weights (uint8), wanted int8"
         return (
             "unsigned (uint8), wanted int8: TensorRT reads its zero point as signed and clips all "
             "above half of the range"
         )
-    wanted = (TensorProto.INT8, TensorProto.FLOAT8E4M3FN, TensorProto.INT4, TensorProto.FLOAT4E2M1)
+    wanted = (DataType.INT8, DataType.FLOAT8E4M3FN, DataType.INT4, DataType.FLOAT4E2M1)
     return "" if kind in wanted else f"quantized to {name}, wanted int8 or float8e4m3fn"
 
 
-def _channels(graph: QuantizedGraph, node: NodeProto) -> str:
+def _channels(node: Node) -> str:
     """What is wrong with a scale per channel; empty where nothing is."""
-    weight = graph.weight(node)
-    if weight is None:
-        there = graph.made_by.get(node.input[0])
-        said = there is not None and there.op_type == "QuantizeLinear" and graph.scales(there) != 1
-        return "" if said else f"activations with {graph.scales(node)} scales, wanted one"
-    if option(node, "block_size", 0):
+    stored = weight(node)
+    if stored is None:
+        there = maker(node.inputs[0], "QuantizeLinear")
+        said = there is not None and _scales(there) != 1
+        return "" if said else f"activations with {_scales(node)} scales, wanted one"
+    if node.attributes.get_int("block_size", 0):
         return ""
-    rank = len(weight.dims)
-    axis = int(option(node, "axis", 1)) % rank
-    for reader in graph.readers[node.output[0]]:
+    rank = len(stored.shape)
+    axis = node.attributes.get_int("axis", 1) % rank
+    for reader, position in node.outputs[0].uses():
+        lies_along: int = axis
+        uses: Iterable[tuple[Node, int]] = [(reader, position)]
         if reader.op_type == "Transpose":
-            turned = list(option(reader, "perm", range(rank - 1, -1, -1)))
-            readers, found = graph.readers[reader.output[0]], turned.index(axis)
-            found_in = reader.output[0]
-        else:
-            readers, found, found_in = [reader], axis, node.output[0]
-        for product in readers:
-            if product.op_type not in PRODUCTS or list(product.input).index(found_in) != 1:
+            order = reader.attributes.get_ints("perm", range(rank - 1, -1, -1))
+            lies_along, uses = list(order).index(axis), reader.outputs[0].uses()
+        for product, place in uses:
+            if product.op_type not in PRODUCTS or place != 1:
                 continue
             wanted = channel_axis(product, rank)
             if wanted is None:
                 return f"scales per channel for {product.op_type} in groups, wanted one"
-            if found != wanted:
+            if lies_along != wanted:
                 return (
-                    f"weights of {product.op_type} {product.name!r} with scales along axis {found}, "
-                    f"wanted one for all or along axis {wanted}"
+                    f"weights of {product.op_type} {product.name!r} with scales along axis "
+                    f"{lies_along}, wanted one for all or along axis {wanted}"
                 )
     return ""
+
+
+def _scales(node: Node) -> int | None:
+    """How many scales one of a pair has; None where they are computed."""
+    scale = array(node.inputs[1])
+    return None if scale is None else int(scale.size)

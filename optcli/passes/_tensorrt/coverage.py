@@ -10,6 +10,7 @@ from optcli.artifact import Artifact
 from optcli.engines import EngineError, child, driver, profiles
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import input_shapes
 from optcli.passes import Job
 from optcli.passes._tensorrt.precision import EnginePrecision, Keep, prepare
 from optcli.passes._tensorrt.profiles import Wish, wanted
@@ -49,7 +50,7 @@ def checked(
 
 
 def _profiles(source: Artifact, job: Job, wish: Wish) -> str:
-    shapes = onnx_format.input_shapes(onnx_format.outline(source.path))
+    shapes = input_shapes(onnx_format.outline(source.path))
     inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
     try:
         found = wanted(wish, job)

@@ -16,6 +16,7 @@ from optcli.engines import EngineError, child, profiles, sidecar
 from optcli.engines.job import Job as Build
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.interface import input_shapes
 from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx.models import Patterns
 from optcli.passes._tensorrt.coverage import checked
@@ -175,7 +176,7 @@ class EnginePass(Pass):
     def _build(self, prepared: Prepared, job: Job, here: Mapping[str, Any]) -> Build:
         """What the child is asked, its profiles checked against the model."""
         model = onnx_format.outline(prepared.path.parent)
-        shapes = onnx_format.input_shapes(model)
+        shapes = input_shapes(model)
         inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
         asked = wanted(self.profiles, job)
         profiles.check(asked, inputs, job.batch_sizes)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optcli.formats import onnx as onnx_format
-from optcli.passes._quantization.quantized_graph import PRODUCTS, QuantizedGraph
+from optcli.onnx_graphs.graph import constant, maker, read
+from optcli.onnx_graphs.operators import KEEPS_VALUES, PRODUCTS
+from optcli.onnx_graphs.precision import FLOATS, short_name
+from optcli.onnx_graphs.quantized import dequantizer, integers
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto
+    from onnx_ir import Node, Value
 
 _TOLD = 3
 _UNTOUCHED = "not quantized"
@@ -36,17 +40,22 @@ def work(model: ModelProto, left_out: Collection[str] = ()) -> list[Work]:
     `int8` and `fp8` where data and weights come from DequantizeLinear, else the type of its inputs.
     `left_out` names nodes that a quantize pass was told not to touch.
     """
-    graph = QuantizedGraph(model)
-    types = _types(model)
-    found = []
-    for node in graph.nodes:
-        if node.op_type in PRODUCTS:
-            floats = next((types[name] for name in node.input if name in types), "fp32")
-            precision, reason = _quantized(graph, node)
-            if reason == _UNTOUCHED and node.name in left_out:
-                reason = "left out of quantization"
-            found.append(Work(node.name or node.output[0], node.op_type, precision or floats, reason))
-    return found
+    import onnx
+
+    if model.ByteSize() < onnx_format.ONE_FILE_BYTES:
+        with suppress(Exception):  # what is wrong with it the parser will say
+            model = onnx.shape_inference.infer_shapes(model)
+    products = [node for node in read(model).graph.all_nodes() if node.op_type in PRODUCTS]
+    return [_work(node, left_out) for node in products]
+
+
+def _work(node: Node, left_out: Collection[str]) -> Work:
+    types = [short_name(value.dtype or 0) for value in node.inputs if value is not None]
+    floats = next((name for name in types if name in FLOATS), "fp32")
+    precision, reason = _quantized(node)
+    if reason == _UNTOUCHED and node.name in left_out:
+        reason = "left out of quantization"
+    return Work(str(node.name or node.outputs[0].name), node.op_type, precision or floats, reason)
 
 
 def expectation(model: ModelProto, precision: str, left_out: Collection[str] = ()) -> str:
@@ -78,64 +87,36 @@ def counts(model: ModelProto) -> dict[str, int]:
     return dict(_precisions(work(model)))
 
 
-def _precisions(found: list[Work]) -> Counter[str]:
-    return Counter(each.precision for each in found)
+def _precisions(products: list[Work]) -> Counter[str]:
+    return Counter(each.precision for each in products)
 
 
-def _called(found: list[Work]) -> str:
-    kinds = {each.operator for each in found}
+def _called(products: list[Work]) -> str:
+    kinds = {each.operator for each in products}
     if kinds <= set(_PLURALS):
         return "convolutions"
     return "matrix products" if not kinds & set(_PLURALS) else "convolutions and matrix products"
 
 
-def _quantized(graph: QuantizedGraph, node: NodeProto) -> tuple[str, str]:
+def _quantized(node: Node) -> tuple[str, str]:
     """The quantized precision of a product, or an empty one and the reason."""
-    from onnx import TensorProto
+    from onnx_ir import DataType
 
-    backs = [graph.dequantized(name) for name in node.input[:2]]
+    backs = [dequantizer(value) for value in node.inputs[:2]]
     if all(back is not None for back in backs):
-        kinds = {graph.integers(back) for back in backs if back is not None}
-        names = {TensorProto.INT8: "int8", TensorProto.UINT8: "int8", TensorProto.FLOAT8E4M3FN: "fp8"}
-        found = {names.get(kind, "") for kind in kinds}
-        if len(found) == 1 and "" not in found:
-            return found.pop(), ""
+        kinds = {integers(back) for back in backs if back is not None}
+        names = {DataType.INT8: "int8", DataType.UINT8: "int8", DataType.FLOAT8E4M3FN: "fp8"}
+        precisions = {names.get(kind, "") for kind in kinds}
+        if len(precisions) == 1 and "" not in precisions:
+            return precisions.pop(), ""
         return "", "its inputs are quantized to two types"
     if all(back is None for back in backs):
-        weights = _reaches_constant(graph, node.input[1]) or _reaches_constant(graph, node.input[0])
-        return "", _UNTOUCHED if weights else "a product of two activations, not quantized"
+        has_weights = any(_comes_from_constant(value) for value in node.inputs[:2])
+        return "", _UNTOUCHED if has_weights else "a product of two activations, not quantized"
     return "", "its weights are not quantized" if backs[1] is None else "its input is not quantized"
 
 
-def _reaches_constant(graph: QuantizedGraph, name: str) -> bool:
-    while name not in graph.constants:
-        node = graph.made_by.get(name)
-        if node is None or node.op_type not in ("Transpose", "Reshape", "Cast", "Identity"):
-            return False
-        name = node.input[0]
-    return True
-
-
-def _types(model: ModelProto) -> dict[str, str]:
-    """Names of float tensors to their types: inputs, weights and, where that is known, the rest."""
-    import onnx
-
-    if model.ByteSize() < onnx_format.ONE_FILE_BYTES:
-        with suppress(Exception):  # what is wrong with it the parser will say
-            model = onnx.shape_inference.infer_shapes(model)
-    return dict(_named_types(model))
-
-
-def _named_types(model: ModelProto) -> Iterator[tuple[str, str]]:
-    from onnx import TensorProto
-
-    short = {TensorProto.FLOAT: "fp32", TensorProto.FLOAT16: "fp16", TensorProto.BFLOAT16: "bf16"}
-    short[TensorProto.DOUBLE] = "fp64"
-    for graph in onnx_format.graphs(model.graph):
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            kind = value.type.tensor_type.elem_type
-            if kind in short:
-                yield value.name, short[kind]
-        for tensor in graph.initializer:
-            if tensor.data_type in short:
-                yield tensor.name, short[tensor.data_type]
+def _comes_from_constant(value: Value | None) -> bool:
+    while (node := maker(value, *KEEPS_VALUES, "Cast")) is not None:
+        value = node.inputs[0]
+    return constant(value) is not None

@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from optcli.errors import StepError
 from optcli.formats import onnx as onnx_format
+from optcli.onnx_graphs.graph import read, written
+from optcli.onnx_graphs.interface import opset_of
+from optcli.onnx_graphs.operators import PRODUCTS
+from optcli.onnx_graphs.precision import precision_of
+from optcli.onnx_graphs.quantized import dequantizer
 from optcli.passes import Job
 from optcli.passes._onnx.half_precision import BF16_OPSET, Precision, halved
 from optcli.passes._onnx.half_range import not_in, out_of_range
 from optcli.passes._onnx.models import chosen, modern
-from optcli.passes._quantization.quantized_graph import PRODUCTS, QuantizedGraph
 from optcli.passes._tensorrt.constraints import require_constraints
 from optcli.passes._tensorrt.expectation import counts, expectation
 from optcli.passes._tensorrt.grids import fit_scales_to_half, unfold_weights
@@ -89,7 +93,7 @@ def prepare(
     quantized. Raises `StepError` where model and intent do not fit, with the node that is in the way.
     """
     outline = onnx_format.outline(source)
-    found = onnx_format.precision(outline)
+    found = precision_of(outline)
     intent = _intent(precision, found, product)
     if not strongly_typed and intent in ("bf16", "fp8"):
         raise StepError(
@@ -98,7 +102,7 @@ def prepare(
     model = onnx_format.open(source)
     quantized = intent in ("int8", "fp8")
     if quantized:
-        require_constraints(model)
+        require_constraints(read(model))
     if strongly_typed and intent not in ("fp32", "tf32") and found not in ("fp16", "bf16"):
         model, kept, facts = _converted(model, intent, keep, job)
     else:
@@ -107,7 +111,7 @@ def prepare(
     if not strongly_typed:
         if intent in ("fp16", "int8") and found != "fp16":
             kept |= out_of_range(model, job, facts)
-        _for_weak_typing(model, product, job)
+        model = _for_weak_typing(model, product, job)
     onnx_format.save(model, out)
     facts |= {"precision_asked_for": precision, "kept_in_fp32": sorted(kept)}
     if strongly_typed or quantized:  # else TensorRT chooses among what the flags allow
@@ -167,7 +171,9 @@ def _converted(
     if half == "fp16":
         kept |= out_of_range(model, job, facts)
     if quantized:
-        fit_scales_to_half(model)
+        graph = read(model)
+        fit_scales_to_half(graph)
+        model = written(graph)
     kept |= not_in(half, model)
     refused = _NOT_IN_BF16 if half == "bf16" else _NOT_IN_HALF
     kept |= {node.name for node in model.graph.node if node.op_type in refused}
@@ -177,11 +183,10 @@ def _converted(
 
 def _kept(model: ModelProto, keep: Keep) -> set[str]:
     """Names of the nodes to keep. Raises `StepError` for one that is quantized: it cannot be both."""
-    nodes = model.graph.node
+    nodes = list(read(model).graph)
     kept = chosen(nodes, keep.names, keep.types, tuple(keep.patterns), "ignored_")
-    graph = QuantizedGraph(model)
     for node in nodes:
-        if node.name in kept and node.op_type in PRODUCTS and graph.dequantized(node.input[0]):
+        if node.name in kept and node.op_type in PRODUCTS and dequantizer(node.inputs[0]) is not None:
             raise StepError(
                 f"{node.op_type} {node.name!r} is to stay in fp32, and its input is quantized",
                 hint="name it under ignored_names of the pass that quantizes",
@@ -189,15 +194,18 @@ def _kept(model: ModelProto, keep: Keep) -> set[str]:
     return kept
 
 
-def _for_weak_typing(model: ModelProto, product: str, job: Job) -> None:
+def _for_weak_typing(model: ModelProto, product: str, job: Job) -> ModelProto:
     """What TensorRT 8's parser wants: weights in floats before QuantizeLinear, an opset it knows."""
-    unfold_weights(model)
-    opset = onnx_format.opset(model)
+    graph = read(model)
+    if unfold_weights(graph):
+        model = written(graph)
+    opset = opset_of(model)
     if opset > _TENSORRT_8_OPSET:
         job.warn(
             f"the model has opset {opset}, {product} knows those up to {_TENSORRT_8_OPSET}: if it does "
             f"not take a node, export with `opset: {_TENSORRT_8_OPSET}`"
         )
+    return model
 
 
 def _flags(

@@ -22,7 +22,7 @@ from optcli.results import Accuracy, Estimate, Latency, Report
 
 _PERCENTILES = ("p50", "p95", "p99")
 # Metrics that say right or wrong of each sample: their values are proportions.
-_PROPORTIONS = ("top",)
+_PROPORTIONS = ("top1", "top5")
 
 
 def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison:
@@ -44,7 +44,7 @@ def compare(before: tuple[str, Report], after: tuple[str, Report]) -> Comparison
         threads = machines.thread_difference(
             each.name, old.variants[each.name_before], new.variants[each.name]
         )
-        if threads is not None and not any(one.startswith("threads ") for one in each.settings):
+        if threads is not None:
             reasons.append(threads)
     drifts = {name: _drift(variants, name) for name in _PERCENTILES} if not versions else {}
     known_before, known_after = {other for _, other in pairs}, {name for name, _ in pairs}
@@ -133,7 +133,7 @@ def _accuracy(before: Accuracy | None, after: Accuracy | None) -> AccuracyChange
             outcome="not comparable",
         )
     difference = Estimate(value=after.value - before.value)
-    if before.metric.startswith(_PROPORTIONS) and before.samples and after.samples:
+    if before.metric in _PROPORTIONS and before.samples and after.samples:
         difference = intervals.share_difference(
             before.value, before.samples, after.value, after.samples
         )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from optcli.report.changes import columns
 from optcli.report.changes.model import Comparison
-from optcli.report.changes.rows import HEADS, MEANING, remarks, rows, title
-from optcli.report.markdown import escaped, row_of
+from optcli.report.changes.rows import MEANING, remarks, rows, title
+from optcli.report.column import Layout, of_table
+from optcli.report.markdown_text import escaped, items, table_of
+from optcli.report.plain_text import plain
+from optcli.report.table import coloured
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-_UNBOUNDED = 10_000
-_STYLES = {"faster": "green", "slower": "red", "no": "dim", "same": "dim", "not": "yellow"}
+    from rich.console import JustifyMethod, RenderableType
 
 
 def table(comparisons: Sequence[Comparison]) -> RenderableType:
@@ -26,14 +26,7 @@ def table(comparisons: Sequence[Comparison]) -> RenderableType:
 
 def text(comparisons: Sequence[Comparison]) -> str:
     """Plain text in which every row and remark is one line."""
-    from rich.console import Console
-
-    stream = io.StringIO()
-    console = Console(
-        file=stream, width=_UNBOUNDED, color_system=None, force_terminal=False, highlight=False
-    )
-    console.print(table(comparisons))
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+    return plain(table(comparisons))
 
 
 def _parts(comparison: Comparison) -> Iterator[RenderableType]:
@@ -43,14 +36,13 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
     from rich.text import Text
 
     yield Text(title(comparison), style="bold")
+    shown = of_table(columns.COLUMNS)
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in HEADS:
-        left = head in ("variant", "", "size", "accuracy")
-        made.add_column(Text(head), justify="left" if left else "right", overflow="fold")
+    for column in shown:
+        justify: JustifyMethod = "left" if column.left else "right"
+        made.add_column(Text(column.heading(Layout.TWO_LINES)), justify=justify, overflow="fold")
     for row in rows(comparison):
-        cells = [Text(cell) for cell in row.cells]
-        cells[HEADS.index("")].stylize(_STYLES.get(row.outcome.split(" ")[0], ""))
-        made.add_row(*cells)
+        made.add_row(*(coloured(column.cell(row)) for column in shown))
     yield made
     for name, lines in remarks(comparison):
         yield Text(name, style="yellow" if name == "Not comparable" else "bold")
@@ -68,10 +60,7 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
 def _lines(comparison: Comparison) -> Iterator[str]:
     yield f"## {escaped(title(comparison))}"
     yield ""
-    yield row_of(["variant", "batch", "p50 ms", "change", "verdict", "p95", "size", "accuracy"])
-    yield row_of(["---", "---:", "---:", "---:", "---", "---:", "---", "---"])
-    yield from (row_of([escaped(cell) for cell in row.cells]) for row in rows(comparison))
+    yield from table_of(of_table(columns.COLUMNS), rows(comparison))
     for name, lines in remarks(comparison):
-        yield from ("", f"{name}:", "")
-        yield from (f"- {escaped(line)}" for line in lines)
+        yield from items(name, lines)
     yield from ("", f"_{escaped(MEANING)}_", "")

@@ -57,7 +57,8 @@ def differences(before: Report, after: Report) -> list[str]:
 def thread_difference(name: str, before: VariantReport, after: VariantReport) -> str | None:
     """Threads of one variant that differ although nobody changed its settings."""
     counts = [{row.threads for row in each.latency} for each in (before, after)]
-    if not counts[0] or not counts[1] or counts[0] == counts[1]:
+    asked = [_settings(each).get("threads") for each in (before, after)]
+    if not counts[0] or not counts[1] or counts[0] == counts[1] or asked[0] != asked[1]:
         return None
     shown = [" or ".join(map(str, sorted(each))) for each in counts]
     return f"the threads of {name} differ ({shown[0]} and {shown[1]})"

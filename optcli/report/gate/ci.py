@@ -7,62 +7,44 @@ JUnit XML; workflow commands of GitHub Actions; OpenMetrics text for GitLab's me
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
-from xml.etree import ElementTree
+from typing import Literal
 
+from optcli.report import junit as junit_xml
 from optcli.report.gate.changes import told
 from optcli.report.gate.rows import WORDS, causes
-from optcli.results.gate import Comparison, GateReport
+from optcli.report.junit import Case
+from optcli.results.gate import Comparison, GatedVariant, GateReport
 
 _LEVELS = {"reject": "error", "inconclusive": "warning"}
-# What XML 1.0 cannot hold.
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def junit(report: GateReport) -> str:
     """JUnit XML: one test case per figure; inconclusive ones are skipped, failed ones carry figures."""
-    found = [(name, each) for name, variant in report.variants.items() for each in variant.comparisons]
-    blocking = [each for _, each in found if each.blocking]
-    suite = ElementTree.Element(
-        "testsuite",
-        name=f"optcli gate {_text(report.recipe.name)}",
-        tests=str(len(found) + len(report.changes)),
-        failures=str(sum(each.outcome == "reject" for each in blocking)),
-        skipped=str(
-            sum(each.outcome == "inconclusive" for _, each in found)
-            + sum(each.open for each in report.changes)
-        ),
-        errors="0",
-        timestamp=report.started,
-    )
-    for name, each in found:
-        label = f"{each.name} at batch size {each.batch_size}" if each.batch_size else each.name
-        case = ElementTree.SubElement(
-            suite, "testcase", classname=_text(f"{report.recipe.name}.{name}"), name=_text(label)
-        )
-        if each.outcome == "reject" and each.blocking:
-            failure = ElementTree.SubElement(case, "failure", message=_text(each.reason))
-            failure.text = _text("\n".join([_figures(each), *causes(report.variants[name])]))
-        elif each.outcome == "inconclusive":
-            ElementTree.SubElement(case, "skipped", message=_text(each.reason))
-        else:
-            ElementTree.SubElement(case, "system-out").text = _text(f"{each.reason}\n{_figures(each)}")
+    name = report.recipe.name
+    return junit_xml.junit(f"optcli gate {name}", report.started, list(_cases(report)))
+
+
+def _cases(report: GateReport) -> Iterator[Case]:
+    for name, variant in report.variants.items():
+        for each in variant.comparisons:
+            yield _case(f"{report.recipe.name}.{name}", variant, each)
     for change in report.changes:
-        case = ElementTree.SubElement(
-            suite,
-            "testcase",
-            classname=_text(f"{report.recipe.name}.terms"),
-            name=_text(f"{change.kind} {change.place}"),
-        )
-        if change.open:
-            ElementTree.SubElement(case, "skipped", message=_text(told(change)))
-        else:
-            ElementTree.SubElement(case, "system-out").text = _text(told(change))
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+        result: Literal["passed", "skipped"] = "skipped" if change.open else "passed"
+        name = f"{change.kind} {change.place}"
+        yield Case(f"{report.recipe.name}.terms", name, result, told(change))
+
+
+def _case(place: str, variant: GatedVariant, compared: Comparison) -> Case:
+    name = (
+        f"{compared.name} at batch size {compared.batch_size}" if compared.batch_size else compared.name
+    )
+    if compared.outcome == "inconclusive":
+        return Case(place, name, "skipped", compared.reason)
+    if compared.outcome == "reject" and compared.blocking:
+        figures = "\n".join([_figures(compared), *causes(variant)])
+        return Case(place, name, "failure", compared.reason, figures)
+    return Case(place, name, "passed", compared.reason, _figures(compared))
 
 
 def github_annotations(report: GateReport) -> Iterator[str]:
@@ -113,19 +95,17 @@ def benchmark_json(report: GateReport) -> str:
     return json.dumps(found, indent=2) + "\n"
 
 
-def _figures(found: Comparison) -> str:
-    lines = [f"baseline {found.baseline} {found.unit}, now {found.candidate} {found.unit}"]
-    if found.change is not None:
-        lines.append(f"change {found.change.value:+.6f} [{found.change.low}, {found.change.high}]")
-    if found.limit is not None:
-        lines.append(f"limit {found.limit}")
-    if found.pairs:
-        lines.append(f"{found.pairs} launch pairs")
+def _figures(compared: Comparison) -> str:
+    lines = [f"baseline {compared.baseline} {compared.unit}, now {compared.candidate} {compared.unit}"]
+    if compared.change is not None:
+        lines.append(
+            f"change {compared.change.value:+.6f} [{compared.change.low}, {compared.change.high}]"
+        )
+    if compared.limit is not None:
+        lines.append(f"limit {compared.limit}")
+    if compared.pairs:
+        lines.append(f"{compared.pairs} launch pairs")
     return "\n".join(lines)
-
-
-def _text(value: str) -> str:
-    return _CONTROL.sub("?", value)
 
 
 def _message(value: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.report.gate.changes import lines, why_chosen
-from optcli.report.gate.rows import causes, doubts, rows
-from optcli.report.markdown import escaped, row_of
+from optcli.report.gate.rows import COLUMNS, causes, doubts, rows
+from optcli.report.markdown_text import escaped, items, table_of
 from optcli.results.gate import GateReport
 
 _HEADINGS = {"accept": "passed", "reject": "FAILED", "inconclusive": "could not tell"}
@@ -25,17 +25,8 @@ def _lines(report: GateReport) -> Iterator[str]:
     yield ""
     yield f"**{escaped(report.sentence)}**"
     yield ""
-    columns = ["variant", "figure", "baseline", "now", "change", "limit", "verdict"]
-    yield row_of(columns)
-    yield row_of(["---" if name in ("variant", "figure", "verdict") else "---:" for name in columns])
-    for row in rows(report):
-        cells = (row.variant, row.figure, row.baseline, row.candidate, row.change, row.limit)
-        verdict = f"**{row.verdict}**" if row.outcome == "reject" else row.verdict
-        yield row_of([*(escaped(cell) for cell in cells), verdict])
-    changed = lines(report)
-    if changed:
-        yield from ("", "What it is judged by changed:", "")
-        yield from (f"- {escaped(line)}" for line in changed)
+    yield from table_of(COLUMNS, rows(report), strong=True)
+    yield from items("What it is judged by changed", lines(report))
     for name, variant in report.variants.items():
         reasons = [each for each in variant.comparisons if each.outcome != "accept"]
         if reasons:

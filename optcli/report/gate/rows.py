@@ -1,4 +1,4 @@
-"""The gate's rows as text, before any layout."""
+"""The rows and columns of the gate's table, each column defined once for every view."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from optcli.report import wording
+from optcli.report.column import Cell, Column
 from optcli.results.gate import Comparison, GatedVariant, GateReport
 
 # What an outcome is called in front of a reviewer.
@@ -14,30 +15,23 @@ WORDS = {"accept": "pass", "reject": "FAIL", "inconclusive": "cannot tell"}
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison; every field is ready to be shown."""
+    """One comparison of a variant."""
 
     variant: str
-    figure: str
-    baseline: str
-    candidate: str
-    change: str
-    limit: str
-    verdict: str
-    outcome: str
-    reason: str
+    comparison: Comparison
 
 
 def rows(report: GateReport) -> list[Row]:
     """One row per comparison, in the recipe's order."""
     return [
-        _row(name, each) for name, variant in report.variants.items() for each in variant.comparisons
+        Row(name, each) for name, variant in report.variants.items() for each in variant.comparisons
     ]
 
 
 def doubts(report: GateReport) -> Iterator[str]:
     """What to distrust, by variant."""
     for name, variant in report.variants.items():
-        yield from (f"{name}: {flag}" for flag in variant.flags)
+        yield from (f"{name}: {flag.text}" for flag in variant.flags)
 
 
 def causes(variant: GatedVariant) -> Iterator[str]:
@@ -50,54 +44,58 @@ def causes(variant: GatedVariant) -> Iterator[str]:
         )
 
 
-def _row(variant: str, found: Comparison) -> Row:
-    figure = found.name if found.batch_size is None else f"{found.name}, batch {found.batch_size}"
-    verdict = WORDS[found.outcome]
-    if found.improved:
+def _name(row: Row) -> Cell:
+    compared = row.comparison
+    size = "" if compared.batch_size is None else f", batch {compared.batch_size}"
+    return Cell(f"{compared.name}{size}")
+
+
+def _verdict(row: Row) -> Cell:
+    compared = row.comparison
+    verdict = WORDS[compared.outcome]
+    if compared.improved:
         verdict = "improved"
-    elif not found.blocking:
-        verdict = "reported" if found.outcome == "accept" else f"{verdict.lower()} (advice)"
-    return Row(
-        variant=variant,
-        figure=figure,
-        baseline=_figure(found.baseline, found.unit),
-        candidate=_figure(found.candidate, found.unit),
-        change=_change(found),
-        limit=_limit(found),
-        verdict=verdict,
-        outcome=found.outcome if found.blocking or found.outcome == "accept" else "inconclusive",
-        reason=found.reason,
-    )
+    elif not compared.blocking:
+        verdict = "reported" if compared.outcome == "accept" else f"{verdict.lower()} (advice)"
+    decides = compared.blocking or compared.outcome == "accept"
+    return Cell(verdict, tone=compared.outcome if decides else "inconclusive")
 
 
-def _figure(value: float | None, unit: str) -> str:
-    if value is None:
+def _side(value: float | None, unit: str) -> Cell:
+    return Cell("" if value is None else wording.figure(value, unit))
+
+
+def _change(compared: Comparison) -> str:
+    if compared.change is None:
         return ""
-    if unit == "bytes":
-        return wording.megabytes(round(value))
-    return wording.percent(value) if unit == "fraction" else f"{wording.number(value)} ms"
-
-
-def _change(found: Comparison) -> str:
-    if found.change is None:
-        return ""
-    sign = -1 if found.metric == "accuracy" else 1  # a loss is shown as a fall
+    sign = -1 if compared.metric == "accuracy" else 1  # a loss is shown as a fall
     # Adding 0.0 turns a negative zero into none.
-    growth = round(100 * sign * found.change.value, 2 if found.metric == "accuracy" else 1) + 0.0
-    value = f"{growth:+.2f} points" if found.metric == "accuracy" else f"{growth:+.1f} %"
-    low, high = found.change.low, found.change.high
+    growth = round(100 * sign * compared.change.value, 2 if compared.metric == "accuracy" else 1) + 0.0
+    value = f"{growth:+.2f} points" if compared.metric == "accuracy" else f"{growth:+.1f} %"
+    low, high = compared.change.low, compared.change.high
     if low is None or high is None:
         return value
     low, high = sorted((100 * sign * low, 100 * sign * high))
     return f"{value} [{low:+.1f}, {high:+.1f}]"
 
 
-def _limit(found: Comparison) -> str:
-    if found.limit is None:
+def _limit(compared: Comparison) -> str:
+    if compared.limit is None:
         return ""
-    if found.metric == "slo":
-        return f"{wording.number(found.limit)} ms"
-    if found.metric == "accuracy":
-        return f"-{100 * found.limit:g} points"
-    besides = f" and {wording.megabytes(int(found.slack))}" if found.slack else ""
-    return f"+{100 * found.limit:g} %{besides}"
+    if compared.metric == "slo":
+        return f"{wording.number(compared.limit)} ms"
+    if compared.metric == "accuracy":
+        return f"-{100 * compared.limit:g} points"
+    besides = f" and {wording.megabytes(int(compared.slack))}" if compared.slack else ""
+    return f"+{100 * compared.limit:g} %{besides}"
+
+
+COLUMNS: tuple[Column[Row], ...] = (
+    Column("variant", lambda row: Cell(row.variant), align="left"),
+    Column("figure", _name, align="left"),
+    Column("baseline", lambda row: _side(row.comparison.baseline, row.comparison.unit)),
+    Column("now", lambda row: _side(row.comparison.candidate, row.comparison.unit)),
+    Column("change", lambda row: Cell(_change(row.comparison))),
+    Column("limit", lambda row: Cell(_limit(row.comparison))),
+    Column("verdict", _verdict, align="left"),
+)

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from optcli.report import wording
 from optcli.report.gate.changes import lines, why_chosen
-from optcli.report.gate.rows import causes, doubts, rows
+from optcli.report.gate.rows import COLUMNS, causes, doubts, rows
+from optcli.report.plain_text import plain
+from optcli.report.table import STYLES, coloured
 from optcli.results.gate import GateReport
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-_STYLES = {"accept": "green", "inconclusive": "yellow", "reject": "red"}
-_UNBOUNDED = 10_000
+    from rich.console import JustifyMethod, RenderableType
 
 
 def table(report: GateReport) -> RenderableType:
@@ -47,7 +46,7 @@ def table(report: GateReport) -> RenderableType:
     if told:
         parts += [Text("Doubts about the measurement", style="yellow")]
         parts += [*(Text(f"  {line}") for line in told), Text()]
-    parts.append(Text(report.sentence, style=f"bold {_STYLES[report.outcome]}"))
+    parts.append(Text(report.sentence, style=f"bold {STYLES[report.outcome]}"))
     took = wording.seconds(report.started, report.finished)
     if took is not None:
         parts.append(Text(f"Took {wording.duration(took)}.", style="dim"))
@@ -56,16 +55,7 @@ def table(report: GateReport) -> RenderableType:
 
 def text(report: GateReport, width: int | None = None) -> str:
     """The same as plain text. Without a width, as for a pipe, every row and note is one line."""
-    import io
-
-    from rich.console import Console
-
-    stream = io.StringIO()
-    console = Console(
-        file=stream, width=width or _UNBOUNDED, color_system=None, force_terminal=False, highlight=False
-    )
-    console.print(table(report))
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+    return plain(table(report), width)
 
 
 def _table(report: GateReport) -> RenderableType:
@@ -74,14 +64,13 @@ def _table(report: GateReport) -> RenderableType:
     from rich.text import Text
 
     made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("variant", "figure", "baseline", "now", "change", "limit", "verdict"):
-        left = heading in ("variant", "figure", "verdict")
-        made.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for column in COLUMNS:
+        justify: JustifyMethod = "left" if column.left else "right"
+        made.add_column(column.heading(), justify=justify, overflow="fold")
     before = None
     for row in rows(report):
-        name = row.variant if row.variant != before else ""
+        variant, *others = (column.cell(row) for column in COLUMNS)
+        name = Text(variant.value if row.variant != before else "", style="bold")
+        made.add_row(name, *map(coloured, others))
         before = row.variant
-        cells = (row.figure, row.baseline, row.candidate, row.change, row.limit)
-        verdict = Text(row.verdict, style=_STYLES[row.outcome])
-        made.add_row(Text(name, style="bold"), *(Text(cell) for cell in cells), verdict)
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optcli.results import Report
+from optcli.results.outcomes import SERVICE_LEVELS
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,11 @@ def budget_of(report: Report) -> Budget | None:
     limits: dict[str, float] = {}
     for variant in report.variants.values():
         for verdict in variant.verdicts:
-            if verdict.name.startswith("slo ") and verdict.limit is not None:
-                limits[verdict.name.removeprefix("slo ").removesuffix("_ms")] = verdict.limit
+            if verdict.limit is not None:
+                limits[verdict.name] = verdict.limit
         if variant.sweep is not None and variant.sweep.budget is not None:
-            limits.setdefault("p99", variant.sweep.budget.p99_ms)
-    for percentile in ("p99", "p95", "p50"):
-        if percentile in limits:
-            return Budget(percentile, limits[percentile])
+            limits.setdefault(SERVICE_LEVELS["p99"], variant.sweep.budget.p99_ms)
+    for percentile, name in reversed(SERVICE_LEVELS.items()):
+        if name in limits:
+            return Budget(percentile, limits[name])
     return None

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from optcli.report.changes import columns
+from optcli.report.changes.columns import moved
 from optcli.report.changes.model import BatchChange, Comparison, SpeedChange
-from optcli.report.changes.rows import MEANING, Row, moved, remarks, rows, title
+from optcli.report.changes.rows import MEANING, remarks, rows, title
+from optcli.report.column import of_table
 from optcli.report.html import marks, tables
 from optcli.report.html.document import document, section
 from optcli.report.html.marks import Area
 from optcli.report.html.scales import Scale
 from optcli.report.html.tags import Markup, join, tag
 
-_HEADS = (
-    ("variant", True),
-    ("batch", False),
-    ("p50 ms", False),
-    ("change", False),
-    ("verdict", True),
-    ("p95", False),
-    ("size", True),
-    ("accuracy", True),
-)
-_OUTCOMES = {
-    "faster": "accept",
-    "slower": "reject",
-    "no clear change": "none",
-    "same artifact": "none",
-}
 _ROW = 26.0
 # At least this factor to both sides: a change of one per cent shall not fill the picture.
 _LEAST_RANGE = 1.2
@@ -54,29 +41,12 @@ def _sections(comparison: Comparison) -> Iterator[Markup]:
         if not comparison.comparable
         else None
     )
-    yield section(title(comparison), said, warning, _table(comparison), *told)
+    table = tables.table_of(of_table(columns.COLUMNS), rows(comparison), title(comparison))
+    yield section(title(comparison), said, warning, table, *told)
     chart = _chart(comparison)
     if chart is not None:
         lead = "p50 after over before: left of 1 is faster. Whiskers are 95 % intervals."
         yield section("How much the latency moved", lead, chart)
-
-
-def _table(comparison: Comparison) -> Markup:
-    body = [tag("tr", *_cells(row)) for row in rows(comparison)]
-    return tables.table(list(_HEADS), body, title(comparison))
-
-
-def _cells(row: Row) -> Iterator[Markup]:
-    outcome = _OUTCOMES.get(row.outcome, "inconclusive")
-    verdict = tables.chip(row.outcome, outcome) if row.batch else row.outcome
-    yield tag("th", row.variant, scope="row", class_="left")
-    yield tag("td", row.batch)
-    yield tag("td", row.p50)
-    yield tag("td", row.change)
-    yield tag("td", verdict, class_="left")
-    yield tag("td", row.p95)
-    yield tag("td", row.size, class_="left")
-    yield tag("td", row.accuracy, class_="left")
 
 
 def _chart(comparison: Comparison) -> Markup | None:

@@ -132,7 +132,7 @@ def _results(report: Report, told: Notes) -> Markup:
     parts += [
         folded(f"Where the error of {name} starts", tables.layers(variant.layers))
         for name, variant in report.variants.items()
-        if variant.layers is not None and any(layers_text.markdown(variant.layers))
+        if variant.layers is not None and layers_text.rows(variant.layers)
     ]
     parts += [
         folded(f"{variant.accuracy.metric} of {name} by class", tables.per_class(variant.accuracy))

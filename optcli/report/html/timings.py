@@ -58,9 +58,10 @@ def _bars(report: Report) -> tuple[list[Bar], int]:
     steps: dict[str, Bar] = {}
     reused = set()
     for name, variant in report.variants.items():
-        for step in variant.steps:
+        for number, step in enumerate(variant.steps):
             if step.seconds is not None:
-                label = step.name if step.name.startswith("source ") else f"{name} › {step.name}"
+                # The source comes first, and is that of all variants.
+                label = step.name if number == 0 else f"{name} › {step.name}"
                 steps.setdefault(step.key, Bar(label, step.seconds, step.status == "failed"))
             elif step.status == "cached":
                 reused.add(step.key)

@@ -12,9 +12,9 @@ from optcli.results import Report
 def lines(report: Report) -> Iterator[str]:
     """One sentence per variant that packs weights at a batch size at which it was measured."""
     for name, variant in report.variants.items():
-        found = costly_packing(variant.steps[-1].facts if variant.steps else {})
-        if found:
-            sizes = wording.listed([f"{size} ({count} of them)" for size, count in found.items()])
+        calls = costly_packing(variant.steps[-1].facts if variant.steps else {})
+        if calls:
+            sizes = wording.listed([f"{size} ({count} of them)" for size, count in calls.items()])
             yield (
                 f"{name}: weights are packed on every call at batch size {sizes};"
                 " fix the batch, or set `shapes: auto`"

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
+from optcli.data import DataSettings
 from optcli.errors import did_you_mean
 from optcli.recipe.nodes import Node, Problems
-from optcli.recipe.sections import Sections
-from optcli.settings import SymbolRange, TensorSpec
+from optcli.recipe.sections import roles_of
+from optcli.settings import LatencySettings, SymbolRange, TensorSpec
 
 
 def check_together(
-    recipe: Node, sections: Sections, variants: Collection[str], problems: Problems
+    recipe: Node, sections: Mapping[str, Any], variants: Collection[str], problems: Problems
 ) -> None:
-    """Note what does not fit together between sections that are each sound."""
-    if sections.inputs is not None:
-        inputs = recipe.value["inputs"].elements()
-        _input_names(sections.inputs, inputs, problems)
-        _ranges(sections.inputs, inputs, problems)
-        _batch_symbols(sections.inputs, inputs, problems)
-        _batch_sizes(recipe, sections, problems)
-        _data_inputs(recipe, sections, problems)
-    if sections.accuracy is not None and "evaluation" not in sections.roles:
+    """Note what does not fit together between the sections that are each sound, by name."""
+    if "inputs" in sections:
+        specs, inputs = sections["inputs"], recipe.value["inputs"].elements()
+        _input_names(specs, inputs, problems)
+        _ranges(specs, inputs, problems)
+        _batch_symbols(specs, inputs, problems)
+        if "latency" in sections:
+            _batch_sizes(recipe, specs, sections["latency"], problems)
+        _data_inputs(recipe, specs, sections.get("data", {}), problems)
+    if sections.get("accuracy") is not None and "evaluation" not in roles_of(recipe):
         message = "accuracy is measured on data: evaluation, which the recipe does not give"
         hint = "add data: {evaluation: {source: ...}}, or remove accuracy"
         problems.add(recipe.value["accuracy"].start, message, hint)
@@ -71,16 +74,16 @@ def _batch_symbols(specs: tuple[TensorSpec, ...], nodes: Collection[Node], probl
         first = first or spec
 
 
-def _batch_sizes(recipe: Node, sections: Sections, problems: Problems) -> None:
+def _batch_sizes(
+    recipe: Node, specs: tuple[TensorSpec, ...], latency: LatencySettings, problems: Problems
+) -> None:
     """Every batch size asked for is one that the inputs take."""
-    if sections.latency is None or sections.inputs is None:
-        return
-    if "batch_sizes" not in sections.latency.model_fields_set:
+    if "batch_sizes" not in latency.model_fields_set:
         return  # the default goes by the inputs
     # Beside an input with a batch, one without is no batch of its own: anchors, a prompt.
-    batched = [spec for spec in sections.inputs if spec.batch_symbol] or list(sections.inputs)
+    batched = [spec for spec in specs if spec.batch_symbol] or list(specs)
     written = recipe.value["latency"].value["batch_sizes"].elements()
-    for index, size in enumerate(sections.latency.batch_sizes):
+    for index, size in enumerate(latency.batch_sizes):
         for spec in batched:
             takes = spec.batch_range()
             if takes.min <= size <= takes.max:
@@ -96,9 +99,14 @@ def _batch_sizes(recipe: Node, sections: Sections, problems: Problems) -> None:
             problems.add(written[index].place, message, hint)
 
 
-def _data_inputs(recipe: Node, sections: Sections, problems: Problems) -> None:
-    names = [spec.name for spec in sections.inputs or ()]
-    for role, settings in sections.data.items():
+def _data_inputs(
+    recipe: Node,
+    specs: tuple[TensorSpec, ...],
+    data: Mapping[str, DataSettings],
+    problems: Problems,
+) -> None:
+    names = [spec.name for spec in specs]
+    for role, settings in data.items():
         if settings.input is not None and settings.input not in names:
             node = recipe.value["data"].value[role].value["input"]
             message = f"data.{role}.input: there is no input {settings.input!r}"

@@ -1,19 +1,18 @@
-"""What pydantic finds wrong, said plainly: what was found and wanted, where, and what mends it."""
+"""A node checked by a pydantic model, and what is wrong said plainly: found, wanted, where, a hint."""
 
 from __future__ import annotations
 
-import json
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from optcli.errors import did_you_mean, excerpt
 from optcli.recipe.hints import hint_for
-from optcli.recipe.mistaken import mistaken
 from optcli.recipe.nodes import Node, Problems
+from optcli.recipe.strict import errors_in
 
 _MOST_QUOTED = 80
 _MOST_SAID = 300
@@ -54,8 +53,6 @@ _WANTED = {
     "string_pattern_mismatch": "text of the form {pattern}",
     "none_required": "nothing",
 }
-# Silent conversions ("2" for 2, true for 1) hide mistakes: these come from strict checking.
-_SCALARS = ("int_type", "int_parsing", "float_type", "bool_type", "string_type")
 
 
 def checked(model: type[Model], node: Node, problems: Problems, where: str = "") -> Model | None:
@@ -73,28 +70,6 @@ def checked(model: type[Model], node: Node, problems: Problems, where: str = "")
     errors = errors_in(model, data) if texts else errors
     note(model, errors, node, problems, where)
     return None if errors else model.model_validate(data)
-
-
-def errors_in(model: type[BaseModel], data: Any) -> list[Any]:
-    """Everything pydantic finds wrong: strict about scalars, easy about lists and tuples."""
-    errors: list[Any] = []
-    try:
-        model.model_validate(data)
-    except ValidationError as error:
-        errors.extend(error.errors(include_url=False))
-    try:
-        model.model_validate_json(json.dumps(data), strict=True)
-    except ValidationError as error:
-        known = {one["loc"] for one in errors}
-        errors.extend(
-            one
-            for one in error.errors(include_url=False)
-            if one["type"] in _SCALARS
-            and one["loc"] not in known
-            and isinstance(one["input"], str | int | float)
-        )
-    known = {one["loc"] for one in errors}
-    return errors + [one for one in mistaken(model, data) if one["loc"] not in known]
 
 
 @dataclass(frozen=True)
@@ -249,7 +224,7 @@ def allowed_keys(model: type[BaseModel], loc: Sequence[Any] = ()) -> list[str]:
     models = [model]
     for part in loc:
         fields = [field for one in models for name, field in one.model_fields.items() if name == part]
-        inner = [found for field in fields for found in _models_in(field.annotation)]
+        inner = [within for field in fields for within in models_in(field.annotation)]
         models = inner or models
     return [
         field.alias or name
@@ -259,7 +234,8 @@ def allowed_keys(model: type[BaseModel], loc: Sequence[Any] = ()) -> list[str]:
     ]
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a value of a type may hold, those within them left out."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for part in typing.get_args(annotation) for model in _models_in(part)]
+    return [model for part in typing.get_args(annotation) for model in models_in(part)]

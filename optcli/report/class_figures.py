@@ -22,7 +22,7 @@ def rows(accuracy: Accuracy, most: int | None = None) -> list[Sequence[str]]:
             str(each.samples),
             wording.percent(each.value),
             wording.percent(each.baseline),
-            "" if each.baseline is None else f"{100 * (each.value - each.baseline):+.2f}",
+            "" if each.baseline is None else wording.points(each.value - each.baseline),
         )
         for each in chosen
     ]

@@ -1,18 +1,22 @@
-"""Truth values and quoted numbers where a number is wanted: pydantic takes true for 1 and "2" for 2.
+"""Everything that pydantic finds wrong, and what it takes in silence: true for 1 and "2" for 2.
 
-Its strict mode sees that as well, but not inside a model that looks at its data before they are
-checked, and to it a literal 1 is equal to true. So the data are checked once more with each such value
-replaced by something that only the field it was meant for complains about in the right words.
+Its strict mode sees truth values and quoted numbers where a number is wanted, but not inside a model
+that looks at its data before they are checked, and to it a literal 1 is equal to true. So the data are
+checked once more with each such value replaced by something that only the field it was meant for
+complains about in the right words.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+# Silent conversions ("2" for 2, true for 1) hide mistakes: these come from strict checking.
+_SCALARS = ("int_type", "int_parsing", "float_type", "bool_type", "string_type")
 _NUMBER = re.compile(r"\s*[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
 # What a field says that would have taken the value as it was meant.
 _MEANT = {
@@ -29,6 +33,28 @@ _MEANT = {
 }
 
 
+def errors_in(model: type[BaseModel], data: Any) -> list[Any]:
+    """Everything pydantic finds wrong: strict about scalars, easy about lists and tuples."""
+    errors: list[Any] = []
+    try:
+        model.model_validate(data)
+    except ValidationError as error:
+        errors.extend(error.errors(include_url=False))
+    try:
+        model.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        known = {one["loc"] for one in errors}
+        errors.extend(
+            one
+            for one in error.errors(include_url=False)
+            if one["type"] in _SCALARS
+            and one["loc"] not in known
+            and isinstance(one["input"], str | int | float)
+        )
+    known = {one["loc"] for one in errors}
+    return errors + [one for one in _mistaken(model, data) if one["loc"] not in known]
+
+
 class _Stand:
     """Stands for a value."""
 
@@ -36,7 +62,7 @@ class _Stand:
         self.value = value
 
 
-def mistaken(model: type[BaseModel], data: Any) -> list[Any]:
+def _mistaken(model: type[BaseModel], data: Any) -> list[Any]:
     """The errors of pydantic for truth values and quoted numbers that a number is wanted for."""
     stands: list[_Stand] = []
     marked = _marked(data, stands)

@@ -1,0 +1,53 @@
+"""What an evaluating process is told, and what it says on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli.artifact import Artifact
+from optcli.data import DataSettings
+from optcli.settings import TensorSpec
+from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.postprocess import PostprocessSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringRequest:
+    """What a model is judged on, and by which metric; paths in `data` are relative to `folder`.
+
+    `feeds` are the model's own inputs in the order of `inputs`, where names or element types differ.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    feeds: tuple[TensorSpec, ...]
+    data: DataSettings
+    folder: Path
+    settings: AccuracySettings | None = None
+    postprocess: PostprocessSettings | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRequest(ScoringRequest):
+    """An artifact, its runner and the part `job` of `jobs` of the set; see `optcli.accuracy.evaluate`.
+
+    `prepared` is a folder with the samples as they were prepared before; else `keep` may get them.
+    """
+
+    artifact: Artifact
+    runner: str
+    options: dict[str, Any]
+    out: Path
+    job: int = 0
+    jobs: int = 1
+    prepared: Path | None = None
+    keep: Path | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How many samples of how many have gone through the model."""
+
+    done: int
+    of: int

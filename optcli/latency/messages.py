@@ -1,0 +1,97 @@
+"""What is said to a measuring process, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from optcli.artifact import Artifact
+from optcli.settings import TensorSpec
+
+
+@dataclass(frozen=True)
+class MeasureRequest:
+    """What to open and what to feed it.
+
+    `feeds` is a file of samples, None for random inputs; `options` are the runner's.
+    """
+
+    artifact: Artifact
+    inputs: tuple[TensorSpec, ...]
+    runner: str
+    options: dict[str, Any]
+    feeds: Path | None
+    batch_sizes: tuple[int, ...]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to do next. `ready` is answered by `Ready`, the others by what stands beside them.
+
+    `open`: `Opening`. `warm`: `WarmUp`, after `calls` calls or `seconds`; with `steady` once it is
+    steady, after `calls` calls at least. `round`: `Round`, of `calls` timed calls after `lead_in`
+    untimed ones. `memory`: `Held`. Nothing answers `end`.
+    """
+
+    do: Literal["ready", "open", "warm", "round", "memory", "end"]
+    batch_size: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+    steady: bool = False
+    lead_in: int = 0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The inputs are made."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How the artifact was opened; `effective` are the runner's settings as read back."""
+
+    import_ms: float
+    load_ms: float
+    effective: dict[str, Any]
+    threads: int
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """The first call and the usual one, which is the median; `steady` is None where nobody looked.
+
+    `calls` were made in `seconds`, `steady_after` of them before it was steady.
+    """
+
+    first_ms: float
+    calls: int
+    usual_ns: float
+    steady_after: int
+    steady: bool | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """The nanoseconds of each call, and the noise; see `Series` of `latency.samples`."""
+
+    ns: tuple[int, ...]
+    device_ns: tuple[int, ...] | None
+    cpu_ns: int
+    switches: int
+    steal_s: float
+    waited_ns: int
+    first_feed: int
+    feeds: int
+    idle_cpu_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Held:
+    """The most memory held so far, and what only calls have shown of the runtime."""
+
+    observed: dict[str, Any] = field(default_factory=dict)
+    peak_memory_bytes: int | None = None
+    peak_gpu_memory_bytes: int | None = None

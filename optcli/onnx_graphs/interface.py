@@ -1,0 +1,55 @@
+"""What an ONNX model says to the outside: inputs, outputs and the version of its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from optcli.errors import InputError
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, ValueInfoProto
+
+
+def input_names(model: ModelProto) -> tuple[str, ...]:
+    """Names of the inputs, in order; old files list their weights as inputs too, these are left out."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return tuple(value.name for value in model.graph.input if value.name not in weights)
+
+
+def output_names(model: ModelProto) -> tuple[str, ...]:
+    """Names of the outputs, in order."""
+    return tuple(value.name for value in model.graph.output)
+
+
+def input_shapes(model: ModelProto) -> dict[str, tuple[int | str | None, ...]]:
+    """Input name to shape: sizes, names of dynamic dimensions, None where nothing is said."""
+    values = {value.name: value for value in model.graph.input}
+    return {name: sizes(values[name]) for name in input_names(model)}
+
+
+def sizes(value: ValueInfoProto) -> tuple[int | str | None, ...]:
+    """The shape of a tensor: sizes, names of dynamic dimensions, None where nothing is said."""
+    return tuple(
+        dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None)
+        for dim in value.type.tensor_type.shape.dim
+    )
+
+
+def opset_of(model: ModelProto) -> int:
+    """Version of the default operator set. Raises `InputError` where the model names none."""
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            return int(entry.version)
+    raise InputError(
+        "the ONNX model names no version of the default operator set", hint="export the model again"
+    )
+
+
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and every graph inside it: branches of If, bodies of Loop and Scan."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                yield from graphs(inner)

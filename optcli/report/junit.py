@@ -1,0 +1,61 @@
+"""JUnit XML, which CI systems show as test results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+from xml.etree import ElementTree
+
+# What XML 1.0 cannot hold.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test case: of which class, what it is called, how it ended, why, and its figures.
+
+    What is skipped or an error has a reason alone.
+    """
+
+    place: str
+    name: str
+    result: Literal["passed", "failure", "skipped", "error"]
+    reason: str
+    figures: str = ""
+
+
+def junit(name: str, started: str, cases: Sequence[Case]) -> str:
+    """A document with one suite; control characters, which XML cannot hold, become question marks."""
+    count = [case.result for case in cases].count
+    root = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(
+        root,
+        "testsuite",
+        name=_text(name),
+        tests=str(len(cases)),
+        failures=str(count("failure")),
+        skipped=str(count("skipped")),
+        errors=str(count("error")),
+        timestamp=started,
+    )
+    for case in cases:
+        _add(suite, case)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _add(suite: ElementTree.Element, case: Case) -> None:
+    made = ElementTree.SubElement(suite, "testcase", classname=_text(case.place), name=_text(case.name))
+    if case.result == "passed":
+        said = "\n".join(filter(None, (case.reason, case.figures)))
+        ElementTree.SubElement(made, "system-out").text = _text(said)
+        return
+    problem = ElementTree.SubElement(made, case.result, message=_text(case.reason))
+    if case.figures:
+        problem.text = _text(case.figures)
+
+
+def _text(value: str) -> str:
+    return _CONTROL.sub("?", value)

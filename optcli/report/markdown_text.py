@@ -1,0 +1,50 @@
+"""Parts of a document in GitHub's Markdown; all text of others is escaped here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from optcli.report.column import Column, R
+
+
+def table(
+    heads: Sequence[str], rows: Iterable[Iterable[str]], left: Collection[int] = ()
+) -> Iterator[str]:
+    """A table's lines; `left` are the columns that stand left."""
+    yield from _head(heads, left)
+    yield from (_line(map(escaped, row)) for row in rows)
+
+
+def table_of(columns: Sequence[Column[R]], rows: Iterable[R], *, strong: bool = False) -> Iterator[str]:
+    """The lines of a table of columns; `strong`: what is rejected is bold."""
+
+    def shown(column: Column[R], row: R) -> str:
+        text = escaped(column.text(row))
+        return f"**{text}**" if strong and column.cell(row).tone == "reject" else text
+
+    left = [place for place, column in enumerate(columns) if column.left]
+    yield from _head([column.heading() for column in columns], left)
+    yield from (_line(shown(column, row) for column in columns) for row in rows)
+
+
+def items(title: str, lines: Sequence[str]) -> Iterator[str]:
+    """A list below a title; nothing where it is empty."""
+    if lines:
+        yield from ("", f"{title}:", "")
+        yield from (f"- {escaped(line)}" for line in lines)
+
+
+def escaped(line: str) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    for sign in "\\|*_`<":
+        line = line.replace(sign, f"\\{sign}")
+    return " ".join(line.split())
+
+
+def _head(heads: Sequence[str], left: Collection[int]) -> Iterator[str]:
+    yield _line(heads)
+    yield _line("---" if place in left else "---:" for place in range(len(heads)))
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
