@@ -135,9 +135,9 @@ def _table(properties: Schema, required: Iterable[str], defs: Schema) -> list[st
     rows = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
     for name, schema in properties.items():
         default = "required" if name in required else _default(schema)
-        rows.append(
-            f"| `{name}` | {_cell(_type(schema, defs))} | {default} | {_cell(_meaning(schema))} |"
-        )
+        meaning = _meaning(schema) or _of_definition(schema, defs)
+        cells = (f"`{name}`", _cell(_type(schema, defs)), default, _cell(meaning))
+        rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 
@@ -153,6 +153,17 @@ def _meaning(schema: Schema) -> str:
     text = schema.get("description", "")
     examples = ", ".join(f"`{each}`" for each in schema.get("examples", ()))
     return f"{text}. Examples: {examples}" if text and examples else text or examples
+
+
+def _of_definition(schema: Schema, defs: Schema) -> str:
+    """The first sentence about the definition that a schema refers to."""
+    names = [name for name in _referred(schema) if name in defs]
+    about = (
+        defs[names[0]].get("description") or _mapping(defs[names[0]]).get("description", "")
+        if names
+        else ""
+    )
+    return re.split(r"(?<=[.])\s", " ".join(about.split()))[0]
 
 
 def _type(schema: Schema, defs: Schema) -> str:
@@ -271,7 +282,7 @@ def _verb(command: click.Command, context: click.Context, marks: str) -> list[st
     lines = [f"{marks} {context.command_path}", "", *_paragraphs(_plain(command.help)), ""]
     lines += ["```text", usage, "```", ""]
     records = [each.get_help_record(context) for each in command.params]
-    rows = [record for record in records if record is not None]
+    rows = [record for record in records if record is not None and record[1]]
     if rows:
         lines += ["| option | meaning |", "| --- | --- |"]
         lines += [f"| `{_cell(option)}` | {_cell(meaning)} |" for option, meaning in rows]

@@ -78,8 +78,10 @@ class Letterbox(Settings):
     """
 
     size: Size = Field(description="height and width, or one number for both")
-    fill: PerChannel = (114.0,)
-    align: Literal["centre", "top_left"] = "centre"
+    fill: PerChannel = Field(
+        (114.0,), description="pixel value of the rest, 0..255: one or one a channel"
+    )
+    align: Literal["centre", "top_left"] = Field("centre", description="where the image lies")
     enlarge: bool = Field(True, description="images smaller than `size` are enlarged to it")
 
 

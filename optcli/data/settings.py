@@ -26,13 +26,15 @@ class Split(Abbreviated):
     model_config = ConfigDict(populate_by_name=True)
     short_for: ClassVar[str] = "name"
 
-    name: str | None = Field(None, min_length=1)
-    file: Annotated[RecipePath, Field(min_length=1)] | None = Field(
-        None, description="path, relative to the recipe"
+    name: str | None = Field(
+        None, min_length=1, description="of the split, or with `file` of the list in it"
     )
-    seed: int | None = None
-    start: float = Field(0.0, ge=0, le=1, alias="from", description="fraction of the shuffle")
-    stop: float = Field(1.0, ge=0, le=1, alias="to", description="fraction of the shuffle")
+    file: Annotated[RecipePath, Field(min_length=1)] | None = Field(
+        None, description="a file that lists ids"
+    )
+    seed: int | None = Field(None, description="of the shuffle by id")
+    start: float = Field(0.0, ge=0, le=1, alias="from", description="where the part begins, 0 to 1")
+    stop: float = Field(1.0, ge=0, le=1, alias="to", description="where the part ends, 0 to 1")
     of: str | None = Field(None, min_length=1, description="the named part to choose from")
 
     @model_validator(mode="after")

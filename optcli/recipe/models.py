@@ -79,8 +79,8 @@ class VariantSettings(Settings):
 class Variant(VariantSettings):
     """Passes in their order, and the runner that runs what they make (None: the format's default)."""
 
-    passes: tuple[PassUse, ...] = ()
-    runner: RunnerUse | None = None
+    passes: tuple[PassUse, ...] = Field((), description="carried out in this order")
+    runner: RunnerUse | None = Field(None, description="what runs the result; default: by its format")
 
 
 class MatrixEntry(Settings):
@@ -89,8 +89,8 @@ class MatrixEntry(Settings):
     `${name}` in the entry's name and in `variant` is replaced by the value.
     """
 
-    over: dict[str, tuple[Any, ...]]
-    variant: Any
+    over: dict[str, tuple[Any, ...]] = Field(description="names, each with its values")
+    variant: Any = Field(description="the variant to write for each combination")
 
 
 class Recipe(Settings):
@@ -120,14 +120,21 @@ class Recipe(Settings):
     inputs: tuple[TensorSpec, ...] = Field(
         min_length=1, examples=[[{"name": "image", "shape": ["batch", 3, 224, 224]}]]
     )
-    data: dict[str, DataSettings] = Field(default_factory=dict)
+    data: dict[str, DataSettings] = Field(
+        default_factory=dict,
+        description="samples by role: calibration, training, validation, evaluation",
+    )
     postprocess: PostprocessSettings | None = None
     plugins: dict[str, CodeReference] = Field(
         default_factory=dict,
         description="passes from your own files, FILE.py:CLASS, or a mapping from names to them",
     )
-    variants: dict[str, Variant] = Field(min_length=1, examples=[{"eager": []}])
-    matrix: dict[str, MatrixEntry] = Field(default_factory=dict)
+    variants: dict[str, Variant] = Field(
+        min_length=1, description="what to build, by name", examples=[{"eager": []}]
+    )
+    matrix: dict[str, MatrixEntry] = Field(
+        default_factory=dict, description="variants by combinations of values"
+    )
     latency: LatencySettings = LatencySettings()
     accuracy: AccuracySettings | None = None
     slo: SloSettings | None = None

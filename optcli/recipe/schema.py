@@ -9,7 +9,14 @@ from pydantic import BaseModel, create_model
 
 from optcli import passes, registry, runners
 from optcli.data import DataSettings
-from optcli.recipe.models import ROLES, Recipe, VariantSettings, written_fields
+from optcli.recipe.models import (
+    ROLES,
+    MatrixEntry,
+    Recipe,
+    Variant,
+    VariantSettings,
+    written_fields,
+)
 from optcli.recipe.validation import models_in
 from optcli.settings import Settings, TensorSpec
 from optcli.settings.references import annotation_of
@@ -21,6 +28,8 @@ MODELINE = f"# yaml-language-server: $schema={SCHEMA_FILE}"
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
 _TEXT, _NULL = {"type": "string"}, {"type": "null"}
+# Keys of a variant whose written form is not that of their type.
+_OWN_FORM = ("passes", "runner")
 
 
 def schema() -> dict[str, Any]:
@@ -67,7 +76,6 @@ def schema() -> dict[str, Any]:
     sections |= {
         "data": _closed({role: _removable(ref(DataSettings)) for role in ROLES}),
         "plugins": {
-            "description": fields["plugins"].description,
             "anyOf": [
                 {"type": "array", "items": _TEXT},
                 {"type": "object", "additionalProperties": _TEXT},
@@ -76,6 +84,8 @@ def schema() -> dict[str, Any]:
         "variants": {"type": "object", "additionalProperties": _removable({"$ref": "#/$defs/Variant"})},
         "matrix": {"type": "object", "additionalProperties": {"$ref": "#/$defs/MatrixEntry"}},
     }
+    for name in ("data", "plugins", "variants", "matrix"):
+        sections[name]["description"] = fields[name].description
     required = [name for name, field in fields.items() if field.is_required()]
     defs = {name: _or_placeholder(one) for name, one in defs.items()}
     return {
@@ -130,7 +140,9 @@ def _runner(settings: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def _variant(settings: dict[str, Any]) -> dict[str, Any]:
     listed = {"type": "array", "items": {"$ref": "#/$defs/Pass"}}
     runner = {"$ref": "#/$defs/Runner"}
-    written = _closed({"passes": listed, "runner": runner, **settings["properties"]})
+    about = {name: {"description": Variant.model_fields[name].description} for name in _OWN_FORM}
+    own = {"passes": {**listed, **about["passes"]}, "runner": {**runner, **about["runner"]}}
+    written = _closed({**own, **settings["properties"]})
     return {
         "description": "a list of passes, or a mapping with more to say",
         "anyOf": [listed, written],
@@ -138,12 +150,14 @@ def _variant(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _matrix_entry() -> dict[str, Any]:
+    fields = MatrixEntry.model_fields
     over = {
+        "description": fields["over"].description,
         "type": "object",
         "minProperties": 1,
         "additionalProperties": {"type": "array", "minItems": 1},
     }
-    variant = {"$ref": "#/$defs/Variant"}
+    variant = {"description": fields["variant"].description, "$ref": "#/$defs/Variant"}
     return _closed({"over": over, "variant": variant}) | {"required": ["over", "variant"]}
 
 

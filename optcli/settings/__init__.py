@@ -37,9 +37,9 @@ class Abbreviated(Settings):
 class SymbolRange(Settings):
     """The sizes that one symbol of a shape may take: smallest, most usual, largest."""
 
-    min: int = Field(1, ge=1)
-    opt: int = Field(8, ge=1)
-    max: int = Field(64, ge=1)
+    min: int = Field(1, ge=1, description="the smallest size that must work")
+    opt: int = Field(8, ge=1, description="the most usual size: engines are made for it")
+    max: int = Field(64, ge=1, description="the largest size that must work")
 
     @model_validator(mode="before")
     @classmethod
@@ -68,9 +68,11 @@ class TensorSpec(Settings):
     between which bounds the values lie, for the random inputs that conversions are checked on.
     """
 
-    name: str = Field(min_length=1)
-    dtype: DType = "float32"
-    shape: tuple[Dimension, ...] = Field(min_length=1)
+    name: str = Field(min_length=1, description="of the input: a parameter of `forward`, or the file's")
+    dtype: DType = Field("float32", description="of its elements")
+    shape: tuple[Dimension, ...] = Field(
+        min_length=1, description="sizes, or symbols for sizes that vary; the batch comes first"
+    )
     ranges: dict[str, SymbolRange] = Field(default_factory=dict)
     range: tuple[Finite, Finite] | None = Field(
         None,
@@ -169,7 +171,9 @@ class LatencySettings(Settings):
     mode: Literal["quick", "table", "gate"] = Field(
         "quick", description="`quick`, `table` for numbers to be cited, or `gate`; sets the defaults"
     )
-    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field((1,), min_length=1)
+    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (1,), min_length=1, description="batch sizes to measure; a table each"
+    )
     threads: int | None = Field(None, ge=1, description="intra-op threads; default: the usable cores")
     launches: int = Field(
         3, ge=1, le=_MOST_LAUNCHES, description="fresh processes per artifact; quick 3, table 5, gate 8"
@@ -218,10 +222,10 @@ class LatencySettings(Settings):
 class SloSettings(Settings):
     """The promise to keep: latency bounds in milliseconds at batch size 1, and a request rate."""
 
-    p50_ms: float | None = Field(None, gt=0)
-    p95_ms: float | None = Field(None, gt=0)
-    p99_ms: float | None = Field(None, gt=0)
-    rate_per_s: float | None = Field(None, gt=0, description="read by `optcli plan`")
+    p50_ms: float | None = Field(None, gt=0, description="half of the calls take at most so long")
+    p95_ms: float | None = Field(None, gt=0, description="95 of 100 calls take at most so long")
+    p99_ms: float | None = Field(None, gt=0, description="99 of 100 calls take at most so long")
+    rate_per_s: float | None = Field(None, gt=0, description="requests a second; nothing reads it yet")
 
 
 class GateBar(Settings):
@@ -268,7 +272,9 @@ class GateSettings(Settings):
     robust: Literal["ranks", "sign"] = Field(
         "ranks", description="`sign`: weaker on calm machines, stronger where single pairs are wild"
     )
-    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field((1,), min_length=1)
+    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (1,), min_length=1, description="batch sizes to judge"
+    )
     threads: int | None = Field(
         None, ge=1, description="of each artifact; default: one less than the usable cores"
     )

@@ -41,6 +41,13 @@ def test_no_page_is_left_over():
     assert {path.name for path in (DOCS / "reference").iterdir()} == PAGES.keys()
 
 
+@pytest.mark.parametrize("name", ["recipe.md", "passes.md", "runners.md", "metrics.md"])
+def test_every_key_has_a_meaning(name):
+    rows = [line for line in PAGES[name].splitlines() if line.startswith("| `")]
+    assert len(rows) > 2
+    assert [row for row in rows if row.split(" | ")[-1].strip(" |") == ""] == []
+
+
 def test_every_variable_that_the_code_reads_is_documented():
     files = (REPOSITORY / "optcli").rglob("*.py")
     read = {name for path in files for name in re.findall(r"\bOPTCLI_[A-Z_]+", path.read_text())}
