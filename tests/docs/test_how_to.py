@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from commands import optcli_process
@@ -22,6 +23,7 @@ from verbs import VERBS, options, parse
 from optcli import passes, recipe, registry, statistics
 from optcli.accuracy import bounds
 from optcli.errors import RecipeError
+from optcli.results.flags import FlagKind
 from optcli.settings import LatencySettings
 
 DOCS = REPOSITORY / "docs"
@@ -174,6 +176,13 @@ def test_the_modes_are_those_of_the_settings():
     assert [cell.split()[0] for cell in rows["calls in a round"][:2]] == [
         str(mode.calls) for mode in modes[:2]
     ]
+
+
+def test_the_kinds_of_flags_are_those_of_the_code():
+    rows = rows_of(DOCS / "explanation" / "measuring.md")
+    kinds = [row.strip("`") for row in rows if re.fullmatch(r"`[a-z]+(-[a-z]+)*`", row)]
+    assert len(kinds) > 5
+    assert set(kinds) <= set(get_args(FlagKind))
 
 
 def test_the_calls_that_percentiles_need_are_those_of_the_code():
