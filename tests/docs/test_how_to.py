@@ -96,14 +96,18 @@ def test_every_verb_and_option_in_a_sentence_is_one(page):
         assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known, line
 
 
-@pytest.fixture
-def shown_files(tmp_path):
-    """A folder with all files that pages show."""
-    for block in (each for page in PAGES if page not in FOLLOWED for each in blocks(page) if each.name):
-        path = tmp_path / str(block.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(block.text, encoding="utf-8")
-    return tmp_path
+def files(page: Path) -> dict[str, str]:
+    """The files that a page shows, by name."""
+    return {block.name: block.text for block in blocks(page) if block.name}
+
+
+def write_files(room: Path, into: Path) -> None:
+    """Write the files that the pages in a folder show; these pages may name each other's."""
+    for page in sorted(room.glob("*.md")):
+        for name, text in files(page).items():
+            path = into / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
 
 
 def wrong_with(path: Path, overrides: Sequence[str] = ()) -> list[str]:
@@ -120,17 +124,20 @@ def wrong_with(path: Path, overrides: Sequence[str] = ()) -> list[str]:
     [each for each in RECIPES if each[0] not in FOLLOWED],
     ids=lambda each: getattr(each, "name", None),
 )
-def test_a_whole_recipe_loads(page, block, shown_files):
-    path = shown_files / "page.yaml"
+def test_a_whole_recipe_loads(page, block, tmp_path):
+    write_files(page.parent, tmp_path)
+    path = tmp_path / "page.yaml"
     path.write_text(block.text, encoding="utf-8")
     assert wrong_with(path) == []
 
 
-def test_values_that_commands_set_fit_the_recipe_that_they_name(shown_files):
-    builds = [words for page in PAGES for words in commands(page) if {"build", "--set"} <= set(words)]
+def test_values_that_commands_set_fit_the_recipe_that_they_name(tmp_path):
+    write_files(HOW_TO, tmp_path)
+    known = [words for page in HOW_TO.glob("*.md") for words in commands(page)]
+    builds = [words for words in known if {"build", "--set"} <= set(words)]
     tried = 0
     for words in builds:
-        path = shown_files / words[words.index("build") + 1]
+        path = tmp_path / words[words.index("build") + 1]
         if path.is_file():
             overrides = [after for word, after in pairwise(words) if word == "--set"]
             assert wrong_with(path, overrides) == [], words
@@ -214,10 +221,6 @@ def test_the_glossary_is_in_order_and_says_each_word_once():
     assert terms[2:] == sorted(set(terms[2:]), key=str.lower)
 
 
-def files(page: Path) -> dict[str, str]:
-    return {block.name: block.text for block in blocks(page) if block.name}
-
-
 def run(script: str, folder: Path) -> list[str]:
     """The lines that a script prints."""
     done = subprocess.run(
@@ -266,8 +269,7 @@ def test_the_page_about_reports_reads_what_a_build_wrote(project):
 def test_samples_of_your_own_code_feed_a_build(project):
     import numpy as np
 
-    for name, text in files(HOW_TO / "own-data.md").items():
-        (project.folder / name).write_text(text)
+    write_files(HOW_TO, project.folder)
     (project.folder / "plants").mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (8, 4, 4, 3), dtype=np.uint8)
     for number, image in enumerate(pixels):
@@ -282,8 +284,7 @@ def test_samples_of_your_own_code_feed_a_build(project):
 def test_the_network_of_the_page_takes_the_inputs_of_its_recipe(tmp_path):
     import torch
 
-    for name, text in files(HOW_TO / "models.md").items():
-        (tmp_path / name).write_text(text)
+    write_files(HOW_TO, tmp_path)
     checked = recipe.load(tmp_path / "net.yaml")
     code: dict[str, object] = {}
     exec((tmp_path / "net.py").read_text(), code)
