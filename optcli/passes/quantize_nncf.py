@@ -79,6 +79,7 @@ class QuantizeNncf(Pass):
         ("nncf", "onnx", "onnx_ir", "onnxruntime", "openvino", "torch", "torchao")
     )
     uses: ClassVar[tuple[Role, ...]] = ("calibration",)
+    device_bound: ClassVar[bool] = True
 
     preset: Literal["performance", "mixed"] | None = Field(
         None,
@@ -123,6 +124,12 @@ class QuantizeNncf(Pass):
         if self.target == "tensorrt" and self.preset == "mixed":
             raise ValueError("TensorRT knows no asymmetric activations: take `preset: mixed` out")
         return self
+
+    def bound_to(self) -> dict[str, Any]:
+        from optcli.passes._quantization.graph_quantizers import saturates, this_cpu
+
+        # Of PyTorch networks: activations get 7 bits where products of 8 saturate.
+        return {"quantizer": this_cpu(), "saturates": saturates(this_cpu())}
 
     def produces(self, source: Format) -> Format:
         return Format.EXPORTED if source in (Format.TORCH, Format.EXPORTED) else source

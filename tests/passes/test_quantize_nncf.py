@@ -210,3 +210,15 @@ def test_depthwise_convolutions_behind_relu_run_on_integers(tmp_path):
         outputs(OnnxruntimeRunner(threads=1), artifact, inputs, batch) for artifact in (source, made)
     )
     assert sqnr_db(wanted, found) > 25
+
+
+def test_a_result_is_for_cpus_on_which_products_saturate_alike(monkeypatch):
+    """PyTorch networks get 7 bits where they do: a shared store must not mix the two."""
+    from optcli import environment
+
+    def on(*flags):
+        monkeypatch.setattr(environment, "cpu", lambda: {"machine": "x86_64", "flags": [*flags]})
+        return QuantizeNncf().bound_to()
+
+    assert on("avx2") != on("avx2", "avx512_vnni")
+    assert on("avx2", "avx512_vnni") == on("avx512f", "avx512_vnni")
