@@ -26,9 +26,7 @@ class Split(Abbreviated):
     model_config = ConfigDict(populate_by_name=True)
     short_for: ClassVar[str] = "name"
 
-    name: str | None = Field(
-        None, min_length=1, description="of the split, or with `file` of the list in it"
-    )
+    name: str | None = Field(None, min_length=1, description="of the split, or of the list of ids")
     file: Annotated[RecipePath, Field(min_length=1)] | None = Field(
         None, description="a file that lists ids"
     )

@@ -68,7 +68,7 @@ class TensorSpec(Settings):
     between which bounds the values lie, for the random inputs that conversions are checked on.
     """
 
-    name: str = Field(min_length=1, description="of the input: a parameter of `forward`, or the file's")
+    name: str = Field(min_length=1, description="of the input, as the network calls it")
     dtype: DType = Field("float32", description="of its elements")
     shape: tuple[Dimension, ...] = Field(
         min_length=1, description="sizes, or symbols for sizes that vary; the batch comes first"
