@@ -155,10 +155,10 @@ class GateReport(Result):
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
     """Reject before inconclusive before accept; accept of none."""
-    found = set(outcomes)
-    if "reject" in found:
+    distinct = set(outcomes)
+    if "reject" in distinct:
         return "reject"
-    return "inconclusive" if "inconclusive" in found else "accept"
+    return "inconclusive" if "inconclusive" in distinct else "accept"
 
 
 class Entry(Result):
