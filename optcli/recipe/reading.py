@@ -70,8 +70,8 @@ def read(
 def _beside(folder: Path, name: str) -> str:
     if not regular_files.is_folder(folder):
         return f"there is no folder {excerpt(str(folder))} either"
-    found = sorted(p.name for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))[:10]
-    return did_you_mean(name, found) if found else "name a YAML file"
+    names = sorted(p.name for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))[:10]
+    return did_you_mean(name, names) if names else "name a YAML file"
 
 
 def _decoded(data: bytes, shown: str, problems: Problems) -> str | None:

@@ -54,8 +54,8 @@ def schema() -> dict[str, Any]:
         return {"$ref": f"#/$defs/{named[model]}"}
 
     _tensor(defs[named[TensorSpec]])
-    for one in (*own.values(), *ways.values()):
-        defs[named[one]]["description"] = inspect.getdoc(one) or ""
+    for kind in (*own.values(), *ways.values()):
+        defs[named[kind]]["description"] = inspect.getdoc(kind) or ""
     defs["Pass"] = _pass({name: ref(kind) for name, kind in own.items()})
     defs["Runner"] = _runner({name: defs[named[kind]] for name, kind in ways.items()})
     defs["Variant"] = _variant(defs.pop(named[VariantSettings]))
@@ -77,7 +77,7 @@ def schema() -> dict[str, Any]:
         "matrix": {"type": "object", "additionalProperties": {"$ref": "#/$defs/MatrixEntry"}},
     }
     required = [name for name, field in fields.items() if field.is_required()]
-    defs = {name: _or_placeholder(one) for name, one in defs.items()}
+    defs = {name: _or_placeholder(kind) for name, kind in defs.items()}
     return {
         "$schema": _DRAFT,
         "title": "optcli recipe",
