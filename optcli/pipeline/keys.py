@@ -92,13 +92,13 @@ def room(name: str) -> list[str]:
 @cache
 def reached(starts: tuple[str, ...]) -> tuple[str, ...]:
     """The files that `starts` reach by imports, themselves included; sorted."""
-    found = set(starts)
-    waiting = list(found)
+    files = set(starts)
+    waiting = list(files)
     while waiting:
-        new = _imported(waiting.pop()).difference(found)
-        found |= new
+        new = _imported(waiting.pop()).difference(files)
+        files |= new
         waiting.extend(new)
-    return tuple(sorted(found))
+    return tuple(sorted(files))
 
 
 @cache

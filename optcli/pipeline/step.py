@@ -226,9 +226,9 @@ def _kept(request: PassRequest, role: Role) -> SampleSet:
 
     What trains goes through them again and again. What calibrates may hold no more memory than it does.
     """
-    known = request.prepared.get(role)
-    if known is not None:
-        return KeptSet(known)
+    prepared = request.prepared.get(role)
+    if prepared is not None:
+        return KeptSet(prepared)
     samples = data.open(request.data[role], request.folder, request.inputs)
     if request.keep is None:
         return samples
@@ -270,8 +270,8 @@ def main() -> None:
     call = json.loads(Path(sys.argv[1]).read_text())
     out = Path(sys.argv[2])
     out.mkdir(parents=True)
-    made = repeated(call, out)
-    sys.stdout.write(json.dumps(messages.to_record(made), indent=2) + "\n")
+    answer = repeated(call, out)
+    sys.stdout.write(json.dumps(messages.to_record(answer), indent=2) + "\n")
 
 
 def repeated(call: dict[str, Any], out: Path) -> Any:
