@@ -41,13 +41,13 @@ def command(
         and variant in (None, each.variant)
         and metric in (None, each.metric)
     ]
-    found = history.trends(entries)
+    trends = history.trends(entries)
     if html is not None:
-        options.write(html, shown.page(found))
+        options.write(html, shown.page(trends))
     if as_json:
-        click.echo(json.dumps([_record(each) for each in found], indent=2))
+        click.echo(json.dumps([_record(each) for each in trends], indent=2))
     else:
-        click.echo(shown.text(found), nl=False)
+        click.echo(shown.text(trends), nl=False)
     return 0
 
 

@@ -56,7 +56,7 @@ def command(
     place = reports.find(recipe, artifacts)
     progress = Progress()
     try:
-        found = profile(
+        operator_times = profile(
             variant,
             place.report,
             place.path,
@@ -70,6 +70,6 @@ def command(
     finally:
         progress.close()
     if as_json:
-        click.echo(found.model_dump_json(indent=2, by_alias=True))
+        click.echo(operator_times.model_dump_json(indent=2, by_alias=True))
     else:
-        click.echo("\n".join(lines(found, top)))
+        click.echo("\n".join(lines(operator_times, top)))
