@@ -146,21 +146,21 @@ class Trying:
             _subject(made, baseline, self._artifact(made, baseline)),
             _subject(made, name, built),
         ]
-        found, failures = compare_all(subjects, baseline, around)
+        accuracies, failures = compare_all(subjects, baseline, around)
         for error in failures.values():
             raise error
-        return found[name]
+        return accuracies[name]
 
     def _trial(
         self, number: int, label: str, changed: dict[str, Any], built: Artifact, judged: Accuracy
     ) -> Trial:
         counts = built.facts.get("quantized_operators")
-        found = accuracy.verdicts(judged, self.recipe.accuracy)
+        verdicts = accuracy.verdicts(judged, self.recipe.accuracy)
         return Trial(
             number=number,
             label=label,
             options=changed,
-            inside=all(each.outcome == "accept" for each in found if each.blocking),
+            inside=all(each.outcome == "accept" for each in verdicts if each.blocking),
             value=judged.value,
             drop=judged.drop,
             operators=sum(counts.values()) if counts is not None else None,
