@@ -73,8 +73,8 @@ def bench(
         return _report(opened, measured, settings, runner, began)
 
 
-def _runner(format: Format, wanted: str | None, path: Path) -> str:
-    name = wanted or runners.DEFAULTS.get(format)
+def _runner(format: Format, asked: str | None, path: Path) -> str:
+    name = asked or runners.DEFAULTS.get(format)
     if name is None:
         raise UsageError(
             f"no runner here runs {format}", place=str(path), hint="see the README's table of runners"

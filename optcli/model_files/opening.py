@@ -57,7 +57,7 @@ class Opened:
 
 def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
     """What each file is. Raises `UsageError`, `InputError`, and `TrustError` for untrusted code."""
-    found = []
+    targets = []
     for path in files:
         if not path.exists():
             near = sorted(each.name for each in path.parent.glob(f"*{path.suffix}"))[:5]
@@ -72,9 +72,9 @@ def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
                 place=str(path),
                 hint=f"wanted {_WANTED}; a recipe measures the rest: `optcli init`",
             )
-        found.append(trusting(target, store, trust=trust))
-        require_trust_to_run(found[-1])
-    return found
+        targets.append(trusting(target, store, trust=trust))
+        require_trust_to_run(targets[-1])
+    return targets
 
 
 def trusting(target: Target, store: Store, *, trust: bool) -> Target:
@@ -85,17 +85,17 @@ def trusting(target: Target, store: Store, *, trust: bool) -> Target:
     """
     if target.kind != "artifact":
         return replace(target, trusted=trust)
-    known = store.peek("artifact", str(target.about.get("key")))
+    entry = store.peek("artifact", str(target.about.get("key")))
     try:
-        if known is None or known.digest != view.read(target.path)[1]:
+        if entry is None or entry.digest != view.read(target.path)[1]:
             return replace(target, trusted=trust)
     except (OSError, ValueError) as error:
         raise InputError(
             f"the artifact cannot be read: {error}", place=str(target.path), hint="build it again"
         ) from error
-    require_trust(doubts_of(known), str(target.path), trust=trust)
-    about = {**target.about, **{name: known.record[name] for name in _OURS if name in known.record}}
-    steps = made_by(known, store)
+    require_trust(doubts_of(entry), str(target.path), trust=trust)
+    about = {**target.about, **{name: entry.record[name] for name in _OURS if name in entry.record}}
+    steps = made_by(entry, store)
     if steps[0].get("step") == "source":  # else its parents were collected
         about["made_by"] = list(steps)
     return replace(target, format=str(about["format"]), about=about, trusted=trust, own=True)
@@ -144,8 +144,8 @@ def open_all(
     guessed: both take those of the others, where there are any. Raises `InputError` where inputs
     cannot be found or are not the same.
     """
-    found = open_each(targets, scratch, given, largest_batch)
-    return found, given or merged(found)
+    opened = open_each(targets, scratch, given, largest_batch)
+    return opened, given or merged(opened)
 
 
 def open_each(
@@ -158,12 +158,12 @@ def open_each(
     opened: dict[int, Opened] = {}
     for place in order:
         target = targets[place]
-        known = given or (next(iter(opened.values())).inputs if opened else ())
-        inputs = known if _silence(target) else given
-        one = _open(target, names[place], scratch / str(place), inputs)
-        if target.kind == "file" and one.artifact.format in _UNBOUNDED and not given:
-            one = replace(one, inputs=tuple(_reaching(spec, largest_batch) for spec in one.inputs))
-        opened[place] = one
+        assumed = given or (next(iter(opened.values())).inputs if opened else ())
+        inputs = assumed if _silence(target) else given
+        file = _open(target, names[place], scratch / str(place), inputs)
+        if target.kind == "file" and file.artifact.format in _UNBOUNDED and not given:
+            file = replace(file, inputs=tuple(_reaching(spec, largest_batch) for spec in file.inputs))
+        opened[place] = file
     return [opened[place] for place in range(len(targets))]
 
 
@@ -238,7 +238,7 @@ def of_folder(target: Target, name: str, inputs: tuple[TensorSpec, ...] = ()) ->
         )
     steps = about.get("made_by") or [{}]
     own = tuple(TensorSpec.model_validate(spec) for spec in steps[0].get("inputs", []))
-    found = Artifact(
+    artifact = Artifact(
         about["key"],
         Format(about["format"]),
         target.path,
@@ -249,7 +249,7 @@ def of_folder(target: Target, name: str, inputs: tuple[TensorSpec, ...] = ()) ->
         _is_foreign(target),
         target.trusted,
     )
-    return Opened(name, target.path, found, inputs or own)
+    return Opened(name, target.path, artifact, inputs or own)
 
 
 def _is_foreign(target: Target) -> bool:
