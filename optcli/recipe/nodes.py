@@ -87,7 +87,7 @@ class Node:
 
 
 class TooManyProblemsError(Exception):
-    """So much is wrong that looking for more helps nobody: show what was found."""
+    """There are too many problems to go on looking: the first ones are shown."""
 
 
 class Problems:
@@ -114,7 +114,7 @@ class Problems:
         message, hint = excerpt(message, _MOST_SAID), excerpt(hint, _MOST_SAID)
         if len(self._problems) == _MOST_PROBLEMS:
             message = f"there are more than these {_MOST_PROBLEMS} problems"
-            hint = "mend these first: one thing is often behind many"
+            hint = "correct these first: one mistake often causes several problems"
             self._more = [Problem(place.file, place.line, place.column, message, hint)]
             raise TooManyProblemsError
         problem = Problem(place.file, place.line, place.column, message, hint)

@@ -183,7 +183,7 @@ def _tensor(node: Node, index: int, problems: Problems) -> TensorSpec | None:
 
 
 def roles_of(recipe: Node) -> tuple[str, ...]:
-    """The roles that have data; all of them where a slip of the pen hides which."""
+    """The roles that have data; all roles where a key is not a role, since it may be a misspelt one."""
     node = recipe.get("data")
     if node is None:
         return ()
