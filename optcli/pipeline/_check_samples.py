@@ -142,7 +142,7 @@ class Expected:
 
 
 def relative_error(expected: Feed, actual: Feed) -> float:
-    """Largest |difference| over largest |wanted|, over all outputs by position; infinity for NaN.
+    """Largest |difference| over largest |expected|, over all outputs by position; infinity for NaN.
 
     Of whole numbers, such as labels, the share that differs: the last digit decides between two classes
     that are as likely.

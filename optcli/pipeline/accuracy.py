@@ -164,9 +164,9 @@ class _Judging:
         around, key = self._around, key_of(ingredients)
         if around.remeasure and key not in self._fresh:
             around.store.discard(_EVALUATION, key)
-        known = around.store.get(_EVALUATION, key)
-        if known is not None:
-            return known.path
+        entry = around.store.get(_EVALUATION, key)
+        if entry is not None:
+            return entry.path
         step = f"{subject.name} › accuracy"
         around.observer.started(step)
         began = time.monotonic()

@@ -75,9 +75,9 @@ def against_parent(
                     allowed = _allowed(parent_runner, samples.feed(rows), allowed)
                 if not error <= allowed:
                     raise StepError(
-                        f"the result is not what its parent computes: at batch size {len(rows)} on "
-                        f"{samples.kind} inputs the outputs differ by {error:.2g} of the largest "
-                        f"output, allowed are {allowed:.0e}",
+                        "the artifact does not compute what its parent computes: at batch size"
+                        f" {len(rows)} on {samples.kind} inputs the outputs differ by"
+                        f" {error:.2g} of the largest output, allowed are {allowed:.0e}",
                         hint=_hint(parent_runner, child_runner, inputs, probe, allowed),
                     )
                 worst, compared = max(worst, error), compared + len(rows)
@@ -112,7 +112,7 @@ def usable(
 ) -> list[str]:
     """Run a model as it came from its source. Raises `InputError` where it gives NaN or infinity.
 
-    Gives what a person should be told: an output that is the same for every sample.
+    Returns notes for the user: each names an output that is the same for every sample.
     """
     import numpy as np
 
@@ -160,7 +160,7 @@ def _declare(guessed: Sequence[TensorSpec], values: str) -> str:
 
 
 def _guessed(inputs: Sequence[TensorSpec], probe: Path | None) -> list[TensorSpec]:
-    """The inputs of which nobody has said what values they take."""
+    """The inputs of floating point for which neither a range nor data is known."""
     if probe is not None:
         return []
     return [spec for spec in inputs if spec.range is None and spec.dtype.startswith("float")]

@@ -82,7 +82,7 @@ def _marked(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Endin
 
 
 def _asks(plan: Plan) -> bool:
-    """Whether the recipe asks anything that only running a variant can answer."""
+    """Whether the recipe judges anything that only running a variant can measure."""
     recipe = plan.recipe
     return (
         "evaluation" in recipe.data or recipe.slo is not None or recipe.latency.min_speedup is not None
@@ -113,7 +113,7 @@ def _run(plan: Plan, variants: Mapping[str, VariantReport]) -> dict[str, Variant
 
 
 def blocked(variant: VariantReport) -> tuple[Outcome, list[str]]:
-    """What the blocking verdicts on a variant come to, and the names of those that say so."""
+    """The worst outcome of a variant's blocking verdicts, and the names of the verdicts with it."""
     blocking = [each for each in variant.verdicts if each.blocking]
     outcomes: Sequence[Outcome] = ("reject", "inconclusive")
     for outcome in outcomes:
@@ -128,11 +128,9 @@ def _done(plan: Plan, variants: Mapping[str, VariantReport], advice: Advice) -> 
     if advice.recommended is not None:
         reason = f"{advice.recommended} is accepted and recommended"
     elif first is not None and first.withheld:
-        reason = (
-            "nothing that was asked is left open; the machine was too unsteady for a recommendation"
-        )
+        reason = "the build is done; the machine was too unsteady for a recommendation"
     else:
-        reason = "nothing that was asked is left open; nothing is recommended"
+        reason = "the build is done; no variant is recommended"
     run = {name: blocked(each) for name, each in _run(plan, variants).items()}
     for outcome, word in (("reject", "rejected"), ("inconclusive", "undecided")):
         names = [name for name, (worst, _) in run.items() if worst == outcome]

@@ -178,7 +178,7 @@ class Execution:
         return self._done
 
     def _look_again(self) -> None:
-        """Take back what is no longer as it was made: a step wrote where it had no business to."""
+        """Remove artifacts whose files changed since they were made: a step wrote into the store."""
         for key, done in self._done.items():
             if done.entry is None or self._store.sound(done.entry.kind, key) is not None:
                 continue

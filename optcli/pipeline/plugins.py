@@ -119,7 +119,7 @@ def _described(request: DescribeRequest, log: Path) -> Traits:
         return run("optcli.pipeline.plugins:describe", request, Traits, log=log, timeout_s=300)
     except StepError as error:  # the code ended the process or crashed it: the file is what is wrong
         raise InputError(
-            f"{request.use.reference} cannot be looked at: {error.message}",
+            f"{request.use.reference} cannot be inspected: {error.message}",
             place=request.use.place,
             hint=f"importing it must do nothing but define things; its last words are in {log}",
         ) from error

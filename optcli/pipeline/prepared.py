@@ -36,7 +36,7 @@ class Prepared:
         return {"step": _KIND, "samples": self.samples, "inputs": inputs, "form": _FORM}
 
     def find(self) -> Path | None:
-        """Where they lie; None where nobody has left them there."""
+        """The folder of the prepared samples; None where the store has none."""
         entry = self.store.get(_KIND, key_of(self._ingredients))
         return None if entry is None else entry.path
 

@@ -24,7 +24,7 @@ def write(folder: Path, report: Report, curves: html.Quantiles) -> None:
 def add(folder: Path, fields: Mapping[str, Mapping[str, Any]], observer: Observer) -> None:
     """Put fields of variants into the report of the last build, where it is there and knows them.
 
-    Where nothing can be written there the observer hears of it: what was found is printed anyway.
+    Where nothing can be written there the observer is warned: the verb prints the fields anyway.
     """
     if not fields or not (folder / "report.json").is_file():
         return
