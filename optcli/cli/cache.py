@@ -91,9 +91,9 @@ def why(
 @command.command("gc")
 @options.store
 @options.as_json
-@click.option("--older-than", metavar="AGE", help="Remove what was not used for so long: 12h, 30d.")
+@click.option("--older-than", metavar="AGE", help="Remove what was not used for this time: 12h, 30d.")
 @click.option("--max-size", metavar="SIZE", help="Remove the least recently used down to: 500MB, 20GB.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 def gc(
     store: Path | None, as_json: bool, older_than: str | None, max_size: str | None, dry_run: bool
 ) -> None:

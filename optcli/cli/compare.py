@@ -34,7 +34,7 @@ _SUFFIXES = {".md": "markdown", ".json": "json", ".csv": "csv", ".html": "html",
 )
 @options.as_json
 @click.option("--markdown", is_flag=True, help="The same as --format markdown, for a pull request.")
-@click.option("--force", is_flag=True, help="Compare reports of machines that differ all the same.")
+@click.option("--force", is_flag=True, help="Compare although the machines differ.")
 @click.option("--roofline", is_flag=True, help="Add operations and the share of this machine's peak.")
 @options.store
 @options.verbose
@@ -90,7 +90,7 @@ def _compare(
         raise UsageError(
             f"found {len(where)} reports, --roofline wants one",
             place="--roofline",
-            hint="name one report; the share of the peak is a matter of one machine",
+            hint="name one report: the share of the peak belongs to one machine",
         )
     named = [(str(each), reports.find(each, artifacts).report) for each in where]
     comparisons = _compared(named, force)

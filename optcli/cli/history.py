@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 @click.option("--recipe", help="Only this recipe.")
 @click.option("--variant", help="Only this variant.")
 @click.option("--metric", help="Only this figure, such as p50 or size.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this file.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the trends as an HTML page into this file.",
+)
 @options.as_json
 @options.verbose
 def command(

@@ -12,7 +12,7 @@ from optcli.cli import options, reports
 @click.command("inspect")
 @click.argument("target")
 @options.artifacts
-@click.option("--trust", is_flag=True, help="Open what runs code, or could, from elsewhere.")
+@click.option("--trust", is_flag=True, help="Open files from elsewhere that run code, or could run it.")
 @options.store
 @options.as_json
 @options.verbose

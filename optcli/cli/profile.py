@@ -19,9 +19,15 @@ from optcli.cli.progress import Progress
     help="Which recipe's build; default: the last one that was built.",
 )
 @options.artifacts
-@click.option("--batch-size", type=click.IntRange(1), help="Images a call; default: the least.")
 @click.option(
-    "--top", type=click.IntRange(0), default=15, show_default=True, help="Slowest operators to list."
+    "--batch-size", type=click.IntRange(1), help="Images per call; default: the smallest batch size."
+)
+@click.option(
+    "--top",
+    type=click.IntRange(0),
+    default=15,
+    show_default=True,
+    help="How many of the slowest operators to list.",
 )
 @click.option(
     "--trace",

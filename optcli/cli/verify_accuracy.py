@@ -28,7 +28,7 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
     help="For files: the recipe that gives inputs, data, metric and postprocess.",
 )
 @click.option("--runner", "runners", multiple=True, metavar="NAME", help="For files; may be repeated.")
-@click.option("--trust", is_flag=True, help="Open what runs code, or could, from elsewhere.")
+@click.option("--trust", is_flag=True, help="Open files from elsewhere that run code, or could run it.")
 @click.option("--remeasure", is_flag=True, help="Evaluate files again.")
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes for each file."
@@ -52,7 +52,7 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
     flag_value="",
     help="Show where the error starts, of this variant or of all; of rejected ones it is always shown.",
 )
-@click.option("--no-layers", is_flag=True, help="Leave that out, of rejected ones too.")
+@click.option("--no-layers", is_flag=True, help="Do not show where the error starts, for any variant.")
 @options.overrides
 @options.store
 @options.artifacts
@@ -127,7 +127,7 @@ def command(
 
         if recipe is None:
             raise UsageError(
-                "files are judged on data, and none is named",
+                "model files need a recipe that names the evaluation data, and none is given",
                 place="--recipe",
                 hint="--recipe RECIPE gives inputs, data, metric and postprocess",
             )
