@@ -35,7 +35,7 @@ def patched(recipe: Recipe, variant: str, index: int, changed: dict[str, Any]) -
     use = recipe.variants[variant].passes[index]
     text = recipe.path.read_text(encoding="utf-8")
     at = Place.parse(use.place)
-    hint = f"set there by hand: {use.name}: {_flow(changed, 0)}"
+    hint = f"set the options there by hand: {use.name}: {_flow(changed, 0)}"
     if not at.line or Path(at.file) != recipe.path:
         raise UsageError("the pass does not stand in this recipe's own file", place=at.file, hint=hint)
     item = _item_at(text, at.line - 1, at.column - 1)

@@ -70,7 +70,7 @@ def repair(
     name, index = quantized_variant(read, variant)
     if read.accuracy is None or "evaluation" not in read.data:
         raise UsageError(
-            "accuracy is not judged: there is no bar to get inside of",
+            "the recipe judges no accuracy, so there is no bar to reach",
             place=str(read.path),
             hint="give the recipe data.evaluation and accuracy: {metric: ..., max_drop: ...}",
         )
