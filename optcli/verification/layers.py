@@ -117,7 +117,7 @@ def is_rejected(variant: VariantReport) -> bool:
 
 @dataclass(frozen=True)
 class Seeking:
-    """What comparisons have in common."""
+    """The recipe, store and settings that all comparisons share."""
 
     recipe: Recipe
     store: Store
@@ -184,7 +184,7 @@ class Seeking:
 
 
 def _adding(report: Report, by_variant: Mapping[str, Layers | None]) -> Report:
-    """The report with what was found, by variant."""
+    """The report with these layers, by variant."""
     variants = {
         name: variant.model_copy(update={"layers": by_variant[name]}) if name in by_variant else variant
         for name, variant in report.variants.items()

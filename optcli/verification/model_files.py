@@ -159,7 +159,7 @@ def _require_sizes(opened: Opened, inputs: Sequence[TensorSpec]) -> None:
             continue
         sizes = list(zip(theirs.shape[1:], ours.concrete(1)[1:], strict=False))
         wrong = any(
-            isinstance(theirs_size, int) and theirs_size != given for theirs_size, given in sizes
+            isinstance(their_size, int) and their_size != our_size for their_size, our_size in sizes
         )
         if wrong or len(theirs.shape) != len(ours.shape):
             raise InputError(
