@@ -68,7 +68,7 @@ def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
             target.format == Format.TORCH and target.kind != "artifact"
         ):
             raise UsageError(
-                f"this is {_described(target)}, nothing to be measured as it is",
+                f"this is {_described(target)}, which cannot be measured directly",
                 place=str(path),
                 hint=f"wanted {_WANTED}; a recipe measures the rest: `optcli init`",
             )
@@ -191,7 +191,7 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
             raise
         # Sources speak of recipes; here inputs were said on the command line, or by another file.
         raise InputError(
-            f"the inputs that were said do not fit: {error.message.partition(': ')[2]}",
+            f"the given inputs do not fit: {error.message.partition(': ')[2]}",
             place=str(target.path),
             hint="leave --input out: the file says what it takes",
         ) from error
@@ -232,7 +232,7 @@ def of_folder(target: Target, name: str, inputs: tuple[TensorSpec, ...] = ()) ->
     about, content = target.about, view.read(target.path)[1]
     if content != about.get("digest"):
         raise InputError(
-            "the artifact's files are not those that its artifact.json speaks of",
+            "the artifact's files do not match its artifact.json",
             place=str(target.path),
             hint="build it again, or name the model's file itself",
         )
@@ -346,7 +346,7 @@ def _different(first: Opened, other: Opened) -> InputError:
     return InputError(
         f"it takes {_shown(other)}, but {first.name} takes {_shown(first)}",
         place=str(other.path),
-        hint="measure them apart, or say what both take with --input",
+        hint="measure them separately, or say what both take with --input",
     )
 
 
