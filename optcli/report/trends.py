@@ -41,7 +41,7 @@ def text(trends: Sequence[Trend]) -> str:
 
 
 def _changed(trend: Trend) -> str:
-    """Where it changed and stayed so; what cannot be told yet is no "no"."""
+    """Where the figure changed and stayed so; a trend that cannot be told yet is not called "no"."""
     if not trend.enough:
         runs = f"{len(trend.entries)} of {trend.fewest} runs"
         change = "" if trend.change is None else f": {100 * trend.change:+.1f} % since the first"

@@ -168,7 +168,7 @@ def _rightness(difference: Estimate, *, lower_is_better: bool) -> Rightness:
 
 
 def _drift(variants: Sequence[VariantChange], percentile: str) -> dict[int, float]:
-    """By batch size: the most that something which is the same moved for certain; at least 1."""
+    """By batch size: the largest certain change of an unchanged artifact, as a ratio of at least 1."""
     drifts: dict[int, float] = {}
     for variant in variants:
         for row in variant.latency if variant.same else ():
