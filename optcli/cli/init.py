@@ -130,7 +130,7 @@ def _write(
 
 
 def _not_set(error: RecipeError, overrides: tuple[str, ...], fresh: Path) -> OptcliError:
-    """What --set made wrong of a recipe; without one it is the draft that is wrong."""
+    """The error of a recipe that `--set` made wrong; without `--set` the draft's own error."""
     if not overrides:
         return error
     problems = "; ".join(

@@ -172,7 +172,7 @@ def _is_like(recorded: str, recipe: Path) -> bool:
 
 
 def _nothing(name: str, places: Sequence[Path]) -> UsageError:
-    """The error that says where was looked."""
+    """The error for a report that is missing: it names the folders that were searched."""
     names = sorted({path.parent.name for place in places for path in _reports(place)})
     looked = ", ".join(shown(place / name) for place in places)
     hint = (did_you_mean(name, names) if name else "") or _AGAIN

@@ -78,7 +78,7 @@ def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
 
 
 def trusting(target: Target, store: Store, *, trust: bool) -> Target:
-    """The target with what is known of whether to trust it.
+    """The target, marked as trusted or not.
 
     What the own store holds is described as the store does: the folder's own words are no part of its
     digest. Raises `TrustError` for what the own store holds and was made under `--trust`, without it.

@@ -94,7 +94,7 @@ def build(
 
 
 def _raise_wrong_data(error: OptcliError | None) -> None:
-    """Data that the baseline cannot be judged on are wrong for all: an error, not a report."""
+    """Raise an `InputError` of the baseline's evaluation: its data cannot judge any variant."""
     if isinstance(error, InputError):
         raise error
 

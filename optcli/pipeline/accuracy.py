@@ -42,7 +42,7 @@ _DECIDES = (
 
 @dataclass(frozen=True)
 class Subject:
-    """What is judged: an artifact in a runner. `feeds`: its own inputs, where called otherwise.
+    """What is judged: an artifact in a runner. `feeds` holds its inputs where their names differ.
 
     `interpreter` is another Python to run it in, `versions` those of the runner's packages there.
     """
@@ -59,7 +59,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """What all that is judged has in common. `samples` is the key of the evaluation set."""
+    """What all subjects of one evaluation share. `samples` is the key of the evaluation set."""
 
     recipe: Recipe
     samples: str
@@ -255,7 +255,7 @@ def _evaluated_on(around: EvaluationContext) -> str:
 
 
 def _code(settings: AccuracySettings | None) -> list[str]:
-    """Where to begin with the code of optcli that decides an evaluation or a comparison."""
+    """The modules of optcli from which an evaluation and a comparison start, for their keys."""
     starts = ["accuracy/process.py", "pipeline/accuracy.py"]
     if settings is not None and not settings.metric.startswith("python:"):
         starts.append(f"accuracy/metrics/{settings.metric}.py")

@@ -70,7 +70,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What became of a step. `error` is set where it failed, or a step that it needs did.
+    """The result of a step. `error` is set where it failed, or a step that it needs did.
 
     `seconds` is what it took now, None where nothing was to do; `made_in_s` what making it took once.
     """

@@ -80,12 +80,12 @@ def of_step(
 
 
 def of_measurement(runner: str, starts: Iterable[str], digests: FileDigests) -> dict[str, str]:
-    """The code of what runs an artifact in a runner, by name, and makes something of what it gives."""
+    """Digests of the modules that run an artifact in a runner and of those that `starts` reach."""
     return code([f"runners/{runner}.py", *starts], digests)
 
 
 def room(name: str) -> list[str]:
-    """The files of a room, whose modules are found by name: nothing imports them in so many words."""
+    """The files of a room whose modules are loaded by name, so that no import statement names them."""
     return sorted(path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / name).rglob("*.py"))
 
 

@@ -34,6 +34,6 @@ def layers(variant: VariantReport) -> list[tuple[str, str, str, str]]:
 
 
 def _facts(variant: VariantReport) -> Mapping[str, Any]:
-    """What the step that built an engine said; nothing for other variants."""
+    """The facts of the step that built an engine; empty for other variants."""
     facts = variant.steps[-1].facts if variant.steps else {}
     return facts if isinstance(facts.get("engine"), dict) else {}

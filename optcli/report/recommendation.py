@@ -217,7 +217,7 @@ def _withheld(allowed: Sequence[_Choice], base: Latency, baseline: str) -> str:
 
 
 def _not_told(allowed: Sequence[_Choice], best: _Choice | None) -> str:
-    """Those that nobody could compare although they may be faster."""
+    """A sentence on the allowed variants without a speed-up, which may be faster than `best`."""
     names = [
         choice.name
         for choice in allowed

@@ -172,7 +172,7 @@ class Trying:
     def _timed(
         self, trial: Trial, made: Made, name: str, built: Artifact, start: Trial | None
     ) -> Trial:
-        """With its speed over the float parent, where it is inside the bar or the first of all."""
+        """The trial with its speed-up over the float parent, if it is trial 0 or inside the bar."""
         if start is not None and start.operators is not None and trial.operators is not None:
             fewer = max(0, start.operators - trial.operators)
             trial = trial.model_copy(update={"float_operators": fewer})

@@ -35,5 +35,5 @@ def section(name: str, lead: str | None, *body: Child, id_: str | None = None) -
 
 
 def folded(name: str, *body: Child, open_: bool = False) -> Markup:
-    """What is there for those who look."""
+    """A part of the page that stays folded until the reader opens it."""
     return tag("details", tag("summary", name), *body, open="" if open_ else None)
