@@ -56,15 +56,15 @@ def save(
     from optcli.report import wording
     from optcli.store import Store
 
-    found = reports.find(where, artifacts)
-    path = output or baselines.place_of(name, found.root)
-    kept = Store(Store.default_root(found.store(store)))
-    made = builds.save(path, found.report, found.path, kept, only)
-    size = made.stat().st_size
+    last_build = reports.find(where, artifacts)
+    path = output or baselines.place_of(name, last_build.root)
+    kept = Store(Store.default_root(last_build.store(store)))
+    pack = builds.save(path, last_build.report, last_build.path, kept, only)
+    size = pack.stat().st_size
     if as_json:
-        click.echo(json.dumps({"name": name, "path": str(made), "size_bytes": size}, indent=2))
+        click.echo(json.dumps({"name": name, "path": str(pack), "size_bytes": size}, indent=2))
     else:
-        click.echo(f"{shown(made)}  ({wording.megabytes(size)})")
+        click.echo(f"{shown(pack)}  ({wording.megabytes(size)})")
     return 0
 
 
@@ -77,16 +77,16 @@ def ls(artifacts: Path | None, as_json: bool) -> int:
     from optcli.report import wording
 
     root = reports.nearest(artifacts)
-    found = {name: baselines.place_of(name, root) for name in baselines.names(root)}
+    paths = {name: baselines.place_of(name, root) for name in baselines.names(root)}
     if as_json:
         rows = [
             {"name": name, "path": str(path), "size_bytes": path.stat().st_size}
-            for name, path in found.items()
+            for name, path in paths.items()
         ]
         click.echo(json.dumps(rows, indent=2))
-    elif not found:
+    elif not paths:
         click.echo("no baseline here; `optcli baseline save NAME` keeps the last build")
     else:
-        for name, path in found.items():
+        for name, path in paths.items():
             click.echo(f"{name:<24} {wording.megabytes(path.stat().st_size):>9}  {shown(path)}")
     return 0

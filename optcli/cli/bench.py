@@ -44,7 +44,7 @@ from optcli.cli.progress import Progress
     metavar="FILE.npz",
     help="Real inputs: arrays called like the inputs, [samples, ...]; default: random ones.",
 )
-@click.option("--trust", is_flag=True, help="Open what runs code, or could, from elsewhere.")
+@click.option("--trust", is_flag=True, help="Open files from elsewhere that run code, or could run it.")
 @options.store
 @options.as_json
 @options.verbose

@@ -25,7 +25,7 @@ def command() -> None:
 @click.option("--kind", help="Only entries of this kind, e.g. artifact.")
 def ls(store: Path | None, as_json: bool, kind: str | None) -> None:
     """List what the store holds, the most recently used last."""
-    found = sorted(_open(store).entries(kind), key=lambda entry: entry.last_used())
+    entries = sorted(_open(store).entries(kind), key=lambda entry: entry.last_used())
     rows = [
         {
             "kind": entry.kind,
@@ -36,7 +36,7 @@ def ls(store: Path | None, as_json: bool, kind: str | None) -> None:
             "size_bytes": entry.size_bytes,
             "created": entry.created,
         }
-        for entry in found
+        for entry in entries
     ]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -46,8 +46,8 @@ def ls(store: Path | None, as_json: bool, kind: str | None) -> None:
         size = f"{row['size_bytes'] / 1e6:9.2f} MB"
         name = f"{row['key'][:12]}  {row['kind']:<11} {row['step']:<24}"
         click.echo(f"{name} {what:<16} {size}  {row['created']}")
-    total = sum(entry.size_bytes for entry in found)
-    click.echo(f"{len(found)} entries, {total / 1e6:.2f} MB, in {shown(_open(store).root)}")
+    total = sum(entry.size_bytes for entry in entries)
+    click.echo(f"{len(entries)} entries, {total / 1e6:.2f} MB, in {shown(_open(store).root)}")
 
 
 @command.command(
@@ -98,9 +98,9 @@ def why(
 )
 @options.store
 @options.as_json
-@click.option("--older-than", metavar="AGE", help="Remove what was not used for so long: 12h, 30d.")
+@click.option("--older-than", metavar="AGE", help="Remove what was not used for this time: 12h, 30d.")
 @click.option("--max-size", metavar="SIZE", help="Remove the least recently used down to: 500MB, 20GB.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 def gc(
     store: Path | None, as_json: bool, older_than: str | None, max_size: str | None, dry_run: bool
 ) -> None:
@@ -111,11 +111,11 @@ def gc(
         dry_run=dry_run,
     )
     if as_json:
-        click.echo(json.dumps([vars(one) for one in removed], indent=2, default=str))
+        click.echo(json.dumps([vars(entry) for entry in removed], indent=2, default=str))
         return
-    for one in removed:
-        click.echo(f"{'would remove' if dry_run else 'removed'} {one}")
-    total = sum(one.size_bytes for one in removed)
+    for entry in removed:
+        click.echo(f"{'would remove' if dry_run else 'removed'} {entry}")
+    total = sum(entry.size_bytes for entry in removed)
     click.echo(f"{len(removed)} {'would be ' if dry_run else ''}removed, {total / 1e6:.2f} MB")
 
 

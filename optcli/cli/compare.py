@@ -40,7 +40,7 @@ _SUFFIXES = {".md": "markdown", ".json": "json", ".csv": "csv", ".html": "html",
 )
 @options.as_json
 @click.option("--markdown", is_flag=True, help="The same as --format markdown, for a pull request.")
-@click.option("--force", is_flag=True, help="Compare reports of machines that differ all the same.")
+@click.option("--force", is_flag=True, help="Compare although the machines differ.")
 @click.option("--roofline", is_flag=True, help="Add operations and the share of this machine's peak.")
 @options.store
 @options.verbose
@@ -61,9 +61,9 @@ def command(
     file or its folder; the exit code is then the build's. With several, each is compared with the
     first: exit code 0, or 5 where machines differ and nothing can be said. Nothing is measured.
     """
-    wanted = _form(form, output, as_json, markdown)
+    chosen_form = _form(form, output, as_json, markdown)
     try:
-        return _compare(where, artifacts, wanted, output, force, roofline, store)
+        return _compare(where, artifacts, chosen_form, output, force, roofline, store)
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         # Anybody can have edited a report, and some of its parts take any JSON.
         logging.getLogger(__name__).info("the report cannot be shown", exc_info=error)
@@ -77,7 +77,7 @@ def command(
 def _compare(
     where: Sequence[Path],
     artifacts: Path | None,
-    wanted: str,
+    form: str,
     output: Path | None,
     force: bool,
     roofline: bool,
@@ -85,34 +85,34 @@ def _compare(
 ) -> int:
     if len(where) < 2:
         place = reports.find(where[0] if where else None, artifacts)
-        found, path = place.report, place.path
-        found = _near_the_limit(found, path.parent, place.own_store(store)) if roofline else found
-        if wanted == "terminal" and output is None:
-            show(found)
+        report, path = place.report, place.path
+        report = _near_the_limit(report, path.parent, place.own_store(store)) if roofline else report
+        if form == "terminal" and output is None:
+            show(report)
         else:
-            _give(_one(found, path, wanted), output)
-        return found.exit_code
+            _give(_one(report, path, form), output)
+        return report.exit_code
     if roofline:
         raise UsageError(
             f"found {len(where)} reports, --roofline wants one",
             place="--roofline",
-            hint="name one report; the share of the peak is a matter of one machine",
+            hint="name one report: the share of the peak belongs to one machine",
         )
     named = [(str(each), reports.find(each, artifacts).report) for each in where]
     comparisons = _compared(named, force)
-    if wanted == "terminal" and output is None:
+    if form == "terminal" and output is None:
         _show(comparisons)
     else:
-        _give(_several(comparisons, wanted), output)
+        _give(_several(comparisons, form), output)
     return 0
 
 
-def _near_the_limit(found: Report, folder: Path, store: Path | None) -> Report:
+def _near_the_limit(report: Report, folder: Path, store: Path | None) -> Report:
     from optcli.roofline import share as roofline
     from optcli.store import Store
 
     kept = Store(Store.default_root(store))
-    counted = roofline.near(found, folder, kept)
+    counted = roofline.near(report, folder, kept)
     kept.digests.save()
     return counted
 
@@ -131,35 +131,35 @@ def _form(form: str | None, output: Path | None, as_json: bool, markdown: bool) 
     return _SUFFIXES.get(output.suffix.lower(), "terminal") if output else "terminal"
 
 
-def _one(found: Report, path: Path, form: str) -> str:
-    from optcli import report
+def _one(report: Report, path: Path, form: str) -> str:
+    from optcli.report import csv_text, markdown, text
 
     if form == "json":
-        return found.to_json() + "\n"
+        return report.to_json() + "\n"
     if form == "markdown":
-        return report.markdown(found)
+        return markdown(report)
     if form == "csv":
-        return report.csv_text(found)
+        return csv_text(report)
     if form == "html":
         from optcli.latency.quantiles import quantiles_of
         from optcli.report import html
 
-        return html.page(found, quantiles_of(path.with_name("samples.npz")))
-    return report.text(found)
+        return html.page(report, quantiles_of(path.with_name("samples.npz")))
+    return text(report)
 
 
 def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[Comparison]:
     from optcli.report import changes
 
-    found = [changes.compare(named[0], other) for other in named[1:]]
-    apart = next((each for each in found if not each.comparable), None)
+    comparisons = [changes.compare(named[0], other) for other in named[1:]]
+    apart = next((each for each in comparisons if not each.comparable), None)
     if apart is not None and not force:
         raise NotComparableError(
             f"not comparable because {'; '.join(apart.reasons)}",
             place=f"{apart.before.label} and {apart.after.label}",
             hint="measure both on one machine, or use --force to see the figures side by side",
         )
-    return found
+    return comparisons
 
 
 def _several(comparisons: Sequence[Comparison], form: str) -> str:

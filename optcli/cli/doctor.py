@@ -22,9 +22,9 @@ def command(store: Path | None, as_json: bool) -> int:
     """
     from optcli.doctor import examine
 
-    found = examine(Store.default_root(store))
+    examination = examine(Store.default_root(store))
     if as_json:
-        click.echo(found.model_dump_json(indent=2, by_alias=True))
+        click.echo(examination.model_dump_json(indent=2, by_alias=True))
     else:
-        click.echo("\n".join(found.lines()))
-    return int(found.exit_code)
+        click.echo("\n".join(examination.lines()))
+    return int(examination.exit_code)

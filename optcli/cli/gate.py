@@ -136,13 +136,13 @@ def command(
         )
     finally:
         progress.close()
-    wanted: dict[Path | None, Callable[[GateReport], str]] = {
+    forms: dict[Path | None, Callable[[GateReport], str]] = {
         markdown: shown.markdown,
         junit: shown.junit,
         gitlab_metrics: shown.gitlab_metrics,
         benchmark_json: shown.benchmark_json,
     }
-    for path, form in wanted.items():
+    for path, form in forms.items():
         if path is not None:
             path.write_text(form(report), encoding="utf-8")
     if as_json:

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 @click.option("--recipe", help="Only this recipe.")
 @click.option("--variant", help="Only this variant.")
 @click.option("--metric", help="Only this figure, such as p50 or size.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this file.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the trends as an HTML page into this file.",
+)
 @options.as_json
 @options.verbose
 def command(
@@ -47,13 +51,13 @@ def command(
         and variant in (None, each.variant)
         and metric in (None, each.metric)
     ]
-    found = history.trends(entries)
+    trends = history.trends(entries)
     if html is not None:
-        options.write(html, shown.page(found))
+        options.write(html, shown.page(trends))
     if as_json:
-        click.echo(json.dumps([_record(each) for each in found], indent=2))
+        click.echo(json.dumps([_record(each) for each in trends], indent=2))
     else:
-        click.echo(shown.text(found), nl=False)
+        click.echo(shown.text(trends), nl=False)
     return 0
 
 

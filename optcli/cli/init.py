@@ -75,34 +75,36 @@ def command(
         )
     folder = (out.parent if out is not None else Path()).absolute()
     read = tuple(InputText.read(text) for text in inputs)
-    made = draft(
+    recipe_draft = draft(
         what, folder, inputs=read, weights=weights, data=data, overrides=overrides, trust=trust
     )
     command_line = f"optcli build {shlex.quote(shown(out))}" if out is not None else ""
     if out is not None:
-        _write(out, made, command_line, overrides, force=force)
-    elif made.files:
-        click.echo(f"note: --out FILE writes {', '.join(made.files)} beside the recipe too", err=True)
-    for note in made.notes:
+        _write(out, recipe_draft, command_line, overrides, force=force)
+    elif recipe_draft.files:
+        click.echo(
+            f"note: --out FILE writes {', '.join(recipe_draft.files)} beside the recipe too", err=True
+        )
+    for note in recipe_draft.notes:
         click.echo(f"note: {note}", err=True)
     if as_json:
-        record = {**made.model_dump(mode="json"), "out": str(out) if out else None}
+        record = {**recipe_draft.model_dump(mode="json"), "out": str(out) if out else None}
         click.echo(json.dumps(record, indent=2))
     elif out is None:
-        click.echo(made.recipe, nl=False)
+        click.echo(recipe_draft.recipe, nl=False)
     else:
-        beside = "".join(f" and {shown(out.parent / name)}" for name in made.files)
+        beside = "".join(f" and {shown(out.parent / name)}" for name in recipe_draft.files)
         click.echo(f"wrote {shown(out)}{beside}: {command_line}")
 
 
 def _write(
-    out: Path, made: Draft, command_line: str, overrides: tuple[str, ...], *, force: bool
+    out: Path, recipe_draft: Draft, command_line: str, overrides: tuple[str, ...], *, force: bool
 ) -> None:
     """Write the recipe and what it names beside itself, once the recipe is known to be right."""
     from optcli.recipe import load
 
     fresh = out.with_name(f".{out.name}.{os.getpid()}.yaml")
-    beside = {out.with_name(name): text for name, text in made.files.items()}
+    beside = {out.with_name(name): text for name, text in recipe_draft.files.items()}
     for path, text in beside.items():
         if path.exists() and path.read_text("utf-8") != text and not force:
             raise UsageError(
@@ -113,7 +115,7 @@ def _write(
         out.parent.mkdir(parents=True, exist_ok=True)
         for path, text in beside.items():
             path.write_text(text, "utf-8")
-        fresh.write_text(made.recipe.replace("optcli build FILE", command_line), "utf-8")
+        fresh.write_text(recipe_draft.recipe.replace("optcli build FILE", command_line), "utf-8")
         try:
             load(fresh)
         except RecipeError as error:
@@ -134,14 +136,14 @@ def _write(
 
 
 def _not_set(error: RecipeError, overrides: tuple[str, ...], fresh: Path) -> OptcliError:
-    """What --set made wrong of a recipe; without one it is the draft that is wrong."""
+    """The error of a recipe that `--set` made wrong; without `--set` the draft's own error."""
     if not overrides:
         return error
-    said = "; ".join(
+    problems = "; ".join(
         f"{each.message}" + (f" ({each.hint})" if each.hint else "") for each in error.problems
     )
     return UsageError(
-        said.replace(str(fresh), "the recipe"),
+        problems.replace(str(fresh), "the recipe"),
         place=f"--set {' --set '.join(overrides)}",
         hint="the recipe was not written",
     )

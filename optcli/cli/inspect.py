@@ -14,7 +14,7 @@ from optcli.cli import options, reports
 )
 @click.argument("target")
 @options.artifacts
-@click.option("--trust", is_flag=True, help="Open what runs code, or could, from elsewhere.")
+@click.option("--trust", is_flag=True, help="Open files from elsewhere that run code, or could run it.")
 @options.store
 @options.as_json
 @options.verbose
@@ -34,8 +34,8 @@ def command(
     model = inspection.resolve(target, reports.nearest(artifacts))
     model = trusting(model, Store(Store.default_root(store)), trust=trust)
     require_trusted_code(model)
-    found = inspection.look_into(model)
+    findings = inspection.look_into(model)
     if as_json:
-        click.echo(found.model_dump_json(indent=2, by_alias=True))
+        click.echo(findings.model_dump_json(indent=2, by_alias=True))
     else:
-        click.echo("\n".join(inspection.lines(found)))
+        click.echo("\n".join(inspection.lines(findings)))

@@ -62,8 +62,8 @@ def _kind(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
     name = str(schema.get("$ref", "")).rpartition("/")[2]
-    found: Mapping[str, Any] = definitions.get(name, schema)
-    return found
+    resolved: Mapping[str, Any] = definitions.get(name, schema)
+    return resolved
 
 
 def _several(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
@@ -77,20 +77,20 @@ def _several(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
-    said = {
+    words = {
         "minimum": "at least",
         "exclusiveMinimum": "above",
         "maximum": "at most",
         "exclusiveMaximum": "below",
     }
-    found = [f"{word} {schema[key]:g}" for key, word in said.items() if key in schema]
-    return f", {' and '.join(found)}" if found else ""
+    bounds = [f"{word} {schema[key]:g}" for key, word in words.items() if key in schema]
+    return f", {' and '.join(bounds)}" if bounds else ""
 
 
 def _length(schema: Mapping[str, Any]) -> str:
     least, most = schema.get("minItems"), schema.get("maxItems")
     if least is not None and least == most:
         return f", {least} of them"
-    found = [f"at least {least}"] if least else []
-    found += [f"at most {most}"] if most is not None else []
-    return f", {' and '.join(found)} of them" if found else ""
+    bounds = [f"at least {least}"] if least else []
+    bounds += [f"at most {most}"] if most is not None else []
+    return f", {' and '.join(bounds)} of them" if bounds else ""

@@ -28,14 +28,16 @@ def command(name: str | None, as_json: bool) -> None:
 
     NAME may also be FILE.py:CLASS or module:CLASS, a pass of your own.
     """
-    found = {one: _about(one) for one in ([name] if name else passes.names())}
+    abouts = {pass_name: _about(pass_name) for pass_name in ([name] if name else passes.names())}
     if as_json:
-        click.echo(json.dumps({one: about.schema for one, about in found.items()}, indent=2))
+        click.echo(
+            json.dumps({pass_name: about.schema for pass_name, about in abouts.items()}, indent=2)
+        )
     elif name:
-        _show(name, found[name])
+        _show(name, abouts[name])
     else:
-        for one, about in found.items():
-            click.echo(f"{one:<22} {about.help.splitlines()[0]}\n{'':<22} {_formats(about)}")
+        for pass_name, about in abouts.items():
+            click.echo(f"{pass_name:<22} {about.help.splitlines()[0]}\n{'':<22} {_formats(about)}")
         click.echo("\n`optcli passes NAME` shows the options of one.")
 
 
@@ -97,7 +99,7 @@ def _of(kind: type[Pass]) -> About:
     properties = schema["properties"]
     return About(
         help=inspect.getdoc(kind) or "",
-        reads=tuple(str(one) for one in getattr(kind, "accepts", ())),
+        reads=tuple(str(source) for source in getattr(kind, "accepts", ())),
         makes=_makes(kind),
         uses=tuple(kind.uses),
         needs=(*kind.needs.packages, *(["a GPU"] if kind.needs.gpu else [])),
@@ -125,25 +127,25 @@ def _makes(kind: type[Pass]) -> dict[str, str]:
     if any(field.is_required() for field in kind.model_fields.values()):
         return {}
     configured = kind()
-    return {str(one): str(configured.produces(one)) for one in getattr(kind, "accepts", ())}
+    return {str(source): str(configured.produces(source)) for source in getattr(kind, "accepts", ())}
 
 
 def _example(kind: type[Pass]) -> dict[str, str]:
     """A value for the options that must be given, and for the first that has a plain default."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, field in kind.model_fields.items():
         choices = typing.get_args(field.annotation) or (1,)
         if field.is_required():
-            found[name] = json.dumps((field.examples or choices)[0])
-        elif not found and isinstance(field.default, str | int | float):
-            found[name] = json.dumps(field.default)
-    return found
+            values[name] = json.dumps((field.examples or choices)[0])
+        elif not values and isinstance(field.default, str | int | float):
+            values[name] = json.dumps(field.default)
+    return values
 
 
 def _formats(about: About) -> str:
     pairs = about.makes.items()
-    said = [read if read == made else f"{read} to {made}" for read, made in pairs]
-    return f"reads {', '.join(said or about.reads)}"
+    conversions = [read if read == output else f"{read} to {output}" for read, output in pairs]
+    return f"reads {', '.join(conversions or about.reads)}"
 
 
 def _show(name: str, about: About) -> None:
@@ -164,11 +166,11 @@ def example(name: str, about: About) -> list[str]:
     """Lines of a recipe that use a pass, with the passes that must come before it."""
     from optcli.recipe import passes_between
 
-    wanted = [Format(one) for one in about.reads]
-    before = passes_between(Format.TORCH, wanted) if wanted else ()
-    said = [f"{key}: {value}" for key, value in about.example.items()]
+    formats = [Format(one) for one in about.reads]
+    before = passes_between(Format.TORCH, formats) if formats else ()
+    settings = [f"{key}: {value}" for key, value in about.example.items()]
     written = json.dumps(name) if ":" in name else name
-    use = f"{{{written}: {{{', '.join(said)}}}}}" if said else written
+    use = f"{{{written}: {{{', '.join(settings)}}}}}" if settings else written
     needs = [f"  # with data: {', '.join(about.uses)}"] if about.uses else []
     title = name.rpartition(":")[2]
     return [f"variants:{''.join(needs)}", f"  {title}: [{', '.join([*(before or ()), use])}]"]

@@ -25,9 +25,15 @@ from optcli.cli.progress import Progress
     help="Which recipe's build; default: the last one that was built.",
 )
 @options.artifacts
-@click.option("--batch-size", type=click.IntRange(1), help="Images a call; default: the least.")
 @click.option(
-    "--top", type=click.IntRange(0), default=15, show_default=True, help="Slowest operators to list."
+    "--batch-size", type=click.IntRange(1), help="Images per call; default: the smallest batch size."
+)
+@click.option(
+    "--top",
+    type=click.IntRange(0),
+    default=15,
+    show_default=True,
+    help="How many of the slowest operators to list.",
 )
 @click.option(
     "--trace",
@@ -62,7 +68,7 @@ def command(
     place = reports.find(recipe, artifacts)
     progress = Progress()
     try:
-        found = profile(
+        operator_times = profile(
             variant,
             place.report,
             place.path,
@@ -76,6 +82,6 @@ def command(
     finally:
         progress.close()
     if as_json:
-        click.echo(found.model_dump_json(indent=2, by_alias=True))
+        click.echo(operator_times.model_dump_json(indent=2, by_alias=True))
     else:
-        click.echo("\n".join(lines(found, top)))
+        click.echo("\n".join(lines(operator_times, top)))

@@ -94,8 +94,8 @@ def _places(recipe: Path | None, explicit: Path | None) -> list[Path]:
     if recipe is not None:
         begin.append(Path(shown(recipe)).absolute().parent)
     folders = [folder for start in begin for folder in (start, *start.parents)]
-    found = dict.fromkeys(folder / _FOLDER for folder in folders)
-    return [place for place in found if place.is_dir() or place == begin[0] / _FOLDER]
+    candidates = dict.fromkeys(folder / _FOLDER for folder in folders)
+    return [place for place in candidates if place.is_dir() or place == begin[0] / _FOLDER]
 
 
 def _reports(place: Path) -> list[Path]:
@@ -104,8 +104,8 @@ def _reports(place: Path) -> list[Path]:
 
 def _newest(places: Sequence[Path]) -> FoundReport:
     for place in places:
-        if found := _reports(place):
-            return _read(found[-1], place)
+        if files := _reports(place):
+            return _read(files[-1], place)
     raise _nothing("", places)
 
 
@@ -114,12 +114,16 @@ def _of_recipe(recipe: Path, places: Sequence[Path]) -> FoundReport:
     from optcli.recipe import name_of
 
     name = name_of(recipe)
-    found = [_read(place / name / _FILE, place) for place in places if (place / name / _FILE).is_file()]
-    own = [each for each in found if _is_file(each.report.recipe.path, recipe)]
+    candidates = [
+        _read(place / name / _FILE, place) for place in places if (place / name / _FILE).is_file()
+    ]
+    own = [each for each in candidates if _is_file(each.report.recipe.path, recipe)]
     # One of the name alone may come from another machine. Further away it must not be of another
     # recipe that is still there.
     likely = [
-        each for each in found if each.root == places[0] or _is_like(each.report.recipe.path, recipe)
+        each
+        for each in candidates
+        if each.root == places[0] or _is_like(each.report.recipe.path, recipe)
     ]
     chosen = next(iter([*own, *likely]), None)
     if chosen is None:
@@ -134,9 +138,11 @@ def _of_recipe(recipe: Path, places: Sequence[Path]) -> FoundReport:
 def _read(path: Path, place: Path) -> FoundReport:
     """A report; the path of its recipe counts from where it was built, usually the folder above."""
     report = Report.load(path)
-    given = report.recipe.path
-    if given and not os.path.isabs(given):
-        file = next((each / given for each in _anchors(place) if (each / given).is_file()), Path(given))
+    recorded = report.recipe.path
+    if recorded and not os.path.isabs(recorded):
+        file = next(
+            (each / recorded for each in _anchors(place) if (each / recorded).is_file()), Path(recorded)
+        )
         summary = report.recipe.model_copy(update={"path": shown(file)})
         report = report.model_copy(update={"recipe": summary})
     return FoundReport(report, path, place)
@@ -166,8 +172,8 @@ def _is_like(recorded: str, recipe: Path) -> bool:
 
 
 def _nothing(name: str, places: Sequence[Path]) -> UsageError:
-    """The error that says where was looked."""
-    known = sorted({path.parent.name for place in places for path in _reports(place)})
+    """The error for a report that is missing: it names the folders that were searched."""
+    names = sorted({path.parent.name for place in places for path in _reports(place)})
     looked = ", ".join(shown(place / name) for place in places)
-    hint = (did_you_mean(name, known) if name else "") or _AGAIN
+    hint = (did_you_mean(name, names) if name else "") or _AGAIN
     return UsageError("no report here yet", place=looked, hint=hint)

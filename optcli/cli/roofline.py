@@ -28,10 +28,10 @@ def command(store: Path | None, remeasure: bool, as_json: bool) -> None:
 
     progress = Progress()
     try:
-        found = roofline.measured(Store(Store.default_root(store)), progress, remeasure=remeasure)
+        peaks = roofline.measured(Store(Store.default_root(store)), progress, remeasure=remeasure)
     finally:
         progress.close()
     if as_json:
-        click.echo(found.model_dump_json(by_alias=True, indent=2))
+        click.echo(peaks.model_dump_json(by_alias=True, indent=2))
     else:
-        click.echo("\n".join(lines(found)))
+        click.echo("\n".join(lines(peaks)))

@@ -32,14 +32,18 @@ from optcli.results.repair import Engine
     help="What chooses the layers; nncf: NNCF's accuracy control, of quantize_nncf.",
 )
 @click.option(
-    "--trials", type=click.IntRange(1), default=16, show_default=True, help="At most so many."
+    "--trials",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="The largest number of trials.",
 )
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
     show_default=True,
-    help="No trial begins later.",
+    help="Seconds after which no further trial begins.",
 )
 @click.option("--write", is_flag=True, help="Apply the patch to the recipe.")
 @click.option("--trust", is_flag=True, help="Build the recipe of a report from elsewhere.")

@@ -34,7 +34,7 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
     help="For files: the recipe that gives inputs, data, metric and postprocess.",
 )
 @click.option("--runner", "runners", multiple=True, metavar="NAME", help="For files; may be repeated.")
-@click.option("--trust", is_flag=True, help="Open what runs code, or could, from elsewhere.")
+@click.option("--trust", is_flag=True, help="Open files from elsewhere that run code, or could run it.")
 @click.option("--remeasure", is_flag=True, help="Evaluate files again.")
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes for each file."
@@ -58,7 +58,7 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
     flag_value="",
     help="Show where the error starts, of this variant or of all; of rejected ones it is always shown.",
 )
-@click.option("--no-layers", is_flag=True, help="Leave that out, of rejected ones too.")
+@click.option("--no-layers", is_flag=True, help="Do not show where the error starts, for any variant.")
 @options.overrides
 @options.store
 @options.artifacts
@@ -107,11 +107,11 @@ def command(
         from optcli.verification.layers import with_layers
 
         place = reports.find(where[0] if where else None, artifacts)
-        found, code = _of_build(place, overrides)
+        report, code = _of_build(place, overrides)
         progress = Progress()
         try:
-            found = with_layers(
-                found,
+            report = with_layers(
+                report,
                 place.path,
                 layers,
                 rejected=not no_layers,
@@ -124,7 +124,7 @@ def command(
                 timeout_s=timeout,
             )
             if _is_of_a_build(place.path):
-                looked = {n: {"layers": v.layers} for n, v in found.variants.items() if v.layers}
+                looked = {n: {"layers": v.layers} for n, v in report.variants.items() if v.layers}
                 report_files.add(place.path.parent, looked, progress)
         finally:
             progress.close()
@@ -133,7 +133,7 @@ def command(
 
         if recipe is None:
             raise UsageError(
-                "files are judged on data, and none is named",
+                "model files need a recipe that names the evaluation data, and none is given",
                 place="--recipe",
                 hint="--recipe RECIPE gives inputs, data, metric and postprocess",
             )
@@ -142,7 +142,7 @@ def command(
             raise UsageError("no files are named", place="FILE", hint="a.onnx b.onnx c.xml")
         progress = Progress()
         try:
-            found = verify(
+            report = verify(
                 named,
                 recipe,
                 wanted=runners,
@@ -158,8 +158,8 @@ def command(
             )
         finally:
             progress.close()
-        code = ExitCode(found.exit_code)
-    _show(found, as_json, as_markdown, junit, per_class)
+        code = ExitCode(report.exit_code)
+    _show(report, as_json, as_markdown, junit, per_class)
     return code
 
 
@@ -180,20 +180,21 @@ def _of_build(place: reports.FoundReport, overrides: Sequence[str]) -> tuple[Rep
             hint="give the recipe data.evaluation and accuracy, then build again",
         )
     report = rejudged(report, path, overrides)
-    given = (verdict for variant in report.variants.values() for verdict in _own(variant.verdicts))
-    return report, exit_code(given)
+    judged = (verdict for variant in report.variants.values() for verdict in _own(variant.verdicts))
+    return report, exit_code(judged)
 
 
 def _own(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
     return [verdict for verdict in verdicts if verdict.name in ACCURACY_VERDICTS]
 
 
-def _show(found: Report, as_json: bool, as_markdown: bool, junit: Path | None, per_class: bool) -> None:
-    from optcli import report
-    from optcli.report import accuracy_forms
+def _show(
+    report: Report, as_json: bool, as_markdown: bool, junit: Path | None, per_class: bool
+) -> None:
+    from optcli.report import accuracy_forms, accuracy_text
 
     if junit is not None:
-        options.write(junit, accuracy_forms.junit(found))
+        options.write(junit, accuracy_forms.junit(report))
     if as_json:
         variants = {
             name: {
@@ -203,11 +204,11 @@ def _show(found: Report, as_json: bool, as_markdown: bool, junit: Path | None, p
                 "verdicts": [each.model_dump(mode="json") for each in _own(variant.verdicts)],
                 "layers": variant.layers and variant.layers.model_dump(mode="json"),
             }
-            for name, variant in found.variants.items()
+            for name, variant in report.variants.items()
             if variant.accuracy is not None or variant.status == "failed"
         }
-        click.echo(json.dumps({"baseline": found.baseline, "variants": variants}, indent=2))
+        click.echo(json.dumps({"baseline": report.baseline, "variants": variants}, indent=2))
     elif as_markdown:
-        click.echo(accuracy_forms.markdown(found), nl=False)
+        click.echo(accuracy_forms.markdown(report), nl=False)
     else:
-        click.echo(report.accuracy_text(found, per_class=per_class), nl=False)
+        click.echo(accuracy_text(report, per_class=per_class), nl=False)

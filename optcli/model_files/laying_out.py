@@ -102,13 +102,13 @@ def check_samples(request: SamplesRequest, channel: Channel) -> tuple[str, ...]:
 def _inputs(format: Format, path: Path, notes: list[str], trust: bool) -> tuple[TensorSpec, ...]:
     if format == Format.TORCHSCRIPT:
         return tuple(shapes.of_script(path, notes, trust=trust))
-    found = (
+    findings = (
         onnx_inspection.look(path, [])
         if format == Format.ONNX
         else exported_inspection.look(path, [], trust=trust)
     )
-    bounds = found.get("facts", {}).get("bounds", {})
-    return tuple(shapes.from_file(each, bounds) for each in found["inputs"])
+    bounds = findings.get("facts", {}).get("bounds", {})
+    return tuple(shapes.from_file(each, bounds) for each in findings["inputs"])
 
 
 def _openvino(
@@ -122,19 +122,23 @@ def _openvino(
     # Links, not copies: OpenVINO maps the weights, and nothing is written there.
     os.symlink(path, out / openvino_format.FILE)
     os.symlink(weights, out / openvino_format.WEIGHTS)
-    found = openvino_inspection.look(out, given)
-    inputs = given or tuple(shapes.from_file(each, {}) for each in found["inputs"])
-    return inputs, [str(each["name"]) for each in found["outputs"]], str(found["precision"])
+    findings = openvino_inspection.look(out, given)
+    inputs = given or tuple(shapes.from_file(each, {}) for each in findings["inputs"])
+    return inputs, [str(each["name"]) for each in findings["outputs"]], str(findings["precision"])
 
 
 def _ort(
     path: Path, out: Path, given: tuple[TensorSpec, ...]
 ) -> tuple[tuple[TensorSpec, ...], Sequence[str], str]:
     os.symlink(path, out / ort_format.FILE)
-    found = ort_inspection.look(out, given)
-    inputs = given or tuple(shapes.from_file(each, {}) for each in found["inputs"])
+    findings = ort_inspection.look(out, given)
+    inputs = given or tuple(shapes.from_file(each, {}) for each in findings["inputs"])
     # The format tells types of operators, not what its weights are stored as.
-    return inputs, [str(each["name"]) for each in found["outputs"]], found["precision"] or "unknown"
+    return (
+        inputs,
+        [str(each["name"]) for each in findings["outputs"]],
+        findings["precision"] or "unknown",
+    )
 
 
 def _package(path: Path, out: Path, inputs: tuple[TensorSpec, ...]) -> list[str]:

@@ -73,8 +73,8 @@ def bench(
         return _report(opened, measured, settings, runner, began)
 
 
-def _runner(format: Format, wanted: str | None, path: Path) -> str:
-    name = wanted or runners.DEFAULTS.get(format)
+def _runner(format: Format, asked: str | None, path: Path) -> str:
+    name = asked or runners.DEFAULTS.get(format)
     if name is None:
         raise UsageError(
             f"no runner here runs {format}", place=str(path), hint="see the README's table of runners"
@@ -90,7 +90,7 @@ def _runner(format: Format, wanted: str | None, path: Path) -> str:
 
 
 def _require_runtime(name: str, path: Path) -> None:
-    """What the file runs in is here, its GPU included. Raises `MissingError`."""
+    """Raise `MissingError` unless the runner's packages and its GPU are here."""
     for missing in environment.missing(runners.find(name)().requires()):
         raise MissingError(missing.what, place=str(path), hint=missing.hint)
 

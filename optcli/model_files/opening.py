@@ -57,7 +57,7 @@ class Opened:
 
 def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
     """What each file is. Raises `UsageError`, `InputError`, and `TrustError` for untrusted code."""
-    found = []
+    targets = []
     for path in files:
         if not path.exists():
             near = sorted(each.name for each in path.parent.glob(f"*{path.suffix}"))[:5]
@@ -68,34 +68,34 @@ def find(files: Sequence[Path], store: Store, *, trust: bool) -> list[Target]:
             target.format == Format.TORCH and target.kind != "artifact"
         ):
             raise UsageError(
-                f"this is {_described(target)}, nothing to be measured as it is",
+                f"this is {_described(target)}, which cannot be measured directly",
                 place=str(path),
                 hint=f"wanted {_WANTED}; a recipe measures the rest: `optcli init`",
             )
-        found.append(trusting(target, store, trust=trust))
-        require_trust_to_run(found[-1])
-    return found
+        targets.append(trusting(target, store, trust=trust))
+        require_trust_to_run(targets[-1])
+    return targets
 
 
 def trusting(target: Target, store: Store, *, trust: bool) -> Target:
-    """The target with what is known of whether to trust it.
+    """The target, marked as trusted or not.
 
     What the own store holds is described as the store does: the folder's own words are no part of its
     digest. Raises `TrustError` for what the own store holds and was made under `--trust`, without it.
     """
     if target.kind != "artifact":
         return replace(target, trusted=trust)
-    known = store.peek("artifact", str(target.about.get("key")))
+    entry = store.peek("artifact", str(target.about.get("key")))
     try:
-        if known is None or known.digest != view.read(target.path)[1]:
+        if entry is None or entry.digest != view.read(target.path)[1]:
             return replace(target, trusted=trust)
     except (OSError, ValueError) as error:
         raise InputError(
             f"the artifact cannot be read: {error}", place=str(target.path), hint="build it again"
         ) from error
-    require_trust(doubts_of(known), str(target.path), trust=trust)
-    about = {**target.about, **{name: known.record[name] for name in _OURS if name in known.record}}
-    steps = made_by(known, store)
+    require_trust(doubts_of(entry), str(target.path), trust=trust)
+    about = {**target.about, **{name: entry.record[name] for name in _OURS if name in entry.record}}
+    steps = made_by(entry, store)
     if steps[0].get("step") == "source":  # else its parents were collected
         about["made_by"] = list(steps)
     return replace(target, format=str(about["format"]), about=about, trusted=trust, own=True)
@@ -144,8 +144,8 @@ def open_all(
     guessed: both take those of the others, where there are any. Raises `InputError` where inputs
     cannot be found or are not the same.
     """
-    found = open_each(targets, scratch, given, largest_batch)
-    return found, given or merged(found)
+    opened = open_each(targets, scratch, given, largest_batch)
+    return opened, given or merged(opened)
 
 
 def open_each(
@@ -158,12 +158,12 @@ def open_each(
     opened: dict[int, Opened] = {}
     for place in order:
         target = targets[place]
-        known = given or (next(iter(opened.values())).inputs if opened else ())
-        inputs = known if _silence(target) else given
-        one = _open(target, names[place], scratch / str(place), inputs)
-        if target.kind == "file" and one.artifact.format in _UNBOUNDED and not given:
-            one = replace(one, inputs=tuple(_reaching(spec, largest_batch) for spec in one.inputs))
-        opened[place] = one
+        assumed = given or (next(iter(opened.values())).inputs if opened else ())
+        inputs = assumed if _silence(target) else given
+        file = _open(target, names[place], scratch / str(place), inputs)
+        if target.kind == "file" and file.artifact.format in _UNBOUNDED and not given:
+            file = replace(file, inputs=tuple(_reaching(spec, largest_batch) for spec in file.inputs))
+        opened[place] = file
     return [opened[place] for place in range(len(targets))]
 
 
@@ -191,7 +191,7 @@ def _open(target: Target, name: str, out: Path, inputs: tuple[TensorSpec, ...]) 
             raise
         # Sources speak of recipes; here inputs were said on the command line, or by another file.
         raise InputError(
-            f"the inputs that were said do not fit: {error.message.partition(': ')[2]}",
+            f"the given inputs do not fit: {error.message.partition(': ')[2]}",
             place=str(target.path),
             hint="leave --input out: the file says what it takes",
         ) from error
@@ -232,13 +232,13 @@ def of_folder(target: Target, name: str, inputs: tuple[TensorSpec, ...] = ()) ->
     about, content = target.about, view.read(target.path)[1]
     if content != about.get("digest"):
         raise InputError(
-            "the artifact's files are not those that its artifact.json speaks of",
+            "the artifact's files do not match its artifact.json",
             place=str(target.path),
             hint="build it again, or name the model's file itself",
         )
     steps = about.get("made_by") or [{}]
     own = tuple(TensorSpec.model_validate(spec) for spec in steps[0].get("inputs", []))
-    found = Artifact(
+    artifact = Artifact(
         about["key"],
         Format(about["format"]),
         target.path,
@@ -249,7 +249,7 @@ def of_folder(target: Target, name: str, inputs: tuple[TensorSpec, ...] = ()) ->
         _is_foreign(target),
         target.trusted,
     )
-    return Opened(name, target.path, found, inputs or own)
+    return Opened(name, target.path, artifact, inputs or own)
 
 
 def _is_foreign(target: Target) -> bool:
@@ -346,7 +346,7 @@ def _different(first: Opened, other: Opened) -> InputError:
     return InputError(
         f"it takes {_shown(other)}, but {first.name} takes {_shown(first)}",
         place=str(other.path),
-        hint="measure them apart, or say what both take with --input",
+        hint="measure them separately, or say what both take with --input",
     )
 
 

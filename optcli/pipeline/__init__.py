@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from optcli import environment, report, results
+from optcli import environment, results
 from optcli.errors import InputError, OptcliError, RunnerError
 from optcli.observer import Observer, Silent
 from optcli.pipeline import latency, report_files, reporting, standing, sweep, verdicts, view
@@ -18,6 +18,7 @@ from optcli.pipeline.plan import Plan
 from optcli.pipeline.preview import preview
 from optcli.pipeline.terms import terms_of
 from optcli.recipe import Recipe
+from optcli.report import recommend
 from optcli.results import Report
 from optcli.store import Store
 
@@ -85,15 +86,15 @@ def build(
             swept = sweep.measure(to_do, built, kept, feeds, logs, observer, remeasure)
         for name, reason in measured.failures.items():
             failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
-        found = _report(to_do, made.done, measured, swept, judged, failures, kept, logs, began)
-        found = found.model_copy(update={"took_s": phases.took_s})
-        report_files.write(folder, found, measured.quantiles)
+        report = _report(to_do, made.done, measured, swept, judged, failures, kept, logs, began)
+        report = report.model_copy(update={"took_s": phases.took_s})
+        report_files.write(folder, report, measured.quantiles)
     kept.digests.save()
-    return found
+    return report
 
 
 def _raise_wrong_data(error: OptcliError | None) -> None:
-    """Data that the baseline cannot be judged on are wrong for all: an error, not a report."""
+    """Raise an `InputError` of the baseline's evaluation: its data cannot judge any variant."""
     if isinstance(error, InputError):
         raise error
 
@@ -122,9 +123,7 @@ def _report(
     errors = {key: one.error for key, one in done.items() if one.error is not None} | failures
     packages = {p for v in to_do.variants for step in v.steps for p in step.needs.packages}
     packages |= {p for v in to_do.variants for p in v.runner.needs.packages}
-    advice = report.recommend(
-        variants, to_do.baseline, measured.ratio, first_only=_has_service_level(recipe)
-    )
+    advice = recommend(variants, to_do.baseline, measured.ratio, first_only=_has_service_level(recipe))
     end = ending(to_do, variants, errors, advice)
     return reporting.report(
         reporting.recipe_summary(recipe),

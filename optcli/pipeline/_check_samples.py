@@ -128,31 +128,31 @@ class Expected:
         for start in range(0, len(samples), largest):
             count = min(largest, len(samples) - start)
             rows = [(start + i) % len(samples) for i in range(max(count, smallest))]
-            found = self.exact(rows)
-            if any(not array.ndim or len(array) != len(rows) for array in found.values()):
+            batch = self.exact(rows)
+            if any(not array.ndim or len(array) != len(rows) for array in batch.values()):
                 return None
-            held = sum(array.nbytes for array in found.values()) / len(rows) * len(samples)
+            held = sum(array.nbytes for array in batch.values()) / len(rows) * len(samples)
             if held > _HELD_BYTES:
                 return None
-            parts.append({name: array[:count].copy() for name, array in found.items()})
-        known = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            parts.append({name: array[:count].copy() for name, array in batch.items()})
+        outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         first = list(batches[0])
-        alone = {name: array[first] for name, array in known.items()}
-        return known if relative_error(self.exact(first), alone) <= alike else None
+        alone = {name: array[first] for name, array in outputs.items()}
+        return outputs if relative_error(self.exact(first), alone) <= alike else None
 
 
-def relative_error(wanted: Feed, found: Feed) -> float:
-    """Largest |difference| over largest |wanted|, over all outputs by position; infinity for NaN.
+def relative_error(expected: Feed, actual: Feed) -> float:
+    """Largest |difference| over largest |expected|, over all outputs by position; infinity for NaN.
 
     Of whole numbers, such as labels, the share that differs: the last digit decides between two classes
     that are as likely.
     """
     import numpy as np
 
-    if len(wanted) != len(found):
-        raise StepError(f"the result has {len(found)} outputs, its parent {len(wanted)}")
+    if len(expected) != len(actual):
+        raise StepError(f"the result has {len(actual)} outputs, its parent {len(expected)}")
     errors = [0.0]
-    for a, b in zip(wanted.values(), found.values(), strict=True):
+    for a, b in zip(expected.values(), actual.values(), strict=True):
         if a.shape != b.shape:
             raise StepError(f"an output has shape {b.shape}, its parent's has {a.shape}")
         if not a.size:
@@ -211,5 +211,5 @@ def _random(spec: TensorSpec, size: int, real: Feed, generator: np.random.Genera
         low, high = round(span[0]), round(span[1])
         return generator.integers(low, high, shape, endpoint=True).astype(spec.dtype)
     # Indices and masks: stay within what the data shows, since others may be out of range.
-    known = real[spec.name] if spec.name in real else np.array([0, 1], dtype=spec.dtype)
-    return generator.choice(known.reshape(-1), shape).astype(spec.dtype)
+    observed = real[spec.name] if spec.name in real else np.array([0, 1], dtype=spec.dtype)
+    return generator.choice(observed.reshape(-1), shape).astype(spec.dtype)

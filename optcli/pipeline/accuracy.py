@@ -42,7 +42,7 @@ _DECIDES = (
 
 @dataclass(frozen=True)
 class Subject:
-    """What is judged: an artifact in a runner. `feeds`: its own inputs, where called otherwise.
+    """What is judged: an artifact in a runner. `feeds` holds its inputs where their names differ.
 
     `interpreter` is another Python to run it in, `versions` those of the runner's packages there.
     """
@@ -59,7 +59,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """What all that is judged has in common. `samples` is the key of the evaluation set."""
+    """What all subjects of one evaluation share. `samples` is the key of the evaluation set."""
 
     recipe: Recipe
     samples: str
@@ -97,28 +97,28 @@ def compare_all(
     is nothing to compare with: the others then have neither, and `unjudged` is their verdict.
     """
     judging = _Judging(around, next((each for each in subjects if each.name == baseline), None))
-    found: dict[str, Accuracy] = {}
+    accuracies: dict[str, Accuracy] = {}
     failures: dict[str, OptcliError] = {}
     for subject in sorted(subjects, key=lambda each: each.name != baseline):
         try:
             if judging.baseline is None:
                 break
-            found[subject.name] = judging.accuracy_of(subject)
+            accuracies[subject.name] = judging.accuracy_of(subject)
         except OptcliError as error:
             error.place = error.place or f"{subject.name} › accuracy"
             around.observer.failed(f"{subject.name} › accuracy", error.message)
             failures[subject.name] = error
             if subject.name == baseline:
                 break
-    if found:
+    if accuracies:
         on = {"evaluated_on": _evaluated_on(around)}
-        found = {name: each.model_copy(update=on) for name, each in found.items()}
+        accuracies = {name: each.model_copy(update=on) for name, each in accuracies.items()}
     settings = around.recipe.accuracy
-    judged = [each for name, each in found.items() if name != baseline]
+    judged = [each for name, each in accuracies.items() if name != baseline]
     few = [flag for each in judged if settings and (flag := accuracy.too_few(each, settings))]
     if few:
         around.observer.warned("accuracy", few[0].text)
-    return found, failures
+    return accuracies, failures
 
 
 class _Judging:
@@ -142,10 +142,10 @@ class _Judging:
         key = key_of(ingredients)
         if around.remeasure:
             around.store.discard(_COMPARISON, key)
-        known = around.store.get(_COMPARISON, key)
-        if known is not None:
+        entry = around.store.get(_COMPARISON, key)
+        if entry is not None:
             around.observer.cached(f"{subject.name} › accuracy")
-            return Accuracy.model_validate(known.record)
+            return Accuracy.model_validate(entry.record)
         variant = Evaluation.load(self._evaluation(subject, mine))
         if subject.name == base.name and variant.class_order is not None:
             raise InputError(
@@ -164,9 +164,9 @@ class _Judging:
         around, key = self._around, key_of(ingredients)
         if around.remeasure and key not in self._fresh:
             around.store.discard(_EVALUATION, key)
-        known = around.store.get(_EVALUATION, key)
-        if known is not None:
-            return known.path
+        entry = around.store.get(_EVALUATION, key)
+        if entry is not None:
+            return entry.path
         step = f"{subject.name} › accuracy"
         around.observer.started(step)
         began = time.monotonic()
@@ -209,10 +209,10 @@ class _Judging:
         if subject.name not in self._ingredients:
             around, recipe = self._around, self._around.recipe
             settings, decoding = recipe.accuracy, recipe.postprocess
-            made = [subject.artifact.digest, subject.runner_name, subject.options]
+            identity = [subject.artifact.digest, subject.runner_name, subject.options]
             self._ingredients[subject.name] = {
                 "step": _EVALUATION,
-                "artifact": of_value(made),
+                "artifact": of_value(identity),
                 "data": around.samples,
                 "metric": settings.model_dump(mode="json", exclude=set(_DECIDES)) if settings else None,
                 "postprocess": decoding.model_dump(mode="json") if decoding else None,
@@ -242,8 +242,8 @@ def _evaluated_on(around: EvaluationContext) -> str:
     Of content and settings alone: another version of optcli or of a library has the same one.
     """
     recipe = around.recipe
-    made = data.ingredients(recipe.data["evaluation"], recipe.folder, around.store.digests)
-    samples = {part: made[part] for part in ("settings", "content")}
+    ingredients = data.ingredients(recipe.data["evaluation"], recipe.folder, around.store.digests)
+    samples = {part: ingredients[part] for part in ("settings", "content")}
     settings, decoding = recipe.accuracy, recipe.postprocess
     metric = settings.model_dump(mode="json", exclude={*_DECIDES, "batch_size"}) if settings else None
     users = [
@@ -255,7 +255,7 @@ def _evaluated_on(around: EvaluationContext) -> str:
 
 
 def _code(settings: AccuracySettings | None) -> list[str]:
-    """Where to begin with the code of optcli that decides an evaluation or a comparison."""
+    """The modules of optcli from which an evaluation and a comparison start, for their keys."""
     starts = ["accuracy/process.py", "pipeline/accuracy.py"]
     if settings is not None and not settings.metric.startswith("python:"):
         starts.append(f"accuracy/metrics/{settings.metric}.py")

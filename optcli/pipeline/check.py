@@ -59,23 +59,26 @@ def against_parent(
     if parent.precision.startswith("int"):
         tolerance = max(tolerance, INTEGER_TOLERANCE)
     most_allowed = tolerance
-    with _opened(parent, inputs, threads) as wanted, _opened(child, inputs, threads) as found:
+    with (
+        _opened(parent, inputs, threads) as parent_runner,
+        _opened(child, inputs, threads) as child_runner,
+    ):
         for samples in drawn(inputs, probe):
-            expected = Expected(wanted, samples, tolerance)
+            expected = Expected(parent_runner, samples, tolerance)
             for rows in samples.batches:
-                made = _run(found, samples.feed(rows), samples.kind, len(rows))
-                error = relative_error(expected.of(rows), made)
+                outputs = _run(child_runner, samples.feed(rows), samples.kind, len(rows))
+                error = relative_error(expected.of(rows), outputs)
                 allowed = tolerance
                 if not error <= allowed and expected.shared:
-                    error = relative_error(expected.exact(rows), made)
+                    error = relative_error(expected.exact(rows), outputs)
                 if not error <= allowed:
-                    allowed = _allowed(wanted, samples.feed(rows), allowed)
+                    allowed = _allowed(parent_runner, samples.feed(rows), allowed)
                 if not error <= allowed:
                     raise StepError(
-                        f"the result is not what its parent computes: at batch size {len(rows)} on "
-                        f"{samples.kind} inputs the outputs differ by {error:.2g} of the largest "
-                        f"output, allowed are {allowed:.0e}",
-                        hint=_hint(wanted, found, inputs, probe, allowed),
+                        "the artifact does not compute what its parent computes: at batch size"
+                        f" {len(rows)} on {samples.kind} inputs the outputs differ by"
+                        f" {error:.2g} of the largest output, allowed are {allowed:.0e}",
+                        hint=_hint(parent_runner, child_runner, inputs, probe, allowed),
                     )
                 worst, compared = max(worst, error), compared + len(rows)
                 most_allowed = max(most_allowed, allowed)
@@ -99,8 +102,8 @@ def _hint(
         kind, size, feed = next(feeds(_told(inputs, guessed, low, high), None))
         error = relative_error(parent.run(feed), _run(child, feed, kind, size))
         if error <= tolerance:
-            found = f"on values between {low:g} and {high:g} they differ by {error:.2g} only"
-            return f"{found}: {_declare(guessed, f'[{low:g}, {high:g}]')}; else {wrong}"
+            finding = f"on values between {low:g} and {high:g} they differ by {error:.2g} only"
+            return f"{finding}: {_declare(guessed, f'[{low:g}, {high:g}]')}; else {wrong}"
     return f"{_declare(guessed, '[LOW, HIGH]')}; else {wrong}"
 
 
@@ -109,7 +112,7 @@ def usable(
 ) -> list[str]:
     """Run a model as it came from its source. Raises `InputError` where it gives NaN or infinity.
 
-    Gives what a person should be told: an output that is the same for every sample.
+    Returns notes for the user: each names an output that is the same for every sample.
     """
     import numpy as np
 
@@ -140,24 +143,24 @@ def _range_hint(model: Runner, inputs: Sequence[TensorSpec], probe: Path | None)
     for low, high in _USUAL_RANGES:
         _, _, feed = next(feeds(_told(inputs, guessed, low, high), None))
         if not any(_not_finite(array) for array in model.run(feed).values()):
-            found = f"on values between {low:g} and {high:g} it holds none"
-            return f"{found}: {_declare(guessed, f'[{low:g}, {high:g}]')}; else {wrong}"
+            finding = f"on values between {low:g} and {high:g} it holds none"
+            return f"{finding}: {_declare(guessed, f'[{low:g}, {high:g}]')}; else {wrong}"
     tried = " nor ".join(f"between {low:g} and {high:g}" for low, high in _USUAL_RANGES)
-    found = f"neither are the outputs numbers on values {tried}"
-    return f"{found}: {_declare(guessed, '[LOW, HIGH]')}; else {wrong}"
+    finding = f"neither are the outputs numbers on values {tried}"
+    return f"{finding}: {_declare(guessed, '[LOW, HIGH]')}; else {wrong}"
 
 
 def _declare(guessed: Sequence[TensorSpec], values: str) -> str:
     """How to say which values an input takes."""
-    taken = "others, declare them" if "LOW" in values else "those, declare it"
+    advice = "others, declare them" if "LOW" in values else "those, declare it"
     return (
-        f"if the model takes {taken} with `range: {values}` at input {guessed[0].name!r},"
+        f"if the model takes {advice} with `range: {values}` at input {guessed[0].name!r},"
         " or give the recipe data"
     )
 
 
 def _guessed(inputs: Sequence[TensorSpec], probe: Path | None) -> list[TensorSpec]:
-    """The inputs of which nobody has said what values they take."""
+    """The inputs of floating point for which neither a range nor data is known."""
     if probe is not None:
         return []
     return [spec for spec in inputs if spec.range is None and spec.dtype.startswith("float")]

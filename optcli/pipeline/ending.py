@@ -33,15 +33,15 @@ def ending(
     and, where no other variant is accepted, of all. A variant that is rejected beside one that is
     accepted is a finding, no failure. A recommendation that is withheld fails nothing.
     """
-    found = [
+    endings = [
         *_failed(variants, errors),
         *_missing(plan, variants),
         *_marked(plan, variants),
         *_none_accepted(plan, variants),
     ]
-    code = ExitCode.first_of([each.code for each in found])
+    code = ExitCode.first_of([each.code for each in endings])
     if code != ExitCode.DONE:
-        return next(each for each in found if each.code == code)
+        return next(each for each in endings if each.code == code)
     return Ending(code, _done(plan, variants, advice))
 
 
@@ -73,8 +73,8 @@ def _marked(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Endin
             outcome, against = blocked(variant)
             mark = f", marked {' and '.join(why)}," if why else ", the baseline,"
             if name in unmeasured and why and _asks(plan):
-                said = f"{name}{mark} is undecided: it was built and not run ({variant.reason})"
-                yield Ending(ExitCode.INCONCLUSIVE, said)
+                reason = f"{name}{mark} is undecided: it was built and not run ({variant.reason})"
+                yield Ending(ExitCode.INCONCLUSIVE, reason)
             elif outcome != "accept":
                 yield Ending(
                     ExitCode.of(outcome), f"{name}{mark} {_WORDS[outcome]} ({_listed(against)})"
@@ -82,7 +82,7 @@ def _marked(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Endin
 
 
 def _asks(plan: Plan) -> bool:
-    """Whether the recipe asks anything that only running a variant can answer."""
+    """Whether the recipe judges anything that only running a variant can measure."""
     recipe = plan.recipe
     return (
         "evaluation" in recipe.data or recipe.slo is not None or recipe.latency.min_speedup is not None
@@ -95,8 +95,10 @@ def _none_accepted(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterato
     if not run or any(outcome == "accept" for outcome, _ in run.values()):
         return
     outcome: Outcome = "reject" if any(o == "reject" for o, _ in run.values()) else "inconclusive"
-    said = [f"{name} {_WORDS[o]} ({_listed(against)})" for name, (o, against) in run.items()]
-    yield Ending(ExitCode.of(outcome), f"no variant is accepted: {'; '.join(said)}")
+    blocked_variants = [
+        f"{name} {_WORDS[o]} ({_listed(against)})" for name, (o, against) in run.items()
+    ]
+    yield Ending(ExitCode.of(outcome), f"no variant is accepted: {'; '.join(blocked_variants)}")
 
 
 def _run(plan: Plan, variants: Mapping[str, VariantReport]) -> dict[str, VariantReport]:
@@ -111,7 +113,7 @@ def _run(plan: Plan, variants: Mapping[str, VariantReport]) -> dict[str, Variant
 
 
 def blocked(variant: VariantReport) -> tuple[Outcome, list[str]]:
-    """What the blocking verdicts on a variant come to, and the names of those that say so."""
+    """The worst outcome of a variant's blocking verdicts, and the names of the verdicts with it."""
     blocking = [each for each in variant.verdicts if each.blocking]
     outcomes: Sequence[Outcome] = ("reject", "inconclusive")
     for outcome in outcomes:
@@ -124,16 +126,16 @@ def blocked(variant: VariantReport) -> tuple[Outcome, list[str]]:
 def _done(plan: Plan, variants: Mapping[str, VariantReport], advice: Advice) -> str:
     first = next(iter(advice.by_batch.values()), None)
     if advice.recommended is not None:
-        said = f"{advice.recommended} is accepted and recommended"
+        reason = f"{advice.recommended} is accepted and recommended"
     elif first is not None and first.withheld:
-        said = "nothing that was asked is left open; the machine was too unsteady for a recommendation"
+        reason = "the build is done; the machine was too unsteady for a recommendation"
     else:
-        said = "nothing that was asked is left open; nothing is recommended"
+        reason = "the build is done; no variant is recommended"
     run = {name: blocked(each) for name, each in _run(plan, variants).items()}
     for outcome, word in (("reject", "rejected"), ("inconclusive", "undecided")):
-        names = [name for name, (found, _) in run.items() if found == outcome]
-        said += f"; {word}: {_listed(names)}" if names else ""
-    return said
+        names = [name for name, (worst, _) in run.items() if worst == outcome]
+        reason += f"; {word}: {_listed(names)}" if names else ""
+    return reason
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -27,10 +27,10 @@ def made_by(entry: Entry, store: Store) -> tuple[dict[str, Any], ...]:
 
     What is no longer in the store is left out.
     """
-    found: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = []
     step: Entry | None = entry
     while step is not None:
-        found.insert(0, {"key": step.key, **step.ingredients})
+        steps.insert(0, {"key": step.key, **step.ingredients})
         parent = step.ingredients.get("parent")
         step = store.peek("artifact", parent) if parent else None
-    return tuple(found)
+    return tuple(steps)

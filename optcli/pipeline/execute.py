@@ -70,7 +70,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What became of a step. `error` is set where it failed, or a step that it needs did.
+    """The result of a step. `error` is set where it failed, or a step that it needs did.
 
     `seconds` is what it took now, None where nothing was to do; `made_in_s` what making it took once.
     """
@@ -178,7 +178,7 @@ class Execution:
         return self._done
 
     def _look_again(self) -> None:
-        """Take back what is no longer as it was made: a step wrote where it had no business to."""
+        """Remove artifacts whose files changed since they were made: a step wrote into the store."""
         for key, done in self._done.items():
             if done.entry is None or self._store.sound(done.entry.kind, key) is not None:
                 continue
@@ -254,8 +254,8 @@ class Execution:
 
     def _opened(self, step: Step) -> Artifact:
         """What a step made, as the steps after it open it."""
-        made = self._done[step.key].artifact()
-        return opened_as(made, from_file=self._plan.source.foreign, trust=self._settings.trust)
+        artifact = self._done[step.key].artifact()
+        return opened_as(artifact, from_file=self._plan.source.foreign, trust=self._settings.trust)
 
     def _obtain(
         self,
@@ -341,13 +341,13 @@ class Execution:
                 if self._interrupted:  # while it was started: whoever ended the others has not seen it
                     child.kill()
                 listener = Listener(News, partial(self._heard, label))
-                made = child.result(call.gives, self._settings.timeout_s, listener)
+                answer = child.result(call.gives, self._settings.timeout_s, listener)
             inputs.check()
             sets.take()
             self._see_that_the_store_kept(inputs)
         finally:
             self._running.discard(child)
-        return dict(messages.to_record(made))
+        return dict(messages.to_record(answer))
 
     def _samples_of(self, request: StepRequest, keep: Path, *, confined: bool) -> Roles:
         """The samples that a pass reads; a user's own pass or a confined one leaves none to others."""

@@ -67,10 +67,10 @@ class Inputs:
                 ) from error
             if not same:
                 raise StepError(f"it changed {name} of its input", hint=_HINT)
-        known = {file.copy for file in self._files}
+        copies = {file.copy for file in self._files}
         for folder in self._folders:
             for path in digest.files_below(folder):
-                if path not in known:
+                if path not in copies:
                     raise StepError(f"it wrote {path.name} into the folder of its input", hint=_HINT)
 
     @contextmanager
@@ -101,5 +101,5 @@ def _copy(original: Path, copy: Path) -> None:
 
 
 def _mark(path: Path) -> tuple[int, ...]:
-    found = path.lstat()
-    return found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    status = path.lstat()
+    return status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino

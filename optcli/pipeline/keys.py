@@ -80,25 +80,25 @@ def of_step(
 
 
 def of_measurement(runner: str, starts: Iterable[str], digests: FileDigests) -> dict[str, str]:
-    """The code of what runs an artifact in a runner, by name, and makes something of what it gives."""
+    """Digests of the modules that run an artifact in a runner and of those that `starts` reach."""
     return code([f"runners/{runner}.py", *starts], digests)
 
 
 def room(name: str) -> list[str]:
-    """The files of a room, whose modules are found by name: nothing imports them in so many words."""
+    """The files of a room whose modules are loaded by name, so that no import statement names them."""
     return sorted(path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / name).rglob("*.py"))
 
 
 @cache
 def reached(starts: tuple[str, ...]) -> tuple[str, ...]:
     """The files that `starts` reach by imports, themselves included; sorted."""
-    found = set(starts)
-    waiting = list(found)
+    files = set(starts)
+    waiting = list(files)
     while waiting:
-        new = _imported(waiting.pop()).difference(found)
-        found |= new
+        new = _imported(waiting.pop()).difference(files)
+        files |= new
         waiting.extend(new)
-    return tuple(sorted(found))
+    return tuple(sorted(files))
 
 
 @cache

@@ -48,9 +48,9 @@ class LatencyResults:
 
         Of whole calls. None where the two were not measured in one group, or either was not fit.
         """
-        found = self.ratios.get((name, over, batch_size))
-        if found is not None:
-            return found
+        estimate = self.ratios.get((name, over, batch_size))
+        if estimate is not None:
+            return estimate
         other = self.ratios.get((over, name, batch_size))
         return None if other is None else _inverse(other)
 
@@ -83,11 +83,11 @@ def measure(
     key = key_of(ingredients)
     if remeasure:
         store.discard(_KIND, key)
-    known = store.get(_KIND, key)
-    if known is not None:
+    entry = store.get(_KIND, key)
+    if entry is not None:
         observer.cached(STEP)
-        shutil.copyfile(known.path / "samples.npz", samples)
-        return _of_record(known.record, ids)
+        shutil.copyfile(entry.path / "samples.npz", samples)
+        return _of_record(entry.record, ids)
     with measurement_lock.acquired(STEP, observer):
         measured = latency.measure(
             [_candidate(v, artifacts[v.name], plan.threads) for v in variants],
@@ -103,33 +103,33 @@ def measure(
     record = _to_record(measured, ids)
     samples.unlink(missing_ok=True)
     latency.save(measured, samples)
-    found = _of_record(record, ids)
+    results = _of_record(record, ids)
     if _is_decided(plan, measured):
         with store.work(_KIND, key) as work:
             shutil.copyfile(samples, work / "samples.npz")
             store.put(_KIND, key, work, record, ingredients)
-    elif not found.failures:
+    elif not results.failures:
         observer.warned(STEP, "the machine was not quiet: the next build measures again")
-    return found
+    return results
 
 
 def _is_decided(plan: Plan, measured: Measured) -> bool:
     """Whether everything was measured, on a machine that was fit for every figure that is wanted."""
     wants_p99 = plan.recipe.slo is not None and plan.recipe.slo.p99_ms is not None
-    told = not latency.undecided(measured) and not (wants_p99 and latency.lost_p99(measured))
-    return not measured.failures and told
+    is_certain = not latency.undecided(measured) and not (wants_p99 and latency.lost_p99(measured))
+    return not measured.failures and is_certain
 
 
 def _ids(
     plan: Plan, variants: list[PlannedVariant], artifacts: Mapping[str, Artifact]
 ) -> dict[str, str]:
     """Identities by variant. Two variants that are the same are measured both: the second is `…#2`."""
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for variant in sorted(variants, key=lambda v: v.name != plan.baseline):
         plain = variant.identity(artifacts[variant.name], plan.threads)
-        count = sum(one.partition("#")[0] == plain for one in found.values())
-        found[variant.name] = f"{plain}#{count + 1}" if count else plain
-    return found
+        count = sum(identity.partition("#")[0] == plain for identity in ids.values())
+        ids[variant.name] = f"{plain}#{count + 1}" if count else plain
+    return ids
 
 
 def _candidate(variant: PlannedVariant, artifact: Artifact, threads: int) -> Candidate:
@@ -173,13 +173,13 @@ def _to_record(measured: Measured, ids: dict[str, str]) -> dict[str, Any]:
 
 def _ratios(measured: Measured) -> dict[Pair, Estimate]:
     """Of every two variants that took turns with each other, the later one over the earlier one."""
-    found: dict[Pair, Estimate] = {}
+    ratios: dict[Pair, Estimate] = {}
     for over, name in combinations(measured.names, 2):
         for series in measured.of(name):
             estimate = latency.speedup(measured, name, over, series.batch_size)
             if estimate is not None:
-                found[name, over, series.batch_size] = estimate
-    return found
+                ratios[name, over, series.batch_size] = estimate
+    return ratios
 
 
 def _inverse(ratio: Estimate) -> Estimate:
@@ -188,10 +188,14 @@ def _inverse(ratio: Estimate) -> Estimate:
 
 
 def _of_record(record: dict[str, Any], ids: dict[str, str]) -> LatencyResults:
-    names = {one: name for name, one in ids.items()}
+    names = {identity: name for name, identity in ids.items()}
 
     def by_name(part: str) -> dict[str, Any]:
-        return {name: record[part][one] for name, one in ids.items() if one in record.get(part, {})}
+        return {
+            name: record[part][identity]
+            for name, identity in ids.items()
+            if identity in record.get(part, {})
+        }
 
     return LatencyResults(
         rows={

@@ -95,7 +95,7 @@ def made_by(variant: PlannedVariant) -> list[dict[str, Any]]:
 
 
 def _raise_what_fails_all(to_do: Plan, done: dict[str, StepResult], store: Store) -> None:
-    """A model that cannot be read fails every variant: that is an error, not a report."""
+    """Raise the error of the step that reads the model: without a model no variant can be built."""
     key = to_do.variants[0].steps[0].key
     source = done.get(key)
     if source is not None and isinstance(source.error, StepError):

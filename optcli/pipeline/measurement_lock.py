@@ -18,5 +18,5 @@ def acquired(step: str, observer: Observer) -> AbstractContextManager[None]:
 
 
 def lock() -> Path:
-    """The file that whoever measures has locked."""
+    """The lock file: a measurement holds it while it runs."""
     return Path(tempfile.gettempdir()) / f"optcli-measuring-{getattr(os, 'getuid', int)()}.lock"

@@ -103,7 +103,7 @@ StepRequest = DataRequest | SourceRequest | PassRequest
 
 @dataclass(frozen=True)
 class Call:
-    """A function of a worker, what it is told and the type of what it gives."""
+    """A function of a worker, its request and the type of its answer."""
 
     function: str
     request: StepRequest

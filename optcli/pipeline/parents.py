@@ -16,15 +16,15 @@ def parent_of(variant: PlannedVariant, plan: Plan) -> str | None:
     the same runner, then the one that leaves out the last ones.
     """
     mine = _passes(variant)
-    found: list[tuple[int, bool, bool, int, str]] = []
+    candidates: list[tuple[int, bool, bool, int, str]] = []
     for place, other in enumerate(plan.variants):
         theirs = _passes(other)
         if len(theirs) < len(mine) and _is_within(theirs, mine):
             elsewhere = other.runner_name != variant.runner_name
             cut_short = theirs == mine[: len(theirs)]
             left_out = len(mine) - len(theirs)
-            found.append((left_out, elsewhere, not cut_short, place, other.name))
-    return min(found)[-1] if found else None
+            candidates.append((left_out, elsewhere, not cut_short, place, other.name))
+    return min(candidates)[-1] if candidates else None
 
 
 def changes_network(variant: PlannedVariant) -> bool:

@@ -99,10 +99,10 @@ class Plan:
 
     def steps(self) -> dict[str, Step]:
         """Every step that can be done here, by key, parents first."""
-        found: dict[str, Step] = {}
+        by_key: dict[str, Step] = {}
         for variant in self.variants:
-            found.update({step.key: step for step in variant.possible if step.key not in found})
-        return found
+            by_key.update({step.key: step for step in variant.possible if step.key not in by_key})
+        return by_key
 
     def variants_of(self, key: str) -> list[str]:
         """The names of the variants that a step is part of."""
@@ -139,9 +139,9 @@ def plan(
             hint="look at its permissions",
         ) from error
     baseline = recipe.baseline or next(iter(recipe.variants))
-    wanted = [name for name in recipe.variants if not only or name in only or name == baseline]
+    names = [name for name in recipe.variants if not only or name in only or name == baseline]
     variants = []
-    for name in wanted:
+    for name in names:
         variant = recipe.variants[name]
         steps = [first]
         for use in variant.passes:

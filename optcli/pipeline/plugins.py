@@ -32,11 +32,11 @@ def traits(recipe: Recipe, store: Store, digests: FileDigests) -> dict[str, Trai
     no worker for it. Raises `RecipeError` with everything that is wrong with options and formats.
     """
     uses = [use for v in recipe.variants.values() for use in v.passes if use.reference is not None]
-    found: dict[str, Traits] = {}
+    by_place: dict[str, Traits] = {}
     problems: list[Problem] = []
     for use in uses:
         try:
-            found[use.place] = _remembered(use, recipe.folder, store, digests)
+            by_place[use.place] = _remembered(use, recipe.folder, store, digests)
         except RecipeError as error:
             problems.extend(error.problems)
         except OptcliError as error:
@@ -45,8 +45,8 @@ def traits(recipe: Recipe, store: Store, digests: FileDigests) -> dict[str, Trai
     if problems:
         raise RecipeError(problems)
     if uses:
-        check_formats(recipe, found)
-    return found
+        check_formats(recipe, by_place)
+    return by_place
 
 
 @dataclass(frozen=True)
@@ -84,19 +84,19 @@ def describe(request: DescribeRequest, channel: Channel) -> Traits:
 
 def _check_formats(configured: Pass, reference: str) -> None:
     """Raise `UsageError` where a pass does not say in formats what it reads and makes."""
-    wanted = f"wanted members of optcli.artifact.Format: {', '.join(one.name for one in Format)}"
+    hint = f"wanted members of optcli.artifact.Format: {', '.join(one.name for one in Format)}"
     for source in configured.accepts:
         if not isinstance(source, Format):
-            raise UsageError(f"{reference}: accepts holds {source!r}", hint=wanted)
+            raise UsageError(f"{reference}: accepts holds {source!r}", hint=hint)
         try:
-            made = configured.produces(source)
+            result = configured.produces(source)
         except Exception as error:
             what = f"{type(error).__name__}: {first_line(error)}"
             raise UsageError(
                 f"{reference}: produces({source}) raises {what}", hint="return a Format"
             ) from error
-        if not isinstance(made, Format):
-            raise UsageError(f"{reference}: produces({source}) gives {made!r}", hint=wanted)
+        if not isinstance(result, Format):
+            raise UsageError(f"{reference}: produces({source}) gives {result!r}", hint=hint)
 
 
 def _remembered(use: PassUse, folder: Path, store: Store, digests: FileDigests) -> Traits:
@@ -104,10 +104,10 @@ def _remembered(use: PassUse, folder: Path, store: Store, digests: FileDigests) 
     code = user_code.digest(use.reference, folder, digests)
     ingredients = {"step": f"traits {use.name}", "code": code, "options": use.options}
     key = key_of(ingredients)
-    known = store.get("traits", key)
-    if known is not None:
+    entry = store.get("traits", key)
+    if entry is not None:
         # The file may have moved since: its content is what counts.
-        return messages.read(Traits, {**known.record, "reference": use.reference})
+        return messages.read(Traits, {**entry.record, "reference": use.reference})
     with store.lock("traits", key), store.work("traits", key) as work:
         traits = _described(DescribeRequest(use, folder, code), store.log_folder(key) / "log.txt")
         store.put("traits", key, work, messages.to_record(traits), ingredients)
@@ -119,7 +119,7 @@ def _described(request: DescribeRequest, log: Path) -> Traits:
         return run("optcli.pipeline.plugins:describe", request, Traits, log=log, timeout_s=300)
     except StepError as error:  # the code ended the process or crashed it: the file is what is wrong
         raise InputError(
-            f"{request.use.reference} cannot be looked at: {error.message}",
+            f"{request.use.reference} cannot be inspected: {error.message}",
             place=request.use.place,
             hint=f"importing it must do nothing but define things; its last words are in {log}",
         ) from error

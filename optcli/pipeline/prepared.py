@@ -36,9 +36,9 @@ class Prepared:
         return {"step": _KIND, "samples": self.samples, "inputs": inputs, "form": _FORM}
 
     def find(self) -> Path | None:
-        """Where they lie; None where nobody has left them there."""
-        known = self.store.get(_KIND, key_of(self._ingredients))
-        return None if known is None else known.path
+        """The folder of the prepared samples; None where the store has none."""
+        entry = self.store.get(_KIND, key_of(self._ingredients))
+        return None if entry is None else entry.path
 
     def take(self, folder: Path) -> None:
         """Keep what a worker has left in a folder, if it is a whole set; the folder is gone then."""

@@ -56,6 +56,6 @@ def preview(
 
 
 def _why(to_do: Plan, store: Store, ingredients: dict[str, Any]) -> list[str]:
-    wanted = {step.key: step.ingredients for v in to_do.variants for step in v.steps}
-    wanted.update(to_do.data_roles)
-    return list(store_explain(ingredients, store, "artifact", wanted).lines())
+    current = {step.key: step.ingredients for v in to_do.variants for step in v.steps}
+    current.update(to_do.data_roles)
+    return list(store_explain(ingredients, store, "artifact", current).lines())

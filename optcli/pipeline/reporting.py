@@ -108,6 +108,6 @@ def ran(
 
 
 def exit_code(verdicts: Iterable[Verdict], failures: Iterable[ExitCode] = ()) -> ExitCode:
-    """What blocking verdicts and failures come to, where no recipe says which of them count."""
+    """The exit code of blocking verdicts and failures; all of them count, whatever a recipe marks."""
     outcomes = (ExitCode.of(each.outcome) for each in verdicts if each.blocking)
     return ExitCode.first_of([*failures, *outcomes])

@@ -99,9 +99,9 @@ def _ratios(
     key = key_of(ingredients)
     if remeasure:
         store.discard(_KIND, key)
-    known = store.get(_KIND, key)
-    if known is not None:
-        return dict(known.record["ratios"])
+    entry = store.get(_KIND, key)
+    if entry is not None:
+        return dict(entry.record["ratios"])
     step = f"{variant.name} › {_KIND}"
     inputs, runner, seed = plan.recipe.inputs, variant.runner_name, plan.recipe.seed
     request = MeasureRequest(artifact, inputs, runner, options, feeds, tuple(sizes), seed)

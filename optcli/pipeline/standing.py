@@ -23,15 +23,15 @@ def beside(plan: Plan, measured: LatencyResults, *, baseline_stands: bool) -> La
     def compared(name: str, row: Latency) -> Latency:
         if name == plan.baseline:
             return row if baseline_stands else row.model_copy(update={"speedup": None})
-        found: dict[str, object] = {}
+        updates: dict[str, object] = {}
         if not (_is_fit(measured.rows.get(name, ()), row) and _is_fit(base, row)):
-            found["speedup"] = None
+            updates["speedup"] = None
         if not baseline_stands and row.speedup is not None:
-            found["flags"] = (*row.flags, flags.no_speedup("baseline-failed", plan.baseline))
+            updates["flags"] = (*row.flags, flags.no_speedup("baseline-failed", plan.baseline))
         parent = parents.get(name)
         if row.region == "host" and parent is not None:
-            found["over_parent"] = _against(measured, name, parent, row.batch_size)
-        return row.model_copy(update=found)
+            updates["over_parent"] = _against(measured, name, parent, row.batch_size)
+        return row.model_copy(update=updates)
 
     rows = {name: tuple(compared(name, row) for row in each) for name, each in measured.rows.items()}
     return replace(measured, rows=rows)
@@ -39,8 +39,8 @@ def beside(plan: Plan, measured: LatencyResults, *, baseline_stands: bool) -> La
 
 def _is_fit(rows: tuple[Latency, ...], where: Latency) -> bool:
     """Whether the whole calls at this batch size are there and fit, and what the device did of them."""
-    found = {row.region: row.fit for row in rows if row.batch_size == where.batch_size}
-    return found.get("host", False) and found.get(where.region, False)
+    fit_by_region = {row.region: row.fit for row in rows if row.batch_size == where.batch_size}
+    return fit_by_region.get("host", False) and fit_by_region.get(where.region, False)
 
 
 def _against(measured: LatencyResults, name: str, other: str, batch_size: int) -> Against | None:
@@ -87,15 +87,15 @@ def _over_fp32(
 
 def _fastest_fp32(plan: Plan, variants: Mapping[str, VariantReport]) -> dict[int, str]:
     """By batch size; none where what seems to be the fastest was disturbed: it may be faster still."""
-    found: dict[int, tuple[float, str, bool]] = {}
+    fastest: dict[int, tuple[float, str, bool]] = {}
     for variant in plan.variants:
         report = variants[variant.name]
         if not _is_reference(variant, report):
             continue
         for row in report.on_host:
-            if row.p50_ms.value < found.get(row.batch_size, (float("inf"), "", False))[0]:
-                found[row.batch_size] = (row.p50_ms.value, variant.name, row.fit)
-    return {size: name for size, (_, name, fit) in found.items() if fit}
+            if row.p50_ms.value < fastest.get(row.batch_size, (float("inf"), "", False))[0]:
+                fastest[row.batch_size] = (row.p50_ms.value, variant.name, row.fit)
+    return {size: name for size, (_, name, fit) in fastest.items() if fit}
 
 
 def _is_reference(variant: PlannedVariant, report: VariantReport) -> bool:

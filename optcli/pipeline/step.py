@@ -171,7 +171,7 @@ def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> M
     except TrustError:  # who knows the network can say so
         raise
     except InputError as error:  # not the user's file: the pass is to blame
-        text = f"what it wrote is no sound {made_format.value} model: {error.message}"
+        text = f"the files that it wrote are not a valid {made_format.value} model: {error.message}"
         raise StepError(text, place=error.place, hint="look into the log of the step") from error
     if attempt.tolerance is None:
         return made
@@ -182,7 +182,7 @@ def _attempt(attempt: Pass, source: Artifact, job: Job, probe: Path | None) -> M
 
 
 def _unproven(format: Format, out: Path, *, trust: bool) -> dict[str, Any]:
-    """What a scan could not prove of what was written: a fact, for whoever opens it later.
+    """What a scan could not prove of the files written: a fact that later steps read.
 
     Without `trust` there is nothing of the kind: the check has refused it.
     """
@@ -191,7 +191,7 @@ def _unproven(format: Format, out: Path, *, trust: bool) -> dict[str, Any]:
 
 
 def _plain(out: Path) -> None:
-    """See that a step wrote regular files only: whoever opens a pipe waits for ever."""
+    """Raise `StepError` unless a step wrote regular files only: opening a pipe would block for ever."""
     try:
         plain_files(out)
     except StoreError as error:
@@ -216,7 +216,8 @@ def _told(made: Any) -> Made:
         json.dumps(made.facts)
     except (TypeError, ValueError) as error:
         raise StepError(
-            f"the facts are no plain data: {error}", hint="write float(x), int(x) or array.tolist()"
+            f"the facts are not plain JSON data: {error}",
+            hint="write float(x), int(x) or array.tolist()",
         ) from error
     return made
 
@@ -226,9 +227,9 @@ def _kept(request: PassRequest, role: Role) -> SampleSet:
 
     What trains goes through them again and again. What calibrates may hold no more memory than it does.
     """
-    known = request.prepared.get(role)
-    if known is not None:
-        return KeptSet(known)
+    prepared = request.prepared.get(role)
+    if prepared is not None:
+        return KeptSet(prepared)
     samples = data.open(request.data[role], request.folder, request.inputs)
     if request.keep is None:
         return samples
@@ -270,8 +271,8 @@ def main() -> None:
     call = json.loads(Path(sys.argv[1]).read_text())
     out = Path(sys.argv[2])
     out.mkdir(parents=True)
-    made = repeated(call, out)
-    sys.stdout.write(json.dumps(messages.to_record(made), indent=2) + "\n")
+    answer = repeated(call, out)
+    sys.stdout.write(json.dumps(messages.to_record(answer), indent=2) + "\n")
 
 
 def repeated(call: dict[str, Any], out: Path) -> Any:

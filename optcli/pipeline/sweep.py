@@ -36,30 +36,30 @@ def measure(
     if plan.recipe.latency.sweeping is None:
         return {}
     variants = [v for v in plan.variants if v.name in artifacts and not v.unmeasurable]
-    found: dict[str, Sweep] = {}
+    sweeps: dict[str, Sweep] = {}
     for variant in variants:
         artifact = artifacts[variant.name]
         ingredients = _ingredients(plan, variant, artifact, feeds, store)
         key = key_of(ingredients)
         if remeasure:
             store.discard(_KIND, key)
-        known = store.get(_KIND, key)
+        entry = store.get(_KIND, key)
         step = f"{variant.name} › sweep"
-        if known is not None:
+        if entry is not None:
             observer.cached(step)
-            found[variant.name] = Sweep.model_validate(known.record)
+            sweeps[variant.name] = Sweep.model_validate(entry.record)
             continue
         try:
             with measurement_lock.acquired(step, observer):
-                found[variant.name] = _measured(plan, variant, artifact, feeds, logs, observer)
+                sweeps[variant.name] = _measured(plan, variant, artifact, feeds, logs, observer)
         except OptcliError as error:
             observer.failed(step, error.message)
-            found[variant.name] = Sweep(stopped_because=f"it failed: {error.message}")
+            sweeps[variant.name] = Sweep(stopped_because=f"it failed: {error.message}")
             continue
-        if all(point.fit for point in found[variant.name].points):
+        if all(point.fit for point in sweeps[variant.name].points):
             with store.work(_KIND, key) as work:
-                store.put(_KIND, key, work, found[variant.name].model_dump(mode="json"), ingredients)
-    return found
+                store.put(_KIND, key, work, sweeps[variant.name].model_dump(mode="json"), ingredients)
+    return sweeps
 
 
 def _measured(

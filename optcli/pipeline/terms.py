@@ -17,8 +17,8 @@ def terms_of(recipe: Recipe, digests: FileDigests) -> Terms:
     }
     evaluation, preparation = None, None
     if "evaluation" in recipe.data:
-        found = data.ingredients(recipe.data["evaluation"], recipe.folder, digests)
-        settings, content = dict(found["settings"]), dict(found["content"])
+        ingredients = data.ingredients(recipe.data["evaluation"], recipe.folder, digests)
+        settings, content = dict(ingredients["settings"]), dict(ingredients["content"])
         if "code" in content:
             code["data.evaluation"] = str(content.pop("code"))
         preparation = settings.pop("prepare") or {}
@@ -43,12 +43,12 @@ def terms_of(recipe: Recipe, digests: FileDigests) -> Terms:
 
 def judging_code(recipe: Recipe) -> dict[str, str]:
     """References to the user's own code that judges, by what it does."""
-    found = {}
+    references = {}
     if recipe.accuracy is not None and recipe.accuracy.metric.startswith("python:"):
-        found["metric"] = recipe.accuracy.metric.removeprefix("python:")
+        references["metric"] = recipe.accuracy.metric.removeprefix("python:")
     if recipe.postprocess is not None and recipe.postprocess.python is not None:
-        found["postprocess"] = recipe.postprocess.python
-    return found
+        references["postprocess"] = recipe.postprocess.python
+    return references
 
 
 def _record(settings: Any) -> dict[str, Any] | None:

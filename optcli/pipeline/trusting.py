@@ -18,7 +18,7 @@ _PYTHON = "python"
 
 
 def is_from_file(made_by: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether what these steps made began as a file that could be anybody's."""
+    """Whether these steps began with a model file that may come from elsewhere."""
     try:
         return bool(made_by) and sources.find(str(made_by[0].get("kind"))).foreign
     except UsageError:  # of an optcli that knew other sources
@@ -68,12 +68,12 @@ def is_confined(step: Step, plan: Plan) -> bool:
 
 
 def doubts_of(entry: Entry) -> tuple[str, ...]:
-    """What a scan could not prove of what a step made, or of what that was made of."""
+    """What scans could not prove of a step's artifact and of the artifacts that it was made from."""
     return tuple(map(str, entry.record.get("facts", {}).get(UNPROVEN, ())))
 
 
 def require_trust(doubts: Sequence[str], place: str, *, trust: bool) -> None:
-    """Raise `TrustError` for what was made under `--trust` where nobody says so now.
+    """Raise `TrustError` for an artifact that was made under `--trust`, unless `trust` is set now.
 
     Whoever made it knew who the model is from; who opens it now may not.
     """

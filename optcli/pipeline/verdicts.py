@@ -95,17 +95,17 @@ def variant_report(
 
 
 def _explained(
-    found: Sequence[Verdict], artifact: Artifact, rows: Sequence[Latency]
+    all_verdicts: Sequence[Verdict], artifact: Artifact, rows: Sequence[Latency]
 ) -> tuple[Verdict, ...]:
     """The verdicts; a speed-up that does not pay with its cause, where the artifact knows it."""
     if not rows or rows[0].batch_size not in costly_packing(artifact.facts):
-        return tuple(found)
+        return tuple(all_verdicts)
     cause = "weights are packed on every call; fix the batch"
     return tuple(
         each.model_copy(update={"reason": f"{each.reason}: {cause}"})
         if each.is_speedup and each.outcome == "reject"
         else each
-        for each in found
+        for each in all_verdicts
     )
 
 
@@ -149,15 +149,15 @@ def verdicts(
     A variant that was to be compared with the baseline, and could not be, has a verdict that blocks.
     """
     is_baseline = variant.name == plan.baseline
-    found: list[Verdict] = []
+    all_verdicts: list[Verdict] = []
     if variant.name not in judged and "evaluation" in plan.recipe.data:
-        found.append(accuracy.unjudged(_no_baseline(plan, failures), plan.recipe.accuracy))
+        all_verdicts.append(accuracy.unjudged(_no_baseline(plan, failures), plan.recipe.accuracy))
     if variant.name in judged:
-        found.extend(
+        all_verdicts.extend(
             accuracy.verdicts(judged[variant.name], plan.recipe.accuracy, is_baseline=is_baseline)
         )
     parent = parent_of(variant, plan)
-    found.extend(
+    all_verdicts.extend(
         latency.verdicts(
             measured.rows.get(variant.name, ()),
             plan.recipe.latency,
@@ -169,7 +169,7 @@ def verdicts(
             beside_parent=measured.rows.get(parent, ()) if parent else (),
         )
     )
-    return tuple(found)
+    return tuple(all_verdicts)
 
 
 def _no_baseline(plan: Plan, failures: Mapping[str, OptcliError]) -> str:
@@ -203,8 +203,8 @@ def _build_s(steps: Sequence[StepResult]) -> float | None:
 
 def _last_words(logs: Path, name: str) -> str | None:
     """The log that was written last: of measuring a variant, or of judging it."""
-    found = [path for path in (logs / f"{name}.log", logs / f"{name}.accuracy.log") if path.is_file()]
-    return str(max(found, key=lambda path: path.stat().st_mtime_ns)) if found else None
+    files = [path for path in (logs / f"{name}.log", logs / f"{name}.accuracy.log") if path.is_file()]
+    return str(max(files, key=lambda path: path.stat().st_mtime_ns)) if files else None
 
 
 def _log(store: Store, key: str) -> str | None:

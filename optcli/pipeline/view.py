@@ -113,10 +113,10 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _is_current(folder: Path, artifact: Artifact, about: dict[str, Any]) -> bool:
     try:
-        known = described(folder)
+        recorded = described(folder)
     except (OSError, ValueError):
         return False
-    if known != json.loads(json.dumps(about)):
+    if recorded != json.loads(json.dumps(about)):
         return False
     stored = sorted(p for p in artifact.path.rglob("*") if p.is_file())
     return all(_same_size(path, folder / path.relative_to(artifact.path)) for path in stored)

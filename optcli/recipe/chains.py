@@ -54,50 +54,50 @@ def chain_problems(
 
 def _produced(known: Pass | Traits, source: Format | None) -> Format | None:
     """The format made; from an unknown source only where every accepted one gives the same."""
-    made = {
+    formats = {
         known.produces[one] if isinstance(known, Traits) else known.produces(one)
         for one in ([source] if source is not None else known.accepts)
     }
-    return made.pop() if len(made) == 1 else None
+    return formats.pop() if len(formats) == 1 else None
 
 
 def _runner(
-    made: Format, use: RunnerUse | None, chain: Sequence[PassUse], place: Place, problems: Problems
+    final: Format, use: RunnerUse | None, chain: Sequence[PassUse], place: Place, problems: Problems
 ) -> None:
     if use is None:
-        if made not in runners.DEFAULTS:
+        if final not in runners.DEFAULTS:
             at = Place.parse(chain[-1].place) if chain else place
-            problems.add(at, f"no runner runs {made.value} by itself", "name one under runner:")
+            problems.add(at, f"no runner runs {final.value} by itself", "name one under runner:")
         return
     runs = use.configured.runs
-    if made in runs:
+    if final in runs:
         return
-    able = [name for name in runners.names() if made in runners.find(name).runs]
-    wanted = " or ".join(runs)
-    path = " and ".join(passes_between(made, runs) or ())
+    able = [name for name in runners.names() if final in runners.find(name).runs]
+    readable = " or ".join(runs)
+    path = " and ".join(passes_between(final, runs) or ())
     hint = f"add {path} to the passes" if path else ""
     if able:
         hint = f"{hint}, or write runner: {able[0]}" if hint else f"write runner: {able[0]}"
-    message = f"the runner {use.name} runs {wanted}, but the passes make {made.value}"
+    message = f"the runner {use.name} runs {readable}, but the passes make {final.value}"
     problems.add(Place.parse(use.place), message, hint or "choose another runner")
 
 
-def _between(made: Format, wanted: Sequence[Format], name: str) -> str:
+def _between(source: Format, targets: Sequence[Format], name: str) -> str:
     """Which of optcli's own passes lead from one format to another."""
-    path = passes_between(made, wanted)
+    path = passes_between(source, targets)
     if path:
         return f"put {' and '.join(path)} before {name}"
-    able = [n for n in registry.names(passes.__name__) if made in passes.find(n).accepts]
-    return f"{made.value} is read by {', '.join(able)}" if able else f"no pass reads {made.value}"
+    able = [n for n in registry.names(passes.__name__) if source in passes.find(n).accepts]
+    return f"{source.value} is read by {', '.join(able)}" if able else f"no pass reads {source.value}"
 
 
-def passes_between(made: Format, wanted: Sequence[Format]) -> tuple[str, ...] | None:
+def passes_between(source: Format, targets: Sequence[Format]) -> tuple[str, ...] | None:
     """The shortest chain of passes, with their default options, that ends in a wanted format."""
-    waiting: list[tuple[Format, tuple[str, ...]]] = [(made, ())]
-    seen = {made}
+    waiting: list[tuple[Format, tuple[str, ...]]] = [(source, ())]
+    seen = {source}
     while waiting:
         current, path = waiting.pop(0)
-        if current in wanted:
+        if current in targets:
             return path
         for name, target in _steps(current):
             if target not in seen:

@@ -45,10 +45,10 @@ def _input_names(specs: tuple[TensorSpec, ...], nodes: Collection[Node], problem
 
 def _ranges(specs: tuple[TensorSpec, ...], nodes: Collection[Node], problems: Problems) -> None:
     """One symbol means one size: wherever its range is written it is the same."""
-    known: dict[str, tuple[SymbolRange, str]] = {}
+    first_uses: dict[str, tuple[SymbolRange, str]] = {}
     for spec, node in zip(specs, nodes, strict=True):
         for symbol, size in spec.ranges.items():
-            first, owner = known.setdefault(symbol, (size, spec.name))
+            first, owner = first_uses.setdefault(symbol, (size, spec.name))
             if size != first:
                 at = node.get(symbol) or node.value["shape"]
                 message = f"{symbol} is {_said(size)} here, but {_said(first)} in input {owner!r}"

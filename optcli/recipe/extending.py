@@ -98,8 +98,8 @@ class Extending:
             else:
                 node = self.read(parent, name, item.place, above)
                 if node is not None and not self.budget.merge(node):
-                    message = "what is extended has too many values, all together"
-                    self._problems.add(item.place, message, "extend less")
+                    message = "the extended recipes have too many values in total"
+                    self._problems.add(item.place, message, "extend fewer or smaller recipes")
                     self.complete = False
                     break
                 if node is not None:

@@ -31,25 +31,25 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 def expanded(matrix: Node, environment: Mapping[str, str], problems: Problems) -> dict[str, Node]:
     """The variants that a matrix writes, by name; what is wrong is noted as a problem."""
-    made: dict[str, Node] = {}
+    variants: dict[str, Node] = {}
     if not isinstance(matrix.value, dict):
         message = f"matrix: found {found(matrix.value)}, wanted a mapping"
         problems.add(matrix.place, message, "write NAME-${x}: {over: {x: [1, 2]}, variant: {...}}")
-        return made
+        return variants
     left = _MOST_VALUES
     for name, entry in matrix.items():
         for full, variant in _variants(name, entry, environment, problems):
             left -= size(variant, left + 1)
-            if left < 0 or len(made) >= _MOST_WRITTEN:
+            if left < 0 or len(variants) >= _MOST_WRITTEN:
                 many = f"{_MOST_WRITTEN} variants" if left >= 0 else f"{_MOST_VALUES} values"
                 message = f"matrix: the entries write more than {many} together"
                 problems.add(entry.start, message, "name fewer values, or write several recipes")
-                return made
-            if full in made:
+                return variants
+            if full in variants:
                 message = f"the matrix writes a variant {full!r} twice"
                 problems.add(entry.start, message, "make the values or the names differ")
-            made.setdefault(full, variant)
-    return made
+            variants.setdefault(full, variant)
+    return variants
 
 
 def _variants(

@@ -40,13 +40,13 @@ def name_problem(name: str, taken: Collection[str] = ()) -> tuple[str, str] | No
     if not _SAFE.fullmatch(name) or name.endswith("."):
         safe = re.sub(r"[^A-Za-z0-9_.+-]+", "-", name).strip("-.")
         hint = f"write {safe!r}: {_LETTERS.removeprefix('use ')}" if safe else _LETTERS
-        return "wanted a name that can be a folder's", hint
+        return "wanted a name that is valid for a folder", hint
     if name.lower() in taken:
         return "the folder of the results has a file or folder of this name", "choose another name"
     if _DEVICES.fullmatch(name):
-        return "Windows takes this name for a device", "choose another name"
+        return "Windows reserves this name for a device", "choose another name"
     if name.lower().endswith(_FILES):
-        return "on the command line this would name a file", "leave the ending away"
+        return "on the command line this name would mean a file", "remove the ending"
     return None
 
 

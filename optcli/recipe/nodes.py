@@ -87,7 +87,7 @@ class Node:
 
 
 class TooManyProblemsError(Exception):
-    """So much is wrong that looking for more helps nobody: show what was found."""
+    """There are too many problems to go on looking: the first ones are shown."""
 
 
 class Problems:
@@ -98,7 +98,7 @@ class Problems:
     """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Place, str], Problem] = {}
+        self._problems: dict[tuple[Place, str], Problem] = {}
         self._files: dict[str, int] = {}
         self._places: set[Place] = set()
         self._more: list[Problem] = []
@@ -109,16 +109,16 @@ class Problems:
 
     def add(self, place: Place, message: str, hint: str = "", *, kind: str = "") -> None:
         """Note a problem."""
-        if (place, kind) in self._found:
+        if (place, kind) in self._problems:
             return
         message, hint = excerpt(message, _MOST_SAID), excerpt(hint, _MOST_SAID)
-        if len(self._found) == _MOST_PROBLEMS:
+        if len(self._problems) == _MOST_PROBLEMS:
             message = f"there are more than these {_MOST_PROBLEMS} problems"
-            hint = "mend these first: one thing is often behind many"
+            hint = "correct these first: one mistake often causes several problems"
             self._more = [Problem(place.file, place.line, place.column, message, hint)]
             raise TooManyProblemsError
         problem = Problem(place.file, place.line, place.column, message, hint)
-        self._found[place, kind] = problem
+        self._problems[place, kind] = problem
         self._places.add(place)
 
     def at(self, place: Place) -> bool:
@@ -126,12 +126,12 @@ class Problems:
         return place in self._places
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._problems)
 
     def in_order(self) -> list[Problem]:
         """All problems in file order; those of the command line come last."""
         last = len(self._files)
-        found = sorted(
-            self._found.values(), key=lambda p: (self._files.get(p.file, last), p.line, p.column)
+        ordered = sorted(
+            self._problems.values(), key=lambda p: (self._files.get(p.file, last), p.line, p.column)
         )
-        return [*found, *self._more]
+        return [*ordered, *self._more]

@@ -118,8 +118,8 @@ def _set_item(node: Node, path: str, above: str, value: Node) -> Node:
             and rest
             and names[index] != _first_part(node.value[index], rest)[0]
         ):
-            wanted = rest.split(".")[0]
-            message = f"pass {part} of {above!r} is {names[index]!r}, found {wanted!r}"
+            other = rest.split(".")[0]
+            message = f"pass {part} of {above!r} is {names[index]!r}, found {other!r}"
             raise _NoSuchKeyError(message, f"write {above}.{part}.{names[index]}")
     elif above.endswith(".passes") and _pass_path(names, path):
         name = _pass_path(names, path)

@@ -59,7 +59,7 @@ def read(
     budget.bytes -= len(data)
     if budget.bytes < 0:
         message = f"with {name} the recipe's files have more than {MOST_BYTES} bytes together"
-        problems.add(place, message, "extend less")
+        problems.add(place, message, "extend fewer or smaller recipes")
         return None
     text = _decoded(data, shown, problems)
     if text is None:
@@ -70,8 +70,8 @@ def read(
 def _beside(folder: Path, name: str) -> str:
     if not regular_files.is_folder(folder):
         return f"there is no folder {excerpt(str(folder))} either"
-    found = sorted(p.name for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))[:10]
-    return did_you_mean(name, found) if found else "name a YAML file"
+    names = sorted(p.name for p in folder.iterdir() if p.suffix in (".yaml", ".yml"))[:10]
+    return did_you_mean(name, names) if names else "name a YAML file"
 
 
 def _decoded(data: bytes, shown: str, problems: Problems) -> str | None:
@@ -121,7 +121,7 @@ def parse(
         return None
     except YAMLError as error:
         message = f"this is not YAML: {excerpt(str(error), 200)}"
-        problems.add(fixed or Place(shown, 1, 1), message, "mend the syntax")
+        problems.add(fixed or Place(shown, 1, 1), message, "correct the syntax")
         return None
     except Exception as error:  # the parser stumbles over some texts, such as "\\U00110000"
         message = f"this is not YAML: {type(error).__name__} while reading it"
@@ -174,7 +174,7 @@ def _syntax(error: Any, lines: list[str]) -> tuple[str, str]:
     if "undefined alias" in problem:
         return problem, "define it with &NAME before, or quote the text if it begins with *"
     if "mapping values are not allowed" in problem:
-        hint = "put the text in quotes if it contains ': ', or mend the indentation"
+        hint = "put the text in quotes if it contains ': ', or correct the indentation"
         return "found a ':' where no key can stand", hint
     if re.search(r"[\[{].*\$\{", line):
         return f"syntax: {problem}", 'inside [ ] and { } a ${NAME} needs quotes: "${NAME}"'
@@ -276,7 +276,7 @@ class _Converter:
                 merged = {**self._merged(value, depth), **merged}
             elif key.value in own:
                 first = own[key.value].start
-                message = f"the key {excerpt(key.value)!r} is here again (first in line {first.line})"
+                message = f"the key {excerpt(key.value)!r} is repeated (first in line {first.line})"
                 self._problems.add(place, message, "remove one of the two")
             else:
                 own[key.value] = replace(self.node(value, depth + 1), key=place)

@@ -87,8 +87,8 @@ def _in_model(
     fields = {field.alias or name: annotation_of(field) for name, field in model.model_fields.items()}
     if isinstance(node.value, str) and issubclass(model, Abbreviated):
         return each_reference(node, fields[model.short_for], change)
-    known = {name: item for name, item in node.items() if name in fields}
-    return _with_changes(node, {k: each_reference(v, fields[k], change) for k, v in known.items()})
+    own = {name: item for name, item in node.items() if name in fields}
+    return _with_changes(node, {k: each_reference(v, fields[k], change) for k, v in own.items()})
 
 
 def _with_changes(node: Node, items: dict[str, Node]) -> Node:

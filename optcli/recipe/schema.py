@@ -63,8 +63,8 @@ def schema() -> dict[str, Any]:
         return {"$ref": f"#/$defs/{named[model]}"}
 
     _tensor(defs[named[TensorSpec]])
-    for one in (*own.values(), *ways.values()):
-        defs[named[one]]["description"] = inspect.getdoc(one) or ""
+    for kind in (*own.values(), *ways.values()):
+        defs[named[kind]]["description"] = inspect.getdoc(kind) or ""
     defs["Pass"] = _pass({name: ref(kind) for name, kind in own.items()})
     defs["Runner"] = _runner({name: defs[named[kind]] for name, kind in ways.items()})
     defs["Variant"] = _variant(defs.pop(named[VariantSettings]))
@@ -87,7 +87,7 @@ def schema() -> dict[str, Any]:
     for name in ("data", "plugins", "variants", "matrix"):
         sections[name]["description"] = fields[name].description
     required = [name for name, field in fields.items() if field.is_required()]
-    defs = {name: _or_placeholder(one) for name, one in defs.items()}
+    defs = {name: _or_placeholder(kind) for name, kind in defs.items()}
     return {
         "$schema": _DRAFT,
         "title": "optcli recipe",

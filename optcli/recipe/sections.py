@@ -131,15 +131,15 @@ def _model(name: str, node: Node, folder: Path, problems: Problems) -> ModelSett
     if not colon or not target:
         example = f"torchvision:{kind}" if kind.isidentifier() else "torchvision:resnet50"
         message = f"model.source: found {found(model.source)}, wanted KIND:WHAT"
-        known = ", ".join(sources.names())
-        problems.add(source.place, message, f"such as {excerpt(example)}; kinds are {known}")
+        kinds = ", ".join(sources.names())
+        problems.add(source.place, message, f"such as {excerpt(example)}; kinds are {kinds}")
         return None
     try:
-        made = sources.named(model.source, folder, model.weights, model.arguments)
+        model_source = sources.named(model.source, folder, model.weights, model.arguments)
     except UsageError as error:
         problems.add(source.place, error.message, error.hint)
         return None
-    for key, message, hint in made.problems():
+    for key, message, hint in model_source.problems():
         at = node.get(key) or source
         problems.add(at.place, f"model.{key}: {message}", hint)
     return model
@@ -168,27 +168,27 @@ def _tensor(node: Node, index: int, problems: Problems) -> TensorSpec | None:
         else size.isidentifier()
         for size in sizes
     )
-    known = (*(name for name in TensorSpec.model_fields if name != "ranges"), *symbols)
-    others = [key for key in node.value if key not in known]
+    allowed = (*(name for name in TensorSpec.model_fields if name != "ranges"), *symbols)
+    others = [key for key in node.value if key not in allowed]
     if not sound:  # where the shape is wrong, nobody knows which ranges belong to it
         others = [key for key in others if not isinstance(node.value[key].value, dict)]
         node = node.without(*symbols)
     unknown = Node({key: node.value[key] for key in others}, node.place)
-    unknown_keys(unknown, known, problems, where)
+    unknown_keys(unknown, allowed, problems, where)
     for symbol in symbols:
         if sound and (size := node.get(symbol)) is not None and isinstance(size.value, dict):
             unknown_keys(size, tuple(SymbolRange.model_fields), problems, symbol)
-    node = node.without(*(key for key in node.value if key not in known))
+    node = node.without(*(key for key in node.value if key not in allowed))
     return checked(TensorSpec, node, problems, where)
 
 
 def roles_of(recipe: Node) -> tuple[str, ...]:
-    """The roles that have data; all of them where a slip of the pen hides which."""
+    """The roles that have data; all roles where a key is not a role, since it may be a misspelt one."""
     node = recipe.get("data")
     if node is None:
         return ()
-    known = isinstance(node.value, dict) and all(key in ROLES for key in node.value)
-    return tuple(node.value) if known else ROLES
+    is_sound = isinstance(node.value, dict) and all(key in ROLES for key in node.value)
+    return tuple(node.value) if is_sound else ROLES
 
 
 def _data(name: str, node: Node, folder: Path, problems: Problems) -> dict[str, DataSettings] | None:
@@ -225,7 +225,7 @@ def _plugins(name: str, node: Node, folder: Path, problems: Problems) -> dict[st
         problems.add(node.place, message, "name fewer")
         return None
     read: dict[str, str] = {}
-    for given, item in listed:
+    for alias, item in listed:
         if not isinstance(item.value, str):
             message = f"plugins: found {found(item.value)}, wanted FILE.py:CLASS"
             problems.add(item.place, message, f"write {example}")
@@ -234,8 +234,8 @@ def _plugins(name: str, node: Node, folder: Path, problems: Problems) -> dict[st
         if wrong is not None:
             problems.add(item.place, *wrong)
         cls = item.value.rpartition(":")[2]
-        for known in [given] if given else [cls, _snake(cls)]:
-            read[known] = item.value
+        for plugin in [alias] if alias else [cls, _snake(cls)]:
+            read[plugin] = item.value
     return read
 
 

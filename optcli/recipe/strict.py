@@ -90,10 +90,10 @@ def _marked(data: Any, stands: list[_Stand]) -> Any:
 
 def _misplaced(errors: Iterable[Any]) -> Iterable[Any]:
     by_value: dict[int, list[Any]] = {}
-    for one in errors:
-        if isinstance(one["input"], _Stand):
-            by_value.setdefault(id(one["input"]), []).append(one)
+    for error in errors:
+        if isinstance(error["input"], _Stand):
+            by_value.setdefault(id(error["input"]), []).append(error)
     for group in by_value.values():
         value = group[0]["input"].value
-        if not {one["type"] for one in group} & _MEANT[type(value)]:
-            yield from ({**one, "input": value} for one in group)
+        if not {error["type"] for error in group} & _MEANT[type(value)]:
+            yield from ({**error, "input": value} for error in group)

@@ -113,12 +113,12 @@ def note(
 
     `apart` keeps all of them where the nodes have no places of their own.
     """
-    found_at = [(error, _walk(node, error["loc"])) for error in errors[:_MOST_NOTED]]
+    located = [(error, _walk(node, error["loc"])) for error in errors[:_MOST_NOTED]]
     groups: dict[Any, list[tuple[Any, _At]]] = {}
-    for error, at in found_at:
+    for error, at in located:
         alone = error["type"] in ("missing", "extra_forbidden")
         groups.setdefault((at.path, error["loc"] if alone else None), []).append((error, at))
-    paths = [at.path for _, at in found_at]
+    paths = [at.path for _, at in located]
     for (path, alone), group in groups.items():
         error, at = group[0]
         # Of several forms that a value may have, what is wrong within the one that was meant says more.
@@ -154,14 +154,15 @@ def _said(group: Sequence[Any], node: Node, path: tuple[Any, ...], where: str) -
     name = _name(path, where)
     label = f"{name}: " if name else ""
     if error["type"] in ("value_error", "assertion_error"):
-        said = excerpt(str(error["ctx"]["error"]), _MOST_SAID)
-        hint = "change one of them" if " <" in said or "beside" in said else "write it as wanted"
-        return f"{label}{said}", hint
+        message = excerpt(str(error["ctx"]["error"]), _MOST_SAID)
+        hint = "change one of them" if " <" in message or "beside" in message else "write it as wanted"
+        return f"{label}{message}", hint
     wants = dict.fromkeys(
-        _WANTED.get(one["type"], one["msg"]).format(**one.get("ctx", {})) for one in group
+        _WANTED.get(problem["type"], problem["msg"]).format(**problem.get("ctx", {}))
+        for problem in group
     )
     wanted = " or ".join("a name" if r"[A-Za-z_]\w*$" in want else want for want in wants)
-    choices = [choice for one in group for choice in _choices(one)]
+    choices = [choice for problem in group for choice in _choices(problem)]
     hint = hint_for(error["type"], node.plain(), choices, path or (where,))
     return f"{label}found {found(node.value, wanted)}, wanted {wanted}", hint
 

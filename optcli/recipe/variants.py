@@ -170,10 +170,10 @@ class Variants:
     def _place(self, item: Node, name: str, options: Node) -> str:
         """Where the pass stands, numbered where a matrix or `--set` puts several at one place."""
         place, content = str(item.place), of_value([name, options.plain()])
-        known = self._places.setdefault(place, [])
-        if content not in known:
-            known.append(content)
-        number = known.index(content)
+        contents = self._places.setdefault(place, [])
+        if content not in contents:
+            contents.append(content)
+        number = contents.index(content)
         return f"{place} #{number + 1}" if number else place
 
     def _options(self, kind: type[passes.Pass], name: str, options: Node) -> passes.Pass | None:

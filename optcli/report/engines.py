@@ -16,12 +16,12 @@ def lines(report: Report) -> Iterator[str]:
         facts = _facts(variant)
         if "expectation" not in facts:
             continue
-        said = f"{name}: {facts['expectation']} (says {facts['expectation_by']})"
+        sentence = f"{name}: {facts['expectation']} (says {facts['expectation_by']})"
         inspected = facts["engine"].get("inspected")
         if inspected is not None:
             count = len(inspected["layers"])
-            said += f"; {inspected['reformats']} of its {count} layers only reformat tensors"
-        yield said
+            sentence += f"; {inspected['reformats']} of its {count} layers only reformat tensors"
+        yield sentence
 
 
 def layers(variant: VariantReport) -> list[tuple[str, str, str, str]]:
@@ -34,6 +34,6 @@ def layers(variant: VariantReport) -> list[tuple[str, str, str, str]]:
 
 
 def _facts(variant: VariantReport) -> Mapping[str, Any]:
-    """What the step that built an engine said; nothing for other variants."""
+    """The facts of the step that built an engine; empty for other variants."""
     facts = variant.steps[-1].facts if variant.steps else {}
     return facts if isinstance(facts.get("engine"), dict) else {}

@@ -47,12 +47,14 @@ def junit(name: str, started: str, cases: Sequence[Case]) -> str:
 
 
 def _add(suite: ElementTree.Element, case: Case) -> None:
-    made = ElementTree.SubElement(suite, "testcase", classname=_text(case.place), name=_text(case.name))
+    element = ElementTree.SubElement(
+        suite, "testcase", classname=_text(case.place), name=_text(case.name)
+    )
     if case.result == "passed":
-        said = "\n".join(filter(None, (case.reason, case.figures)))
-        ElementTree.SubElement(made, "system-out").text = _text(said)
+        output = "\n".join(filter(None, (case.reason, case.figures)))
+        ElementTree.SubElement(element, "system-out").text = _text(output)
         return
-    problem = ElementTree.SubElement(made, case.result, message=_text(case.reason))
+    problem = ElementTree.SubElement(element, case.result, message=_text(case.reason))
     if case.figures:
         problem.text = _text(case.figures)
 

@@ -29,18 +29,18 @@ def _lines(report: Report) -> Iterator[str]:
             yield ""
         yield from table_of(columns.of_results(report, measured), measured)
     yield from sweep_markdown(report)
-    told = notes(report)
-    if told.recommendation:
-        yield from ("", f"**{escaped(told.recommendation)}**")
+    report_notes = notes(report)
+    if report_notes.recommendation:
+        yield from ("", f"**{escaped(report_notes.recommendation)}**")
     for title, lines in (
-        ("Failed or skipped", told.missing),
-        ("Verdicts", told.reasons),
-        ("Engines", told.engines),
-        ("Found since the build", told.later),
-        ("Doubts about the measurement", told.doubts),
+        ("Failed or skipped", report_notes.missing),
+        ("Verdicts", report_notes.reasons),
+        ("Engines", report_notes.engines),
+        ("Found since the build", report_notes.later),
+        ("Doubts about the measurement", report_notes.doubts),
     ):
         yield from items(title, lines)
-    for line in told.footer:
+    for line in report_notes.footer:
         yield from ("", f"_{escaped(line)}_")
-    if told.ending:
-        yield from ("", escaped(told.ending))
+    if report_notes.ending:
+        yield from ("", escaped(report_notes.ending))

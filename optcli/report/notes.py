@@ -51,7 +51,7 @@ def ending(report: Report) -> str:
 
 def _reasons(report: Report) -> Iterator[str]:
     """What was not accepted and why; several variants of one reason share a line."""
-    found: dict[str, list[str]] = {}
+    variants_of: dict[str, list[str]] = {}
     for name, variant in report.variants.items():
         for each in variant.verdicts:
             # The policy that does not decide is worth a note only where it rejects.
@@ -60,8 +60,8 @@ def _reasons(report: Report) -> Iterator[str]:
                 continue
             word = {"reject": "rejected", "inconclusive": "inconclusive"}[each.outcome]
             label = f"{each.name} {word}" if each.blocking else each.name
-            found.setdefault(f"{label}: {each.reason}", []).append(name)
-    yield from (f"{wording.listed(names)}: {said}" for said, names in found.items())
+            variants_of.setdefault(f"{label}: {each.reason}", []).append(name)
+    yield from (f"{wording.listed(names)}: {reason}" for reason, names in variants_of.items())
 
 
 def _missing(report: Report) -> Iterator[str]:
@@ -145,24 +145,24 @@ def _measured(report: Report) -> str:
 
 
 def _meaning(report: Report) -> str:
-    one = "launch" if report.protocol.get("launches", 1) > 1 else "round"
-    over = {"launch": "launches", "round": "rounds"}[one]
+    noun = "launch" if report.protocol.get("launches", 1) > 1 else "round"
+    over = {"launch": "launches", "round": "rounds"}[noun]
     device = " Device: computing alone, by the GPU's own events." if _on_device(report) else ""
     return (
         f"A call hands the inputs over, computes and copies the outputs.{device}"
         f" Brackets hold 95 % intervals over {over}, ± is the wider half of one;"
-        f" the speed-up is over {report.baseline}, paired {one} by {one}.{_fp32(report)}"
+        f" the speed-up is over {report.baseline}, paired {noun} by {noun}.{_fp32(report)}"
     )
 
 
 def _fp32(report: Report) -> str:
     """What the column beside the speed-up compares with."""
-    found = fastest_fp32(report)
-    if not found:
+    fastest = fastest_fp32(report)
+    if not fastest:
         return ""
-    names = dict.fromkeys(found.values())
+    names = dict.fromkeys(fastest.values())
     which = ", ".join(
-        f"{name} at batch size {wording.listed([str(s) for s, one in found.items() if one == name])}"
+        f"{name} at batch size {wording.listed([str(s) for s, one in fastest.items() if one == name])}"
         if len(names) > 1
         else name
         for name in names
@@ -172,7 +172,7 @@ def _fp32(report: Report) -> str:
 
 def _static(report: Report) -> Iterator[str]:
     """Which artifacts were compiled for single batch sizes, and what that gained where compared."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    by_sizes: dict[tuple[str, ...], list[str]] = {}
     for name, variant in report.variants.items():
         runner = variant.runner or {}
         sizes, gains = runner.get("compiled_batch_sizes"), runner.get("static_gains")
@@ -182,10 +182,10 @@ def _static(report: Report) -> Iterator[str]:
         if isinstance(gains, dict) and gains:
             times = [f"{gain:.3g}" for gain in gains.values() if isinstance(gain, int | float)]
             gained = f" ({wording.listed(times)} times as fast as one form for all)"
-        found.setdefault(tuple(map(str, sizes)), []).append(f"{name}{gained}")
-    for each, names in found.items():
-        one = "batch size" if len(each) == 1 else "batch sizes"
-        yield f"Compiled for {one} {wording.listed(each)} alone: {wording.listed(names)}."
+        by_sizes.setdefault(tuple(map(str, sizes)), []).append(f"{name}{gained}")
+    for compiled, names in by_sizes.items():
+        noun = "batch size" if len(compiled) == 1 else "batch sizes"
+        yield f"Compiled for {noun} {wording.listed(compiled)} alone: {wording.listed(names)}."
 
 
 def _on_device(report: Report) -> bool:
@@ -194,7 +194,7 @@ def _on_device(report: Report) -> bool:
 
 def _reused(report: Report) -> list[str]:
     times = {row.measured_at for variant in report.variants.values() for row in variant.latency}
-    ages = sorted(found for then in times if (found := wording.age(then, report.started)))
+    ages = sorted(age for then in times if (age := wording.age(then, report.started)))
     return [f"Latency was measured {ages[0]} before this build and reused."] if ages else []
 
 

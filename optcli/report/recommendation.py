@@ -79,13 +79,13 @@ def recommend(
     sizes = sizes[:1] if first_only else sizes
     reason = _no_baseline(variants, baseline)
     if reason is not None or not sizes:
-        said = reason or _nothing_measured(variants, baseline)
-        return Advice(recommended=None, sentence=said, by_batch={})
-    found = {size: _at(variants, baseline, size, partial(_ratio, ratio, size=size)) for size in sizes}
+        sentence = reason or _nothing_measured(variants, baseline)
+        return Advice(recommended=None, sentence=sentence, by_batch={})
+    by_size = {size: _at(variants, baseline, size, partial(_ratio, ratio, size=size)) for size in sizes}
     return Advice(
-        recommended=found[sizes[0]].variant,
-        sentence=" ".join([found[sizes[0]].sentence, *_further(found, variants, baseline)]),
-        by_batch=found,
+        recommended=by_size[sizes[0]].variant,
+        sentence=" ".join([by_size[sizes[0]].sentence, *_further(by_size, variants, baseline)]),
+        by_batch=by_size,
     )
 
 
@@ -100,10 +100,10 @@ def objections(variant: VariantReport) -> list[Verdict]:
 
 def _ratio(ratio: Ratio, one: _Choice, other: _Choice, *, size: int) -> Estimate | None:
     """How many times as fast one is as the other: in turns, else by the baseline of each group."""
-    found = ratio(one.name, other.name, size)
-    if found is None and one.speedup is not None and other.speedup is not None:
+    direct = ratio(one.name, other.name, size)
+    if direct is None and one.speedup is not None and other.speedup is not None:
         return intervals.ratio(other.speedup, one.speedup)
-    return found
+    return direct
 
 
 def _no_baseline(variants: Mapping[str, VariantReport], baseline: str) -> str | None:
@@ -119,8 +119,10 @@ def _no_baseline(variants: Mapping[str, VariantReport], baseline: str) -> str | 
     if not base.on_host:
         return f"Nothing can be recommended: the baseline {baseline} has no latency."
     if against := objections(base):
-        said = f"{against[0].name}: {against[0].reason}"
-        return f"Nothing can be recommended: the baseline {baseline} is not accepted itself ({said})."
+        objection = f"{against[0].name}: {against[0].reason}"
+        return (
+            f"Nothing can be recommended: the baseline {baseline} is not accepted itself ({objection})."
+        )
     return None
 
 
@@ -141,22 +143,24 @@ def _at(
         return Recommendation(variant=None, sentence=_nothing_measured(variants, baseline))
     allowed = [choice for choice in measured if not objections(choice.variant)]
     faster = [choice for choice in allowed if choice.is_faster]
-    told = [choice for choice in allowed if choice.speedup is not None]
-    if allowed and not told:
-        said = _withheld(allowed, base, baseline)
-        return Recommendation(variant=None, sentence=said, withheld=True)
+    compared = [choice for choice in allowed if choice.speedup is not None]
+    if allowed and not compared:
+        sentence = _withheld(allowed, base, baseline)
+        return Recommendation(variant=None, sentence=sentence, withheld=True)
     if not faster:
-        said = _nothing(measured, allowed, baseline) + _not_told(allowed, None)
-        return Recommendation(variant=None, sentence=said)
-    equals = [one for one in faster if not any(_is_surely(ratio(other, one)) for other in faster)]
+        sentence = _nothing(measured, allowed, baseline) + _not_told(allowed, None)
+        return Recommendation(variant=None, sentence=sentence)
+    equals = [
+        choice for choice in faster if not any(_is_surely(ratio(other, choice)) for other in faster)
+    ]
     equals = equals or [max(faster, key=lambda choice: choice.times)]
     fastest = max(equals, key=lambda choice: choice.times)
     smallest = min(choice.size_bytes for choice in equals)
     small = [choice for choice in equals if choice.size_bytes <= smallest * (1 + _SAME_SIZE)]
     best = min(small, key=lambda choice: (choice.drop, -choice.times))
     others = [choice.name for choice in equals if choice is not best]
-    said = _praise(best, others, fastest, variants, baseline) + _not_told(allowed, best)
-    return Recommendation(variant=best.name, sentence=said)
+    sentence = _praise(best, others, fastest, variants, baseline) + _not_told(allowed, best)
+    return Recommendation(variant=best.name, sentence=sentence)
 
 
 def _is_surely(ratio: Estimate | None) -> bool:
@@ -172,35 +176,35 @@ def _measured(
     variants: Mapping[str, VariantReport], baseline: str, size: int, base: Latency | None
 ) -> list[_Choice]:
     """Variants with latency at a batch size; the baseline is not among them."""
-    found = []
+    choices = []
     for name, variant in variants.items():
         row = _row(variant, size)
         if variant.status in ("built", "cached") and name != baseline and row is not None:
             is_fit = row.fit and base is not None and base.fit
-            found.append(_Choice(name, variant, row, row.speedup if is_fit else None))
-    return found
+            choices.append(_Choice(name, variant, row, row.speedup if is_fit else None))
+    return choices
 
 
 def _further(
-    found: Mapping[int, Recommendation], variants: Mapping[str, VariantReport], baseline: str
+    by_size: Mapping[int, Recommendation], variants: Mapping[str, VariantReport], baseline: str
 ) -> list[str]:
     """One sentence for each batch size after the first: the same, another, or nothing."""
-    first, *rest = found
+    first, *rest = by_size
     sentences = []
     for size in rest:
-        name = found[size].variant
+        name = by_size[size].variant
         row = _row(variants[name], size) if name is not None else None
         if name is None or row is None or row.speedup is None:
-            either = " either" if found[first].variant is None else ""
+            either = " either" if by_size[first].variant is None else ""
             why = f"nothing is recommended{either}"
-            why = f"it cannot be told now{either}" if found[size].withheld else why
+            why = f"it cannot be told now{either}" if by_size[size].withheld else why
             sentences.append(f"At batch size {size} {why}.")
             continue
         figures = f"{_as_fast(row.speedup)} as {baseline}"
-        if name == found[first].variant:
+        if name == by_size[first].variant:
             sentences.append(f"At batch size {size} too: {figures}.")
         else:
-            instead = " instead" if found[first].variant is not None else ""
+            instead = " instead" if by_size[first].variant is not None else ""
             sentences.append(f"At batch size {size} serve {name}{instead}: {figures}.")
     return sentences
 
@@ -213,7 +217,7 @@ def _withheld(allowed: Sequence[_Choice], base: Latency, baseline: str) -> str:
 
 
 def _not_told(allowed: Sequence[_Choice], best: _Choice | None) -> str:
-    """Those that nobody could compare although they may be faster."""
+    """A sentence on the allowed variants without a speed-up, which may be faster than `best`."""
     names = [
         choice.name
         for choice in allowed
@@ -268,9 +272,9 @@ def _right(accuracy: Accuracy | None, baseline: str) -> str:
 
 def _nothing(measured: Sequence[_Choice], allowed: Sequence[_Choice], baseline: str) -> str:
     """Why there is nothing to recommend: nothing allowed, or nothing faster."""
-    told = [choice for choice in allowed if choice.speedup is not None]
-    if told:
-        best = max(told, key=lambda choice: choice.times)
+    compared = [choice for choice in allowed if choice.speedup is not None]
+    if compared:
+        best = max(compared, key=lambda choice: choice.times)
         assert best.speedup is not None
         sentence = f"Nothing beats {baseline} for certain: the fastest that is accepted, {best.name},"
         sentence += f" is {_as_fast(best.speedup)}."

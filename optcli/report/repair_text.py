@@ -10,10 +10,10 @@ from optcli.results import Estimate
 from optcli.results.repair import Repair, Trial
 
 
-def repair_text(found: Repair) -> str:
+def repair_text(repair: Repair) -> str:
     """A table of the trials, then what was found in words, then the patch."""
-    parts = [_table(found), *_answer(found)]
-    return "\n".join(parts) + "\n" + (f"\n{found.patch}" if found.patch else "")
+    parts = [_table(repair), *_answer(repair)]
+    return "\n".join(parts) + "\n" + (f"\n{repair.patch}" if repair.patch else "")
 
 
 def _table(repair: Repair) -> str:
@@ -48,29 +48,29 @@ def _row(trial: Trial) -> tuple[str, ...]:
     )
 
 
-def _answer(found: Repair) -> Iterator[str]:
-    yield f"\nStopped because {found.stopped_because}."
-    best = found.best
+def _answer(repair: Repair) -> Iterator[str]:
+    yield f"\nStopped because {repair.stopped_because}."
+    best = repair.best
     if best is None:
-        yield f"No trial brought {found.variant} inside its accuracy bar."
+        yield f"No trial brought {repair.variant} inside its accuracy bar."
         yield "What remains: training (finetune), a larger network, another runtime's quantizer."
         return
     speed = "its speed could not be measured"
     if best.speedup is not None:
         speed = f"{_times(best.speedup)} as fast as in float"
-        start = found.trials[0]
+        start = repair.trials[0]
         if start.speedup is not None:
             speed += f"; as it was {_times(start.speedup)}"
     sentence = f"Trial {best.number} ({best.label}) is inside the bar: {speed}."
-    if found.outcome == "accurate":
+    if repair.outcome == "accurate":
         sentence += " It is not known to be faster: serve the float model, which is as right."
     yield sentence
-    if found.patch_problem is not None:
-        yield f"No patch: {found.patch_problem}"
-    elif found.patch:
+    if repair.patch_problem is not None:
+        yield f"No patch: {repair.patch_problem}"
+    elif repair.patch:
         yield (
             "The recipe was changed:"
-            if found.written
+            if repair.written
             else "The patch of the recipe (--write applies it):"
         )
 

@@ -37,21 +37,21 @@ def sweep_markdown(report: Report) -> list[str]:
 
 def sentences(sweep: Sweep) -> list[str]:
     """What a sweep says in words: the line, the budget and what it covers, why it stopped, doubts."""
-    found = [] if sweep.fit is None else [_line(sweep.fit)]
+    texts = [] if sweep.fit is None else [_line(sweep.fit)]
     if sweep.budget is not None:
-        found.append(f"budget: {sweep.budget.sentence}")
-        found.append(_covered(sweep))
-    found.append(f"stopped: {sweep.stopped_because}")
+        texts.append(f"budget: {sweep.budget.sentence}")
+        texts.append(_covered(sweep))
+    texts.append(f"stopped: {sweep.stopped_because}")
     restless = [str(each.batch_size) for each in sweep.points if each.fit and _fluctuates(each)]
     unfit = [str(each.batch_size) for each in sweep.points if not each.fit]
     if restless:
-        found.append(f"fluctuating at batch {wording.listed(restless)}")
+        texts.append(f"fluctuating at batch {wording.listed(restless)}")
     if unfit:
-        found.append(
+        texts.append(
             f"other work disturbed batch {wording.listed(unfit)}: it decides nothing, and the line is"
             " drawn without it"
         )
-    return found
+    return texts
 
 
 def _fluctuates(point: SweepPoint) -> bool:
@@ -95,11 +95,11 @@ def _cells(sweep: Sweep) -> list[tuple[str, ...]]:
 
 def _line(fit: SweepFit) -> str:
     fixed, each = (
-        f"{wording.milliseconds(one)} {wording.interval(one)}".strip()
-        for one in (fit.fixed_ms, fit.per_image_ms)
+        f"{wording.milliseconds(estimate)} {wording.interval(estimate)}".strip()
+        for estimate in (fit.fixed_ms, fit.per_image_ms)
     )
-    said = f"t(B) = {fixed} ms + B * {each} ms"
+    formula = f"t(B) = {fixed} ms + B * {each} ms"
     off = f"largest residual {wording.percent(fit.largest_residual)}"
     if fit.linear:
-        return f"{said}, {off}"
-    return f"non-linear: {said} does not describe it ({off}); between the points, interpolate"
+        return f"{formula}, {off}"
+    return f"non-linear: {formula} does not describe it ({off}); between the points, interpolate"

@@ -47,9 +47,9 @@ class _Report:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        for heading, made in _sections(self._report, console, options):
+        for heading, grid in _sections(self._report, console, options):
             yield Text(heading, style="bold")
-            yield made
+            yield grid
             yield Text()
         if swept := sweep_lines(self._report):
             yield from (Text(line, no_wrap=True, overflow="fold") for line in swept)
@@ -60,24 +60,24 @@ class _Report:
         from rich.padding import Padding
         from rich.text import Text
 
-        told = notes(self._report)
+        report_notes = notes(self._report)
         for title, lines, style in (
-            ("Failed or skipped", told.missing, "red"),
-            ("Verdicts", told.reasons, "yellow"),
-            ("Engines", told.engines, "dim"),
-            ("Found since the build", told.later, "yellow"),
-            ("Doubts about the measurement", told.doubts, "yellow"),
+            ("Failed or skipped", report_notes.missing, "red"),
+            ("Verdicts", report_notes.reasons, "yellow"),
+            ("Engines", report_notes.engines, "dim"),
+            ("Found since the build", report_notes.later, "yellow"),
+            ("Doubts about the measurement", report_notes.doubts, "yellow"),
         ):
             if lines:
                 yield Text(title, style=style)
                 yield from (Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines)
                 yield Text()
-        if told.recommendation:
-            yield Text(told.recommendation, style="bold")
+        if report_notes.recommendation:
+            yield Text(report_notes.recommendation, style="bold")
             yield Text()
-        yield from (Text(line, style="dim") for line in told.footer)
-        if told.ending:
-            yield from (Text(), Text(told.ending, style="bold"))
+        yield from (Text(line, style="dim") for line in report_notes.footer)
+        if report_notes.ending:
+            yield from (Text(), Text(report_notes.ending, style="bold"))
 
 
 def _sections(report: Report, console: Console, options: ConsoleOptions) -> list[tuple[str, Table]]:
@@ -110,17 +110,17 @@ def _table(shown: Sequence[Figure], measured: Sequence[Row], layout: Layout) -> 
     stacks = columns.stacked(shown, layout)
     cells = [[_cell(stack, row, layout) for stack in stacks] for row in measured]
     deep = any("\n" in cell.plain for line in cells for cell in line)
-    made = Table(
+    grid = Table(
         box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), leading=int(deep)
     )
     for stack in stacks:
         left = stack[0][0].left
         heading = "\n".join(", ".join(each.heading(layout) for each in line) for line in stack)
         settings: dict[str, Any] = {"justify": "left" if left else "right", "no_wrap": not left}
-        made.add_column(Text(heading), overflow="fold", **settings)
+        grid.add_column(Text(heading), overflow="fold", **settings)
     for line in cells:
-        made.add_row(*line)
-    return made
+        grid.add_row(*line)
+    return grid
 
 
 def _cell(stack: Sequence[Sequence[Figure]], row: Row, layout: Layout) -> Text:

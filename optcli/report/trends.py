@@ -24,11 +24,11 @@ def text(trends: Sequence[Trend]) -> str:
 
     if not trends:
         return "the history has no such figure\n"
-    made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    grid = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in ("recipe", "figure", "machine", "runs", "latest", "trend", "changed"):
-        made.add_column(heading, justify="right" if heading in ("runs", "latest") else "left")
+        grid.add_column(heading, justify="right" if heading in ("runs", "latest") else "left")
     for each in trends:
-        made.add_row(
+        grid.add_row(
             each.recipe,
             each.name,
             each.machine[:8],
@@ -37,22 +37,22 @@ def text(trends: Sequence[Trend]) -> str:
             spark([entry.value for entry in each.entries]),
             _changed(each),
         )
-    return f"{plain(made)}\n{_HUMBLE}\n"
+    return f"{plain(grid)}\n{_HUMBLE}\n"
 
 
 def _changed(trend: Trend) -> str:
-    """Where it changed and stayed so; what cannot be told yet is no "no"."""
+    """Where the figure changed and stayed so; a trend that cannot be told yet is not called "no"."""
     if not trend.enough:
         runs = f"{len(trend.entries)} of {trend.fewest} runs"
         change = "" if trend.change is None else f": {100 * trend.change:+.1f} % since the first"
         return f"cannot tell yet, {runs}{change}"
-    found = "; ".join(_step(trend, step) for step in trend.steps)
+    steps = "; ".join(_step(trend, step) for step in trend.steps)
     if trend.latest is None and trend.earliest is not None:
         return f"cannot tell: the first run is {100 * trend.earliest:+.1f} % off the later ones"
     if trend.latest is None:
-        return found or "no"
+        return steps or "no"
     last = f"cannot tell yet: the last run {100 * trend.latest:+.1f} %"
-    return f"{found}; {last}" if found else last
+    return f"{steps}; {last}" if steps else last
 
 
 _HUMBLE = "Measured at different times: this informs, and decides nothing. Machines are kept apart."

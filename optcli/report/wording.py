@@ -116,10 +116,10 @@ def verdict(variant: VariantReport, is_baseline: bool) -> tuple[str, str]:
 
 def _over_parent(variant: VariantReport) -> str:
     """`, 2.43x over onnx`: what was gained over the variant that it goes on from."""
-    found = next((each for each in variant.verdicts if each.over is not None), None)
-    if found is None or found.actual is None:
+    advice = next((each for each in variant.verdicts if each.over is not None), None)
+    if advice is None or advice.actual is None:
         return ""
-    return f", {number(found.actual)}x over {found.over}"
+    return f", {number(advice.actual)}x over {advice.over}"
 
 
 def _advice(advice: Verdict) -> str:

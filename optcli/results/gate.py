@@ -155,10 +155,10 @@ class GateReport(Result):
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
     """Reject before inconclusive before accept; accept of none."""
-    found = set(outcomes)
-    if "reject" in found:
+    distinct = set(outcomes)
+    if "reject" in distinct:
         return "reject"
-    return "inconclusive" if "inconclusive" in found else "accept"
+    return "inconclusive" if "inconclusive" in distinct else "accept"
 
 
 class Entry(Result):
@@ -183,8 +183,8 @@ class Trend:
     """A figure over time on one machine; `steps` are indices at which it changed and stayed so.
 
     `fewest` is how many runs a step takes to be seen, before and after it together. `latest` is by how
-    much the last run lies off its level where fewer runs than a step needs have left it: nobody can
-    tell yet whether that stays. `earliest` is the same of the first run, which nothing came before.
+    much the last run lies off its level where fewer runs than a step needs have left it: whether that
+    stays is not known yet. `earliest` is by how much the first run lies off the level after it.
     """
 
     recipe: str

@@ -33,7 +33,7 @@ class Component:
 def groups(layers: Sequence[Layer]) -> list[Component]:
     """The structural groups that the network has, the most promising first."""
     depth = _end_depth(layers)
-    found = [
+    components = [
         Component(
             "only convolutions and products quantized", _names(x for x in layers if not x.multiplies)
         ),
@@ -46,22 +46,22 @@ def groups(layers: Sequence[Layer]) -> list[Component]:
         Component("the last layers in float", _near_outputs(layers, 1)),
         Component("tensors of wide range in float", _wide(layers)),
     ]
-    return [each for each in found if each.floats and len(each.floats) < len(layers)]
+    return [each for each in components if each.floats and len(each.floats) < len(layers)]
 
 
 def calibrations(quantizer: str, options: dict[str, Any]) -> list[Component]:
     """Other ways to find ranges, as far as the pass has them and is not told so already."""
     if quantizer == "quantize_onnxruntime":
-        wanted = [
+        components = [
             Component("ranges by percentile", options={"method": "percentile"}),
             Component("ranges by entropy", options={"method": "entropy", "percentile": None}),
             Component("scales per channel", options={"per_channel": True}),
         ]
     else:
-        wanted = [Component("biases corrected exactly", options={"fast_bias_correction": False})]
+        components = [Component("biases corrected exactly", options={"fast_bias_correction": False})]
         if options.get("target") != "tensorrt":  # which has symmetric ones only
-            wanted.insert(0, Component("asymmetric activations", options={"preset": "mixed"}))
-    return [c for c in wanted if any(options.get(key) != value for key, value in c.options.items())]
+            components.insert(0, Component("asymmetric activations", options={"preset": "mixed"}))
+    return [c for c in components if any(options.get(key) != value for key, value in c.options.items())]
 
 
 def beginnings(layers: Sequence[Layer]) -> list[Component]:
@@ -82,11 +82,11 @@ def _names(layers: Iterable[Layer]) -> frozenset[str]:
 
 
 def _readers(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
-    found: dict[str, list[Layer]] = {}
+    readers: dict[str, list[Layer]] = {}
     for layer in layers:
         for name in layer.inputs:
-            found.setdefault(name, []).append(layer)
-    return found
+            readers.setdefault(name, []).append(layer)
+    return readers
 
 
 def _near_outputs(layers: Sequence[Layer], depth: int) -> frozenset[str]:

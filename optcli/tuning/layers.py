@@ -98,12 +98,12 @@ def openvino_layers(model: Path) -> list[Layer]:
         source = edge.get("from-layer", "")
         if kinds.get(source) not in ("Const", None):
             reads.setdefault(edge.get("to-layer", ""), []).append(source)
-    found = []
+    layers = []
     for each in root.iterfind("layers/layer"):
         number, kind = each.get("id", ""), each.get("type", "")
         if kind in _NO_LAYERS:
             continue
         depthwise = kind == "GroupConvolution"
         inputs = tuple(reads.get(number, ()))
-        found.append(Layer(each.get("name", ""), kind, inputs, (number,), depthwise))
-    return found
+        layers.append(Layer(each.get("name", ""), kind, inputs, (number,), depthwise))
+    return layers

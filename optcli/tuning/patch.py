@@ -35,15 +35,15 @@ def patched(recipe: Recipe, variant: str, index: int, changed: dict[str, Any]) -
     use = recipe.variants[variant].passes[index]
     text = recipe.path.read_text(encoding="utf-8")
     at = Place.parse(use.place)
-    hint = f"set there by hand: {use.name}: {_flow(changed, 0)}"
+    hint = f"set the options there by hand: {use.name}: {_flow(changed, 0)}"
     if not at.line or Path(at.file) != recipe.path:
         raise UsageError("the pass does not stand in this recipe's own file", place=at.file, hint=hint)
     item = _item_at(text, at.line - 1, at.column - 1)
     if item is None:
         raise UsageError("the pass was not found where it stood", place=use.place, hint=hint)
-    wanted = {key: value for key, value in changed.items() if value is not None}
-    result = _with_options(text, item, use.name, wanted)
-    _require_alone(recipe, variant, index, wanted, result, hint)
+    options = {key: value for key, value in changed.items() if value is not None}
+    result = _with_options(text, item, use.name, options)
+    _require_alone(recipe, variant, index, options, result, hint)
     return result
 
 
@@ -177,11 +177,11 @@ def _require_alone(
     finally:
         scratch.unlink(missing_ok=True)
     for name, before in recipe.variants.items():
-        found = [(use.name, use.options) for use in after.variants[name].passes]
-        wanted = [(use.name, use.options) for use in before.passes]
+        actual = [(use.name, use.options) for use in after.variants[name].passes]
+        expected = [(use.name, use.options) for use in before.passes]
         if name == variant:
-            wanted[index] = (wanted[index][0], {**wanted[index][1], **changed})
-        if json.dumps(found) != json.dumps(wanted) and _sorted(found) != _sorted(wanted):
+            expected[index] = (expected[index][0], {**expected[index][1], **changed})
+        if json.dumps(actual) != json.dumps(expected) and _sorted(actual) != _sorted(expected):
             raise UsageError(
                 f"the variant {name} takes its passes from the same lines",
                 place=recipe.variants[variant].passes[index].place,

@@ -37,8 +37,8 @@ class Proposals:
     _seen: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        known = {layer.name for layer in self.layers}
-        self.ranking = [name for name in self.ranking if not known or name in known]
+        names = {layer.name for layer in self.layers}
+        self.ranking = [name for name in self.ranking if not names or name in names]
 
     def next(self, number: int, history: Sequence[Trial]) -> Parts | None:
         """The parts of the trial of this number, which nothing before equals; None at the end.
@@ -56,21 +56,21 @@ class Proposals:
 
     def changed(self, parts: Parts) -> dict[str, Any]:
         """The options of the pass that these parts change, as they are written in a recipe."""
-        found: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         for part in parts:
-            found.update(part.options)
+            changes.update(part.options)
         floats = frozenset[str]().union(*(part.floats for part in parts))
         others = {layer.name for layer in self.layers if not layer.multiplies}
         if self.quantizer == "quantize_onnxruntime" and floats >= others and others:
             kinds = {layer.kind for layer in self.layers if layer.multiplies}
             named = set(self.options.get("types") or kinds)
-            found["types"] = sorted(kinds & named)
+            changes["types"] = sorted(kinds & named)
             floats -= others
         if floats:
             already = list(self.options.get("ignored_names") or ())
             fresh = [x.name for x in self.layers if x.name in floats and x.name not in already]
-            found["ignored_names"] = [*already, *fresh]
-        return {key: value for key, value in found.items() if self.options.get(key) != value}
+            changes["ignored_names"] = [*already, *fresh]
+        return {key: value for key, value in changes.items() if self.options.get(key) != value}
 
     def _effect(self, parts: Parts) -> str:
         """What tells two trials apart, however they are called."""
@@ -87,8 +87,8 @@ class Proposals:
         inside = [each for each in history if each.inside and each.number in self._made]
         for each in sorted(inside, key=lambda trial: -_ratio(trial))[:1]:
             yield from self._faster(self._made[each.number])
-        made = sum(len(parts) == 1 for parts in self._made.values())
-        for part in singles if made < self.singly else ():
+        tried_singly = sum(len(parts) == 1 for parts in self._made.values())
+        for part in singles if tried_singly < self.singly else ():
             yield (part,)
         helped = self._helped(history)
         for count in range(2, len(helped) + 1):
@@ -139,10 +139,10 @@ class Proposals:
 
     def _best(self, history: Sequence[Trial]) -> Parts:
         sign = 1 if self.higher_is_better else -1
-        known = [x for x in history if x.value is not None and x.number in self._made]
-        if not known:
+        judged = [x for x in history if x.value is not None and x.number in self._made]
+        if not judged:
             return ()
-        return self._made[max(known, key=lambda trial: sign * (trial.value or 0.0)).number]
+        return self._made[max(judged, key=lambda trial: sign * (trial.value or 0.0)).number]
 
 
 def _ratio(trial: Trial) -> float:
@@ -151,13 +151,13 @@ def _ratio(trial: Trial) -> float:
 
 def _joined(parts: Sequence[Component]) -> Parts:
     """Parts together, without those that contradict one before them or add nothing to another."""
-    found: list[Component] = []
+    joined: list[Component] = []
     options: dict[str, Any] = {}
     for part in parts:
         if all(options.get(key, value) == value for key, value in part.options.items()):
             options.update(part.options)
-            found.append(part)
-    return tuple(part for part in found if not any(_is_within(part, other) for other in found))
+            joined.append(part)
+    return tuple(part for part in joined if not any(_is_within(part, other) for other in joined))
 
 
 def _is_within(part: Component, other: Component) -> bool:

@@ -27,7 +27,7 @@ def by_own_error(
     data = recipe.data.get("calibration", recipe.data["evaluation"])
     observer.started(STEP)
     try:
-        found = compare(
+        layers = compare(
             parent,
             quantized,
             recipe.inputs,
@@ -39,6 +39,6 @@ def by_own_error(
     except OptcliError as error:
         observer.warned(STEP, error.message)
         return []
-    if not found.rows:
-        observer.warned(STEP, found.reason or "no layer could be compared")
-    return list(found.worst_nodes())
+    if not layers.rows:
+        observer.warned(STEP, layers.reason or "no layer could be compared")
+    return list(layers.worst_nodes())

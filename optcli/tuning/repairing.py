@@ -70,7 +70,7 @@ def repair(
     name, index = quantized_variant(read, variant)
     if read.accuracy is None or "evaluation" not in read.data:
         raise UsageError(
-            "accuracy is not judged: there is no bar to get inside of",
+            "the recipe judges no accuracy, so there is no bar to reach",
             place=str(read.path),
             hint="give the recipe data.evaluation and accuracy: {metric: ..., max_drop: ...}",
         )
@@ -102,15 +102,15 @@ def repair(
             higher_is_better=judged.better != "lower",
         )
         done, why = search(trying, proposals, first, trials, until, observer)
-    found = _result(read, name, index, trying, done, judged, why)
-    found = found.model_copy(update={"engine": engine})
-    if write and found.patch:
-        text = patch.patched(read, name, index, _changes(found))
+    summary = _result(read, name, index, trying, done, judged, why)
+    summary = summary.model_copy(update={"engine": engine})
+    if write and summary.patch:
+        text = patch.patched(read, name, index, _changes(summary))
         patch.write(read.path, text)
-        found = found.model_copy(update={"written": True})
-    found = found.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
-    report_files.add(folder, {found.variant: {"repair": found}}, observer)
-    return found
+        summary = summary.model_copy(update={"written": True})
+    summary = summary.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
+    report_files.add(folder, {summary.variant: {"repair": summary}}, observer)
+    return summary
 
 
 def search(
@@ -185,7 +185,7 @@ def _result(
 ) -> Repair:
     inside = [each for each in done[1:] if each.inside]
     best = max(inside, key=_speed, default=None)
-    found = Repair(
+    summary = Repair(
         recipe=recipe.name,
         variant=name,
         quantizing_pass=recipe.variants[name].passes[index].name,
@@ -200,18 +200,18 @@ def _result(
         seconds=0.0,
     )
     if best is None:
-        return found
+        return summary
     try:
         text = patch.patched(recipe, name, index, best.options)
     except UsageError as error:
-        return found.model_copy(update={"patch_problem": f"{error.message}; {error.hint}"})
-    return found.model_copy(update={"patch": patch.difference(recipe.path, text)})
+        return summary.model_copy(update={"patch_problem": f"{error.message}; {error.hint}"})
+    return summary.model_copy(update={"patch": patch.difference(recipe.path, text)})
 
 
 def _speed(trial: Trial) -> tuple[bool, float]:
     return trial.pays, trial.speedup.value if trial.speedup is not None else 0.0
 
 
-def _changes(found: Repair) -> dict[str, Any]:
-    assert found.best is not None
-    return found.best.options
+def _changes(summary: Repair) -> dict[str, Any]:
+    assert summary.best is not None
+    return summary.best.options

@@ -34,7 +34,7 @@ _CONFIRMING = 5
 
 @dataclass
 class Trying:
-    """Carries out trials of a variant's pass at `index`; what is built lies in the store as ever.
+    """Carries out trials of a variant's pass at `index`; artifacts go into the store.
 
     `folder` is where logs go.
     """
@@ -71,7 +71,7 @@ class Trying:
         return trial, built, self._artifact(made, self._parent), judged
 
     def attempt(self, number: int, label: str, changed: dict[str, Any], start: Trial) -> Trial:
-        """Carry out a trial. What it fails of is its `reason`; nothing of it is raised."""
+        """Carry out a trial. Its errors are not raised: the message becomes the trial's `reason`."""
         began = time.monotonic()
         name = self._name(number)
         try:
@@ -88,7 +88,7 @@ class Trying:
 
     @property
     def threads(self) -> int:
-        """Of the recipe, else all that may be used."""
+        """The recipe's number of threads, else all usable cores."""
         return self.recipe.latency.threads or environment.usable_cores()
 
     def floats(self) -> tuple[Artifact, PlannedVariant]:
@@ -98,7 +98,7 @@ class Trying:
         step = planned.steps[self.index]  # the source is the first step, the first pass the second
         entry = self.store.get("artifact", step.key)
         if entry is None:
-            raise StepError("the store lost it since it was built", place=step.name)
+            raise StepError("the store no longer has this artifact", place=step.name)
         return measured_as(artifact_of(entry), planned, made.plan, trust=self.settings.trust), planned
 
     @property
@@ -146,21 +146,21 @@ class Trying:
             _subject(made, baseline, self._artifact(made, baseline)),
             _subject(made, name, built),
         ]
-        found, failures = compare_all(subjects, baseline, around)
+        accuracies, failures = compare_all(subjects, baseline, around)
         for error in failures.values():
             raise error
-        return found[name]
+        return accuracies[name]
 
     def _trial(
         self, number: int, label: str, changed: dict[str, Any], built: Artifact, judged: Accuracy
     ) -> Trial:
         counts = built.facts.get("quantized_operators")
-        found = accuracy.verdicts(judged, self.recipe.accuracy)
+        verdicts = accuracy.verdicts(judged, self.recipe.accuracy)
         return Trial(
             number=number,
             label=label,
             options=changed,
-            inside=all(each.outcome == "accept" for each in found if each.blocking),
+            inside=all(each.outcome == "accept" for each in verdicts if each.blocking),
             value=judged.value,
             drop=judged.drop,
             operators=sum(counts.values()) if counts is not None else None,
@@ -172,7 +172,7 @@ class Trying:
     def _timed(
         self, trial: Trial, made: Made, name: str, built: Artifact, start: Trial | None
     ) -> Trial:
-        """With its speed over the float parent, where it is inside the bar or the first of all."""
+        """The trial with its speed-up over the float parent, if it is trial 0 or inside the bar."""
         if start is not None and start.operators is not None and trial.operators is not None:
             fewer = max(0, start.operators - trial.operators)
             trial = trial.model_copy(update={"float_operators": fewer})

@@ -117,7 +117,7 @@ def is_rejected(variant: VariantReport) -> bool:
 
 @dataclass(frozen=True)
 class Seeking:
-    """What comparisons have in common."""
+    """The recipe, store and settings that all comparisons share."""
 
     recipe: Recipe
     store: Store
@@ -133,18 +133,18 @@ class Seeking:
         couple: Callable[[str], ModelPair],
     ) -> Report:
         """The report with the layers of some variants. Only the one that is wanted may fail."""
-        found = {}
+        by_variant = {}
         for name in names:
             try:
                 skip = _SKIP if wanted is None else ""
-                found[name] = self._look(couple(name), f"{name} › layers", _TAKES + skip)
+                by_variant[name] = self._look(couple(name), f"{name} › layers", _TAKES + skip)
             except OptcliError as error:
                 self.observer.failed(f"{name} › layers", error.message)
                 if name == wanted:
                     raise
-                found[name] = Layers(reason=error.message)
+                by_variant[name] = Layers(reason=error.message)
         self.store.digests.save()
-        return _adding(report, found)
+        return _adding(report, by_variant)
 
     def _look(self, couple: ModelPair, step: str, takes: str) -> Layers:
         """Compare on the first evaluation samples; kept by what decides the result.
@@ -159,14 +159,14 @@ class Seeking:
         key = key_of(ingredients)
         if self.remeasure:
             store.discard(_KIND, key)
-        known = store.get(_KIND, key)
-        if known is not None:
+        entry = store.get(_KIND, key)
+        if entry is not None:
             self.observer.cached(step)
-            return Layers.model_validate(known.record)
+            return Layers.model_validate(entry.record)
         self.observer.warned(step, takes)
         self.observer.started(step)
         began = time.monotonic()
-        found = layers.compare(
+        comparison = layers.compare(
             couple.floats,
             couple.child,
             recipe.inputs,
@@ -178,15 +178,15 @@ class Seeking:
             timeout_s=self.timeout_s,
         )
         with store.work(_KIND, key) as work:
-            store.put(_KIND, key, work, found.model_dump(mode="json"), ingredients)
+            store.put(_KIND, key, work, comparison.model_dump(mode="json"), ingredients)
         self.observer.finished(step, time.monotonic() - began)
-        return found
+        return comparison
 
 
-def _adding(report: Report, found: Mapping[str, Layers | None]) -> Report:
-    """The report with what was found, by variant."""
+def _adding(report: Report, by_variant: Mapping[str, Layers | None]) -> Report:
+    """The report with these layers, by variant."""
     variants = {
-        name: variant.model_copy(update={"layers": found[name]}) if name in found else variant
+        name: variant.model_copy(update={"layers": by_variant[name]}) if name in by_variant else variant
         for name, variant in report.variants.items()
     }
     return report.model_copy(update={"variants": variants})
@@ -239,8 +239,8 @@ def _couple(report: Report, name: str, store: Store, recipe: Recipe, trust: bool
             if floats.precision in _FULL and child.precision not in _FULL:
                 if incomparable(floats, child) is None:
                     made_by = entries[first + 1].ingredients
-                    told = {"step": made_by["step"], "options": made_by.get("options", {})}
-                    return ModelPair(floats, child, told)
+                    step = {"step": made_by["step"], "options": made_by.get("options", {})}
+                    return ModelPair(floats, child, step)
                 break
     return ModelPair(opened(_chain(report, report.baseline, store)[-1]), artifacts[-1])
 
@@ -248,18 +248,18 @@ def _couple(report: Report, name: str, store: Store, recipe: Recipe, trust: bool
 def _chain(report: Report, name: str, store: Store) -> list[Entry]:
     """The artifacts that led to a variant's, its own last."""
     summary = report.variants[name].artifact
-    found: list[Entry] = []
+    entries: list[Entry] = []
     key = summary.key if summary is not None else None
     while key:
         entry = store.get("artifact", key)
         if entry is None:
             break
-        found.insert(0, entry)
+        entries.insert(0, entry)
         key = entry.ingredients.get("parent")
-    if not found:
+    if not entries:
         raise UsageError(
             f"the store no longer has the artifact of {name}",
             place=str(store.root),
             hint=f"run `optcli build {report.recipe.path}` again, or name its --store",
         )
-    return found
+    return entries

@@ -83,8 +83,10 @@ def verify(
             timeout_s,
             jobs,
         )
-        found, failures = compare_all([subject for subject, _ in subjects.values()], baseline, around)
-        judged = _report(subjects, baseline, read, found, failures, began)
+        accuracies, failures = compare_all(
+            [subject for subject, _ in subjects.values()], baseline, around
+        )
+        judged = _report(subjects, baseline, read, accuracies, failures, began)
         names = to_look_into(judged, layers, "--layers", rejected=rejected)
         seeking = Seeking(read, kept, observer, remeasure, timeout_s)
         floats = subjects[baseline][0].artifact
@@ -99,13 +101,13 @@ def _ingredients(recipe: Recipe, store: Store) -> dict[str, Any]:
     return data.ingredients(recipe.data["evaluation"], recipe.folder, store.digests)
 
 
-def _runners(format: Format, wanted: Sequence[str], path: Path) -> list[str]:
+def _runners(format: Format, asked: Sequence[str], path: Path) -> list[str]:
     """The runners that judge a file: of those wanted, all that run its format."""
     own = runners.DEFAULTS.get(format)
-    names = [name for name in wanted if format in runners.find(name).runs]
-    if wanted and not names:
+    names = [name for name in asked if format in runners.find(name).runs]
+    if asked and not names:
         raise UsageError(
-            f"none of the runners {', '.join(wanted)} runs {format}",
+            f"none of the runners {', '.join(asked)} runs {format}",
             place=str(path),
             hint="leave --runner out: each format has its own",
         )
@@ -120,15 +122,15 @@ def _subjects(opened: Opened, names: Sequence[str], recipe: Recipe) -> list[Subj
     content = {path.relative_to(opened.artifact.path).as_posix(): of_file(path) for path in files}
     artifact = type(opened.artifact)(**{**vars(opened.artifact), "digest": of_value(content)})
     threads = recipe.latency.threads or environment.usable_cores()
-    found = []
+    subjects = []
     for name in names:
         kind = runners.find(name)
         configured = kind.model_validate({"threads": threads})
         label = f"{opened.name} ({name})" if len(names) > 1 else opened.name
         options = configured.model_dump(mode="json")
         feeds = _feeds(opened, recipe.inputs)
-        found.append(Subject(label, artifact, name, configured, options, feeds))
-    return found
+        subjects.append(Subject(label, artifact, name, configured, options, feeds))
+    return subjects
 
 
 def _feeds(opened: Opened, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...] | None:
@@ -156,7 +158,9 @@ def _require_sizes(opened: Opened, inputs: Sequence[TensorSpec]) -> None:
         if len(inputs) > 1 and theirs.name != ours.name:  # which is which is not known
             continue
         sizes = list(zip(theirs.shape[1:], ours.concrete(1)[1:], strict=False))
-        wrong = any(isinstance(wanted, int) and wanted != given for wanted, given in sizes)
+        wrong = any(
+            isinstance(their_size, int) and their_size != our_size for their_size, our_size in sizes
+        )
         if wrong or len(theirs.shape) != len(ours.shape):
             raise InputError(
                 f"it takes {theirs.name} of {' x '.join(map(str, theirs.shape[1:]))},"
@@ -194,12 +198,12 @@ def _report(
             accuracy=judged,
             verdicts=verdicts,
         )
-    given = (verdict for variant in variants.values() for verdict in variant.verdicts)
+    all_verdicts = (verdict for variant in variants.values() for verdict in variant.verdicts)
     return reporting.report(
         reporting.recipe_summary(recipe),
         baseline,
         variants,
         packages={name for subject, _ in subjects.values() for name in subject.runner.needs.packages},
         started=began,
-        code=reporting.exit_code(given, [error.exit_code for error in failures.values()]),
+        code=reporting.exit_code(all_verdicts, [error.exit_code for error in failures.values()]),
     )

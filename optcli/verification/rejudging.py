@@ -29,22 +29,22 @@ def rejudged(report: Report, place: Path, overrides: Sequence[str]) -> Report:
         )
     settings = load(path, overrides).accuracy
     judged = {name: v.accuracy for name, v in report.variants.items() if v.accuracy is not None}
-    for found in judged.values():
-        if settings is None or (found.metric is not None and settings.metric != found.metric):
+    for figures in judged.values():
+        if settings is None or (figures.metric is not None and settings.metric != figures.metric):
             wanted = settings.metric if settings else "nothing"
             raise UsageError(
-                f"the build judged by {found.metric}, wanted {wanted}", place="--set", hint=hint
+                f"the build judged by {figures.metric}, wanted {wanted}", place="--set", hint=hint
             )
-        if found.drop is not None and settings.confidence != found.confidence:
+        if figures.drop is not None and settings.confidence != figures.confidence:
             raise UsageError(
-                f"the build's intervals are for a confidence of {found.confidence:g},"
+                f"the build's intervals are for a confidence of {figures.confidence:g},"
                 f" wanted {settings.confidence:g}",
                 place="--set accuracy.confidence",
                 hint=hint,
             )
     variants = dict(report.variants)
-    for name, found in judged.items():
-        fresh = accuracy.verdicts(found, settings, is_baseline=name == report.baseline)
+    for name, figures in judged.items():
+        fresh = accuracy.verdicts(figures, settings, is_baseline=name == report.baseline)
         others = (v for v in report.variants[name].verdicts if v.name not in ACCURACY_VERDICTS)
         variants[name] = variants[name].model_copy(update={"verdicts": (*fresh, *others)})
     return report.model_copy(update={"variants": variants})

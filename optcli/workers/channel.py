@@ -35,7 +35,7 @@ def receive(connection: Connection) -> dict[str, Any] | None:
         record = json.loads(text)
         if isinstance(record, dict):
             return record
-    raise StepError("what came over the channel of two processes is no JSON object")
+    raise StepError("the other process sent something that is not a JSON object")
 
 
 class Channel:

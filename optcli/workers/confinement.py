@@ -170,10 +170,10 @@ def _landlock_version() -> int:
 
 def _restrict_files(writable: Sequence[Path]) -> None:
     version = _landlock_version()
-    known = _EXECUTE | _WRITE_FILE | _REMOVE_AND_MAKE | _REFER | _TRUNCATE
+    rights = _EXECUTE | _WRITE_FILE | _REMOVE_AND_MAKE | _REFER | _TRUNCATE
     if version >= 5:
-        known |= _DEVICE
-    fields = [known]
+        rights |= _DEVICE
+    fields = [rights]
     if version >= 4:
         fields.append(_TCP)
     if version >= _KEEPS_SIGNALS:
@@ -183,10 +183,10 @@ def _restrict_files(writable: Sequence[Path]) -> None:
     rules = _call(libc.syscall, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), 0)
     try:
         for folder in writable:
-            _allow(libc, rules, folder, known & ~(_EXECUTE | _DEVICE | _MAKE_DEVICES))
+            _allow(libc, rules, folder, rights & ~(_EXECUTE | _DEVICE | _MAKE_DEVICES))
         for device in (*map(Path, _DEVICES), *Path("/dev").glob("nvidia*")):
             with suppress(FileNotFoundError):
-                below = known & (_WRITE_FILE | _TRUNCATE | _DEVICE)
+                below = rights & (_WRITE_FILE | _TRUNCATE | _DEVICE)
                 _allow(libc, rules, device, below)
         _call(libc.syscall, _RESTRICT_SELF, rules, 0)
     finally:
@@ -261,8 +261,8 @@ def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
 
 
 def _call(function: object, *arguments: object) -> int:
-    found = int(function(*arguments))  # type: ignore[operator]
-    if found < 0:
+    returned = int(function(*arguments))  # type: ignore[operator]
+    if returned < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"this worker cannot be confined: {os.strerror(number)}")
-    return found
+    return returned

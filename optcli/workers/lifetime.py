@@ -109,11 +109,11 @@ def _reaped(worker: int) -> int | None:
     status = None
     with suppress(ChildProcessError):
         while True:
-            pid, found = os.waitpid(-1, os.WNOHANG)
+            pid, ended_with = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
             if pid == worker:
-                status = found
+                status = ended_with
     return status
 
 
@@ -157,13 +157,13 @@ def _descendants(pid: int) -> list[int]:
             children.setdefault(int(stat[stat.rindex(b")") + 2 :].split()[1]), []).append(int(folder))
         except (OSError, ValueError, IndexError):
             continue  # it has just ended
-    found: list[int] = []
+    descendants: list[int] = []
     waiting = [pid]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        descendants += below
         waiting += below
-    return found
+    return descendants
 
 
 def _kill(pid: int) -> None:

@@ -10,7 +10,7 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 
 
 def keep_freed() -> bool:
-    """Have freed memory kept for what is allocated next; whether the C library can be told.
+    """Make the C library keep freed memory for later allocations; false where it cannot.
 
     A network allocates the same blocks on every call. As it comes, glibc maps each one above some
     megabytes anew, and the system clears all of its pages at their first touch, which can take as long

@@ -271,11 +271,11 @@ class ForkServer:
         `after` names those of the preloaded modules that it needs; None: all. `confined` is that of
         `spawn`.
         """
-        wanted = self._preload if after is None else after
+        modules = self._preload if after is None else after
         ours, theirs = channel.pair()
         with self._starting, logs.opened(log) as (stream, writing):
             with suppress(OSError):
-                request = json.dumps([*wanted]).encode()
+                request = json.dumps([*modules]).encode()
                 socket.send_fds(self._control, [request], [theirs.fileno(), stream])
             theirs.close()
             with self._news:

@@ -219,7 +219,7 @@ TABLE = [
     Broken("returns nothing", mine(a=("return Made()", "pass")), ("run() returned None, wanted a Made",),
            code=4, **USES_MINE),
     Broken("odd facts", mine(a=("Made()", "Made(facts={'a': np.float32(1)})")),
-           ("the facts are no plain data", "float32"), code=4, **USES_MINE),
+           ("the facts are not plain JSON data", "float32"), code=4, **USES_MINE),
     Broken("link written", mine(a=('(job.out / "model.onnx").write_bytes((source.path / "model.onnx")'
                                    ".read_bytes())",
                                    '(job.out / "model.onnx").symlink_to(source.path / "model.onnx")')),

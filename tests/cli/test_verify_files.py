@@ -168,7 +168,7 @@ def test_shards_say_the_same(files, optcli):
     [
         (
             "model.onnx copy.onnx",
-            "files are judged on data, and none is named",
+            "model files need a recipe that names the evaluation data, and none is given",
         ),
         ("--recipe recipe.yaml", "no files are named"),
         ("model.onnx nowhere.onnx --recipe recipe.yaml", "nowhere.onnx: there is no such file"),

@@ -116,7 +116,7 @@ TABLE = [
     Broken("no plugin file", "baseline:", "plugins: [./gone.py:MyPass]\nbaseline:", 16, "gone.py", "relative"),
     Broken("no pass class", "onnx: [export_onnx]", "onnx: ['./mine.py:MyPas']", 19, "no 'MyPas'", "'MyPass'"),
     # YAML
-    Broken("duplicate", "baseline: eager", "baseline: eager\nname: other", 17, "'name' is here again (first in line 2)", "remove"),
+    Broken("duplicate", "baseline: eager", "baseline: eager\nname: other", 17, "'name' is repeated (first in line 2)", "remove"),
     Broken("tab", "  weights", "\tweights", 5, "found a tab", "spaces"),
     Broken("colon", "name: digits", "name: my: digits", 2, "':' where no key can stand", "quotes"),
     Broken("open bracket", "[1, 8], threads: 2}", "[1, 8, threads: 2}", 14, "syntax", "close"),

@@ -83,9 +83,9 @@ HANGS = {
     ),
     "one large file 99 times": (
         f"{HEAD}extends: [{', '.join(['large.yaml'] * 99)}]\n",
-        "what is extended has too many values",
+        "the extended recipes have too many values",
     ),
-    "files that double": (f"{HEAD}extends: [d0.yaml]\n", "what is extended has too many values"),
+    "files that double": (f"{HEAD}extends: [d0.yaml]\n", "the extended recipes have too many values"),
 }
 LOAD = (
     "import sys\nfrom optcli.errors import RecipeError\nfrom optcli.recipe import load\n"

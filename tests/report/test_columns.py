@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from example import accuracy, both, latency, report, variant
+from example import TOO_FEW, accuracy, both, latency, report, variant
 
 from optcli.report import columns, csv_text, layers_text, markdown, text, wording
 from optcli.report.changes import columns as of_changes
@@ -140,7 +140,7 @@ def test_a_missing_figure_says_why_in_html():
         found = line.split("<td")[place].split('title="')
         return found[1].split('"')[0] if len(found) > 1 else None
 
-    few = variant(900, [latency(0.5, 2.0, flags=("p99 n/a (n=128, needs 368)",))])
+    few = variant(900, [latency(0.5, 2.0, flags=(TOO_FEW,))])
     assert why(few, "p99 ms") == "n=128, needs 368"
     assert why(few, "p95 ms") is None
     alone = latency(0.5, 2.0).model_copy(update={"speedup": None, "p99_ms": None})

@@ -168,16 +168,16 @@ def _rightness(difference: Estimate, *, lower_is_better: bool) -> Rightness:
 
 
 def _drift(variants: Sequence[VariantChange], percentile: str) -> dict[int, float]:
-    """By batch size: the most that something which is the same moved for certain; at least 1."""
-    found: dict[int, float] = {}
+    """By batch size: the largest certain change of an unchanged artifact, as a ratio of at least 1."""
+    drifts: dict[int, float] = {}
     for variant in variants:
         for row in variant.latency if variant.same else ():
             ratio = getattr(row, percentile).ratio
             if ratio is not None and row.region == "host":
                 certain = _outcome(ratio, 1.0) in ("faster", "slower")
                 moved = math.exp(abs(math.log(ratio.value))) if certain else 1.0
-                found[row.batch_size] = max(found.get(row.batch_size, 1.0), moved)
-    return found
+                drifts[row.batch_size] = max(drifts.get(row.batch_size, 1.0), moved)
+    return drifts
 
 
 def _judged(variant: VariantChange, drifts: Mapping[str, Mapping[int, float]]) -> VariantChange:

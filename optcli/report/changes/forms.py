@@ -37,13 +37,13 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
 
     yield Text(title(comparison), style="bold")
     shown = of_table(columns.COLUMNS)
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for column in shown:
         justify: JustifyMethod = "left" if column.left else "right"
-        made.add_column(Text(column.heading(Layout.TWO_LINES)), justify=justify, overflow="fold")
+        grid.add_column(Text(column.heading(Layout.TWO_LINES)), justify=justify, overflow="fold")
     for row in rows(comparison):
-        made.add_row(*(coloured(column.cell(row)) for column in shown))
-    yield made
+        grid.add_row(*(coloured(column.cell(row)) for column in shown))
+    yield grid
     for name, lines in remarks(comparison):
         yield Text(name, style="yellow" if name == "Not comparable" else "bold")
         yield from (Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines)

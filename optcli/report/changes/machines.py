@@ -43,15 +43,15 @@ def machine(report: Report) -> str:
 
 def differences(before: Report, after: Report) -> list[str]:
     """What makes the latency of the two not comparable; empty where nothing does."""
-    found = [f"{name} differs ({said})" for name, said in _differing(before, after, _MACHINE)]
-    flags = [_at(each, ("environment", "cpu", "flags")) for each in (before, after)]
+    reasons = [f"{name} differs ({how})" for name, how in _differing(before, after, _MACHINE)]
+    flags = [_at(report, ("environment", "cpu", "flags")) for report in (before, after)]
     if flags[0] and flags[1] and set(flags[0]) != set(flags[1]):
         apart = sorted(set(flags[0]) ^ set(flags[1]))
-        found.append(f"the CPU's instructions differ ({', '.join(apart)})")
-    gpus = [_gpus(each) for each in (before, after)]
+        reasons.append(f"the CPU's instructions differ ({', '.join(apart)})")
+    gpus = [_gpus(report) for report in (before, after)]
     if gpus[0] and gpus[1] and gpus[0] != gpus[1]:
-        found.append(f"the GPU differs ({gpus[0]} and {gpus[1]})")
-    return found
+        reasons.append(f"the GPU differs ({gpus[0]} and {gpus[1]})")
+    return reasons
 
 
 def thread_difference(name: str, before: VariantReport, after: VariantReport) -> str | None:
@@ -66,21 +66,21 @@ def thread_difference(name: str, before: VariantReport, after: VariantReport) ->
 
 def changed(before: Report, after: Report) -> list[str]:
     """Versions and settings that differ: what may have made the change."""
-    found = [f"{name} {said}" for name, said in _differing(before, after, _CHANGED, " → ")]
-    return found + versions(before, after)
+    changes = [f"{name} {how}" for name, how in _differing(before, after, _CHANGED, " → ")]
+    return changes + versions(before, after)
 
 
 def versions(before: Report, after: Report) -> list[str]:
     """Python and libraries that both know and whose versions differ."""
-    known = [
+    versions_of = [
         {"Python": each.environment.get("python"), **(each.environment.get("versions") or {})}
         for each in (before, after)
     ]
-    names = (name for name in known[0] if known[0][name] and known[1].get(name))
+    names = (name for name in versions_of[0] if versions_of[0][name] and versions_of[1].get(name))
     return [
-        f"{name} {known[0][name]} → {known[1][name]}"
+        f"{name} {versions_of[0][name]} → {versions_of[1][name]}"
         for name in names
-        if known[0][name] != known[1][name]
+        if versions_of[0][name] != versions_of[1][name]
     ]
 
 
@@ -103,8 +103,8 @@ def requested(variant: VariantReport) -> tuple[Any, Any]:
 def _settings(variant: VariantReport) -> dict[str, str]:
     runner = variant.runner or {}
     asked = runner.get("requested") or {}
-    found = {"runner": runner.get("name"), "precision": runner.get("precision"), **asked}
-    return {name: str(value) for name, value in found.items() if value is not None}
+    values = {"runner": runner.get("name"), "precision": runner.get("precision"), **asked}
+    return {name: str(value) for name, value in values.items() if value is not None}
 
 
 def _differing(
@@ -124,8 +124,8 @@ def _said(value: Any) -> str:
 
 
 def _gpus(report: Report) -> str:
-    found = _at(report, ("protocol", "conditions", "before", "gpus")) or []
-    names = (each.get("name") for each in found if isinstance(each, Mapping))
+    gpus = _at(report, ("protocol", "conditions", "before", "gpus")) or []
+    names = (each.get("name") for each in gpus if isinstance(each, Mapping))
     return ", ".join(str(name) for name in names if name)
 
 

@@ -8,16 +8,16 @@ from optcli.results import Report, VariantReport
 
 def match(old: Report, new: Report) -> list[tuple[str, str]]:
     """Pairs of (name after, name before), in the order of the report after."""
-    found = {name: name for name in new.variants if name in old.variants}
-    left = {name: each for name, each in old.variants.items() if name not in found}
+    before = {name: name for name in new.variants if name in old.variants}
+    left = {name: earlier for name, earlier in old.variants.items() if name not in before}
     for name, variant in new.variants.items():
-        if name in found or variant.artifact is None:
+        if name in before or variant.artifact is None:
             continue
-        twin = next((one for one, each in left.items() if same(each, variant)), None)
+        twin = next((former for former, earlier in left.items() if same(earlier, variant)), None)
         if twin is not None:
-            found[name] = twin
+            before[name] = twin
             del left[twin]
-    return [(name, found[name]) for name in new.variants if name in found]
+    return [(name, before[name]) for name in new.variants if name in before]
 
 
 def same(one: VariantReport, other: VariantReport) -> bool:

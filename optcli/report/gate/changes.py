@@ -67,11 +67,11 @@ def together(changes: Sequence[Change]) -> list[str]:
 
 def lines(report: GateReport) -> list[str]:
     """Every change of the terms with what became of it."""
-    found = []
+    texts = []
     for each in report.changes:
         how = "accepted" if each.accepted else "tighter" if each.tighter else f"--accept {each.kind}?"
-        found.append(f"{told(each)} ({how})")
-    return found
+        texts.append(f"{told(each)} ({how})")
+    return texts
 
 
 def why_chosen(variant: GatedVariant) -> str:

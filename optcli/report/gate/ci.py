@@ -78,7 +78,7 @@ def gitlab_metrics(report: GateReport) -> str:
 
 def benchmark_json(report: GateReport) -> str:
     """JSON for github-action-benchmark's `customSmallerIsBetter`: times, sizes and losses."""
-    found = []
+    entries = []
     for name, variant in report.variants.items():
         for each in variant.comparisons:
             if each.candidate is None or each.metric in ("slo", "outputs"):
@@ -91,8 +91,8 @@ def benchmark_json(report: GateReport) -> str:
                 if each.change is None:
                     continue
                 label, value = f"{label} loss", each.change.value
-            found.append({"name": label, "unit": each.unit, "value": value, "extra": each.reason})
-    return json.dumps(found, indent=2) + "\n"
+            entries.append({"name": label, "unit": each.unit, "value": value, "extra": each.reason})
+    return json.dumps(entries, indent=2) + "\n"
 
 
 def _figures(compared: Comparison) -> str:

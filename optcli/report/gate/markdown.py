@@ -33,10 +33,10 @@ def _lines(report: GateReport) -> Iterator[str]:
             yield from ("", f"Why `{name}`:", "")
             yield from (f"- {escaped(each.name)}: {escaped(each.reason)}" for each in reasons)
             yield from (f"- {escaped(line)}" for line in causes(variant))
-    told = list(doubts(report))
-    if told:
+    doubt_lines = list(doubts(report))
+    if doubt_lines:
         yield from ("", "<details><summary>Doubts about the measurement</summary>", "")
-        yield from (f"- {escaped(line)}" for line in told)
+        yield from (f"- {escaped(line)}" for line in doubt_lines)
         yield from ("", "</details>")
     judged = [f"{name} ({why})" for name, each in report.variants.items() if (why := why_chosen(each))]
     which = f" Judged: {', '.join(judged)}." if judged else ""

@@ -42,10 +42,10 @@ def table(report: GateReport) -> RenderableType:
             parts += [Text(f"  {each.name}: {each.reason}") for each in reasons]
             parts += [Text(f"  {line}") for line in causes(variant)]
             parts.append(Text())
-    told = list(doubts(report))
-    if told:
+    doubt_lines = list(doubts(report))
+    if doubt_lines:
         parts += [Text("Doubts about the measurement", style="yellow")]
-        parts += [*(Text(f"  {line}") for line in told), Text()]
+        parts += [*(Text(f"  {line}") for line in doubt_lines), Text()]
     parts.append(Text(report.sentence, style=f"bold {STYLES[report.outcome]}"))
     took = wording.seconds(report.started, report.finished)
     if took is not None:
@@ -63,14 +63,14 @@ def _table(report: GateReport) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    grid = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in COLUMNS:
         justify: JustifyMethod = "left" if column.left else "right"
-        made.add_column(column.heading(), justify=justify, overflow="fold")
+        grid.add_column(column.heading(), justify=justify, overflow="fold")
     before = None
     for row in rows(report):
         variant, *others = (column.cell(row) for column in COLUMNS)
         name = Text(variant.value if row.variant != before else "", style="bold")
-        made.add_row(name, *map(coloured, others))
+        grid.add_row(name, *map(coloured, others))
         before = row.variant
-    return made
+    return grid

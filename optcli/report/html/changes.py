@@ -31,8 +31,8 @@ def changes_page(comparisons: Sequence[Comparison]) -> str:
 
 def _sections(comparison: Comparison) -> Iterator[Markup]:
     after = comparison.after
-    said = f"{after.recipe}, {after.started.replace('T', ' ')}, {after.machine}"
-    told = [
+    about = f"{after.recipe}, {after.started.replace('T', ' ')}, {after.machine}"
+    remark_lists = [
         join([tag("h3", name), tag("ul", *(tag("li", line) for line in lines))])
         for name, lines in remarks(comparison)
     ]
@@ -42,7 +42,7 @@ def _sections(comparison: Comparison) -> Iterator[Markup]:
         else None
     )
     table = tables.table_of(of_table(columns.COLUMNS), rows(comparison), title(comparison))
-    yield section(title(comparison), said, warning, table, *told)
+    yield section(title(comparison), about, warning, table, *remark_lists)
     chart = _chart(comparison)
     if chart is not None:
         lead = "p50 after over before: left of 1 is faster. Whiskers are 95 % intervals."
@@ -51,18 +51,18 @@ def _sections(comparison: Comparison) -> Iterator[Markup]:
 
 def _chart(comparison: Comparison) -> Markup | None:
     """One row per variant and batch size, the ratio with its interval on a log axis around 1."""
-    found = [
+    ratios = [
         (index, variant.name, row, row.p50.ratio)
         for index, variant in enumerate(comparison.variants)
         for row in variant.latency
         if row.p50.ratio is not None
     ]
-    if not found:
+    if not ratios:
         return None
-    ends = [v for _, _, _, ratio in found for v in (ratio.value, ratio.low, ratio.high) if v]
+    ends = [v for _, _, _, ratio in ratios for v in (ratio.value, ratio.low, ratio.high) if v]
     most = max([_LEAST_RANGE, *(max(value, 1 / value) for value in ends)]) * 1.05
     lines = [
-        (index, f"{name}, batch {row.batch_size}{_where(row)}", row) for index, name, row, _ in found
+        (index, f"{name}, batch {row.batch_size}{_where(row)}", row) for index, name, row, _ in ratios
     ]
 
     def draw(width: int) -> Markup:
@@ -80,25 +80,25 @@ def _draw(width: int, lines: Sequence[tuple[int, str, BatchChange]], most: float
     height = _ROW if wide else _ROW + 12
     area = Area(200 if wide else 6, width - 14, 6, 6 + height * len(lines))
     x = Scale(1 / most, most, area.left, area.right, log=True)
-    made = [*marks.level(area, x, "p50 after / before (log scale)", _ticks(most))]
-    made.append(marks.line(x(1.0), area.top, x(1.0), area.bottom, "one"))
+    shapes = [*marks.level(area, x, "p50 after / before (log scale)", _ticks(most))]
+    shapes.append(marks.line(x(1.0), area.top, x(1.0), area.bottom, "one"))
     for place, (index, name, row) in enumerate(lines):
         y = area.top + (place + 1) * height - 10
         if wide:
-            made.append(marks.text(area.left - 8, y + 4, marks.shortened(name, 190), "end", "name"))
+            shapes.append(marks.text(area.left - 8, y + 4, marks.shortened(name, 190), "end", "name"))
         else:
-            made.append(marks.text(4, y - 10, marks.shortened(name, width - 10), kind="name"))
-        made.append(marks.series(index, *_mark(x, y, index, name, row.p50)))
-    return marks.picture(width, area.bottom + 40, "Change of p50", *made)
+            shapes.append(marks.text(4, y - 10, marks.shortened(name, width - 10), kind="name"))
+        shapes.append(marks.series(index, *_mark(x, y, index, name, row.p50)))
+    return marks.picture(width, area.bottom + 40, "Change of p50", *shapes)
 
 
 def _mark(x: Scale, y: float, index: int, name: str, change: SpeedChange) -> Iterator[Markup]:
     assert change.ratio is not None
     if ends := marks.bounds(change.ratio, x):
         yield marks.line(ends[0], y, ends[1], y, "interval")
-    said = f"{name}: {moved(change.ratio)}, {change.outcome}"
+    tooltip = f"{name}: {moved(change.ratio)}, {change.outcome}"
     hollow = change.outcome not in ("faster", "slower")
-    yield marks.marker(index, x(change.ratio.value), y, said, hollow=hollow)
+    yield marks.marker(index, x(change.ratio.value), y, tooltip, hollow=hollow)
 
 
 def _ticks(most: float) -> list[float]:

@@ -54,11 +54,11 @@ def curves_of(report: Report, percentile: str) -> list[Curve]:
 
 def _points(variant: VariantReport, percentile: str) -> list[Point]:
     rows = variant.sweep.points if variant.sweep and variant.sweep.points else variant.on_host
-    found = [
+    points = [
         Point(row.batch_size, getattr(row, f"{percentile}_ms", None), row.throughput_per_s, row.fit)
         for row in rows
     ]
-    return sorted(found, key=lambda point: point.batch_size)
+    return sorted(points, key=lambda point: point.batch_size)
 
 
 def largest(curve: Curve, budget: Budget) -> str:

@@ -34,7 +34,7 @@ def distributions(report: Report, batch_size: int, quantiles: Quantiles) -> Mark
         if row.batch_size == batch_size
     ]
     calls = {name: list(quantiles.get(name, {}).get(batch_size, ())) for _, name, _ in rows}
-    values = [value for found in calls.values() for value in found if value > 0]
+    values = [value for times in calls.values() for value in times if value > 0]
     values += [value for _, _, row in rows for value in _shown(row)]
     name = f"Distribution of latency at batch size {batch_size}"
 
@@ -42,12 +42,12 @@ def distributions(report: Report, batch_size: int, quantiles: Quantiles) -> Mark
         wide = width == marks.WIDE
         area = Area(150 if wide else 4, width - 12, 8, 8 + len(rows) * (_ROW if wide else _ROW + 14))
         x = spanning(values, area.left, area.right)
-        made = [*marks.level(area, x, f"milliseconds a call, {'log scale' if x.log else 'linear'}")]
+        shapes = [*marks.level(area, x, f"milliseconds a call, {'log scale' if x.log else 'linear'}")]
         for place, (index, variant, row) in enumerate(rows):
             bottom = area.top + (place + 1) * (area.bottom - area.top) / len(rows) - 12
             room = (bottom, area.left - 8 if wide else area.right)
-            made.append(_row(x, room, index, variant, row, calls[variant], above=not wide))
-        return marks.picture(width, area.bottom + 40, name, *made)
+            shapes.append(_row(x, room, index, variant, row, calls[variant], above=not wide))
+        return marks.picture(width, area.bottom + 40, name, *shapes)
 
     return join([marks.figure(name, draw), _legend(any(calls.values()))])
 
@@ -86,8 +86,8 @@ def _marks(x: Scale, y: float, index: int, name: str, row: Latency) -> Iterator[
     for label, estimate in (("p50", row.p50_ms), ("p95", row.p95_ms), ("p99", row.p99_ms)):
         if estimate is None:
             continue
-        at, said = x(estimate.value), f"{name}, {label} {_said(estimate)}"
-        title = tag("title", said)
+        at, tooltip = x(estimate.value), f"{name}, {label} {_said(estimate)}"
+        title = tag("title", tooltip)
         if label == "p50":
             yield tag("circle", title, cx=at, cy=y, r=5, class_="solid")
         elif label == "p95":
@@ -127,9 +127,11 @@ def density(pixels: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def _shown(row: Latency) -> list[float]:
-    found = [row.p50_ms, row.p95_ms, row.p99_ms]
+    estimates = [row.p50_ms, row.p95_ms, row.p99_ms]
     ends = [row.p50_ms.low, row.p50_ms.high]
-    return [each for each in [*(e.value for e in found if e), *ends] if each is not None and each > 0]
+    return [
+        each for each in [*(e.value for e in estimates if e), *ends] if each is not None and each > 0
+    ]
 
 
 def _said(estimate: Estimate) -> str:
@@ -146,7 +148,7 @@ def _legend(with_curves: bool) -> Markup:
     if with_curves:
         shape = marks.path([(0, 12), (6, 11), (10, 2), (14, 11), (20, 12)], "area", closed=True)
         signs.append((shape, "all calls: the higher, the more of them"))
-    made = (
+    entries = (
         tag(
             "li",
             tag("svg", sign, viewBox="0 0 20 14", width=20, height=14, aria_hidden="true"),
@@ -155,4 +157,4 @@ def _legend(with_curves: bool) -> Markup:
         )
         for sign, name in signs
     )
-    return tag("ul", *made, class_="legend plain")
+    return tag("ul", *entries, class_="legend plain")

@@ -30,10 +30,10 @@ def document(title: str, *body: Child, footer: Child = None) -> str:
 
 def section(name: str, lead: str | None, *body: Child, id_: str | None = None) -> Markup:
     """A card with a heading and, below it, what it shows in one sentence."""
-    said = tag("p", lead, class_="lead") if lead else None
-    return tag("section", tag("h2", name), said, *body, id=id_)
+    lead_line = tag("p", lead, class_="lead") if lead else None
+    return tag("section", tag("h2", name), lead_line, *body, id=id_)
 
 
 def folded(name: str, *body: Child, open_: bool = False) -> Markup:
-    """What is there for those who look."""
+    """A part of the page that stays folded until the reader opens it."""
     return tag("details", tag("summary", name), *body, open="" if open_ else None)

@@ -16,14 +16,14 @@ _LIFTS = (0, -16, 16, -30, 30, -44, 44, -58, 58, -72, 72)
 
 
 def beside(
-    places: Sequence[tuple[float, float]], names: Sequence[str], area: Area, taken: Sequence[Box]
+    places: Sequence[tuple[float, float]], names: Sequence[str], area: Area, occupied: Sequence[Box]
 ) -> list[Markup]:
     """A name beside each point, where it covers least of what is there; far ones with a leader.
 
     `places` are pixels, `taken` is room that lines have already; the points' own is added.
     """
-    full = [*taken, *((at - 6, y - 6, at + 6, y + 6) for at, y in places)]
-    made = []
+    full = [*occupied, *((at - 6, y - 6, at + 6, y + 6) for at, y in places)]
+    labels = []
     for (at, y), name in zip(places, names, strict=True):
         shown = marks.shortened(name, _LONGEST)
         offers = list(_offers(at, y, shown))
@@ -32,8 +32,8 @@ def beside(
         full.append(best.box)
         far = abs(best.base - y - 4) > 20
         leader = marks.line(at, y, best.left, best.base - 4, "leader") if far else None
-        made.append(join([leader, marks.text(best.left, best.base, shown, best.anchor, "name halo")]))
-    return made
+        labels.append(join([leader, marks.text(best.left, best.base, shown, best.anchor, "name halo")]))
+    return labels
 
 
 @dataclass(frozen=True)

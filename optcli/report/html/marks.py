@@ -50,9 +50,9 @@ def picture(width: float, height: float, name: str, *children: object) -> Markup
     )
 
 
-def text(x: float, y: float, said: str, anchor: str = "start", kind: str = "") -> Markup:
+def text(x: float, y: float, content: str, anchor: str = "start", kind: str = "") -> Markup:
     """One line of text; `anchor` is start, middle or end."""
-    return tag("text", said, x=x, y=y, text_anchor=anchor, class_=kind or None)
+    return tag("text", content, x=x, y=y, text_anchor=anchor, class_=kind or None)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
@@ -79,24 +79,24 @@ def level(
     area: Area, x: Scale, name: str, ticks: Sequence[float] | None = None, grid: str = "grid"
 ) -> list[Markup]:
     """The lower axis with its grid."""
-    made = []
+    shapes = []
     for value in x.ticks() if ticks is None else ticks:
         at = x(value)
-        made.append(line(at, area.top, at, area.bottom, grid))
-        made.append(text(at, area.bottom + 16, scales.label(value), "middle", "tick"))
-    made.append(line(area.left, area.bottom, area.right, area.bottom, "axis"))
-    made.append(text((area.left + area.right) / 2, area.bottom + 34, name, "middle", "axis-name"))
-    return made
+        shapes.append(line(at, area.top, at, area.bottom, grid))
+        shapes.append(text(at, area.bottom + 16, scales.label(value), "middle", "tick"))
+    shapes.append(line(area.left, area.bottom, area.right, area.bottom, "axis"))
+    shapes.append(text((area.left + area.right) / 2, area.bottom + 34, name, "middle", "axis-name"))
+    return shapes
 
 
 def upright(area: Area, y: Scale) -> list[Markup]:
     """The left axis with its grid."""
-    made = []
+    shapes = []
     for value in y.ticks(40):
         at = y(value)
-        made.append(line(area.left, at, area.right, at, "grid"))
-        made.append(text(area.left - 7, at + 4, scales.label(value), "end", "tick"))
-    return made
+        shapes.append(line(area.left, at, area.right, at, "grid"))
+        shapes.append(text(area.left - 7, at + 4, scales.label(value), "end", "tick"))
+    return shapes
 
 
 def whisker(at: float, ends: tuple[float, float], *, level: bool) -> Markup:
@@ -154,15 +154,15 @@ def legend(names: Sequence[tuple[int, str]]) -> Markup:
     return tag("ul", *entries, class_="legend")
 
 
-def width_of(said: str) -> float:
+def width_of(content: str) -> float:
     """About how wide a text is, in pixels."""
-    return _CHARACTER * len(said)
+    return _CHARACTER * len(content)
 
 
-def shortened(said: str, room: float) -> str:
+def shortened(content: str, room: float) -> str:
     """A text that fits into so many pixels, its middle left out."""
     most = max(4, int(room / _CHARACTER))
-    if len(said) <= most:
-        return said
+    if len(content) <= most:
+        return content
     head = (most - 1) // 2
-    return f"{said[: most - 1 - head]}…{said[len(said) - head :]}"
+    return f"{content[: most - 1 - head]}…{content[len(content) - head :]}"

@@ -53,14 +53,14 @@ def _latency(width: int, curves: Sequence[Curve], percentile: str, budget: Budge
     x = spanning(sizes, area.left + 8, area.right - 4, log=True)
     values = [value for curve in curves for _, ms in curve.known for value in _ends(ms)]
     y = spanning([*values, *([budget.limit_ms] if budget else [])], area.bottom, area.top)
-    made = [*_frame(area, x, y, sizes, f"{percentile}, milliseconds")]
+    shapes = [*_frame(area, x, y, sizes, f"{percentile}, milliseconds")]
     if budget:
         at = y(budget.limit_ms)
-        made.append(marks.line(area.left, at, area.right, at, "budget"))
-        said = f"budget {budget.limit_ms:g} ms"
-        made.append(marks.text(area.right, 14, said, "end", "budget-name"))
-        left = area.right - 1.15 * marks.width_of(said) - 26
-        made.append(marks.line(left, 10, left + 18, 10, "budget"))
+        shapes.append(marks.line(area.left, at, area.right, at, "budget"))
+        label = f"budget {budget.limit_ms:g} ms"
+        shapes.append(marks.text(area.right, 14, label, "end", "budget-name"))
+        left = area.right - 1.15 * marks.width_of(label) - 26
+        shapes.append(marks.line(left, 10, left + 18, 10, "budget"))
     for place, curve in enumerate(curves):
         aside = _aside(place, len(curves))
         line = [(x(point.batch_size) + aside, y(ms.value)) for point, ms in curve.known]
@@ -69,13 +69,13 @@ def _latency(width: int, curves: Sequence[Curve], percentile: str, budget: Budge
             at = x(point.batch_size) + aside
             if ends := marks.bounds(ms, y):
                 parts.append(marks.whisker(at, ends, level=False))
-            said = f"{curve.name}, batch {point.batch_size}: {percentile} {_milliseconds(ms)}"
+            tooltip = f"{curve.name}, batch {point.batch_size}: {percentile} {_milliseconds(ms)}"
             hollow = not point.inside(budget)
-            parts.append(marks.marker(curve.index, at, y(ms.value), said, hollow=hollow))
+            parts.append(marks.marker(curve.index, at, y(ms.value), tooltip, hollow=hollow))
         if curve.line is not None and curve.line.linear:
             parts.append(_fitted(curve.line, x, y, sizes))
-        made.append(marks.series(curve.index, *parts))
-    return marks.picture(width, _HEIGHT, f"{percentile} against batch size", *made)
+        shapes.append(marks.series(curve.index, *parts))
+    return marks.picture(width, _HEIGHT, f"{percentile} against batch size", *shapes)
 
 
 def _throughput(width: int, curves: Sequence[Curve], budget: Budget | None) -> Markup:
@@ -85,17 +85,17 @@ def _throughput(width: int, curves: Sequence[Curve], budget: Budget | None) -> M
     values = [point.throughput_per_s for curve in curves for point in curve.points]
     y = spanning(values, area.bottom, area.top)
     y = y if y.log else from_zero(values, area.bottom, area.top)
-    made = [*_frame(area, x, y, sizes, "images a second")]
+    shapes = [*_frame(area, x, y, sizes, "images a second")]
     for curve in curves:
         line = [(x(point.batch_size), y(point.throughput_per_s)) for point in curve.points]
         parts = [marks.path(line, "curve")]
         for point, (at, height) in zip(curve.points, line, strict=True):
             rate = wording.number(point.throughput_per_s)
-            said = f"{curve.name}, batch {point.batch_size}: {rate} images a second"
+            tooltip = f"{curve.name}, batch {point.batch_size}: {rate} images a second"
             hollow = not point.inside(budget)
-            parts.append(marks.marker(curve.index, at, height, said, hollow=hollow))
-        made.append(marks.series(curve.index, *parts))
-    return marks.picture(width, _HEIGHT, "Throughput against batch size", *made)
+            parts.append(marks.marker(curve.index, at, height, tooltip, hollow=hollow))
+        shapes.append(marks.series(curve.index, *parts))
+    return marks.picture(width, _HEIGHT, "Throughput against batch size", *shapes)
 
 
 def _frame(area: Area, x: Scale, y: Scale, sizes: Sequence[int], name: str) -> Iterator[Markup]:
@@ -114,8 +114,8 @@ def _fitted(line: SweepFit, x: Scale, y: Scale, sizes: Sequence[int]) -> Markup:
     """The fitted line; a curve where the axes are logarithmic."""
     low, high = sizes[0], sizes[-1]
     steps = [low * (high / low) ** (index / 24) for index in range(25)]
-    found = [(x(size), y(line.fixed_ms.value + size * line.per_image_ms.value)) for size in steps]
-    return marks.path(found, "fitted")
+    points = [(x(size), y(line.fixed_ms.value + size * line.per_image_ms.value)) for size in steps]
+    return marks.path(points, "fitted")
 
 
 def _said(report: Report, curves: Sequence[Curve], budget: Budget | None) -> Markup:
@@ -135,8 +135,8 @@ def _said(report: Report, curves: Sequence[Curve], budget: Budget | None) -> Mar
 
 
 def _ends(estimate: Estimate) -> list[float]:
-    found = (estimate.value, estimate.low, estimate.high)
-    return [each for each in found if each is not None and each > 0]
+    bounds = (estimate.value, estimate.low, estimate.high)
+    return [each for each in bounds if each is not None and each > 0]
 
 
 def _milliseconds(estimate: Estimate) -> str:

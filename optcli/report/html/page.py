@@ -39,30 +39,30 @@ _GLOSSARY = (
 
 def page(report: Report, quantiles: Quantiles) -> str:
     """The report of a build as one HTML file. `quantiles` may be empty: curves are left out then."""
-    told = notes(report)
+    report_notes = notes(report)
     return document(
         f"{report.recipe.name}: optcli report",
         _header(report),
-        tag("main", *_sections(report, told, quantiles)),
-        footer=[tag("p", each) for each in told.footer],
+        tag("main", *_sections(report, report_notes, quantiles)),
+        footer=[tag("p", each) for each in report_notes.footer],
     )
 
 
 def _header(report: Report) -> Markup:
-    said, outcome = _CODES.get(report.exit_code, (f"exit code {report.exit_code}", "reject"))
+    meaning, outcome = _CODES.get(report.exit_code, (f"exit code {report.exit_code}", "reject"))
     count = len(report.variants)
     parts = [f"{count} variant{'s' if count != 1 else ''}", report.finished.replace("T", " ")]
     cpu = report.environment.get("cpu", {}).get("model")
     cores = report.environment.get("cores")
     parts += [f"{cpu}, {cores} core{'s' if cores != 1 else ''}"] if cpu and cores else []
-    title = tag("div", tag("h1", report.recipe.name), tables.chip(said, outcome), class_="title")
+    title = tag("div", tag("h1", report.recipe.name), tables.chip(meaning, outcome), class_="title")
     why = tag("p", ending(report), class_="hint") if report.exit_reason else None
     return tag("header", title, tag("p", " · ".join(parts), class_="hint"), why)
 
 
-def _sections(report: Report, told: Notes, quantiles: Quantiles) -> Iterator[Markup]:
+def _sections(report: Report, report_notes: Notes, quantiles: Quantiles) -> Iterator[Markup]:
     yield _answer(report)
-    yield _results(report, told)
+    yield _results(report, report_notes)
     yield from _distributions(report, quantiles)
     yield from _operating(report)
     label, chart = accuracy_label(report), tradeoff(report)
@@ -73,7 +73,7 @@ def _sections(report: Report, told: Notes, quantiles: Quantiles) -> Iterator[Mar
     yield section(
         "How it was measured",
         None,
-        tag("ul", *(tag("li", line) for line in told.footer)),
+        tag("ul", *(tag("li", line) for line in report_notes.footer)),
         folded("Environment", tables.environment(report.environment)),
         folded("What the words mean", _glossary()),
         id_="environment",
@@ -82,8 +82,8 @@ def _sections(report: Report, told: Notes, quantiles: Quantiles) -> Iterator[Mar
 
 def _answer(report: Report) -> Markup:
     if report.recommended is None:
-        said = report.recommendation or "There is no recommendation."
-        return tag("section", tag("p", said), class_="answer none", id="answer")
+        text = report.recommendation or "There is no recommendation."
+        return tag("section", tag("p", text), class_="answer none", id="answer")
     return tag(
         "section", tag("p", report.recommendation), _figures(report), class_="answer", id="answer"
     )
@@ -96,7 +96,7 @@ def _figures(report: Report) -> Markup | None:
         return None
     artifact = variant.artifact
     row = min(variant.on_host, key=lambda each: each.batch_size)
-    found = [
+    figures = [
         (wording.times(row.speedup), f"as fast as {report.baseline} {wording.interval(row.speedup)}"),
         (f"{wording.milliseconds(row.p50_ms)} ms", f"p50 at batch size {row.batch_size}"),
         (wording.megabytes(artifact.size_bytes), f"{artifact.precision} {artifact.format}"),
@@ -106,12 +106,12 @@ def _figures(report: Report) -> Markup | None:
         change = wording.change(accuracy)
         moved = f"{change} points" if change not in ("", "0.00") else "unchanged"
         label = accuracy_label(report) or accuracy.metric
-        found.append((wording.percent(accuracy.value), f"{label}, {moved}"))
-    items = (tag("li", tag("b", figure), tag("span", said)) for figure, said in found)
+        figures.append((wording.percent(accuracy.value), f"{label}, {moved}"))
+    items = (tag("li", tag("b", figure), tag("span", caption)) for figure, caption in figures)
     return tag("ul", *items, class_="figures")
 
 
-def _results(report: Report, told: Notes) -> Markup:
+def _results(report: Report, report_notes: Notes) -> Markup:
     sizes = batch_sizes(report)
     parts: list[Markup] = []
     for size in sizes:
@@ -120,11 +120,11 @@ def _results(report: Report, told: Notes) -> Markup:
         parts.append(shown if size == sizes[0] else folded(name, shown))
     title = f"Results at batch size {sizes[0]}" if sizes[0] else "Results"
     for name, lines in (
-        ("Verdicts", told.reasons),
-        ("Failed or skipped", told.missing),
-        ("Engines", told.engines),
-        ("Found since the build", told.later),
-        ("Doubts about the measurement", told.doubts),
+        ("Verdicts", report_notes.reasons),
+        ("Failed or skipped", report_notes.missing),
+        ("Engines", report_notes.engines),
+        ("Found since the build", report_notes.later),
+        ("Doubts about the measurement", report_notes.doubts),
     ):
         if lines:
             parts.append(tag("h3", name))

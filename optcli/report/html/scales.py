@@ -46,8 +46,8 @@ class Scale:
 
 def spanning(values: Iterable[float], start: float, end: float, *, log: bool | None = None) -> Scale:
     """A scale over all values with a little room at both ends; `log` None decides by their range."""
-    found = [value for value in values if math.isfinite(value)] or [1.0]
-    low, high = min(found), max(found)
+    finite = [value for value in values if math.isfinite(value)] or [1.0]
+    low, high = min(finite), max(finite)
     if log is None:
         log = low > 0 and high / low > _LARGE_RANGE
     if log:
@@ -80,13 +80,13 @@ def _linear_ticks(low: float, high: float, most: int) -> list[float]:
 
 def _log_ticks(low: float, high: float, most: int) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found: Sequence[float] = ()
+    ticks: Sequence[float] = ()
     for factors in (_ROUND, (1.0, 3.0), (1.0,)):
         every = [float(f"{factor}e{decade}") for decade in decades for factor in factors]
-        found = [value for value in every if low <= value <= high]
-        if len(found) <= most:
+        ticks = [value for value in every if low <= value <= high]
+        if len(ticks) <= most:
             break
-    if len(found) < 2:
+    if len(ticks) < 2:
         return _linear_ticks(low, high, min(most, 4))
-    step = -(-len(found) // most)
-    return list(found[::step])
+    step = -(-len(ticks) // most)
+    return list(ticks[::step])

@@ -17,16 +17,16 @@ _MOST_CLASSES = 200
 _SIGNS = {"accept": "✓", "reject": "✕", "inconclusive": "?"}
 
 
-def chip(said: str, outcome: str) -> Markup:
+def chip(label: str, outcome: str) -> Markup:
     """A verdict: a sign beside its colour."""
-    return tag("span", f"{_SIGNS.get(outcome, '')} {said}".strip(), class_=f"chip {outcome}")
+    return tag("span", f"{_SIGNS.get(outcome, '')} {label}".strip(), class_=f"chip {outcome}")
 
 
 def table(heads: Sequence[tuple[str, bool]], body: Sequence[Markup], name: str) -> Markup:
     """A table in a box that scrolls by itself; `heads` are names and whether they stand left."""
     cells = (tag("th", head, scope="col", class_="left" if left else None) for head, left in heads)
-    made = tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *body))
-    return tag("div", made, class_="scroll", tabindex="0", role="region", aria_label=name)
+    element = tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *body))
+    return tag("div", element, class_="scroll", tabindex="0", role="region", aria_label=name)
 
 
 def table_of(shown: Sequence[Column[R]], body: Iterable[R], name: str) -> Markup:

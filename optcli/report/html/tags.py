@@ -22,14 +22,14 @@ def tag(name: str, /, *children: Child, **attributes: str | float | None) -> Mar
 
     A trailing underscore of an attribute's name is dropped (`class_`), others become hyphens.
     """
-    given = "".join(
+    written = "".join(
         f' {_attribute(key)}="{escape(_text(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
     if name in _VOID:
-        return Markup(f"<{name}{given}>")
-    return Markup(f"<{name}{given}>{join(children)}</{name}>")
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{join(children)}</{name}>")
 
 
 def join(children: Child) -> Markup:

@@ -39,9 +39,9 @@ def timings(report: Report) -> Markup:
         bars = [Bar(name, each.build_s) for name, each in report.variants.items() if each.build_s]
         bars.sort(key=lambda bar: -bar.seconds)
         kept += " The bars say what it once took to make each variant." if bars else ""
-    said = tag("p", took + kept, class_="hint") if took or kept else None
+    hint = tag("p", took + kept, class_="hint") if took or kept else None
     if not bars:
-        return join([said])
+        return join([hint])
     shown = bars[:_MOST_BARS]
     rest = bars[_MOST_BARS:]
     if rest:
@@ -50,7 +50,7 @@ def timings(report: Report) -> Markup:
     def draw(width: int) -> Markup:
         return _draw(width, shown)
 
-    return join([marks.figure("Where the build's time went", draw), said])
+    return join([marks.figure("Where the build's time went", draw), hint])
 
 
 def _bars(report: Report) -> tuple[list[Bar], int]:
@@ -70,8 +70,8 @@ def _bars(report: Report) -> tuple[list[Bar], int]:
         for name, seconds in report.took_s.items()
         if name in _PHASES and seconds >= 0.1
     ]
-    found = [*steps.values(), *phases]
-    return sorted(found, key=lambda bar: -bar.seconds), len(reused)
+    bars = [*steps.values(), *phases]
+    return sorted(bars, key=lambda bar: -bar.seconds), len(reused)
 
 
 def _draw(width: int, bars: list[Bar]) -> Markup:
@@ -80,17 +80,17 @@ def _draw(width: int, bars: list[Bar]) -> Markup:
     row = 26.0 if wide else 42.0
     area = Area(left, width - 78, 4, 4 + row * len(bars))
     x = from_zero([bar.seconds for bar in bars], area.left, area.right)
-    made = []
+    shapes = []
     for place, bar in enumerate(bars):
         top = area.top + place * row
         length = max(2.0, x(bar.seconds) - area.left)
         name = marks.shortened(bar.name, left - 12 if wide else width - 10)
         at = (left - 8, top + 15, "end") if wide else (0, top + 12, "start")
-        made.append(marks.text(at[0], at[1], name, at[2], "name"))
+        shapes.append(marks.text(at[0], at[1], name, at[2], "name"))
         y = top + (2 if wide else 18)
         about = tag("title", f"{bar.name}: {wording.duration(bar.seconds)}")
         kind = "bar failed" if bar.failed else "bar"
-        made.append(tag("rect", about, x=area.left, y=y, width=length, height=18, rx=3, class_=kind))
-        said = wording.duration(bar.seconds) + (" (failed)" if bar.failed else "")
-        made.append(marks.text(area.left + length + 6, y + 13, said, kind="tick"))
-    return marks.picture(width, area.bottom + 4, "Where the build's time went", *made)
+        shapes.append(tag("rect", about, x=area.left, y=y, width=length, height=18, rx=3, class_=kind))
+        took = wording.duration(bar.seconds) + (" (failed)" if bar.failed else "")
+        shapes.append(marks.text(area.left + length + 6, y + 13, took, kind="tick"))
+    return marks.picture(width, area.bottom + 4, "Where the build's time went", *shapes)

@@ -52,32 +52,32 @@ def tradeoff(report: Report) -> Markup | None:
 
     names = wording.listed([choice.name for choice in best])
     better = "Down is better. " if choices[0].score < 0 else "Up is better. "
-    said = f"{better}On the frontier, where nothing else is both faster and at least as right: {names}."
+    text = f"{better}On the frontier, where nothing else is both faster and at least as right: {names}."
     disturbed = wording.listed([choice.name for choice in choices if not choice.fit])
     if not best:
-        said = f"{better}The machine was not quiet enough to tell the frontier."
+        text = f"{better}The machine was not quiet enough to tell the frontier."
     elif disturbed:
-        said += f" Disturbed by other work, and not considered for it: {disturbed}."
+        text += f" Disturbed by other work, and not considered for it: {disturbed}."
     hollow = (
         " Hollow: a blocking verdict does not accept it." if any(c.refused for c in choices) else ""
     )
     other = f" Not drawn: {wording.listed(left_out)}." if left_out else ""
-    return join([marks.figure(name, draw), tag("p", said + hollow + other, class_="hint")])
+    return join([marks.figure(name, draw), tag("p", text + hollow + other, class_="hint")])
 
 
 def frontier(choices: Sequence[Choice]) -> list[Choice]:
     """Those that no other choice beats or equals in both while beating it in one, fastest first."""
-    found: list[Choice] = []
+    best: list[Choice] = []
     for choice in sorted(choices, key=lambda each: (each.ms.value, -each.score)):
-        if not found or choice.score > found[-1].score:
-            found.append(choice)
-    return found
+        if not best or choice.score > best[-1].score:
+            best.append(choice)
+    return best
 
 
 def _choices(report: Report) -> tuple[list[Choice], list[str]]:
     """Variants with both figures; those that were measured but have no place on the upright axis."""
     first = batch_sizes(report)[0]
-    found, left_out = [], []
+    choices, left_out = [], []
     for index, (name, variant) in enumerate(report.variants.items()):
         row = next((row for row in variant.on_host if row.batch_size == first), None)
         right = _right(variant, name == report.baseline)
@@ -89,8 +89,8 @@ def _choices(report: Report) -> tuple[list[Choice], list[str]]:
             refused = any(each.blocking and each.outcome != "accept" for each in variant.verdicts)
             lower = variant.accuracy is not None and variant.accuracy.better == "lower"
             score = -right.value if lower else right.value
-            found.append(Choice(index, name, row.p50_ms, right, score, refused, row.fit))
-    return found, left_out
+            choices.append(Choice(index, name, row.p50_ms, right, score, refused, row.fit))
+    return choices, left_out
 
 
 def _right(variant: VariantReport, is_baseline: bool) -> Estimate | None:
@@ -115,8 +115,8 @@ def _bar(report: Report) -> float | None:
     """The lowest accuracy that is accepted, in percent."""
     for variant in report.variants.values():
         for verdict in variant.verdicts:
-            known = variant.accuracy is not None and variant.accuracy.baseline is not None
-            if verdict.name == "accuracy" and verdict.limit is not None and known:
+            has_baseline = variant.accuracy is not None and variant.accuracy.baseline is not None
+            if verdict.name == "accuracy" and verdict.limit is not None and has_baseline:
                 assert variant.accuracy is not None
                 assert variant.accuracy.baseline is not None
                 return 100 * (variant.accuracy.baseline - verdict.limit)
@@ -135,13 +135,13 @@ def _draw(
     x = spanning([v for c in choices for v in _ends(c.ms) if v > 0], area.left + 8, area.right - 8)
     y = _upright(choices, bar, area)
     log = " (log scale)" if x.log else ""
-    made = [*marks.axes(area, x, y, f"p50, milliseconds{log}", y_name)]
+    shapes = [*marks.axes(area, x, y, f"p50, milliseconds{log}", y_name)]
     if bar is not None:
-        made.append(marks.line(area.left, y(bar), area.right, y(bar), "budget"))
+        shapes.append(marks.line(area.left, y(bar), area.right, y(bar), "budget"))
         at = y(bar) - 5 if y(bar) > area.bottom - 18 else y(bar) + 15
-        made.append(marks.text(area.right, at, "accepted from here up", "end", "budget-name"))
+        shapes.append(marks.text(area.right, at, "accepted from here up", "end", "budget-name"))
     if best:
-        made.append(marks.path(_steps(best, x, y, area), "frontier"))
+        shapes.append(marks.path(_steps(best, x, y, area), "frontier"))
     places = [(x(choice.ms.value), y(choice.right.value)) for choice in choices]
     lines = [_drawn(choice, x, y) for choice in choices]
     labels = beside(
@@ -153,11 +153,11 @@ def _draw(
             parts.append(marks.whisker(height, ends, level=True))
         if ends := marks.bounds(choice.right, y):
             parts.append(marks.whisker(at, ends, level=False))
-        said = f"{choice.name}: p50 {wording.number(choice.ms.value)} ms, {choice.right.value:.2f}"
+        tooltip = f"{choice.name}: p50 {wording.number(choice.ms.value)} ms, {choice.right.value:.2f}"
         hollow = choice.refused or not choice.fit
-        parts.append(marks.marker(choice.index, at, height, said, hollow=hollow))
-        made += [marks.series(choice.index, *parts), label]
-    return marks.picture(width, _HEIGHT, name, *made)
+        parts.append(marks.marker(choice.index, at, height, tooltip, hollow=hollow))
+        shapes += [marks.series(choice.index, *parts), label]
+    return marks.picture(width, _HEIGHT, name, *shapes)
 
 
 def _upright(choices: Sequence[Choice], bar: float | None, area: Area) -> Scale:
@@ -180,14 +180,14 @@ def _steps(best: Sequence[Choice], x: Scale, y: Scale, area: Area) -> list[tuple
 def _drawn(choice: Choice, x: Scale, y: Scale) -> list[Box]:
     """The room that a choice's whiskers take."""
     at, height = x(choice.ms.value), y(choice.right.value)
-    found = []
+    boxes = []
     if ends := marks.bounds(choice.ms, x):
-        found.append((ends[0], height - 2, ends[1], height + 2))
+        boxes.append((ends[0], height - 2, ends[1], height + 2))
     if ends := marks.bounds(choice.right, y):
-        found.append((at - 2, ends[1], at + 2, ends[0]))
-    return found
+        boxes.append((at - 2, ends[1], at + 2, ends[0]))
+    return boxes
 
 
 def _ends(estimate: Estimate) -> list[float]:
-    found = (estimate.value, estimate.low, estimate.high)
-    return [each for each in found if each is not None]
+    bounds = (estimate.value, estimate.low, estimate.high)
+    return [each for each in bounds if each is not None]
