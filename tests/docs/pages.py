@@ -24,8 +24,8 @@ _STEP = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _CODES = re.compile(r" exit (\d+(?: or \d+)*)")
-# A figure with its sign, a figure that could not be told, a digest, or what frames a table.
-_VARIES = re.compile(r"[^A-Za-z]*|[^A-Za-z]*\d.*|n/a|\(?[0-9a-f]{10,12}\)?")
+# A figure with its sign, a figure that could not be told or is in doubt, a digest, or a frame.
+_VARIES = re.compile(r"[^A-Za-z]*|[^A-Za-z]*\d.*|n/a|disturbed|\(?[0-9a-f]{10,12}\)?")
 # The last column of a build's table where it says how fast a variant is: a busy machine cannot tell.
 _ON_SPEED = re.compile(r"(?<=\S)  +(?:accept|not compared|no clear gain over)\b.*$")
 PROGRAMS = ("optcli", "python", "git")
