@@ -9,7 +9,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,17 @@ from commands import Said, optcli_process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _FILE = re.compile(r"<!-- file: (?P<name>\S+) -->\n```\w+\n(?P<text>.*?)\n```\n", re.DOTALL)
+_STEP = re.compile(
+    r"(?:<!-- file: (?P<name>\S+) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)\n```$"
+    r"|^    (?P<command>\S(?:[^\n]*\\\n)*[^\n]*)$",
+    re.DOTALL | re.MULTILINE,
+)
+_CODES = re.compile(r" exit (\d+(?: or \d+)*)")
+# A figure with its sign, a figure that could not be told or is in doubt, a digest, or a frame.
+_VARIES = re.compile(r"[^A-Za-z]*|[^A-Za-z]*\d.*|n/a|disturbed|\(?[0-9a-f]{10,12}\)?")
+# The last column of a build's table where it says how fast a variant is: a busy machine cannot tell.
+_ON_SPEED = re.compile(r"(?<=\S)  +(?:accept|not compared|no clear gain over)\b.*$")
+PROGRAMS = ("optcli", "python", "git")
 _COMMAND = re.compile(r"^    (?:\$ )?(optcli .*?)(?:  +#.*)?$", re.MULTILINE)
 
 
@@ -33,6 +45,78 @@ class Page:
         files = {match["name"]: match["text"] + "\n" for match in _FILE.finditer(text)}
         assert text.count("<!-- file:") == len(files), "a file is shown twice, or is not in a block"
         return Page(files, _COMMAND.findall(text))
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line of a tutorial, the exit codes it may have, and lines that it prints."""
+
+    line: str
+    codes: frozenset[int]
+    shown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tutorial:
+    """A page of docs/tutorials/ as its steps in order: files to write and commands to run.
+
+    A step is `(NAME, TEXT)` for a file behind `<!-- file: NAME -->`, or a `Command` for each indented
+    line. What a block of `text` shows belongs to the command before it. A comment such as `# exit 1`
+    or `# exit 0 or 5` says which exit codes are right. Every block must be one of the three.
+    """
+
+    steps: list[tuple[str, str] | Command]
+    in_checkout: bool
+
+    @staticmethod
+    def read(path: Path) -> Tutorial:
+        """Take a page apart; raises AssertionError over a block that is no step."""
+        text = path.read_text(encoding="utf-8")
+        steps: list[tuple[str, str] | Command] = []
+        covered = 0
+        for match in _STEP.finditer(text):
+            if match["command"]:
+                line, _, comment = re.sub(r"\s*\\\n\s*", " ", match["command"]).partition("  #")
+                assert line.split()[0] in PROGRAMS, f"{path.name}: {line}"
+                said = _CODES.search(comment)
+                codes = said[1].split(" or ") if said else ["0"]
+                steps.append(Command(line.strip(), frozenset(map(int, codes))))
+                continue
+            covered += 1
+            if match["name"]:
+                steps.append((match["name"], match["text"] + "\n"))
+                continue
+            assert match["kind"] == "text", f"{path.name}: a block of {match['kind']} is no step"
+            command = steps[-1] if steps else None
+            assert isinstance(command, Command), f"{path.name}: no command prints {match['text']}"
+            assert not command.shown, f"{path.name}: {command.line} prints two blocks"
+            steps[-1] = replace(command, shown=tuple(match["text"].splitlines()))
+        assert 2 * covered == text.count("```"), f"{path.name}: a block is not closed"
+        return Tutorial(steps, "root of a checkout" in text)
+
+    @property
+    def commands(self) -> list[Command]:
+        return [step for step in self.steps if isinstance(step, Command)]
+
+
+def missing_lines(shown: Iterable[str], printed: str) -> list[str]:
+    """The lines of a page that were not printed in this order.
+
+    Numbers, digests and what is said of speed differ from machine to machine: a line is there where its
+    other words are, in their order, in one line. `...` stands for what the page leaves out.
+    """
+    lines = iter(printed.splitlines())
+    missing = []
+    for line in shown:
+        if line.strip() == "...":
+            continue
+        words = [word for word in _ON_SPEED.sub("", line).split() if not _VARIES.fullmatch(word)]
+        assert words, f"the page shows {line!r}, which holds nothing but figures"
+        pattern = re.compile(r"(?<!\S)" + r"(?!\S).*(?<!\S)".join(map(re.escape, words)) + r"(?!\S)")
+        if not any(pattern.search(each) for each in lines):
+            missing.append(line)
+            lines = iter(())
+    return missing
 
 
 class Checkout:

@@ -40,7 +40,7 @@ def commands(page: Path) -> Iterator[list[str]]:
     Without variables that are set before it; a line with `>`, `|` or `&&` has several commands, or a
     command and a file.
     """
-    plain = _BLOCK.sub("", page.read_text(encoding="utf-8"))
+    plain = re.sub(r" *\\\n *", " ", _BLOCK.sub("", page.read_text(encoding="utf-8")))
     lines = [
         line for block in blocks(page) if block.language == "bash" for line in block.text.splitlines()
     ]

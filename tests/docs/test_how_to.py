@@ -32,8 +32,11 @@ PAGES = [
     *(page for page in sorted(DOCS.rglob("*.md")) if page.parent.name != "reference"),
 ]
 HOW_TO = DOCS / "how-to"
-# Their recipes name passes and runners that the reader is to write: `test_pages.py` follows them.
-FOLLOWED = {DOCS / "add-a-pass.md", DOCS / "add-a-runner.md"}
+# `test_pages.py` and `test_tutorials.py` follow them: their recipes name what the reader is to write.
+FOLLOWED = {
+    *(DOCS / "add-a-pass.md", DOCS / "add-a-runner.md"),
+    *(DOCS / "tutorials").glob("*.md"),
+}
 PROGRAMS = {
     *("optcli", "make", "git", "pip", "python", "rsync", "taskset"),
     *("cd", "echo", "eval", "export", "source"),

@@ -1,0 +1,180 @@
+"""docs/tutorials/, followed to the letter: every file written, every command run, what it prints."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import REPOSITORY, Command, Tutorial, missing_lines
+
+TUTORIALS = REPOSITORY / "docs" / "tutorials"
+NAMES = sorted(path.name for path in TUTORIALS.glob("*.md"))
+IDENTITY = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in {"NAME": "Reader", "EMAIL": "reader@example.org"}.items()
+}
+
+
+def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Carry out one command line, as somebody does who has optcli installed."""
+    program, *arguments = shlex.split(command.line)
+    programs = {"optcli": [sys.executable, "-m", "optcli"], "python": [sys.executable], "git": ["git"]}
+    return subprocess.run(
+        [*programs[program], *arguments],
+        cwd=folder,
+        env={
+            **os.environ,
+            **IDENTITY,
+            "PYTHONPATH": str(REPOSITORY),
+            "OPTCLI_STORE": "",
+            "COLUMNS": "200",
+        },
+        capture_output=True,
+        text=True,
+        timeout=550,
+        check=False,
+    )
+
+
+def follow(name: str, folder: Path) -> None:
+    """Do what a tutorial says in a folder of its own; fails over the first step that differs."""
+    tutorial = Tutorial.read(TUTORIALS / name)
+    assert tutorial.commands
+    if tutorial.in_checkout:
+        for part in ("recipes", "calibration_data"):
+            shutil.copytree(REPOSITORY / part, folder / part)
+    for step in tutorial.steps:
+        if not isinstance(step, Command):
+            path = folder / step[0]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(step[1], encoding="utf-8")
+            continue
+        done = run(step, folder)
+        said = f"{step.line}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode in step.codes, said
+        missing = missing_lines(step.shown, done.stdout + done.stderr)
+        assert missing == [], f"the page shows {missing}; {said}"
+
+
+ENGINES = "gpu-and-tensorrt.md"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in NAMES if name != ENGINES])
+def test_a_tutorial_holds_to_the_letter(name, tmp_path):
+    follow(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.needs("no gpu")
+@pytest.mark.needs("package", "tensorrt_rtx")
+def test_the_tutorial_on_engines_holds_where_there_is_no_gpu(tmp_path):
+    follow(ENGINES, tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tutorial_has_steps_that_print_something(name):
+    commands = Tutorial.read(TUTORIALS / name).commands
+    assert any(each.line.startswith("optcli ") for each in commands)
+    assert any(each.shown for each in commands)
+    for shown in (each.shown for each in commands):
+        assert missing_lines(shown, "\n".join(shown)) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tutorial_is_short_and_on_the_front_page(name):
+    lines = (TUTORIALS / name).read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 200
+    assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+    assert f"tutorials/{name}" in (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
+    assert f"tutorials/{name}" in (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+def page(folder, text):
+    path = folder / "page.md"
+    path.write_text(text)
+    return Tutorial.read(path)
+
+
+def test_a_page_is_taken_apart_into_its_steps(tmp_path):
+    tutorial = page(
+        tmp_path,
+        "Text.\n\n<!-- file: a.py -->\n```python\nif x:\n    print(1)\n```\n\n"
+        "    python a.py\n    optcli build \\\n        a.yaml    # exit 0 or 5\n\n```text\ndone\n```\n",
+    )
+    assert tutorial.steps == [
+        ("a.py", "if x:\n    print(1)\n"),
+        Command("python a.py", frozenset({0})),
+        Command("optcli build a.yaml", frozenset({0, 5}), ("done",)),
+    ]
+    assert not tutorial.in_checkout
+    assert page(tmp_path, "Stay in the root of a checkout of this repository.\n").in_checkout
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("    optcli passes\n\n```yaml\na: 1\n```\n", "a block of yaml is no step"),
+        ("```text\ndone\n```\n", "no command prints"),
+        ("<!-- file: a -->\n```text\na\n```\n\n```text\ndone\n```\n", "no command prints"),
+        ("    optcli passes\n\n```text\na\n```\n\n```text\nb\n```\n", "prints two blocks"),
+        ("    rm -r build\n", "rm -r build"),
+        ("    optcli passes\n\n```text\ndone\n", "is not closed"),
+    ],
+)
+def test_a_block_that_is_no_step_is_refused(text, why, tmp_path):
+    with pytest.raises(AssertionError, match=why):
+        page(tmp_path, text)
+
+
+TABLE = """\
+variant    runtime      size    p50 ms                top-1  change  verdict
+onnx-int8  onnxruntime  68 kB   0.0419 [0.03, 0.05]   99 %     0.00  accept, 1.2x over onnx
+pruned     torch        70 kB   n/a                   10 %   -89.20  reject: accuracy
+"""
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        TABLE,
+        TABLE.replace("0.0419 [0.03, 0.05]", "37 disturbed").replace(
+            "accept, 1.2x over", "not compared"
+        ),
+        "more\n" + TABLE.replace("\n", "\nmore\n"),
+    ],
+)
+def test_figures_and_what_is_said_of_speed_may_differ(printed):
+    assert missing_lines(TABLE.splitlines(), printed) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("onnx-int8", "onnx-fp16"),
+        ("onnxruntime", "openvino"),
+        ("reject: accuracy", "accept"),
+        ("change", ""),
+        ("torch", "torchscript"),
+    ],
+)
+def test_a_word_that_is_not_printed_is_missing(old, new):
+    assert missing_lines(TABLE.splitlines(), TABLE.replace(old, new)) != []
+
+
+def test_lines_are_looked_for_in_their_order():
+    assert missing_lines(["b", "...", "a"], "a\nb\n") == ["a"]
+    assert missing_lines(["a", "...", "b"], "a\nx\nb\n") == []
+
+
+def test_a_line_of_figures_alone_would_hold_anywhere():
+    with pytest.raises(AssertionError, match="nothing but figures"):
+        missing_lines(["1.00x  99.33 %"], "anything")
