@@ -20,7 +20,7 @@ def budget(points: Sequence[SweepPoint], p99_ms: float, stopped_because: str) ->
     inside = [point for point in points if point.fit and _is_inside(point.p99_ms, p99_ms)]
     chosen = inside[-1] if inside else None
     larger = [each for each in points if chosen is None or each.batch_size > chosen.batch_size]
-    doubt = next((said for each in larger if (said := _doubt(each, p99_ms))), "")
+    doubt = next((reason for each in larger if (reason := _doubt(each, p99_ms))), "")
     if chosen is None:
         words = [f"no batch size is known to be within {p99_ms:g} ms at p99"]
         words += [doubt or _too_slow(points)]

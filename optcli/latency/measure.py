@@ -80,11 +80,11 @@ def _measure_again(session: Session, together: Sequence[Sequence[Candidate]], la
     end = time.monotonic() + _AGAIN * session.settings.max_seconds
     for attempt, pause in enumerate(_PAUSES):
         pause_s = min(pause * session.settings.max_seconds, _LONGEST_PAUSE_S)
-        found = undecided(session.so_far(together))
+        repeats = undecided(session.so_far(together))
         late = attempt > 0 and time.monotonic() + pause_s + launch_s > end
-        if not found or late:
+        if not repeats or late:
             return
-        names = list(dict.fromkeys(name for one in found.values() for name in one.names))
+        names = list(dict.fromkeys(name for repeat in repeats.values() for name in repeat.names))
         session.observer.progress(
             STEP,
             1.0,
@@ -92,10 +92,10 @@ def _measure_again(session: Session, together: Sequence[Sequence[Candidate]], la
             f"(attempt {attempt + 1} of {len(_PAUSES)})",
         )
         time.sleep(pause_s)
-        for group, one in found.items():
-            again = [each for each in together[group] if each.name in one.names]
+        for group, repeat in repeats.items():
+            candidates = [each for each in together[group] if each.name in repeat.names]
             number = session.settings.launches + attempt
-            session.launch(number, group, again, 1.0, 0.0, one.batch_sizes)
+            session.launch(number, group, candidates, 1.0, 0.0, repeat.batch_sizes)
 
 
 class LaunchPairs:

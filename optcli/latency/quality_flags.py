@@ -108,10 +108,10 @@ def _cut_short(measured: Measured, series: Series) -> list[Flag]:
 
 
 def _threads(opened: Opened) -> list[Flag]:
-    wanted = opened.wanted_threads
-    if wanted is None or opened.threads == wanted:
+    asked = opened.wanted_threads
+    if asked is None or opened.threads == asked:
         return []
-    return [flags.other_thread_count(opened.threads, wanted)]
+    return [flags.other_thread_count(opened.threads, asked)]
 
 
 def _restless(measured: Measured, series: Series) -> list[Flag]:
