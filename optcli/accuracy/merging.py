@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: dict[str, Any]) -> None:
     """Write `evaluation.json`, `samples.npz` and the outputs' rows; take the parts away.
 
-    `known` is what else belongs into the first.
+    `facts` are further fields of the first.
     """
     import numpy as np
 

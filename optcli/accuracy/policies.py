@@ -39,7 +39,7 @@ def judged(accuracy: Accuracy, settings: AccuracySettings) -> tuple[Verdict, Ver
 
 
 def fixed_set(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
-    """The set is the definition: the drop on it decides, without a test (MLPerf's quality targets)."""
+    """The drop on the evaluation set decides, without a statistical test (MLPerf's quality targets)."""
     assert accuracy.drop is not None
     assert accuracy.value is not None
     assert accuracy.baseline is not None
@@ -115,16 +115,13 @@ def non_inferiority(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
     needed = samples_needed(accuracy, margin) if outcome == "inconclusive" else None
     best = _at_best(accuracy)
     if outcome == "inconclusive" and best is not None and best >= margin:
-        finding += (
-            f"; {_different(accuracy)} samples can tell {_points(best)} at best, where none changes:"
-            + (
-                f" evaluate on at least {_count_text(needed)}"
-                if needed
-                else " no number of samples tells 0"
-            )
+        finding += f"; {_different(accuracy)} samples cannot show a loss below {_points(best)}:" + (
+            f" evaluate on at least {_count_text(needed)}"
+            if needed
+            else " no number of samples shows a loss of 0"
         )
     elif needed is not None:
-        finding += f"; {_count_text(needed)} samples would decide, here are {_different(accuracy)}"
+        finding += f"; {_count_text(needed)} samples would decide, the set has {_different(accuracy)}"
     p = "" if accuracy.mcnemar_p is None else f"; McNemar's p {accuracy.mcnemar_p:.2g}"
     return Verdict(
         name="non-inferiority",
@@ -223,8 +220,8 @@ def _at_best(accuracy: Accuracy) -> float | None:
 def _no_bounds(accuracy: Accuracy) -> str:
     if accuracy.largest_change is None:
         return (
-            "the samples give no interval: between which values the metric lies is not known; give your"
-            " callable the attribute range = (low, high)"
+            "the samples give no interval: the range of the metric is not known; give your callable the"
+            " attribute range = (low, high)"
         )
     return "the samples give no interval: in some resamples of them the metric is no number"
 

@@ -99,7 +99,7 @@ class Part:
 
 
 def moved(records: dict[str, np.ndarray], by: int) -> dict[str, np.ndarray]:
-    """Records of samples that others stand before: their numbers of samples grow."""
+    """Records whose sample numbers are raised by `by`, the number of samples before them."""
     return {name: a + by if name.endswith("_sample") else a for name, a in records.items()}
 
 

@@ -1,4 +1,4 @@
-"""Is it right enough: the accuracy bar, and outputs that no bar need be asked about."""
+"""Verdicts on accuracy: by the accuracy bar, and on outputs that are not sound at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def verdicts(
     *,
     is_baseline: bool = False,
 ) -> tuple[Verdict, ...]:
-    """All that accuracy has to say; the verdicts are named as follows.
+    """All verdicts on accuracy, by name.
 
     `outputs`: finite, not constant, with the baseline's interface, and comparable with it; blocks.
     `accuracy`: the policy that decides; blocks. The other policy, `fixed-set` or `non-inferiority`, for
@@ -138,7 +138,7 @@ def _far(error: OutputError) -> Verdict | None:
         blocking=False,
         limit=_DOUBTFUL_DB,
         actual=lowest,
-        reason=f"{reason}; without labels it cannot be told what that costs",
+        reason=f"{reason}; without labels nobody knows what that costs in accuracy",
     )
 
 
@@ -167,7 +167,7 @@ def _stability(stability: Stability, precision: str) -> Iterator[Verdict]:
             "batch invariance",
             "a sample's outputs depend on its batch: alone they differ by"
             f" {stability.batch_error:.2g} of the largest output from those in a batch of"
-            f" {stability.samples}; ranges found at run time do that, and errors of exports",
+            f" {stability.samples}; causes are ranges computed at run time, and errors of exports",
             (allowed, stability.batch_error),
         )
 

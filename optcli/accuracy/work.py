@@ -1,4 +1,4 @@
-"""What an evaluation is given, read: its data, its metric, and what becomes of a batch."""
+"""What an evaluation works with: its data, its metric, and how a batch becomes records."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class _Network:
         self._compiled = openvino_format.core().compile_model(network, "CPU", settings)
 
     def run(self, feed: Feed, replaced: Feed | None = None) -> list[np.ndarray]:
-        """Arrays in the outputs' order. `given`: by the names of nodes that were put in."""
+        """Arrays in the outputs' order. `replaced` are values of the parameters put in, by name."""
         named = feed
         if not set(self._names) <= set(feed):
             named = dict(zip(self._names, feed.values(), strict=True))

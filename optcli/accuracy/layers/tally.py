@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tally:
-    """Two tensors compared bit by bit: `add` takes as many pieces as there are."""
+    """Two tensors compared piece by piece, by `add`.
+
+    Sums of squares: `signal` of the exact values, `power` of the approximate ones, `noise` of their
+    differences. `product` is the sum of products of the two.
+    """
 
     signal: float = 0.0
     power: float = 0.0
@@ -42,7 +46,7 @@ class Tally:
 
     @property
     def factor(self) -> float | None:
-        """What the wanted values are to be multiplied by to lie nearest to those that were found."""
+        """The factor that brings the exact values nearest to the others; None without signal."""
         return self.product / self.signal if self.finite and self.signal > 0 else None
 
     @property

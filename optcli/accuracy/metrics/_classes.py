@@ -153,7 +153,7 @@ def class_number(target: Any, classes: int, place: str) -> int:
         raise InputError(
             f"the metric wants class numbers as labels, found {_shown(target)}",
             place=place,
-            hint="give the data whole numbers from 0 as labels, or leave `accuracy:` away",
+            hint="give the data whole numbers from 0 as labels, or remove `accuracy:`",
         )
     if not 0 <= value < classes:
         raise InputError(
