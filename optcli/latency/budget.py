@@ -60,8 +60,8 @@ def _doubt(point: SweepPoint, limit_ms: float) -> str:
     if is_surely_over({0.5: point.p50_ms, 0.99: point.p99_ms}, limit_ms, point.waited or 0.0):
         return ""
     if point.p99_ms.low is not None and point.p99_ms.low > limit_ms:
-        return f"batch {point.batch_size} is not decided: other work may have made its p99"
-    return f"batch {point.batch_size} is not clearly within it (p99 {_interval(point.p99_ms)})"
+        return f"batch {point.batch_size} is not decided: other work may have caused its p99"
+    return f"batch {point.batch_size} is not clearly within the limit (p99 {_interval(point.p99_ms)})"
 
 
 def _too_slow(points: Sequence[SweepPoint]) -> str:

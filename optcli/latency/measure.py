@@ -50,7 +50,8 @@ def measure(
     `feeds` is an .npz with arrays `[n, ...]` of prepared samples by input name; without it inputs are
     random. Each process writes its log to `logs/<name>.log`. `timeout_s` bounds opening and warming
     up; a turn that takes 20 times its plan, and two minutes, is given up. `budget_bytes` is what all
-    processes of a group may hold; default: 70 % of what is free. No candidate's fault is raised.
+    processes of a group may hold; default: 70 % of what is free. A candidate that fails raises nothing:
+    `failures` of the result says why.
 
     Comparisons that the machine was not fit for are measured again: up to three further launches, as
     long as these keep within six times `max_seconds`. In gate mode nothing is: its own rule decides how
@@ -99,7 +100,7 @@ def _measure_again(session: Session, together: Sequence[Sequence[Candidate]], la
 
 
 class LaunchPairs:
-    """Launch pairs of a baseline and a candidate, as many as somebody's decision takes.
+    """Launch pairs of a baseline and a candidate, measured until the caller has decided.
 
     Both sides are opened in fresh processes for each pair, are warmed up by the same number of calls
     (found once, on the baseline) and take turns in rounds in random order. With settings in `gate`

@@ -1,4 +1,4 @@
-"""One comparison under way: which processes are open, whose turn it is, what was found so far."""
+"""One comparison under way: which processes are open, whose turn it is, what was measured so far."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Session:
         share: float,
         sizes: Sequence[int] | None = None,
     ) -> None:
-        """Open all, measure all at every batch size, end all; who fails is out of later launches.
+        """Open all, measure all at every batch size, end all; what fails is left out of later launches.
 
         `at` and `share` are fractions of the whole, for the progress. `sizes` are all unless given.
         """
@@ -97,12 +97,12 @@ class Session:
                 self._end()
 
     def measured(self, groups: Sequence[Sequence[Candidate]]) -> Measured:
-        """All that was found, and the machine before and after."""
+        """All that was measured, and the state of the machine before and after."""
         after = gpu_clocks.conditions()
         return replace(self.so_far(groups), conditions={"before": self._before, "after": after})
 
     def so_far(self, groups: Sequence[Sequence[Candidate]]) -> Measured:
-        """All that was found so far."""
+        """All that was measured so far."""
         return Measured(
             baseline=self.baseline,
             measured_at=self._began.astimezone().isoformat(timespec="seconds"),

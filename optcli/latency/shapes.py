@@ -25,7 +25,7 @@ _FEWEST, _ROUNDS, _ROUND_S = 10, 60, 0.02
 # Warming up: the first calls pack weights and choose kernels.
 _WARM_CALLS, _WARM_S = 3, 0.1
 _MOST_S = 20.0
-# How well the median of the rounds is to be known, and must be, as a share of it.
+# The uncertainty of the rounds' median, as a share of it: aimed at, and the largest accepted.
 _WANTED, _NEEDED = 0.01, 0.03
 
 

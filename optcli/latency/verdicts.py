@@ -1,4 +1,4 @@
-"""Is it fast enough: advice on whether a variant pays, and the bounds of the service level."""
+"""Verdicts on latency: whether a variant pays (advice), and the limits of the service level."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _within(row: Latency, percentile: str, limit_ms: float, blocking: bool) -> V
         reason = f"{percentile} {at} is not known: it needs {fewest} calls, {row.samples} count"
     elif not row.fit:
         reason = (
-            f"{percentile} {measured.value:.3g} ms {at} cannot be held against {limit_ms:g} ms now:"
+            f"{percentile} {measured.value:.3g} ms {at} cannot be judged by {limit_ms:g} ms now:"
             f" other work disturbed it; {_AGAIN}"
         )
     else:
