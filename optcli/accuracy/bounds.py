@@ -3,7 +3,7 @@
 A bootstrap of values that are all the same sees no spread and claims certainty. What n samples have not
 shown may all the same befall a share of others: where none of n changed, that share is up to
 1 - tail^(1/n), the exact binomial bound of Clopper and Pearson (Biometrika 26, 1934, 404-413). So one
-more sample is taken for granted, the worst there is: weighted as by the Bayesian bootstrap, its share
+more sample is assumed, with the worst possible loss: weighted as by the Bayesian bootstrap, its share
 is Beta(1, n). For samples that either change or do not this is the bound of Clopper and Pearson for
 every number of changes; for the mean of any bounded values it is Gaffke's (Three test statistics for a
 nonparametric one-sided hypothesis on the mean of a nonnegative variable, 2005).

@@ -38,12 +38,12 @@ def remarks(settings: PostprocessSettings | None, prepare: Preparation | None) -
     if settings is None or settings.yolox is None:
         return []
     box = prepare.letterbox if prepare else None
-    done = "fits no letterbox" if box is None else "centres it"
+    fault = "fits no letterbox" if box is None else "centres it"
     if box is not None and box.align == "top_left":
         return []
     return [
         "YOLOX was trained with the image at the top left of its letterbox, and `prepare` of the"
-        f" evaluation data {done}; that costs mAP: prepare: {{letterbox: {{align: top_left, ...}}}}"
+        f" evaluation data {fault}; that costs mAP: prepare: {{letterbox: {{align: top_left, ...}}}}"
     ]
 
 
@@ -137,8 +137,8 @@ def _boxes(
     if how.objectness:
         scores = scores[:, :1] * scores[:, 1:]
     scores = _without_background(_activated(scores, how.activation), how.background)
-    found = _chosen(boxes, scores, how.score, how.nms, how.multi_label, meta)
-    return {**found, "labels": found["labels"] + how.first_label}
+    detections = _chosen(boxes, scores, how.score, how.nms, how.multi_label, meta)
+    return {**detections, "labels": detections["labels"] + how.first_label}
 
 
 def _corners(boxes: np.ndarray, form: str) -> np.ndarray:
@@ -158,10 +158,10 @@ def _activated(scores: np.ndarray, activation: str) -> np.ndarray:
         return scores
     if activation == "sigmoid":
         with np.errstate(over="ignore"):
-            found: np.ndarray = 1 / (1 + np.exp(-scores))
-        return found
-    grown = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares: np.ndarray = grown / grown.sum(axis=-1, keepdims=True)
+            probabilities: np.ndarray = 1 / (1 + np.exp(-scores))
+        return probabilities
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares: np.ndarray = exponentials / exponentials.sum(axis=-1, keepdims=True)
     return shares
 
 
@@ -237,10 +237,10 @@ def to_original(boxes: np.ndarray, meta: Mapping[str, Any]) -> np.ndarray:
 
     vertical, horizontal = meta.get("scale", (1.0, 1.0))
     top, left = meta.get("padding", (0, 0))
-    found: np.ndarray = (boxes.astype(np.float64) - np.array([left, top, left, top])) / np.array(
+    original: np.ndarray = (boxes.astype(np.float64) - np.array([left, top, left, top])) / np.array(
         [horizontal, vertical, horizontal, vertical]
     )
-    return found
+    return original
 
 
 def _output(outputs: Mapping[str, np.ndarray], name: str | None) -> np.ndarray:

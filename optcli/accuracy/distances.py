@@ -27,21 +27,21 @@ def output_distances(outputs: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> d
     noise, signal = np.zeros(count), np.zeros(count)
     whole, distances = _Sums(), []
     for name, mine, theirs in outputs:
-        one = _Sums()
+        sums = _Sums()
         whole_numbers = mine.dtype.kind in "iub" and theirs.dtype.kind in "iub"
         for start, a, b in _chunks(mine[:count], theirs[:count]):
             whole.add(a, b)
-            one.add(a, b)
+            sums.add(a, b)
             rows = slice(start, start + len(a))
             if whole_numbers:  # the distance of two class numbers says nothing
                 a, b = (a != b).astype(np.float64), np.ones_like(b)
                 noise[rows] += _by_row(a)
                 signal[rows] += _by_row(b)
-                one.differing += float(a.sum())
+                sums.differing += float(a.sum())
             else:
                 noise[rows] += _by_row(a - b)
                 signal[rows] += _by_row(b)
-        distances.append(one.distance(name, whole_numbers))
+        distances.append(sums.distance(name, whole_numbers))
     far = int(np.count_nonzero(noise * 10 ** (FAR_DB / 10) > signal))
     return {
         **whole.figures(),
@@ -62,8 +62,8 @@ def _order(distance: OutputDistance) -> float:
 def _by_row(values: np.ndarray) -> np.ndarray:
     import numpy as np
 
-    found: np.ndarray = np.square(values).reshape(len(values), -1).sum(axis=1)
-    return found
+    sums: np.ndarray = np.square(values).reshape(len(values), -1).sum(axis=1)
+    return sums
 
 
 def _chunks(mine: np.ndarray, theirs: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:

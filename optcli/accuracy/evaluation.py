@@ -84,15 +84,15 @@ class Evaluation:
             for each in about["outputs"]
         )
         stability = about["stability"] and Stability.model_validate(about["stability"])
-        read = {"folder": folder, "outputs": outputs, "stability": stability}
-        told = {name: tuple(about.get(name, ())) for name in ("doubts", "remarks")}
-        return Evaluation(**{**about, **read, **told})
+        parsed = {"folder": folder, "outputs": outputs, "stability": stability}
+        texts = {name: tuple(about.get(name, ())) for name in ("doubts", "remarks")}
+        return Evaluation(**{**about, **parsed, **texts})
 
     def ids(self) -> np.ndarray:
         """The samples' ids, in order."""
-        found = self.array("ids")
-        assert found is not None
-        return found
+        ids = self.array("ids")
+        assert ids is not None
+        return ids
 
     def array(self, name: str) -> np.ndarray | None:
         """What was kept of every sample, or None.
@@ -112,8 +112,8 @@ class Evaluation:
         import numpy as np
 
         assert output.file is not None
-        found: np.ndarray = np.load(self.folder / output.file, mmap_mode="r", allow_pickle=False)
-        return found
+        rows: np.ndarray = np.load(self.folder / output.file, mmap_mode="r", allow_pickle=False)
+        return rows
 
 
 def evaluate(

@@ -1,4 +1,4 @@
-"""What is another interface: outputs added, removed, renamed, moved, of another shape or type."""
+"""How two interfaces differ: outputs added, removed, renamed, moved, of another shape or type."""
 
 from __future__ import annotations
 

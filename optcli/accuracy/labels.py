@@ -47,17 +47,17 @@ def doubts(
         name, value, chance = "top1", float((records["rank"] < 1).mean()), guessed(records, 1)
         sound = not _is_luck(value, count, chance)
     else:
-        known = metric.chance(records)
-        if known is None:
+        known_chance = metric.chance(records)
+        if known_chance is None:
             return []
-        chance = known
-        ahead = value - chance if metric.better() == "higher" else chance - value
+        chance = known_chance
+        lead = value - chance if metric.better() == "higher" else chance - value
         if metric.right(records) is not None:
             sound = not _is_luck(value, count, chance)
         else:
             finite = resampled[np.isfinite(resampled)] if resampled is not None else np.zeros(0)
             error = float(finite.std()) if len(finite) > 1 and count >= _FEWEST else 0.0
-            sound = ahead > _NEAR * error
+            sound = lead > _NEAR * error
     if sound:
         return []
     of = f" with {int(records['classes'][0])} classes" if "classes" in records else ""

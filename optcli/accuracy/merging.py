@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, known: dict[str, Any]) -> None:
+def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, facts: dict[str, Any]) -> None:
     """Write `evaluation.json`, `samples.npz` and the outputs' rows; take the parts away.
 
-    `known` is what else belongs into the first.
+    `facts` are further fields of the first.
     """
     import numpy as np
 
@@ -47,7 +47,7 @@ def merge(out: Path, jobs: int, name: str | None, metric: Metric | None, known: 
         "stability": abouts[0]["stability"],
         "class_order": None,
         "doubts": [],
-        **known,
+        **facts,
     }
     value = None if metric is None else _value(metric, str(name), records, ids, about["finite"])
     if metric is not None and value is not None:
@@ -117,12 +117,12 @@ def _outputs(out: Path, folders: list[Path], abouts: list[dict[str, Any]]) -> li
     for folder in folders:
         with np.load(folder / shards.FIRSTS, allow_pickle=False) as archive:
             firsts.append({name: archive[name] for name in archive.files})
-    found = []
-    for index, one in enumerate(abouts[0]["outputs"]):
+    outputs = []
+    for index, output in enumerate(abouts[0]["outputs"]):
         parts = [about["outputs"][index] for about in abouts]
         shapes = [part["shape"] for part in parts]
         shape = shapes[0] if all(each == shapes[0] for each in shapes) else None
-        file = one["file"] if shape is not None and all(part["file"] for part in parts) else None
+        file = output["file"] if shape is not None and all(part["file"] for part in parts) else None
         same = all(
             np.array_equal(first[f"output_{index}"], firsts[0][f"output_{index}"]) for first in firsts
         )
@@ -130,16 +130,16 @@ def _outputs(out: Path, folders: list[Path], abouts: list[dict[str, Any]]) -> li
         several = sum(part["seen"] for part in parts) > 1
         if file is not None:
             _join([folder / file for folder in folders], out / file)
-        found.append(
+        outputs.append(
             {
-                "name": one["name"],
+                "name": output["name"],
                 "file": file,
                 "constant": constant and several,
-                "dtype": one["dtype"],
+                "dtype": output["dtype"],
                 "shape": shape,
             }
         )
-    return found
+    return outputs
 
 
 def _join(parts: list[Path], whole: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an evaluating process is told, and what it says on the way."""
+"""The requests to an evaluating process, and its messages about progress."""
 
 from __future__ import annotations
 

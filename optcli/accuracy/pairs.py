@@ -43,7 +43,7 @@ def compare(variant: Evaluation, baseline: Evaluation, confidence: float = 0.95)
             place=str(variant.folder),
             hint="evaluate both again: optcli build --remeasure",
         )
-    found: dict[str, Any] = {
+    comparison: dict[str, Any] = {
         "samples": variant.samples,
         "output_error": output_error(variant, baseline),
         "agreement": _agreement(variant, baseline),
@@ -58,7 +58,7 @@ def compare(variant: Evaluation, baseline: Evaluation, confidence: float = 0.95)
         "isa": environment.isa(),
     }
     if variant.metric is None or variant.metric != baseline.metric:
-        return Accuracy(metric=None, value=None, baseline=None, **found)
+        return Accuracy(metric=None, value=None, baseline=None, **comparison)
     assert variant.value is not None
     assert baseline.value is not None
     figures = {
@@ -76,7 +76,7 @@ def compare(variant: Evaluation, baseline: Evaluation, confidence: float = 0.95)
         per_class=_per_class(variant, baseline),
         largest_change=_largest(variant, baseline),
         **(_counted(variant, baseline, confidence) or _bootstrapped(variant, baseline, confidence)),
-        **found,
+        **comparison,
     )
 
 
@@ -119,28 +119,28 @@ def _bootstrapped(variant: Evaluation, baseline: Evaluation, confidence: float) 
         return {"drop": Estimate(value=value)}
     tails = (0.025, 1 - confidence)
     shares = [share for tail in tails for share in (tail, 1 - tail)]
-    found = resampling.bca(value, drops, without, shares)
+    bca_bounds = resampling.bca(value, drops, without, shares)
     count = bounds.effective(_clusters(variant))
-    told = [bounds.resampled(drops, largest, count, tail) for tail in tails]
-    both, one = (
-        Estimate(value=value, low=min(found[2 * i], low), high=max(found[2 * i + 1], high))
-        for i, (low, high) in enumerate(told)
+    narrowest = [bounds.resampled(drops, largest, count, tail) for tail in tails]
+    two_sided, one_sided = (
+        Estimate(value=value, low=min(bca_bounds[2 * i], low), high=max(bca_bounds[2 * i + 1], high))
+        for i, (low, high) in enumerate(narrowest)
     )
-    return {"drop": both, "bounds": one}
+    return {"drop": two_sided, "bounds": one_sided}
 
 
 def _clusters(evaluation: Evaluation) -> np.ndarray:
     """The number of each sample's content; without a record of it every sample is one of its own."""
     import numpy as np
 
-    found = evaluation.array("cluster")
-    return np.arange(evaluation.samples) if found is None else found
+    clusters = evaluation.array("cluster")
+    return np.arange(evaluation.samples) if clusters is None else clusters
 
 
 def _largest(variant: Evaluation, baseline: Evaluation) -> float | None:
     """What a share of samples costs at most, in either direction; None where that is not known."""
-    known = [each.largest_change for each in (variant, baseline) if each.largest_change is not None]
-    return max(known) if len(known) == 2 else None
+    changes = [each.largest_change for each in (variant, baseline) if each.largest_change is not None]
+    return max(changes) if len(changes) == 2 else None
 
 
 def _per_class(variant: Evaluation, baseline: Evaluation) -> tuple[ClassFigure, ...]:
@@ -174,8 +174,8 @@ def _finite(sign: int, mine: np.ndarray | None, theirs: np.ndarray | None) -> np
     if mine is None or theirs is None:
         return np.zeros(0)
     drops: np.ndarray = sign * (theirs - mine)
-    found: np.ndarray = drops[np.isfinite(drops)]
-    return found
+    finite: np.ndarray = drops[np.isfinite(drops)]
+    return finite
 
 
 def _agreement(variant: Evaluation, baseline: Evaluation) -> float | None:
@@ -200,17 +200,17 @@ def _class_changes(
         for chosen in (np.ones(len(label), bool), theirs & ~mine, mine & ~theirs, mine, theirs)
     )
     order = np.lexsort((-lost, -np.abs(lost - gained)))
-    changed = [int(each) for each in order[:_CLASSES_SHOWN] if lost[each] or gained[each]]
+    changed = [int(number) for number in order[:_CLASSES_SHOWN] if lost[number] or gained[number]]
     return tuple(
         ClassChange(
-            label=each,
-            samples=int(sizes[each]),
-            value=float(now[each] / sizes[each]),
-            baseline=float(before[each] / sizes[each]),
-            regressed=int(lost[each]),
-            improved=int(gained[each]),
+            label=number,
+            samples=int(sizes[number]),
+            value=float(now[number] / sizes[number]),
+            baseline=float(before[number] / sizes[number]),
+            regressed=int(lost[number]),
+            improved=int(gained[number]),
         )
-        for each in sorted(changed, key=lambda each: gained[each] - lost[each])
+        for number in sorted(changed, key=lambda number: gained[number] - lost[number])
     )
 
 
@@ -235,10 +235,10 @@ def output_error(variant: Evaluation, baseline: Evaluation) -> OutputError:
     if not comparable or not (variant.finite and baseline.finite):
         return OutputError(**facts, compared=False)
     rows = [(theirs.name, variant.rows(mine), baseline.rows(theirs)) for mine, theirs in stored]
-    found = output_distances(rows)
-    zero = found.pop("signal") == 0
+    distances = output_distances(rows)
+    zero = distances.pop("signal") == 0
     facts["baseline_constant"] = facts["baseline_constant"] or zero
-    return OutputError(**facts, **found)
+    return OutputError(**facts, **distances)
 
 
 def _all_constant(evaluation: Evaluation) -> bool:

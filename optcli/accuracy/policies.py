@@ -27,19 +27,19 @@ def judged(accuracy: Accuracy, settings: AccuracySettings) -> tuple[Verdict, Ver
     The other is called by its own name, for information. Both are inconclusive where the baseline is
     nothing to compare with.
     """
-    both = {"fixed-set": fixed_set(accuracy, settings)}
-    both["non-inferiority"] = non_inferiority(accuracy, settings)
+    verdicts = {"fixed-set": fixed_set(accuracy, settings)}
+    verdicts["non-inferiority"] = non_inferiority(accuracy, settings)
     if accuracy.baseline_doubts:
         reason = f"the baseline is nothing to compare with: {'; '.join(accuracy.baseline_doubts)}"
         doubtful = {"outcome": "inconclusive", "reason": reason}
-        both = {name: each.model_copy(update=doubtful) for name, each in both.items()}
-    deciding = both.pop(settings.policy)
-    (other,) = both.values()
+        verdicts = {name: each.model_copy(update=doubtful) for name, each in verdicts.items()}
+    deciding = verdicts.pop(settings.policy)
+    (other,) = verdicts.values()
     return (deciding.model_copy(update={"name": "accuracy", "blocking": True}), other)
 
 
 def fixed_set(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
-    """The set is the definition: the drop on it decides, without a test (MLPerf's quality targets)."""
+    """The drop on the evaluation set decides, without a statistical test (MLPerf's quality targets)."""
     assert accuracy.drop is not None
     assert accuracy.value is not None
     assert accuracy.baseline is not None
@@ -89,9 +89,9 @@ def non_inferiority(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
     assert accuracy.drop is not None
     assert accuracy.baseline is not None
     margin = margin_of(accuracy, settings)
-    found = accuracy.bounds
+    loss = accuracy.bounds
     percent = f"{_confidence(accuracy.confidence)} confidence"
-    if found is None or found.low is None or found.high is None:
+    if loss is None or loss.low is None or loss.high is None:
         return Verdict(
             name="non-inferiority",
             outcome="inconclusive",
@@ -101,26 +101,27 @@ def non_inferiority(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
             reason=_no_bounds(accuracy),
         )
     outcome: Outcome = "inconclusive"
-    if found.high < margin:
+    if loss.high < margin:
         outcome = "accept"
-        said = f"at most {_points(found.high)} are lost, less than the margin of {_points(margin)}"
-    elif found.low > margin:
+        finding = f"at most {_points(loss.high)} are lost, less than the margin of {_points(margin)}"
+    elif loss.low > margin:
         outcome = "reject"
-        said = f"at least {_points(found.low)} are lost, more than the margin of {_points(margin)}"
+        finding = f"at least {_points(loss.low)} are lost, more than the margin of {_points(margin)}"
     else:
-        said = (
-            f"the loss lies between {_points(found.low)} and {_points(found.high)}, and the margin"
+        finding = (
+            f"the loss lies between {_points(loss.low)} and {_points(loss.high)}, and the margin"
             f" of {_points(margin)} between them"
         )
     needed = samples_needed(accuracy, margin) if outcome == "inconclusive" else None
     best = _at_best(accuracy)
     if outcome == "inconclusive" and best is not None and best >= margin:
-        said += (
-            f"; {_different(accuracy)} samples can tell {_points(best)} at best, where none changes:"
-            + (f" evaluate on at least {_said(needed)}" if needed else " no number of samples tells 0")
+        finding += f"; {_different(accuracy)} samples cannot show a loss below {_points(best)}:" + (
+            f" evaluate on at least {_count_text(needed)}"
+            if needed
+            else " no number of samples shows a loss of 0"
         )
     elif needed is not None:
-        said += f"; {_said(needed)} samples would decide, here are {_different(accuracy)}"
+        finding += f"; {_count_text(needed)} samples would decide, the set has {_different(accuracy)}"
     p = "" if accuracy.mcnemar_p is None else f"; McNemar's p {accuracy.mcnemar_p:.2g}"
     return Verdict(
         name="non-inferiority",
@@ -128,9 +129,9 @@ def non_inferiority(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
         blocking=False,
         limit=margin,
         actual=accuracy.drop.value,
-        interval=(found.low, found.high),
+        interval=(loss.low, loss.high),
         samples_needed=needed,
-        reason=f"{said} ({percent}{p})",
+        reason=f"{finding} ({percent}{p})",
     )
 
 
@@ -187,7 +188,7 @@ def _flips(accuracy: Accuracy) -> float:
     return accuracy.samples * error * error
 
 
-def _said(count: int) -> str:
+def _count_text(count: int) -> str:
     if count >= _MOST_SAMPLES:
         return f"more than {_MOST_SAMPLES:,}"
     return f"{_rounded_up(count):,}"
@@ -219,8 +220,8 @@ def _at_best(accuracy: Accuracy) -> float | None:
 def _no_bounds(accuracy: Accuracy) -> str:
     if accuracy.largest_change is None:
         return (
-            "the samples give no interval: between which values the metric lies is not known; give your"
-            " callable the attribute range = (low, high)"
+            "the samples give no interval: the range of the metric is not known; give your callable the"
+            " attribute range = (low, high)"
         )
     return "the samples give no interval: in some resamples of them the metric is no number"
 

@@ -53,9 +53,9 @@ def finish(request: EvaluationRequest, channel: Channel) -> None:
     """Join the parts, work out the metric, and write what `Evaluation.load` reads."""
     work = Work(request)
     name = request.settings.metric if request.settings else None
-    known = {
+    facts = {
         "runner": request.runner,
         "remarks": work.remarks(),
         "full_range": saturation.full_range(request.artifact),
     }
-    merging.merge(request.out, request.jobs, name, work.metric, known)
+    merging.merge(request.out, request.jobs, name, work.metric, facts)

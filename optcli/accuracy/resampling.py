@@ -33,15 +33,15 @@ def resampled(metric: Metric, records: Records, clusters: np.ndarray) -> np.ndar
 
     generator = np.random.default_rng(SEED)
     contents, size = int(clusters.max()) + 1, max(1, _CELLS // len(clusters))
-    found = []
+    values = []
     for start in range(0, RESAMPLES, size):
         rows = min(size, RESAMPLES - start)
         drawn = generator.integers(contents, size=(rows, contents))
         flat = (drawn + np.arange(rows)[:, None] * contents).ravel()
         counts = np.bincount(flat, minlength=rows * contents).reshape(rows, contents)
         with np.errstate(invalid="ignore", divide="ignore"):  # a resample without any of a class
-            found.append(np.asarray(metric.resampled(records, counts[:, clusters]), np.float64))
-    return np.concatenate(found)
+            values.append(np.asarray(metric.resampled(records, counts[:, clusters]), np.float64))
+    return np.concatenate(values)
 
 
 def left_out(metric: Metric, records: Records, clusters: np.ndarray) -> np.ndarray:
@@ -49,13 +49,13 @@ def left_out(metric: Metric, records: Records, clusters: np.ndarray) -> np.ndarr
     import numpy as np
 
     groups, size = min(int(clusters.max()) + 1, GROUPS), max(1, _CELLS // len(clusters))
-    found = []
+    values = []
     for start in range(0, groups, size):
         rows = np.arange(start, min(start + size, groups))
         counts = (clusters % groups != rows[:, None]).astype(int)
         with np.errstate(invalid="ignore", divide="ignore"):  # a class that only this sample has
-            found.append(np.asarray(metric.resampled(records, counts), np.float64))
-    return np.concatenate(found)
+            values.append(np.asarray(metric.resampled(records, counts), np.float64))
+    return np.concatenate(values)
 
 
 def bca(

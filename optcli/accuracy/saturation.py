@@ -25,13 +25,13 @@ def full_range(artifact: Artifact) -> bool | None:
     if artifact.precision not in _INTEGERS:
         return None
     if artifact.format == Format.ONNX:
-        found = [_is_full(array) for array in _onnx_weights(artifact)]
+        are_full = [_is_full(array) for array in _onnx_weights(artifact)]
     elif artifact.format == Format.OPENVINO:
-        found = [_is_full(array) for array in _openvino_weights(artifact)]
+        are_full = [_is_full(array) for array in _openvino_weights(artifact)]
     else:
         reduced = artifact.facts.get("reduce_range")
         return None if reduced is None else not reduced
-    return any(found) if found else None
+    return any(are_full) if are_full else None
 
 
 def warning(full: bool | None, settings: AccuracySettings | None) -> str | None:

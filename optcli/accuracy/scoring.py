@@ -64,13 +64,13 @@ class Scoring:
         parts: list[dict[str, np.ndarray]] = []
         done = 0
         for batch, rows in self._work.batches(positions):
-            found = self._work.seen(batch, rows, self._work.run(model, batch))
-            parts.append(moved(self._work.records(found, done), done))
+            predictions = self._work.seen(batch, rows, self._work.run(model, batch))
+            parts.append(moved(self._work.records(predictions, done), done))
             done += rows
             seen(done)
         records = joined_records(parts)
-        each = np.concatenate([np.zeros(0), *self._alone(records, done)])
-        return Score(self.sign * self._metric.value(records), self.sign * np.nan_to_num(each))
+        alone = np.concatenate([np.zeros(0), *self._alone(records, done)])
+        return Score(self.sign * self._metric.value(records), self.sign * np.nan_to_num(alone))
 
     def _alone(self, records: dict[str, np.ndarray], count: int) -> Iterator[np.ndarray]:
         """The metric of each sample by itself, some at a time: a weight for each pair takes memory."""

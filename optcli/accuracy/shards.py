@@ -64,8 +64,8 @@ class Part:
         for name, array in seen.outputs.items():
             self._finite &= bool(np.isfinite(array).all()) if array.dtype.kind == "f" else True
             self._outputs[name].add(array, len(seen.ids), self.count)
-        known = {**moved(records, self.count), **self._predicted(seen), "content": contents}
-        self._records.append(known)
+        kept = {**moved(records, self.count), **self._predicted(seen), "content": contents}
+        self._records.append(kept)
         self._ids.extend(seen.ids)
 
     def write(self, effective: dict[str, Any], stability: Stability | None) -> None:
@@ -75,12 +75,12 @@ class Part:
         joined = joined_records(self._records)
         joined["ids"] = np.array(self._ids, dtype=str)
         np.savez(self._out / RECORDS, **joined)  # type: ignore[arg-type]
-        firsts = {f"output_{i}": one.first for i, one in enumerate(self._outputs.values())}
+        firsts = {f"output_{i}": output.first for i, output in enumerate(self._outputs.values())}
         np.savez(self._out / FIRSTS, **firsts)  # type: ignore[arg-type]
         about = {
             "stored": self._stored,
             "finite": self._finite,
-            "outputs": [one.summary(name) for name, one in self._outputs.items()],
+            "outputs": [output.summary(name) for name, output in self._outputs.items()],
             "effective": effective,
             "stability": stability.model_dump() if stability else None,
         }
@@ -99,7 +99,7 @@ class Part:
 
 
 def moved(records: dict[str, np.ndarray], by: int) -> dict[str, np.ndarray]:
-    """Records of samples that others stand before: their numbers of samples grow."""
+    """Records whose sample numbers are raised by `by`, the number of samples before them."""
     return {name: a + by if name.endswith("_sample") else a for name, a in records.items()}
 
 

@@ -1,4 +1,4 @@
-"""Is it right enough: the accuracy bar, and outputs that no bar need be asked about."""
+"""Verdicts on accuracy: by the accuracy bar, and on outputs that are not sound at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def verdicts(
     *,
     is_baseline: bool = False,
 ) -> tuple[Verdict, ...]:
-    """All that accuracy has to say; the verdicts are named as follows.
+    """All verdicts on accuracy, by name.
 
     `outputs`: finite, not constant, with the baseline's interface, and comparable with it; blocks.
     `accuracy`: the policy that decides; blocks. The other policy, `fixed-set` or `non-inferiority`, for
@@ -39,28 +39,28 @@ def verdicts(
     (INT8 weights of full range meet a CPU without VNNI), `samples` (many have the same content) and
     `preparation` (not as the decoding expects).
     """
-    found = []
+    answers = []
     if accuracy.output_error is not None:
         labelled = accuracy.drop is not None or is_baseline
         error = accuracy.output_error
-        found.append(_own_outputs(error) if is_baseline else _outputs(error, settings, labelled))
+        answers.append(_own_outputs(error) if is_baseline else _outputs(error, settings, labelled))
     if settings is not None and accuracy.drop is not None and not is_baseline:
-        found.extend(policies.judged(accuracy, settings))
+        answers.extend(policies.judged(accuracy, settings))
     elif settings is not None and accuracy.output_error is not None and not is_baseline:
-        found.append(unjudged(f"{settings.metric} has no value for it or for the baseline", settings))
+        answers.append(unjudged(f"{settings.metric} has no value for it or for the baseline", settings))
     if accuracy.stability is not None:
-        found.extend(_stability(accuracy.stability, accuracy.precision or ""))
+        answers.extend(_stability(accuracy.stability, accuracy.precision or ""))
     saturates = saturation.warning(accuracy.full_range_weights, settings)
     if saturates is not None:
-        found.append(_advice("saturation", saturates, None))
+        answers.append(_advice("saturation", saturates, None))
     if is_baseline:
         for reason in accuracy.doubts:
-            found.append(_advice("labels", reason, None).model_copy(update={"blocking": True}))
-        found.extend(_advice("preparation", reason, None) for reason in accuracy.remarks)
+            answers.append(_advice("labels", reason, None).model_copy(update={"blocking": True}))
+        answers.extend(_advice("preparation", reason, None) for reason in accuracy.remarks)
         if accuracy.distinct is not None and accuracy.distinct < _DIFFERENT * accuracy.samples:
-            found.append(_advice("samples", _repeated(accuracy), None))
+            answers.append(_advice("samples", _repeated(accuracy), None))
     where = {"runner": accuracy.runner, "isa": accuracy.isa}
-    return tuple(verdict.model_copy(update=where) for verdict in found)
+    return tuple(verdict.model_copy(update=where) for verdict in answers)
 
 
 def unjudged(reason: str, settings: AccuracySettings | None) -> Verdict:
@@ -102,16 +102,16 @@ def _outputs(error: OutputError, settings: AccuracySettings | None, labelled: bo
         broken = any(not change.comparable for change in error.changes)
         reason = f"another interface than the baseline's: {'; '.join(changes)}{_DECLARE}"
         return _answer("reject" if broken else "inconclusive", reason)
-    told = f"; {'; '.join(changes)}" if changes else ""
+    listed = f"; {'; '.join(changes)}" if changes else ""
     if not error.compared:
         if labelled:
             return _answer(
-                "accept", f"finite; they have no values that can be compared one by one{told}"
+                "accept", f"finite; they have no values that can be compared one by one{listed}"
             )
         reason = "no value can be compared with the baseline's, and no labels judge them"
-        return _answer("inconclusive", reason + told)
+        return _answer("inconclusive", reason + listed)
     far = None if labelled else _far(error)
-    return far or _answer("accept", f"{_SOUND}{told}")
+    return far or _answer("accept", f"{_SOUND}{listed}")
 
 
 def _far(error: OutputError) -> Verdict | None:
@@ -138,7 +138,7 @@ def _far(error: OutputError) -> Verdict | None:
         blocking=False,
         limit=_DOUBTFUL_DB,
         actual=lowest,
-        reason=f"{reason}; without labels it cannot be told what that costs",
+        reason=f"{reason}; without labels nobody knows what that costs in accuracy",
     )
 
 
@@ -167,7 +167,7 @@ def _stability(stability: Stability, precision: str) -> Iterator[Verdict]:
             "batch invariance",
             "a sample's outputs depend on its batch: alone they differ by"
             f" {stability.batch_error:.2g} of the largest output from those in a batch of"
-            f" {stability.samples}; ranges found at run time do that, and errors of exports",
+            f" {stability.samples}; causes are ranges computed at run time, and errors of exports",
             (allowed, stability.batch_error),
         )
 

@@ -1,4 +1,4 @@
-"""What an evaluation is given, read: its data, its metric, and what becomes of a batch."""
+"""What an evaluation works with: its data, its metric, and how a batch becomes records."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ class Work:
             return seen
         image = next((x for x in batch.inputs.values() if x.ndim == 4), None)
         size = (0, 0) if image is None else _size(image.shape)
-        found = decoding.decode(self.decode, seen, size)
-        return Predictions(seen.ids, seen.targets, seen.meta, cut, found, self.output)
+        decoded = decoding.decode(self.decode, seen, size)
+        return Predictions(seen.ids, seen.targets, seen.meta, cut, decoded, self.output)
 
     def contents(self, positions: Sequence[int], batch: Batch) -> np.ndarray:
         """A digest of each sample's inputs: those of one content are one piece of evidence.

@@ -38,7 +38,7 @@ _JUDGING: frozenset[ChangeKind] = frozenset(
 class Incomparable:
     """Why the two cannot be measured beside each other; `declared`: whoever runs the gate said so.
 
-    One that `evaluates` can be run all the same, for its outputs.
+    `evaluates`: the baseline's artifact can still be run for its outputs.
     """
 
     why: str
@@ -69,32 +69,32 @@ def compare(
     `incomparable` says why the baseline's artifact cannot take part; then only the anchors do. Raises
     what goes wrong while the candidate is evaluated by its own recipe.
     """
-    found: list[Comparison] = []
+    compared: list[Comparison] = []
     doubts: list[Flag] = []
     now, then = gating.made.plan.recipe, gating.origin.recipe
     if "evaluation" in now.data:
         samples = gating.made.plan.role_keys["evaluation"]
-        found, doubts = _on(gating, side, incomparable, now, samples, _bars(gating), "")
+        compared, doubts = _on(gating, side, incomparable, now, samples, _bars(gating), "")
     if then is not None and "evaluation" in then.data and _judges_otherwise(gating, then):
         samples, label = samples_of(then, gating.store.digests), " by the baseline's recipe"
         bars = [("", then.accuracy)]
         try:
-            found += _on(gating, side, incomparable, then, samples, bars, label)[0]
+            compared += _on(gating, side, incomparable, then, samples, bars, label)[0]
         except OptcliError as error:
             why = f"the candidate cannot be judged by the baseline's recipe: {error.message}"
-            found.append(comparisons.cannot_tell("accuracy", why))
+            compared.append(comparisons.cannot_tell("accuracy", why))
     lacking = _lacking(gating, side, incomparable) if "evaluation" in now.data else None
     if lacking is not None:
         if side.before is None:
             why = f"the float variant {lacking} was built on neither side"
-            found.append(comparisons.cannot_tell("accuracy", why))
+            compared.append(comparisons.cannot_tell("accuracy", why))
         else:
             doubts.append(flags.no_float_anchor(lacking))
-    if not found:
-        why = "it is the float variant itself"
+    if not compared:
+        why = "this is the float variant itself"
         why = why if "evaluation" in now.data else "the recipe names no evaluation data"
-        found = [comparisons.not_given("accuracy", None, why)]
-    return found, doubts
+        compared = [comparisons.not_given("accuracy", None, why)]
+    return compared, doubts
 
 
 def _lacking(gating: Gating, side: Side, incomparable: Incomparable | None) -> str | None:
@@ -117,13 +117,13 @@ def _bars(gating: Gating) -> list[tuple[str, AccuracySettings | None]]:
     """The candidate's bar, and the baseline's for the same metric where it is another."""
     now = gating.made.plan.recipe.accuracy
     then = gating.origin.terms.accuracy if gating.origin.terms is not None else None
-    found: list[tuple[str, AccuracySettings | None]] = [("", now)]
+    bars: list[tuple[str, AccuracySettings | None]] = [("", now)]
     if now is None or then is None or "bar" in gating.declared:
-        return found
-    bars = {name: getattr(then, name) for name in ACCURACY_BARS}
-    if bars != {name: getattr(now, name) for name in ACCURACY_BARS}:
-        found.append((" by the baseline's bar", now.model_copy(update=bars)))
-    return found
+        return bars
+    their_bar = {name: getattr(then, name) for name in ACCURACY_BARS}
+    if their_bar != {name: getattr(now, name) for name in ACCURACY_BARS}:
+        bars.append((" by the baseline's bar", now.model_copy(update=their_bar)))
+    return bars
 
 
 def samples_of(recipe: Recipe, digests: FileDigests) -> str:
@@ -141,7 +141,7 @@ def _on(
     bars: Sequence[tuple[str, AccuracySettings | None]],
     label: str,
 ) -> tuple[list[Comparison], list[Flag]]:
-    """By one recipe's evaluation data, preparation, postprocessing and metric."""
+    """Compare by one recipe's evaluation data, preparation, postprocessing and metric."""
     around = EvaluationContext(
         recipe,
         samples,
@@ -153,18 +153,18 @@ def _on(
         gating.options.jobs,
     )
     mine = _subject(side.name, side.now)
-    found: list[Comparison] = []
+    compared: list[Comparison] = []
     doubts: list[Flag] = []
     if side.before is not None and incomparable is not None:
-        found.append(incomparable.said("accuracy"))
+        compared.append(incomparable.said("accuracy"))
     elif side.before is not None:
         base = _baselines(gating, f"{side.name} (baseline)", side.before)
         result, theirs = _beside(mine, base, around)
-        found += _judged(result, theirs, bars, label)
+        compared += _judged(result, theirs, bars, label)
         if recipe.accuracy is not None and (few := accuracy.too_few(result, recipe.accuracy)):
             doubts.append(few)
     if recipe.accuracy is None and side.before is not None:
-        return found, doubts
+        return compared, doubts
     for anchor in _anchors(gating, side, incomparable):
         name = f"{anchor.name} (float)"
         base = (
@@ -176,8 +176,8 @@ def _on(
         result, theirs = _beside(mine, base, around)
         against = f" against {whose} {anchor.name}{label}"
         # Outputs count where nothing else is compared.
-        found += _judged(result, theirs, bars, against, outputs=recipe.accuracy is None)
-    return found, doubts
+        compared += _judged(result, theirs, bars, against, outputs=recipe.accuracy is None)
+    return compared, doubts
 
 
 def _anchors(gating: Gating, side: Side, incomparable: Incomparable | None) -> Iterator[_Anchor]:
@@ -202,7 +202,7 @@ def _floats(gating: Gating) -> Iterator[tuple[str, Kept | None, bool]]:
 
 
 def _beside(mine: Subject, base: Subject, around: EvaluationContext) -> tuple[Accuracy, Accuracy]:
-    """One beside the other: its accuracy, and the other's own."""
+    """The accuracy of `mine` against `base`, and that of `base` itself."""
     judged, failures = compare_all([base, mine], base.name, around)
     for error in failures.values():
         raise error
@@ -217,8 +217,8 @@ def _judged(
     *,
     outputs: bool = True,
 ) -> list[Comparison]:
-    """By each bar; and whether what it is compared with is right often enough to compare anything."""
-    found = []
+    """The verdicts by each bar, and whether the other side is accurate enough to compare with."""
+    compared = []
     for whose, settings in bars:
         for verdict in accuracy.verdicts(result, settings):
             is_outputs = verdict.name == "outputs"
@@ -227,17 +227,17 @@ def _judged(
             if whose and verdict.name != "accuracy":  # said once, by the recipe itself
                 continue
             named = verdict.model_copy(update={"name": f"{verdict.name}{against}{whose}"})
-            found.append(_comparison(named, result, is_outputs=is_outputs))
-        told = any(verdict.name == "accuracy" for verdict in accuracy.verdicts(result, settings))
-        if settings is not None and not told and not whose:
+            compared.append(_comparison(named, result, is_outputs=is_outputs))
+        is_judged = any(verdict.name == "accuracy" for verdict in accuracy.verdicts(result, settings))
+        if settings is not None and not is_judged and not whose:
             why = "the evaluation data have no labels that the metric reads"
-            found.append(comparisons.cannot_tell("accuracy", why))
+            compared.append(comparisons.cannot_tell("accuracy", why))
     _, settings = bars[0]
     for verdict in accuracy.verdicts(theirs, settings, is_baseline=True):
         if verdict.outcome != "accept" and (verdict.blocking or verdict.name == "labels"):
-            why = f"what it is compared with proves nothing: {verdict.reason}"
-            found.append(comparisons.cannot_tell("accuracy", why))
-    return found
+            why = f"the artifact that it is compared with is no valid reference: {verdict.reason}"
+            compared.append(comparisons.cannot_tell("accuracy", why))
+    return compared
 
 
 def _comparison(verdict: Verdict, result: Accuracy, *, is_outputs: bool) -> Comparison:

@@ -9,7 +9,7 @@ from optcli.report.gate.changes import kinds_of, together
 from optcli.results import Outcome
 from optcli.results.gate import Change, Comparison, GatedVariant, worst
 
-# What noise leaves open, and nothing else may be waved through.
+# Figures that noise can leave undecided: only these may count as a pass where they are inconclusive.
 _TIMED = ("p50", "p95", "slo")
 _MOST_TOLD = 3
 
@@ -22,9 +22,9 @@ def answer(
 ) -> tuple[Outcome, str, ExitCode]:
     """What to do with the merge. `on_inconclusive` makes a doubt a `pass` or a `fail`.
 
-    Only noise is waved through by `pass`: latency that was measured and not decided, and does not look
-    worse than its limit. What was not compared, and terms that changed without being declared, stay
-    inconclusive. So does a gate whose every variant is new.
+    `pass` covers noise alone: latency that was measured and not decided, and does not look worse than
+    its limit. What was not compared, and terms that changed without being declared, stay inconclusive.
+    So does a gate whose every variant is new.
     """
     outcome = worst(variant.outcome for variant in variants.values())
     undeclared = [each for each in changes if each.open]
@@ -41,14 +41,16 @@ def answer(
 
 
 def _doubts(variants: Mapping[str, GatedVariant]) -> list[tuple[str, Comparison]]:
-    return _found(variants, "inconclusive")
+    return _with_outcome(variants, "inconclusive")
 
 
-def _is_noise(found: Comparison) -> bool:
-    return found.compared and found.metric in _TIMED and not found.seems_worse
+def _is_noise(comparison: Comparison) -> bool:
+    return comparison.compared and comparison.metric in _TIMED and not comparison.seems_worse
 
 
-def _found(variants: Mapping[str, GatedVariant], outcome: Outcome) -> list[tuple[str, Comparison]]:
+def _with_outcome(
+    variants: Mapping[str, GatedVariant], outcome: Outcome
+) -> list[tuple[str, Comparison]]:
     return [
         (name, each)
         for name, variant in variants.items()
@@ -64,17 +66,17 @@ def _sentence(
     outcome: Outcome,
     code: ExitCode,
 ) -> str:
-    found = _found(variants, outcome)
+    decisive = _with_outcome(variants, outcome)
     if outcome == "reject":
-        return f"Do not merge: {_listed(found)}{_because(variants)}."
+        return f"Do not merge: {_listed(decisive)}{_because(variants)}."
     if outcome == "inconclusive":
-        return _cannot_tell(variants, undeclared, baseline, code, found)
+        return _cannot_tell(variants, undeclared, baseline, code, decisive)
     new = [name for name, variant in variants.items() if not _judged({name: variant})]
     besides = f"; {', '.join(new)} is new and was not compared" if new else ""
     if not any(_is_accuracy(each) for each in variants.values()):
         besides += "; accuracy was not judged"
     nothing = f"nothing became worse than {baseline} beyond its limit{besides}"
-    better = [(name, each) for name, each in found if each.improved]
+    better = [(name, each) for name, each in decisive if each.improved]
     return f"Merge: {_listed(better)}; {nothing}." if better else f"Merge: {nothing}."
 
 
@@ -83,24 +85,24 @@ def _cannot_tell(
     undeclared: Sequence[Change],
     baseline: str,
     code: ExitCode,
-    found: list[tuple[str, Comparison]],
+    decisive: list[tuple[str, Comparison]],
 ) -> str:
     parts = []
     if undeclared:
         clauses = together(undeclared)
-        said = "; ".join(clauses[:_MOST_TOLD])
+        listed = "; ".join(clauses[:_MOST_TOLD])
         more = len(clauses) - _MOST_TOLD
-        said += f", and {more} more" if more > 0 else ""
+        listed += f", and {more} more" if more > 0 else ""
         declare = f"--accept {','.join(kinds_of(undeclared))}"
         parts.append(
-            f"what it is judged by changed: {said} (whoever runs the gate may declare it: {declare})"
+            f"what it is judged by changed: {listed} (whoever runs the gate may declare it: {declare})"
         )
-    if found:
-        parts.append(_listed(found))
+    if decisive:
+        parts.append(_listed(decisive))
     if not parts:
         parts.append(f"{', '.join(variants)} is not in {baseline}, nothing was compared")
-    taken = {ExitCode.DONE: " Taken as a pass.", ExitCode.REJECTED: " Taken as a failure."}
-    return f"Cannot tell: {'; '.join(parts)}.{taken.get(code, '')}"
+    endings = {ExitCode.DONE: " Taken as a pass.", ExitCode.REJECTED: " Taken as a failure."}
+    return f"Cannot tell: {'; '.join(parts)}.{endings.get(code, '')}"
 
 
 def _is_accuracy(variant: GatedVariant) -> bool:
@@ -113,9 +115,9 @@ def _judged(variants: Mapping[str, GatedVariant]) -> bool:
     return any(each.blocking for variant in old for each in variant.comparisons)
 
 
-def _listed(found: list[tuple[str, Comparison]]) -> str:
-    parts = [f"{name} {each.name}: {each.reason}" for name, each in found[:_MOST_TOLD]]
-    more = f", and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
+def _listed(named: list[tuple[str, Comparison]]) -> str:
+    parts = [f"{name} {each.name}: {each.reason}" for name, each in named[:_MOST_TOLD]]
+    more = f", and {len(named) - _MOST_TOLD} more" if len(named) > _MOST_TOLD else ""
     return "; ".join(parts) + more
 
 

@@ -51,14 +51,14 @@ def versions_in(interpreter: str, packages: Sequence[str]) -> dict[str, str | No
         check=False,
     )
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
+        lines = done.stderr.strip().splitlines()
         raise MissingError(
-            f"the baseline's interpreter cannot run optcli: {said[-1] if said else done.returncode}",
+            f"the baseline's interpreter cannot run optcli: {lines[-1] if lines else done.returncode}",
             place=interpreter,
             hint="install optcli's requirements into that environment",
         )
-    found: dict[str, str | None] = json.loads(done.stdout)
-    return found
+    versions: dict[str, str | None] = json.loads(done.stdout)
+    return versions
 
 
 def cannot_run(side: Side, before: Baseline, now: dict[str, Any]) -> str | None:

@@ -20,7 +20,9 @@ def of_making(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, 
     Each is a record with `step` and the ingredients of its key. Empty where nothing differs.
     """
     names = [step["step"] for step in before], [step["step"] for step in after]
-    found = [] if names[0] == names[1] else [f"passes: {_chain(names[0])}, now {_chain(names[1])}"]
+    differences = (
+        [] if names[0] == names[1] else [f"passes: {_chain(names[0])}, now {_chain(names[1])}"]
+    )
     own: list[str] = []
     by_name = {step["step"]: step for step in before}
     for step in after:
@@ -29,12 +31,12 @@ def of_making(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, 
             for name, was, now in differing(dict(old), dict(step)):
                 # A pass from the user's own file is called after it: `./passes.py:Clip`.
                 ours = name.startswith("code") and not (name == "code.pass" and ":" in step["step"])
-                told = own if ours else found
-                told.extend(_words(step["step"], name, was, now))
+                target = own if ours else differences
+                target.extend(_words(step["step"], name, was, now))
     # A new version of optcli changes the code of many passes: one cause, and the weakest.
     if own:
-        found.append(f"optcli's own code: {', '.join(dict.fromkeys(own))}")
-    return list(dict.fromkeys(found))
+        differences.append(f"optcli's own code: {', '.join(dict.fromkeys(own))}")
+    return list(dict.fromkeys(differences))
 
 
 def of_running(
@@ -50,7 +52,9 @@ def of_running(
 
 def merged(making: Sequence[str], running: Sequence[str]) -> list[str]:
     """Both together: a library that runs the artifact and had a part in making it is one cause."""
-    own = [each for each in making if not any(each.startswith(f"{one}, in ") for one in running)]
+    own = [
+        cause for cause in making if not any(cause.startswith(f"{change}, in ") for change in running)
+    ]
     return [*own, *running]
 
 

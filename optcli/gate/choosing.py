@@ -1,4 +1,4 @@
-"""Which variants the gate judges: what either side would serve, so that none slips out of sight."""
+"""Which variants the gate judges: those that either side marks or would serve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def chosen(
     suggested_now: Callable[[], Sequence[str]],
     suggested_before: Callable[[], Sequence[str]],
 ) -> tuple[dict[str, tuple[Choice, ...]], list[Change]]:
-    """The variants to judge with the reasons, in the recipe's order, and those that are not there now.
+    """The variants to judge with the reasons, in the recipe's order, and changes for those that left.
 
     Each side has those marked `gate: true`; without a mark those that its build recommends, which is
     asked only then. Variants named on the command line (`only`) stand for both. Raises `UsageError`
@@ -53,8 +53,8 @@ def chosen(
                 for name in unmarked
                 if name in now.variants and name not in marked
             ]
-    found = {name: tuple(reasons[name]) for name in now.variants if name in reasons}
-    return found, missing
+    ordered = {name: tuple(reasons[name]) for name in now.variants if name in reasons}
+    return ordered, missing
 
 
 def _add(reasons: dict[str, list[Choice]], names: Sequence[str], reason: Choice) -> None:
@@ -65,11 +65,12 @@ def _add(reasons: dict[str, list[Choice]], names: Sequence[str], reason: Choice)
 def suggested_by(report: Report) -> tuple[str, ...]:
     """What a build recommends at any batch size; its baseline where at one it recommends nothing.
 
-    Where the machine was not fit to tell, or a speed-up is not known, all that may be served counts.
+    Where the machine was not fit to tell, or a speed-up is not known, every variant that may be served
+    is among them.
     """
     sizes = report.recommendations.values()
-    found = [report.recommended, *(each.variant for each in sizes)]
-    names = [report.baseline if name is None else name for name in found]
+    recommended = [report.recommended, *(each.variant for each in sizes)]
+    names = [report.baseline if name is None else name for name in recommended]
     if report.recommended is None or any(each.withheld for each in sizes):
         names += [
             name

@@ -63,7 +63,7 @@ def _sentence(decision: Decision, rule: Rule, outcome: Outcome) -> str:
     return f"cannot tell {pairs}: {figures}; {_missing(decision, rule)}; {_CALMER}"
 
 
-_CALMER = "a calmer machine or more looks would"
+_CALMER = "a quieter machine or more looks would decide"
 
 
 def _missing(decision: Decision, rule: Rule) -> str:
@@ -71,8 +71,8 @@ def _missing(decision: Decision, rule: Rule) -> str:
     high, low = decision.high, decision.low
     most = _growth(high, "slower", "faster") if math.isfinite(high) else "anything"
     least = _growth(low, "slower", "faster") if low > -1 else "anything"
-    passes = f"a pass needs it to be surely less than {_percent(rule.limit)} slower, it may be {most}"
-    fails = f"a failure surely more than {_percent(rule.margin)}, it may be {least}"
+    passes = f"to pass it must be surely less than {_percent(rule.limit)} slower, and it may be {most}"
+    fails = f"to fail surely more than {_percent(rule.margin)} slower, and it may be {least}"
     return f"{passes}; {fails}"
 
 
@@ -120,11 +120,11 @@ def cannot_tell(metric: Metric, why: str, batch_size: int | None = None) -> Comp
     )
 
 
-def unfit(found: Comparison, why: str) -> Comparison:
-    """What was measured on a machine that was not quiet enough: it decides nothing."""
-    reason = f"the machine was not fit to tell ({why}); measured: {found.reason}"
+def unfit(comparison: Comparison, why: str) -> Comparison:
+    """The comparison made inconclusive: the machine was not quiet enough."""
+    reason = f"the machine was not fit to tell ({why}); measured: {comparison.reason}"
     update = {"outcome": "inconclusive", "improved": False, "reason": reason}
-    return found.model_copy(update=update)
+    return comparison.model_copy(update=update)
 
 
 def recorded(batch_size: int, baseline: Estimate, candidate: Estimate, limit: float) -> Comparison:
@@ -194,7 +194,7 @@ def judged(
     baseline: float | None = None,
     candidate: float | None = None,
 ) -> Comparison:
-    """What another room has judged already: accuracy, outputs, the service level."""
+    """A verdict on accuracy, on outputs or on the service level, as a comparison."""
     low, high = verdict.interval or (None, None)
     change = None
     if metric == "accuracy" and verdict.actual is not None:

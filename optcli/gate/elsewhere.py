@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Asked:
-    """What to build: those of the variants `names` that the recipe, a path, has, and its float one.
+    """What to build: of the variants `names` those that the recipe (a path) has, and its float one.
 
     `artifacts` is where a report of the whole build is laid out, where one is asked for.
     """
@@ -39,7 +39,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What the other interpreter is told."""
+    """What the other interpreter is asked to build, and how."""
 
     asked: Asked
     settings: Settings
@@ -75,7 +75,7 @@ def suggested(asked: Asked, settings: Settings, observer: Observer) -> tuple[str
 
 
 def suggested_with(interpreter: str, asked: Asked, settings: Settings, log: Path) -> tuple[str, ...]:
-    """The same by another Python. Raises as `build_with` does."""
+    """What `suggested` gives, by another interpreter. Raises as `build_with` does."""
     return _run("serve_suggestion", interpreter, asked, settings, tuple[str, ...], log)
 
 
@@ -96,7 +96,10 @@ def _run(
 def build_with(
     interpreter: str, asked: Asked, settings: Settings, observer: Observer, log: Path
 ) -> Baseline:
-    """The same by another Python. Raises `MissingError` where it lacks what the recipe needs."""
+    """What `build` gives, by another interpreter.
+
+    Raises `MissingError` where that lacks what the recipe needs.
+    """
     step = f"baseline by {interpreter}"
     observer.started(step)
     began = time.monotonic()
@@ -110,10 +113,10 @@ def build_with(
 
 
 def serve(request: BuildRequest, channel: Channel) -> Baseline:
-    """What the other interpreter does."""
+    """Build the baseline; runs in the other interpreter."""
     return build(request.asked, request.settings, Silent())
 
 
 def serve_suggestion(request: BuildRequest, channel: Channel) -> tuple[str, ...]:
-    """What the other interpreter does to say what its build recommends."""
+    """Say what the baseline's build recommends; runs in the other interpreter."""
     return suggested(request.asked, request.settings, Silent())

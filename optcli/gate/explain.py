@@ -29,19 +29,19 @@ def explain(
     then, now = side.before, side.now
     here = environment.describe(side.packages)["versions"]
     running = causes.of_running(before.environment.get("versions", {}), here, side.packages)
-    found = causes.merged(causes.of_making(then.made_by, now.made_by), running)
+    reasons = causes.merged(causes.of_making(then.made_by, now.made_by), running)
     if then.runner != now.runner:
-        found.append(f"runner {then.runner}, now {now.runner}")
+        reasons.append(f"runner {then.runner}, now {now.runner}")
     else:
-        found += causes.of_options(then.options, now.options)
+        reasons += causes.of_options(then.options, now.options)
     if then.artifact.digest != now.artifact.digest:
-        found += _graph(then, now)
-    elif not found:
-        found.append("the artifact is the same: look at the machine")
+        reasons += _graph(then, now)
+    elif not reasons:
+        reasons.append("the artifact is the same: the machine may behave otherwise")
     try:
-        return found, _operators(before, then, now, inputs, logs), []
+        return reasons, _operators(before, then, now, inputs, logs), []
     except OptcliError as error:  # an explanation that cannot be had is no failure of the gate
-        return found, [], [flags.operators_not_compared(error.message)]
+        return reasons, [], [flags.operators_not_compared(error.message)]
 
 
 def _graph(then: Kept, now: Kept) -> list[str]:
@@ -63,13 +63,13 @@ def _graph(then: Kept, now: Kept) -> list[str]:
 def _counts(kept: Kept) -> dict[str, int]:
     artifact = kept.artifact
     about = {"precision": artifact.precision, "made_by": list(kept.made_by), "facts": artifact.facts}
-    looked = inspection.look_into(
+    findings = inspection.look_into(
         Target("gate", "artifact", artifact.format.value, artifact.path, about, artifact.trusted)
     )
-    found: dict[str, int] = defaultdict(int)
-    for operator in looked.operators or ():
-        found[operator.type] += operator.count
-    return dict(found)
+    counts: dict[str, int] = defaultdict(int)
+    for operator in findings.operators or ():
+        counts[operator.type] += operator.count
+    return dict(counts)
 
 
 def _operators(

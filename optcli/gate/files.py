@@ -24,7 +24,7 @@ _DATA = Path(data.__file__).parent
 
 
 class _Noting(FileDigests):
-    """Digests that note whose they are: what decides a key is what a comparison depends on."""
+    """Digests that note the files they are asked for: the files that decide a key."""
 
     def __init__(self, known: FileDigests) -> None:
         super().__init__()
@@ -42,24 +42,24 @@ def unversioned(recipe: Recipe, there: CheckedOut, digests: FileDigests) -> list
     git ignores or never had, and what lies beside the repository, is linked into it from today's; or
     where today's is as the commit has it.
     """
-    found = []
+    changes = []
     for kind, place, files in _named(recipe, digests):
         reasons: dict[Unversioned, list[str]] = {}
         for file in dict.fromkeys(files):
             why = _why_not_of_the_commit(file, there)
             if why is not None:
                 reasons.setdefault(why, []).append(_shown(file, there))
-        found += [
+        changes += [
             Change(kind=kind, place=place, unversioned=why, files=tuple(names))
             for why, names in reasons.items()
         ]
-    return found
+    return changes
 
 
 def in_submodules(recipe: Recipe, there: CheckedOut, digests: FileDigests) -> list[Change]:
     """What the recipe, as it is now, names in submodules: a checked-out commit has these empty."""
     modules = [os.path.realpath(there.top / each) for each in there.submodules()]
-    found = []
+    changes = []
     for kind, place, files in _named(recipe, digests) if modules else ():
         names = [
             str(Path(real).relative_to(os.path.realpath(there.top)))
@@ -67,8 +67,8 @@ def in_submodules(recipe: Recipe, there: CheckedOut, digests: FileDigests) -> li
             if any(real.startswith(f"{module}{os.sep}") for module in modules)
         ]
         if names:
-            found.append(Change(kind=kind, place=place, unversioned="submodule", files=tuple(names)))
-    return found
+            changes.append(Change(kind=kind, place=place, unversioned="submodule", files=tuple(names)))
+    return changes
 
 
 _Kind = Literal["untracked-model", "untracked-data"]
@@ -90,8 +90,8 @@ def _named(recipe: Recipe, digests: FileDigests) -> Iterator[tuple[_Kind, str, S
     references |= {place: [reference] for place, reference in judging_code(recipe).items()}
     for place, listed in references.items():
         files: list[Path] = []
-        for each in listed:
-            code = user_code.closure(each, recipe.folder)
+        for reference in listed:
+            code = user_code.closure(reference, recipe.folder)
             files += [*code.files, *(file for _, file in code.outside)]
         yield "untracked-model", place, files
     for role, settings in recipe.data.items():

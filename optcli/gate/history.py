@@ -51,8 +51,8 @@ def _drop_torn_line(stream: BinaryIO) -> None:
 
 def entries_of(report: GateReport, commit: str | None = None) -> list[Entry]:
     """What a run adds to a history: every figure that has a value."""
-    cpu, known = (report.environment.get(name) or {} for name in ("cpu", "machine"))
-    hardware = [known.get(name) for name in environment.HARDWARE]
+    cpu, host = (report.environment.get(name) or {} for name in ("cpu", "machine"))
+    hardware = [host.get(name) for name in environment.HARDWARE]
     machine = of_value(
         [cpu.get("model"), hardware, report.environment.get("cores"), report.protocol.get("threads")]
     )[:12]
@@ -90,10 +90,10 @@ def load(path: Path) -> list[Entry]:
             place=str(path),
             hint="run `optcli gate ... --history FILE` to begin one",
         ) from error
-    found = []
+    entries = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(Entry.model_validate(json.loads(line)))
+            entries.append(Entry.model_validate(json.loads(line)))
         except (ValueError, RecursionError) as error:
             if number < len(lines):
                 raise InputError(
@@ -101,7 +101,7 @@ def load(path: Path) -> list[Entry]:
                     place=f"{path}:{number}",
                     hint="remove it, or name the file that `optcli gate --history` wrote",
                 ) from error
-    return found
+    return entries
 
 
 def trends(entries: Iterable[Entry]) -> list[Trend]:
@@ -156,8 +156,8 @@ def change_points(values: Sequence[float]) -> list[int]:
     noise = float(np.median(np.abs(np.diff(logs)))) / 0.6745 / np.sqrt(2)
     sigma = max(noise, 0.005)
     search = ruptures.Pelt(model="l1", min_size=_SHORTEST, jump=1).fit(logs.reshape(-1, 1))
-    found = search.predict(pen=2 * sigma * np.log(count))
-    return [int(index) for index in found[:-1]]
+    ends = search.predict(pen=2 * sigma * np.log(count))
+    return [int(index) for index in ends[:-1]]
 
 
 def current_commit(folder: Path) -> str | None:

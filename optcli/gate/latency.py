@@ -52,9 +52,9 @@ def threads_of(settings: GateSettings) -> int:
 
 def bars(settings: GateSettings, batch_sizes: Sequence[int]) -> dict[Figure, GateBar]:
     """The figures that are judged, each with its bar."""
-    wanted = {0.5: settings.p50, 0.95: settings.p95}
+    bar_of = {0.5: settings.p50, 0.95: settings.p95}
     return {
-        Figure(q, size): bar for size in batch_sizes for q, bar in wanted.items() if bar is not None
+        Figure(q, size): bar for size in batch_sizes for q, bar in bar_of.items() if bar is not None
     }
 
 
@@ -87,20 +87,23 @@ def compare(
         candidate.name,
     )
     sizes, _ = choose_batch_sizes(inputs, settings.batch_sizes)
-    wanted = bars(settings, sizes)
-    rules = {figure: planned(bar, settings, len(wanted) * variants) for figure, bar in wanted.items()}
-    advice = [figure for figure, bar in wanted.items() if bar.undecided == "advice"]
+    judged_bars = bars(settings, sizes)
+    rules = {
+        figure: planned(bar, settings, len(judged_bars) * variants)
+        for figure, bar in judged_bars.items()
+    }
+    advice = [figure for figure, bar in judged_bars.items() if bar.undecided == "advice"]
 
-    def told(done: int, most: int) -> None:
+    def progress(done: int, most: int) -> None:
         observer.progress(STEP, done / most, f"{candidate.name}: {done} of at most {most} launch pairs")
 
-    found = until_decided(pairs, rules, advice, settings.max_seconds, told)
+    decisions = until_decided(pairs, rules, advice, settings.max_seconds, progress)
     measured = pairs.measured
     assert measured is not None
     rows = latency.to_results(measured)
     mine, theirs = rows[candidate.name], rows[baseline.name]
     judged = [
-        *latencies(found, rules, wanted, mine, theirs),
+        *latencies(decisions, rules, judged_bars, mine, theirs),
         *_p99(mine, theirs),
         *service_level(mine, slo),
         *_memory(mine, theirs, settings),
@@ -124,20 +127,20 @@ class _Launched:
     def log_ratios(self, figure: Figure) -> Sequence[float]:
         assert self.measured is not None
         series = next(
-            one
-            for one in self.measured.series
-            if (one.name, one.batch_size) == (self._name, figure.batch_size)
+            each
+            for each in self.measured.series
+            if (each.name, each.batch_size) == (self._name, figure.batch_size)
         )
         other = self.measured.beside(series, self.measured.baseline)
         assert other is not None
-        found = []
+        ratios = []
         for rounds in series.paired(other).values():
             mine, theirs = [mine for mine, _ in rounds], [theirs for _, theirs in rounds]
             if figure.q == 0.5 or min(map(len, mine)) >= _CALLS_FOR_P95:
-                found.append(median(log_ratios(mine, theirs, figure.q)))
+                ratios.append(median(log_ratios(mine, theirs, figure.q)))
             elif sum(map(len, mine)) >= needed(figure.q):
-                found += log_ratios([_joined(mine)], [_joined(theirs)], figure.q)
-        return found
+                ratios += log_ratios([_joined(mine)], [_joined(theirs)], figure.q)
+        return ratios
 
 
 def _joined(rounds: Sequence[np.ndarray]) -> np.ndarray:
@@ -147,9 +150,9 @@ def _joined(rounds: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def latencies(
-    found: Mapping[Figure, Decision],
+    decisions: Mapping[Figure, Decision],
     rules: Mapping[Figure, Rule],
-    wanted: Mapping[Figure, GateBar],
+    judged_bars: Mapping[Figure, GateBar],
     mine: Sequence[Latency],
     theirs: Sequence[Latency],
 ) -> list[Comparison]:
@@ -157,25 +160,31 @@ def latencies(
 
     What was measured on a machine that was not fit is inconclusive, whichever way it points.
     """
-    made = []
-    for figure, bar in wanted.items():
+    compared = []
+    for figure, bar in judged_bars.items():
         metric: Metric = "p50" if figure.q == 0.5 else "p95"
         now, before = (_value(rows, figure) for rows in (mine, theirs))
-        if figure in found and now is not None and before is not None:
-            decided = comparisons.latency(
-                metric, figure.batch_size, before, now, found[figure], rules[figure], bar
+        if figure in decisions and now is not None and before is not None:
+            comparison = comparisons.latency(
+                metric, figure.batch_size, before, now, decisions[figure], rules[figure], bar
             )
             doubt = _unfit([*mine, *theirs], figure.batch_size)
             if doubt is not None:
                 blocks = bar.undecided == "blocks"
-                decided = comparisons.unfit(decided, doubt).model_copy(update={"blocking": blocks})
-            made.append(decided)
+                comparison = comparisons.unfit(comparison, doubt).model_copy(
+                    update={"blocking": blocks}
+                )
+            compared.append(comparison)
         elif bar.undecided == "blocks":
-            why = "too few calls for it: raise gate.max_seconds, or make it advice"
-            made.append(comparisons.cannot_tell(metric, why, figure.batch_size))
+            why = (
+                f"too few calls for {metric}: raise gate.max_seconds,"
+                f" or set gate.{metric}.undecided: advice"
+            )
+            compared.append(comparisons.cannot_tell(metric, why, figure.batch_size))
         else:
-            made.append(comparisons.not_given(metric, figure.batch_size, "too few calls for it"))
-    return made
+            why = f"too few calls for {metric}"
+            compared.append(comparisons.not_given(metric, figure.batch_size, why))
+    return compared
 
 
 def _unfit(rows: Sequence[Latency], batch_size: int) -> str | None:
@@ -191,8 +200,8 @@ def _value(rows: Sequence[Latency], figure: Figure) -> float | None:
     row = next((r for r in rows if r.region == "host" and r.batch_size == figure.batch_size), None)
     if row is None:
         return None
-    found: Estimate | None = getattr(row, f"{figure.metric}_ms")
-    return None if found is None else found.value
+    estimate: Estimate | None = getattr(row, f"{figure.metric}_ms")
+    return None if estimate is None else estimate.value
 
 
 def _p99(mine: Sequence[Latency], theirs: Sequence[Latency]) -> list[Comparison]:
@@ -200,7 +209,7 @@ def _p99(mine: Sequence[Latency], theirs: Sequence[Latency]) -> list[Comparison]
     return [
         comparisons.reported("p99", now.batch_size, before.p99_ms.value, now.p99_ms.value)
         if now.p99_ms and before.p99_ms
-        else comparisons.not_given("p99", now.batch_size, "too few calls for it")
+        else comparisons.not_given("p99", now.batch_size, "too few calls for p99")
         for now, before in both
     ]
 
@@ -210,16 +219,16 @@ def _place(row: Latency) -> tuple[int, str]:
 
 
 def service_level(rows: Sequence[Latency], slo: SloSettings | None) -> list[Comparison]:
-    """The promise in milliseconds. A machine that is not fit can neither keep nor break it."""
-    made = []
+    """The comparisons with the limits of `slo`; inconclusive where the machine was not fit."""
+    compared = []
     for verdict in latency.verdicts(rows, LatencySettings(), slo, "", is_baseline=False):
         if verdict.name in SERVICE_LEVELS.values():
             judged = comparisons.judged("slo", "ms", verdict)
             doubt = _unfit(rows, min(row.batch_size for row in rows))
             if doubt is not None and verdict.outcome != "inconclusive":
                 judged = comparisons.unfit(judged, doubt)
-            made.append(judged)
-    return made
+            compared.append(judged)
+    return compared
 
 
 def _memory(
@@ -230,9 +239,9 @@ def _memory(
     if settings.max_memory_growth is None:
         return []
     if not now and not before:
-        return [comparisons.not_given("memory", None, "this system does not tell it")]
+        return [comparisons.not_given("memory", None, "this system does not report peak memory")]
     if not now or not before:
-        return [comparisons.cannot_tell("memory", "one of the two has no figure")]
+        return [comparisons.cannot_tell("memory", "peak memory was measured on one side only")]
     return [
         comparisons.plain(
             "memory",

@@ -75,7 +75,8 @@ def opened(
 ) -> Iterator[Origin]:
     """The origin that a reference stands for, as long as the block runs; a commit is checked out.
 
-    Asked before anything is built: a wrong name is found at once. Raises `UsageError` and `InputError`.
+    It is called before anything is built, so that a wrong name fails at once. Raises `UsageError` and
+    `InputError`.
     """
     if not reference.startswith(_GIT):
         with baselines.fetch(reference, artifacts) as pack:
@@ -91,13 +92,15 @@ def opened(
 
 def _confined(held: Baseline) -> Baseline:
     """The baseline with what this store made of somebody's file marked as such."""
-    kept = {
-        name: one
-        if one.artifact.foreign or not is_from_file(one.made_by)
-        else replace(one, artifact=opened_as(one.artifact, from_file=True, trust=one.artifact.trusted))
-        for name, one in held.variants.items()
+    confined = {
+        name: kept
+        if kept.artifact.foreign or not is_from_file(kept.made_by)
+        else replace(
+            kept, artifact=opened_as(kept.artifact, from_file=True, trust=kept.artifact.trusted)
+        )
+        for name, kept in held.variants.items()
     }
-    return replace(held, variants=kept)
+    return replace(held, variants=confined)
 
 
 class _Saved(Origin):
@@ -117,7 +120,7 @@ class _Saved(Origin):
     def made(self, names: Sequence[str], packages: Sequence[str]) -> Baseline:
         held = ", ".join(self._held.variants) or "nothing"
         absent = {
-            name: f"the saved baseline does not hold it, only {held}"
+            name: f"the saved baseline does not hold this variant, only {held}"
             for name in names
             if name not in self._held.variants
         }
@@ -130,7 +133,7 @@ class _Saved(Origin):
 
 
 class _Commit(Origin):
-    """The recipe as it was at a commit, built through the same store: what is alike costs nothing."""
+    """The recipe as it was at a commit, built through the same store: equal steps are not repeated."""
 
     def __init__(
         self,
@@ -150,7 +153,7 @@ class _Commit(Origin):
             self.recipe = load(there.recipe, options.overrides)
             self.terms = terms_of(self.recipe, store.digests)
         except _ITS_OWN as error:  # a recipe that this optcli refuses, or data that are gone
-            self.recipe, self._unreadable = None, self._said(error)
+            self.recipe, self._unreadable = None, self._first_line(error)
 
     def suggested(self) -> tuple[str, ...]:
         if self.recipe is None:
@@ -161,21 +164,21 @@ class _Commit(Origin):
                 return elsewhere.suggested(asked, self._settings, self._observer)
             return elsewhere.suggested_with(self._python(), asked, self._settings, self._log("suggest"))
         except _ITS_OWN as error:
-            self.recipe, self._unreadable = None, self._said(error)
+            self.recipe, self._unreadable = None, self._first_line(error)
             return ()
 
     def made(self, names: Sequence[str], packages: Sequence[str]) -> Baseline:
-        found = Baseline("", {}, (), {}, None, dict.fromkeys(names, self._unreadable))
+        baseline = Baseline("", {}, (), {}, None, dict.fromkeys(names, self._unreadable))
         if self.recipe is not None:
             try:
-                found = self._built(names)
+                baseline = self._built(names)
             except _ITS_OWN as error:
-                found = replace(found, absent=dict.fromkeys(names, self._said(error)))
+                baseline = replace(baseline, absent=dict.fromkeys(names, self._first_line(error)))
         absent = {
-            name: f"it could not be built as it was at {self._origin}: {why}"
-            for name, why in found.absent.items()
+            name: f"the variant could not be built as it was at {self._origin}: {why}"
+            for name, why in baseline.absent.items()
         }
-        return replace(found, origin=self._origin, absent=absent)
+        return replace(baseline, origin=self._origin, absent=absent)
 
     def _built(self, names: Sequence[str]) -> Baseline:
         asked = self._asked(names)
@@ -185,15 +188,15 @@ class _Commit(Origin):
         return elsewhere.build_with(python, asked, self._settings, self._observer, log)
 
     def changes(self, now: Recipe) -> list[Change]:
-        found = files.in_submodules(now, self._there, self._store.digests)
+        changes = files.in_submodules(now, self._there, self._store.digests)
         if self.recipe is not None:
-            found += files.unversioned(self.recipe, self._there, self._store.digests)
+            changes += files.unversioned(self.recipe, self._there, self._store.digests)
         if self._options.baseline_python is None:
             # Both sides run in today's libraries: what other ones change is not seen.
             changed = self._there.changed_requirements()
             if changed:
-                found.append(Change(kind="libraries", place="requirements", files=tuple(changed)))
-        return found
+                changes.append(Change(kind="libraries", place="requirements", files=tuple(changed)))
+        return changes
 
     def _asked(self, names: Sequence[str]) -> elsewhere.Asked:
         place, options = str(self._there.recipe), self._options
@@ -209,6 +212,6 @@ class _Commit(Origin):
     def _log(self, what: str) -> Path:
         return self._folder / "logs" / f"baseline.{what}.log"
 
-    def _said(self, error: OptcliError) -> str:
+    def _first_line(self, error: OptcliError) -> str:
         """The first line, without the place of the worktree."""
         return first_line(error).replace(f"{self._there.worktree}/", "")

@@ -34,9 +34,9 @@ def compare(gating: Gating, side: Side) -> tuple[list[Comparison], list[Flag]]:
     if elsewhere is not None:
         return [comparisons.cannot_tell("p50", elsewhere)], []
     rows = alone(gating, side)
-    known = {row.batch_size: row for row in then.on_host}
-    found = _compared(gating.settings, known, {row.batch_size: row for row in rows})
-    return [*found, *service_level(rows, gating.slo)], [flags.recorded_figures()]
+    recorded = {row.batch_size: row for row in then.on_host}
+    compared = _compared(gating.settings, recorded, {row.batch_size: row for row in rows})
+    return [*compared, *service_level(rows, gating.slo)], [flags.recorded_figures()]
 
 
 def alone(gating: Gating, side: Side) -> list[Latency]:
@@ -68,28 +68,28 @@ def alone(gating: Gating, side: Side) -> list[Latency]:
 
 
 def _compared(
-    settings: GateSettings, known: Mapping[int, Latency], rows: Mapping[int, Latency]
+    settings: GateSettings, recorded: Mapping[int, Latency], rows: Mapping[int, Latency]
 ) -> list[Comparison]:
     """Every figure that has a bar; what is not recorded, or not fit, tells nothing."""
-    found = []
+    compared = []
     for size, row in rows.items():
-        old = known.get(size)
+        old = recorded.get(size)
         if settings.p50 is not None:
             why = _why_not(old, row)
             if why is not None or old is None:
-                found.append(comparisons.cannot_tell("p50", why or "", size))
+                compared.append(comparisons.cannot_tell("p50", why or "", size))
             else:
                 limit = settings.p50.limit
-                found.append(comparisons.recorded(size, old.p50_ms, row.p50_ms, limit))
+                compared.append(comparisons.recorded(size, old.p50_ms, row.p50_ms, limit))
         if settings.p95 is not None:
             why = "only medians are compared with recorded figures"
             blocks = settings.p95.undecided == "blocks"
-            found.append(
+            compared.append(
                 comparisons.cannot_tell("p95", why, size)
                 if blocks
                 else comparisons.not_given("p95", size, why)
             )
-    return found or [comparisons.cannot_tell("p50", "nothing was measured")]
+    return compared or [comparisons.cannot_tell("p50", "nothing was measured")]
 
 
 def _why_not(old: Latency | None, row: Latency) -> str | None:
@@ -113,11 +113,11 @@ def _other_machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
         if then.get(name) != now.get(name):
             was, here = (_told(each.get(name)) for each in (then, now))
             return f"recorded on another machine: {name} {was}, here {here}"
-    known, found = then.get("machine", {}), now.get("machine", {})
-    if not isinstance(known, Mapping):  # no build writes that
-        return "recorded on a machine of which it says nothing that can be read"
+    then_host, now_host = then.get("machine", {}), now.get("machine", {})
+    if not isinstance(then_host, Mapping):  # no build writes that
+        return "recorded on an unknown machine: its description cannot be read"
     for name in environment.HARDWARE:
-        if name in known and known[name] != found.get(name):
+        if name in then_host and then_host[name] != now_host.get(name):
             return f"recorded on another machine: its {name} differs"
     return None
 

@@ -69,7 +69,7 @@ class Decision:
 
 
 def planned(bar: GateBar, settings: GateSettings, comparisons: int) -> Rule:
-    """The rule for one of so many comparisons that are judged together.
+    """The rule for one of `comparisons` figures that are judged together.
 
     The first look waits for as many pairs as a bound at the divided error rate needs.
     """

@@ -66,14 +66,16 @@ def gate(
         mine = candidates(made, list(names))
         packages = sorted({package for side in mine.values() for package in side.packages})
         before = origin.made(list(names), packages)
-        both = sides(mine, before)
+        variants = sides(mine, before)
         missing = [*missing, *_committed(reference, root, kept)]
-        changes = _changes(origin, made.plan.recipe, both, missing, kept.digests, options)
+        changes = _changes(origin, made.plan.recipe, variants, missing, kept.digests, options)
         demanded, slo = _demanded(loaded, origin, options)
         gating = Gating(made, before, origin, demanded, slo, changes, options, kept, folder, observer)
         with view.alone(root / loaded.name, observer):
-            found = {name: judge(gating, side, len(both), names[name]) for name, side in both.items()}
-            outcome, sentence, code = answer(found, changes, before.origin, options.on_inconclusive)
+            judged = {
+                name: judge(gating, side, len(variants), names[name]) for name, side in variants.items()
+            }
+            outcome, sentence, code = answer(judged, changes, before.origin, options.on_inconclusive)
             report = GateReport(
                 recipe=RecipeSummary(name=loaded.name, path=str(recipe), digest=loaded.digest),
                 baseline=before.origin,
@@ -82,7 +84,7 @@ def gate(
                 exit_code=int(code),
                 changes=tuple(changes),
                 accepted=tuple(sorted(options.accept)),
-                variants=found,
+                variants=judged,
                 environment={**environment.describe(packages), "machine": environment.machine()},
                 baseline_environment=before.environment,
                 protocol=_protocol(demanded, gating),
@@ -118,22 +120,22 @@ def _suggested(
 def _changes(
     origin: Origin,
     now: Recipe,
-    both: Mapping[str, Side],
+    variants: Mapping[str, Side],
     missing: Sequence[Change],
     digests: FileDigests,
     options: Options,
 ) -> list[Change]:
     """All that differs in what the two are judged by, with what was declared marked as such."""
-    found = [*missing, *origin.changes(now)]
+    differences = [*missing, *origin.changes(now)]
     if origin.terms is None:
         if origin.recipe is None:
-            found.append(Change(kind="terms", place="baseline"))
+            differences.append(Change(kind="terms", place="baseline"))
     else:
-        found += terms.changes(origin.terms, terms_of(now, digests), list(both))
-    found += [each for side in both.values() for each in runner_changes(side)]
+        differences += terms.changes(origin.terms, terms_of(now, digests), list(variants))
+    differences += [each for side in variants.values() for each in runner_changes(side)]
     return [
         each.model_copy(update={"accepted": not each.tighter and each.kind in options.accept})
-        for each in found
+        for each in differences
     ]
 
 
@@ -150,7 +152,7 @@ def _committed(reference: str, root: Path, store: Store) -> list[Change]:
 
 
 def _demanded(now: Recipe, origin: Origin, options: Options) -> tuple[GateSettings, SloSettings | None]:
-    """What both sides' recipes demand, but for what was declared."""
+    """The settings and service level that both sides demand; declared changes follow the candidate."""
     settings, slo, then = now.gate, now.slo, origin.terms
     if then is not None:
         settings = terms.stricter_gate(then.gate, settings, options.accept)

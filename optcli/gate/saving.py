@@ -33,7 +33,8 @@ def save(path: Path, report: Report, place: Path, store: Store, only: Sequence[s
                 hint=did_you_mean(name, [n for n, v in report.variants.items() if v.artifact]),
             )
     if not variants:
-        raise UsageError("the build made no artifact", place=str(place), hint="look at its report")
+        hint = "the report says why no variant was built"
+        raise UsageError("the build made no artifact", place=str(place), hint=hint)
     kept = {}
     inputs: tuple[TensorSpec, ...] = ()
     for name, variant in variants.items():

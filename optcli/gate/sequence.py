@@ -27,7 +27,7 @@ class Pairs(Protocol):
     """Launch pairs of a baseline and a candidate, measured as they are asked for."""
 
     def measure(self, count: int) -> None:
-        """Measure so many more pairs. Raises `OptcliError` where one side cannot be measured."""
+        """Measure `count` more pairs. Raises `OptcliError` where one side cannot be measured."""
 
     def log_ratios(self, figure: Figure) -> Sequence[float]:
         """ln(candidate / baseline) of each pair so far; none where the calls are too few for it."""
@@ -38,31 +38,31 @@ def until_decided(
     rules: Mapping[Figure, Rule],
     advice: Sequence[Figure],
     max_seconds: float,
-    told: Callable[[int, int], None] = lambda done, most: None,
+    progress: Callable[[int, int], None] = lambda done, most: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[Figure, Decision]:
     """Measure until every figure that blocks is decided; the others are judged on the same pairs.
 
     Figures in `advice` are never a reason to go on. After `max_seconds` there is no further look: what
-    is undecided then keeps `continue`. `told` hears of the pairs done and the most there may be.
-    Figures that the calls cannot give are left out.
+    is undecided then keeps `continue`. `progress` is called with the number of pairs done and the most
+    there may be. Figures that the calls cannot give are left out.
     """
     began = clock()
     most = max(look for rule in rules.values() for look in rule.looks)
     done = 0
-    found: dict[Figure, Decision] = {}
+    decisions: dict[Figure, Decision] = {}
     for look in sorted({look for rule in rules.values() for look in rule.looks}):
         while done < look and (done == 0 or clock() - began < max_seconds):
-            told(done, most)
+            progress(done, most)
             pairs.measure(1)
             done += 1
         for figure, rule in rules.items():
             ratios = pairs.log_ratios(figure)
-            undecided = figure not in found or found[figure].answer == "continue"
+            undecided = figure not in decisions or decisions[figure].answer == "continue"
             if len(ratios) == done and undecided:
-                found[figure] = decide(ratios, rule)
-        blocking = [found.get(figure) for figure in rules if figure not in advice]
+                decisions[figure] = decide(ratios, rule)
+        blocking = [decisions.get(figure) for figure in rules if figure not in advice]
         if done < look or not any(each is None or each.answer == "continue" for each in blocking):
             break
-    told(done, most)
-    return found
+    progress(done, most)
+    return decisions

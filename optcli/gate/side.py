@@ -12,7 +12,7 @@ from optcli.pipeline.making import Made, made_by
 from optcli.results.gate import Change
 from optcli.runners import find as find_runner
 
-# Threads are the gate's own matter. Which shapes are faster is measured on each side.
+# The gate sets the threads itself. Which shapes are faster is measured on each side.
 _OWN = ("threads", "shapes", "batch_sizes")
 
 
@@ -34,7 +34,7 @@ class Side:
 
 def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
     """The variants to judge. Raises what kept one of them from being built or from running here."""
-    found = {}
+    judged = {}
     for variant in made.plan.variants:
         if variant.name not in names:
             continue
@@ -49,8 +49,8 @@ def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
         use = made.plan.recipe.variants[variant.name].runner
         is_open = use is None or getattr(use.configured, "shapes", None) is None
         packages = tuple(variant.runner.needs.packages)
-        found[variant.name] = Side(variant.name, kept, packages, open_shapes=is_open)
-    return found
+        judged[variant.name] = Side(variant.name, kept, packages, open_shapes=is_open)
+    return judged
 
 
 def sides(mine: Mapping[str, Side], before: Baseline) -> dict[str, Side]:
@@ -59,12 +59,12 @@ def sides(mine: Mapping[str, Side], before: Baseline) -> dict[str, Side]:
     Where the candidate's recipe leaves its shapes open, they are the baseline's: what each side's build
     has measured to be faster, on whatever day, is no difference between the two.
     """
-    found = {}
+    paired = {}
     for name, side in mine.items():
         then = before.variants.get(name)
         now = _shaped_as(side.now, then) if then is not None and side.open_shapes else side.now
-        found[name] = replace(side, now=now, before=then, absent=before.absent.get(name))
-    return found
+        paired[name] = replace(side, now=now, before=then, absent=before.absent.get(name))
+    return paired
 
 
 def _shaped_as(now: Kept, then: Kept) -> Kept:
@@ -77,7 +77,7 @@ def _shaped_as(now: Kept, then: Kept) -> Kept:
 
 
 def runner_changes(side: Side) -> list[Change]:
-    """What runs the two: another runner, or other settings; its threads are the gate's matter."""
+    """Changes of the runner or of its settings; the gate sets the threads itself."""
     if side.before is None:
         return []
     then, now, place = side.before, side.now, f"variants.{side.name}.runner"
@@ -94,10 +94,10 @@ def runner_changes(side: Side) -> list[Change]:
 def _settings(kept: Kept) -> dict[str, Any]:
     """The runner's settings with today's defaults, so that a new one is no change."""
     try:
-        found = find_runner(kept.runner).model_validate(kept.options).model_dump(mode="json")
+        settings = find_runner(kept.runner).model_validate(kept.options).model_dump(mode="json")
     except (OptcliError, ValueError):
-        found = dict(kept.options)
-    return {name: value for name, value in found.items() if name not in _OWN}
+        settings = dict(kept.options)
+    return {name: value for name, value in settings.items() if name not in _OWN}
 
 
 def kept_of(made: Made, names: Sequence[str]) -> dict[str, Kept]:
@@ -123,4 +123,4 @@ def why_not_built(made: Made, name: str) -> OptcliError:
         done = made.done.get(step.key)
         if done is not None and done.error is not None:
             return done.error
-    return UsageError(f"{name} was not built", place=name, hint="run `optcli build` and look")
+    return UsageError(f"{name} was not built", place=name, hint="run `optcli build` to see why")

@@ -1,4 +1,4 @@
-"""What the candidate is judged by, then and now: who changes the measure is not judged by it alone.
+"""What the candidate is judged by, and how it differs from what the baseline was judged by.
 
 A pull request holds its own recipe, and with it the bar that it must pass. So the gate compares the
 terms of both sides. What makes them tighter is harmless; anything else is named, and the answer is
@@ -35,24 +35,24 @@ _RULE = ("looks", "false_alarms", "robust", "max_seconds", "confirm")
 
 def accepted(texts: Sequence[str]) -> frozenset[ChangeKind]:
     """The kinds of change that `--accept evaluation,bar` declares. Raises `UsageError` for others."""
-    found: set[ChangeKind] = set()
+    kinds: set[ChangeKind] = set()
     for name in (part.strip() for text in texts for part in text.split(",")):
         if name not in KINDS:
             near = did_you_mean(name, list(KINDS), "")
             known = f"known are {', '.join(KINDS)}"
             raise UsageError(
-                f"found {name!r}, wanted what may have changed",
+                f"unknown kind of change {name!r}",
                 place="--accept",
                 hint=f"{near}; {known}" if near else known,
             )
-        found.add(name)
-    return frozenset(found)
+        kinds.add(name)
+    return frozenset(kinds)
 
 
 def changes(before: Terms, now: Terms, judged: Collection[str] = ()) -> list[Change]:
     """Every difference between the terms of the baseline and of the candidate.
 
-    `judged` are the variants that the gate looks at: threads of others are nobody's matter.
+    `judged` are the variants that the gate judges: threads of the others do not count.
     """
     return [
         *_evaluation(before, now),
@@ -71,7 +71,7 @@ def changes(before: Terms, now: Terms, judged: Collection[str] = ()) -> list[Cha
 def stricter_gate(
     before: GateSettings, now: GateSettings, declared: Collection[ChangeKind]
 ) -> GateSettings:
-    """What passes these settings passes those of both sides; what was declared follows the candidate.
+    """The stricter of both sides' settings; what was declared follows the candidate.
 
     How it is measured (looks, threads, error rate) is the baseline's unless declared.
     """
@@ -90,7 +90,7 @@ def stricter_gate(
 def stricter_slo(
     before: SloSettings | None, now: SloSettings | None, declared: Collection[ChangeKind]
 ) -> SloSettings | None:
-    """The smaller bound of both sides each; the candidate's where a change of bars was declared."""
+    """The smaller limit of each percentile; the candidate's where a change of bars was declared."""
     if "bar" in declared or before is None:
         return now
     if now is None:
@@ -114,8 +114,8 @@ def _stricter_bar(before: GateBar | None, now: GateBar | None) -> GateBar | None
 
 
 def _least(before: float | None, now: float | None) -> float | None:
-    given = [each for each in (before, now) if each is not None]
-    return min(given) if given else None
+    limits = [each for each in (before, now) if each is not None]
+    return min(limits) if limits else None
 
 
 def _evaluation(before: Terms, now: Terms) -> Iterator[Change]:
@@ -172,7 +172,7 @@ def _accuracy(before: AccuracySettings | None, now: AccuracySettings | None) -> 
 
 
 def _resolved(settings: AccuracySettings) -> dict[str, Any]:
-    """With what holds where nothing is said, and a preset as the ratio that it stands for."""
+    """The settings as a record with defaults filled in, and a preset as the ratio it stands for."""
     record = settings.model_dump(mode="json", exclude={"preset", "min_ratio", "max_drop"})
     ratio = settings.ratio
     # `bar` of a baseline at 1 is the absolute drop itself, where that is the bar.

@@ -58,7 +58,10 @@ class Gating:
 
 
 def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -> GatedVariant:
-    """Everything about one of so many variants. Raises what goes wrong while it is measured."""
+    """Judge one variant; `variants` is how many the gate judges.
+
+    Raises what goes wrong while it is measured.
+    """
     runner = side.now.runner
     if side.absent is not None:
         absent = comparisons.cannot_tell("p50", side.absent)
@@ -74,18 +77,18 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
             flags=tuple(doubts),
         )
     why = _incomparable(gating, side)
-    found, timing, samples = _latency(gating, side, variants, why)
+    compared, timing, samples = _latency(gating, side, variants, why)
     limit = gating.settings.max_size_growth
     if limit is not None:
         sizes = side.before.artifact.size_bytes, side.now.artifact.size_bytes
-        found.append(comparisons.plain("size", "size", "bytes", *sizes, limit))
-    # Another runtime gives other figures of speed; what is right can be told all the same.
+        compared.append(comparisons.plain("size", "size", "bytes", *sizes, limit))
+    # Latency under another runtime cannot be compared, but accuracy can.
     right, doubts = accuracy.compare(gating, side, None if why is None or why.evaluates else why)
     judged = GatedVariant(
         runner=runner,
         chosen=tuple(chosen),
         samples=tuple(samples),
-        comparisons=(*found, *right),
+        comparisons=(*compared, *right),
         flags=(*timing, *doubts),
     )
     if judged.outcome == "accept":
@@ -109,10 +112,10 @@ def _latency(
     if gating.options.against_recorded:
         return (*recorded.compare(gating, side), [])
     if why is not None:
-        promise = []
+        promised = []
         if why.declared and gating.slo is not None:
-            promise = service_level(recorded.alone(gating, side), gating.slo)
-        return [why.said("p50"), *promise], [], []
+            promised = service_level(recorded.alone(gating, side), gating.slo)
+        return [why.said("p50"), *promised], [], []
     name = f"{side.name} (baseline)"
     with measurement_lock.acquired(STEP, gating.observer):
         timed = _timed(gating, side, name, variants, gating.made.plan.recipe.seed)

@@ -20,7 +20,7 @@ def budget(points: Sequence[SweepPoint], p99_ms: float, stopped_because: str) ->
     inside = [point for point in points if point.fit and _is_inside(point.p99_ms, p99_ms)]
     chosen = inside[-1] if inside else None
     larger = [each for each in points if chosen is None or each.batch_size > chosen.batch_size]
-    doubt = next((said for each in larger if (said := _doubt(each, p99_ms))), "")
+    doubt = next((reason for each in larger if (reason := _doubt(each, p99_ms))), "")
     if chosen is None:
         words = [f"no batch size is known to be within {p99_ms:g} ms at p99"]
         words += [doubt or _too_slow(points)]
@@ -60,8 +60,8 @@ def _doubt(point: SweepPoint, limit_ms: float) -> str:
     if is_surely_over({0.5: point.p50_ms, 0.99: point.p99_ms}, limit_ms, point.waited or 0.0):
         return ""
     if point.p99_ms.low is not None and point.p99_ms.low > limit_ms:
-        return f"batch {point.batch_size} is not decided: other work may have made its p99"
-    return f"batch {point.batch_size} is not clearly within it (p99 {_interval(point.p99_ms)})"
+        return f"batch {point.batch_size} is not decided: other work may have caused its p99"
+    return f"batch {point.batch_size} is not clearly within the limit (p99 {_interval(point.p99_ms)})"
 
 
 def _too_slow(points: Sequence[SweepPoint]) -> str:

@@ -48,9 +48,11 @@ def fit(batch_sizes: Sequence[int], launches: Sequence[Sequence[float]]) -> Swee
     )
     fixed_ms, per_image_ms = (
         Estimate(value=float(value))
-        if math.isnan(each)
-        else Estimate(value=float(value), low=max(0.0, float(value - each)), high=float(value + each))
-        for value, each in zip(solution, reach, strict=True)
+        if math.isnan(half_width)
+        else Estimate(
+            value=float(value), low=max(0.0, float(value - half_width)), high=float(value + half_width)
+        )
+        for value, half_width in zip(solution, reach, strict=True)
     )
     residual = float(np.max(np.abs(predicted - middle) / middle))
     both_cost = bool(np.all(solution * [1, sizes[0]] > _NOTHING * middle[0]))

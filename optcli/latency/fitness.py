@@ -78,18 +78,18 @@ def quiet_rounds(series: Series) -> tuple[int, ...]:
     by_launch: dict[int, list[int]] = {}
     for row, launch in enumerate(series.launch):
         by_launch.setdefault(launch, []).append(row)
-    wanted = {launch: _enough(len(rows)) for launch, rows in by_launch.items()}
+    fewest = {launch: _enough(len(rows)) for launch, rows in by_launch.items()}
     quiet = {
         launch: [row for row in rows if lost[row] <= NOT_FIT] for launch, rows in by_launch.items()
     }
-    quiet = {launch: rows for launch, rows in quiet.items() if len(rows) >= wanted[launch]}
+    quiet = {launch: rows for launch, rows in quiet.items() if len(rows) >= fewest[launch]}
     best = min((float(np.median(medians[rows])) for rows in quiet.values()), default=0.0)
-    found: list[int] = []
+    counted: list[int] = []
     for launch, rows in quiet.items():
         kept = [row for row in rows if medians[row] <= APART * best]
-        if len(kept) >= wanted[launch] and spread(scaled[kept]) <= NOT_FIT:
-            found += kept
-    return tuple(sorted(found))
+        if len(kept) >= fewest[launch] and spread(scaled[kept]) <= NOT_FIT:
+            counted += kept
+    return tuple(sorted(counted))
 
 
 def _enough(rounds: int) -> int:
@@ -114,7 +114,7 @@ def is_fit(measured: Measured, series: Series) -> bool:
 
 def is_quiet(series: Series, asked: int) -> bool:
     """Whether so many launches count that the others may be left out; `asked` were asked for."""
-    return len(counted_launches(series)) >= _wanted(series, asked)
+    return len(counted_launches(series)) >= _fewest_launches(series, asked)
 
 
 def counting(measured: Measured, series: Series) -> Series:
@@ -130,8 +130,8 @@ def counted_together(measured: Measured, one: Series, other: Series) -> tuple[in
         return ()
     common = tuple(counting(measured, one).paired(counting(measured, other)))
     asked = int(measured.settings["launches"])
-    wanted = min(_PAIRS, *(_wanted(each, asked) for each in (one, other)))
-    return common if len(common) >= wanted else ()
+    fewest = min(_PAIRS, *(_fewest_launches(series, asked) for series in (one, other)))
+    return common if len(common) >= fewest else ()
 
 
 def best_ratio(base: Series, other: Series) -> float:
@@ -147,7 +147,7 @@ def agree(ratio: float, best: float) -> bool:
     return abs(math.log(ratio / best)) <= DISAGREE
 
 
-def _wanted(series: Series, asked: int) -> int:
+def _fewest_launches(series: Series, asked: int) -> int:
     """How many launches must count; an artifact that failed has only those before."""
     return min(_LAUNCHES, asked, len(series.launches))
 
@@ -177,7 +177,7 @@ def _scaled(series: Series) -> np.ndarray:
     if scaled.size >= _FEWEST_PER_FEED * series.feeds:
         turns = np.arange(series.ns.shape[1])[None, :] + np.array(series.first_feed)[:, None]
         feed = turns % series.feeds
-        usual = np.array([_median_of(scaled[feed == each]) for each in range(series.feeds)])
+        usual = np.array([_median_of(scaled[feed == number]) for number in range(series.feeds)])
         scaled = scaled / usual[feed]
     return np.asarray(scaled)
 

@@ -11,9 +11,9 @@ from optcli import environment
 
 def conditions() -> dict[str, Any]:
     """The state of the machine now; of its GPUs as NVML tells, else as `nvidia-smi` does."""
-    found = environment.conditions()
+    state = environment.conditions()
     gpus = here()
-    return found if gpus is None else {**found, "gpus": gpus}
+    return state if gpus is None else {**state, "gpus": gpus}
 
 
 def here() -> list[dict[str, str]] | None:
@@ -40,7 +40,7 @@ def look(nvml: Any) -> list[dict[str, str]]:
 
 def _look(nvml: Any, gpu: Any) -> dict[str, str]:
     sm, memory = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
-    asked: dict[str, Callable[[], str]] = {
+    readers: dict[str, Callable[[], str]] = {
         "name": lambda: _text(nvml.nvmlDeviceGetName(gpu)),
         "driver_version": lambda: _text(nvml.nvmlSystemGetDriverVersion()),
         "clocks.sm": lambda: f"{nvml.nvmlDeviceGetClockInfo(gpu, sm)} MHz",
@@ -52,12 +52,12 @@ def _look(nvml: Any, gpu: Any) -> dict[str, str]:
             f"0x{nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu):016x}"
         ),
     }
-    found = {}
-    for name, ask in asked.items():
+    readings = {}
+    for name, ask in readers.items():
         with suppress(Exception):
-            found[name] = ask()
-    return found
+            readings[name] = ask()
+    return readings
 
 
-def _text(said: str | bytes) -> str:
-    return said.decode(errors="replace") if isinstance(said, bytes) else said
+def _text(text: str | bytes) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else text

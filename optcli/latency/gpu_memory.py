@@ -70,13 +70,13 @@ class GpuMemory:
             self.peak_bytes = max(self.peak_bytes, held)
 
     def _held_by_process(self) -> int | None:
-        found = [
+        sizes = [
             process.usedGpuMemory
             for device in self._devices
             for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
             if process.pid == os.getpid()
         ]
-        return sum(found) if found and None not in found else None
+        return sum(sizes) if sizes and None not in sizes else None
 
     def _held_by_all(self) -> int:
         return sum(int(self._nvml.nvmlDeviceGetMemoryInfo(device).used) for device in self._devices)

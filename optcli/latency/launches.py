@@ -40,21 +40,24 @@ def percentile_over_launches(
     launches usually differ by.
     """
     rounds = [each for launch in launches for each in launch]
-    found = percentile_over_rounds(rounds, q, confidence)
-    if found is None:
+    over_rounds = percentile_over_rounds(rounds, q, confidence)
+    if over_rounds is None:
         return None
     if len(launches) < 2:
-        return of_one_launch(found, _USUAL, confidence)
+        return of_one_launch(over_rounds, _USUAL, confidence)
     import numpy as np
 
     logs = [math.log(percentile(np.concatenate(launch), q)) for launch in map(list, launches)]
     centre, low, high = mean_interval(logs, _USUAL, confidence)
-    lower, upper = found.value * math.exp(low - centre), found.value * math.exp(high - centre)
-    if q != 0.5 and found.low is not None and found.high is not None:
-        lower, upper = min(lower, found.low), max(upper, found.high)
+    lower, upper = (
+        over_rounds.value * math.exp(low - centre),
+        over_rounds.value * math.exp(high - centre),
+    )
+    if q != 0.5 and over_rounds.low is not None and over_rounds.high is not None:
+        lower, upper = min(lower, over_rounds.low), max(upper, over_rounds.high)
     elif len(launches) < _ENOUGH:
         lower = min(lower, math.exp(min(logs)))
-    return Estimate(value=found.value, low=lower, high=upper)
+    return Estimate(value=over_rounds.value, low=lower, high=upper)
 
 
 def ratio_over_launches(
@@ -69,31 +72,33 @@ def ratio_over_launches(
         return None
     if len(log_ratios) == 1:
         return Estimate(value=math.exp(log_ratios[0]))
-    found = mean_interval(log_ratios, _USUAL_RATIO, confidence)
-    value, low, high = (math.exp(each) for each in found)
+    interval = mean_interval(log_ratios, _USUAL_RATIO, confidence)
+    value, low, high = (math.exp(each) for each in interval)
     if best is not None and len(log_ratios) < _ENOUGH:
         low, high = min(low, best), max(high, best)
     return Estimate(value=value, low=low, high=high)
 
 
-def of_one_pair(found: Estimate | None, confidence: float = 0.95) -> Estimate | None:
+def of_one_pair(estimate: Estimate | None, confidence: float = 0.95) -> Estimate | None:
     """A ratio over rounds of a single pair of launches, its interval widened as that of one launch."""
-    return of_one_launch(found, _USUAL_RATIO, confidence)
+    return of_one_launch(estimate, _USUAL_RATIO, confidence)
 
 
-def of_one_launch(found: Estimate | None, usual: float, confidence: float = 0.95) -> Estimate | None:
+def of_one_launch(estimate: Estimate | None, usual: float, confidence: float = 0.95) -> Estimate | None:
     """A figure over rounds of a single launch, its interval widened by what launches usually differ by.
 
     One launch cannot show that itself, and its rounds may agree to a tenth of a percent. `usual` is a
     standard deviation of the logarithm.
     """
-    if found is None or found.low is None or found.high is None:
-        return found
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return estimate
     _, _, reach = moderated_interval([0.0], usual, _WEIGHT, confidence)
-    below = math.hypot(math.log(found.value / found.low), reach)
-    above = math.hypot(math.log(found.high / found.value), reach)
+    below = math.hypot(math.log(estimate.value / estimate.low), reach)
+    above = math.hypot(math.log(estimate.high / estimate.value), reach)
     return Estimate(
-        value=found.value, low=found.value * math.exp(-below), high=found.value * math.exp(above)
+        value=estimate.value,
+        low=estimate.value * math.exp(-below),
+        high=estimate.value * math.exp(above),
     )
 
 

@@ -50,7 +50,8 @@ def measure(
     `feeds` is an .npz with arrays `[n, ...]` of prepared samples by input name; without it inputs are
     random. Each process writes its log to `logs/<name>.log`. `timeout_s` bounds opening and warming
     up; a turn that takes 20 times its plan, and two minutes, is given up. `budget_bytes` is what all
-    processes of a group may hold; default: 70 % of what is free. No candidate's fault is raised.
+    processes of a group may hold; default: 70 % of what is free. A candidate that fails raises nothing:
+    `failures` of the result says why.
 
     Comparisons that the machine was not fit for are measured again: up to three further launches, as
     long as these keep within six times `max_seconds`. In gate mode nothing is: its own rule decides how
@@ -80,11 +81,11 @@ def _measure_again(session: Session, together: Sequence[Sequence[Candidate]], la
     end = time.monotonic() + _AGAIN * session.settings.max_seconds
     for attempt, pause in enumerate(_PAUSES):
         pause_s = min(pause * session.settings.max_seconds, _LONGEST_PAUSE_S)
-        found = undecided(session.so_far(together))
+        repeats = undecided(session.so_far(together))
         late = attempt > 0 and time.monotonic() + pause_s + launch_s > end
-        if not found or late:
+        if not repeats or late:
             return
-        names = list(dict.fromkeys(name for one in found.values() for name in one.names))
+        names = list(dict.fromkeys(name for repeat in repeats.values() for name in repeat.names))
         session.observer.progress(
             STEP,
             1.0,
@@ -92,14 +93,14 @@ def _measure_again(session: Session, together: Sequence[Sequence[Candidate]], la
             f"(attempt {attempt + 1} of {len(_PAUSES)})",
         )
         time.sleep(pause_s)
-        for group, one in found.items():
-            again = [each for each in together[group] if each.name in one.names]
+        for group, repeat in repeats.items():
+            candidates = [each for each in together[group] if each.name in repeat.names]
             number = session.settings.launches + attempt
-            session.launch(number, group, again, 1.0, 0.0, one.batch_sizes)
+            session.launch(number, group, candidates, 1.0, 0.0, repeat.batch_sizes)
 
 
 class LaunchPairs:
-    """Launch pairs of a baseline and a candidate, as many as somebody's decision takes.
+    """Launch pairs of a baseline and a candidate, measured until the caller has decided.
 
     Both sides are opened in fresh processes for each pair, are warmed up by the same number of calls
     (found once, on the baseline) and take turns in rounds in random order. With settings in `gate`

@@ -1,4 +1,4 @@
-"""What is said to a measuring process, and what it answers."""
+"""The requests and commands to a measuring process, and its answers."""
 
 from __future__ import annotations
 

@@ -91,19 +91,19 @@ def groups(
     candidates: Sequence[Candidate], baseline: str, budget_bytes: int
 ) -> tuple[tuple[Candidate, ...], ...]:
     """Candidates that fit in memory together, in order, the baseline first in every group."""
-    base = [each for each in candidates if each.name == baseline]
-    taken = sum(_estimate_bytes(each) for each in base)
-    found: list[list[Candidate]] = [[]]
-    free = budget_bytes - taken
-    for each in candidates:
-        if each.name == baseline:
+    base = [candidate for candidate in candidates if candidate.name == baseline]
+    base_bytes = sum(_estimate_bytes(candidate) for candidate in base)
+    grouped: list[list[Candidate]] = [[]]
+    free = budget_bytes - base_bytes
+    for candidate in candidates:
+        if candidate.name == baseline:
             continue
-        if found[-1] and _estimate_bytes(each) > free:
-            found.append([])
-            free = budget_bytes - taken
-        found[-1].append(each)
-        free -= _estimate_bytes(each)
-    return tuple((*base, *group) for group in found)
+        if grouped[-1] and _estimate_bytes(candidate) > free:
+            grouped.append([])
+            free = budget_bytes - base_bytes
+        grouped[-1].append(candidate)
+        free -= _estimate_bytes(candidate)
+    return tuple((*base, *group) for group in grouped)
 
 
 def _estimate_bytes(candidate: Candidate) -> int:

@@ -159,5 +159,5 @@ class Process:
 
 def _nanoseconds(times_ms: Sequence[float | None]) -> tuple[int, ...] | None:
     """None unless every call has a time: a series with holes would be another distribution."""
-    known = [each for each in times_ms if each is not None]
-    return tuple(round(each * 1e6) for each in known) if len(known) == len(times_ms) else None
+    times = [each for each in times_ms if each is not None]
+    return tuple(round(each * 1e6) for each in times) if len(times) == len(times_ms) else None

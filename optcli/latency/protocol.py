@@ -69,11 +69,11 @@ def _waiting(measured: Measured) -> dict[str, Any]:
 
 def _seconds(measured: Measured) -> dict[str, float]:
     """Where the time went; `share_measuring` of it in warm-up and rounds."""
-    found = dict(measured.seconds)
-    wall = found.get("wall", 0.0)
-    measuring = found.get("warm_up", 0.0) + found.get("timed", 0.0)
-    found["share_measuring"] = measuring / wall if wall else 0.0
-    return {name: round(value, 3) for name, value in found.items()}
+    seconds = dict(measured.seconds)
+    wall = seconds.get("wall", 0.0)
+    measuring = seconds.get("warm_up", 0.0) + seconds.get("timed", 0.0)
+    seconds["share_measuring"] = measuring / wall if wall else 0.0
+    return {name: round(value, 3) for name, value in seconds.items()}
 
 
 def _conditions(measured: Measured) -> dict[str, Any]:

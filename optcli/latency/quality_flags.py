@@ -1,4 +1,4 @@
-"""What is to be said about a measurement beside its numbers: noise, caps, what is not there."""
+"""Flags on a measurement: noise, time caps, figures that are missing."""
 
 from __future__ import annotations
 
@@ -53,10 +53,7 @@ def too_few(counted: Series, percentiles: Sequence[int]) -> list[Flag]:
 
 
 def fitness_flags(series: Series, counted: Series, *, fit: bool) -> list[Flag]:
-    """Why it is not fit, over all launches; else what is to be known of those that count.
-
-    And what other work cost.
-    """
+    """Why the series is not fit; else doubts about the rounds that count. And what other work cost."""
     return [*_fitness(series, counted, fit), *_disturbed(counted)]
 
 
@@ -108,10 +105,10 @@ def _cut_short(measured: Measured, series: Series) -> list[Flag]:
 
 
 def _threads(opened: Opened) -> list[Flag]:
-    wanted = opened.wanted_threads
-    if wanted is None or opened.threads == wanted:
+    asked = opened.wanted_threads
+    if asked is None or opened.threads == asked:
         return []
-    return [flags.other_thread_count(opened.threads, wanted)]
+    return [flags.other_thread_count(opened.threads, asked)]
 
 
 def _restless(measured: Measured, series: Series) -> list[Flag]:

@@ -110,19 +110,19 @@ class Series:
     @property
     def launches(self) -> dict[int, list[np.ndarray]]:
         """The rounds of each launch."""
-        found: dict[int, list[np.ndarray]] = {}
+        rounds: dict[int, list[np.ndarray]] = {}
         for launch, row in zip(self.launch, self.ns, strict=True):
-            found.setdefault(launch, []).append(row)
-        return found
+            rounds.setdefault(launch, []).append(row)
+        return rounds
 
     def paired(self, other: Series) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
         """By launch: the rounds that both have, side by side."""
         theirs = dict(zip(zip(other.launch, other.round, strict=True), other.ns, strict=True))
-        found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+        pairs: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
         for launch, number, row in zip(self.launch, self.round, self.ns, strict=True):
             if (launch, number) in theirs:
-                found.setdefault(launch, []).append((row, theirs[launch, number]))
-        return found
+                pairs.setdefault(launch, []).append((row, theirs[launch, number]))
+        return pairs
 
 
 @dataclass(frozen=True)
@@ -173,19 +173,19 @@ class Measured:
     def of(self, name: str) -> list[Series]:
         """The series of an artifact, one per batch size, ascending; of the first group it was in."""
         first: dict[int, Series] = {}
-        for each in self.series:
-            if each.name == name:
-                first.setdefault(each.batch_size, each)
+        for series in self.series:
+            if series.name == name:
+                first.setdefault(series.batch_size, series)
         return [first[size] for size in sorted(first)]
 
     def beside(self, series: Series, name: str) -> Series | None:
         """The series of another artifact that was measured in turns with this one."""
-        found: Iterator[Series] = (
-            each
-            for each in self.series
-            if (each.name, each.batch_size, each.group) == (name, series.batch_size, series.group)
+        matches: Iterator[Series] = (
+            other
+            for other in self.series
+            if (other.name, other.batch_size, other.group) == (name, series.batch_size, series.group)
         )
-        return next(found, None)
+        return next(matches, None)
 
 
 def save(measured: Measured, path: Path) -> None:

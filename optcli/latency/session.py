@@ -1,4 +1,4 @@
-"""One comparison under way: which processes are open, whose turn it is, what was found so far."""
+"""One comparison under way: which processes are open, whose turn it is, what was measured so far."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Session:
         share: float,
         sizes: Sequence[int] | None = None,
     ) -> None:
-        """Open all, measure all at every batch size, end all; who fails is out of later launches.
+        """Open all, measure all at every batch size, end all; what fails is left out of later launches.
 
         `at` and `share` are fractions of the whole, for the progress. `sizes` are all unless given.
         """
@@ -97,12 +97,12 @@ class Session:
                 self._end()
 
     def measured(self, groups: Sequence[Sequence[Candidate]]) -> Measured:
-        """All that was found, and the machine before and after."""
+        """All that was measured, and the state of the machine before and after."""
         after = gpu_clocks.conditions()
         return replace(self.so_far(groups), conditions={"before": self._before, "after": after})
 
     def so_far(self, groups: Sequence[Sequence[Candidate]]) -> Measured:
-        """All that was found so far."""
+        """All that was measured so far."""
         return Measured(
             baseline=self.baseline,
             measured_at=self._began.astimezone().isoformat(timespec="seconds"),
@@ -115,7 +115,7 @@ class Session:
             opened=dict(self.opened),
             failures=dict(self.failures),
             skipped=self.skipped,
-            orders={key: list(found) for key, found in self.orders.items()},
+            orders={key: list(rounds) for key, rounds in self.orders.items()},
             seconds={"wall": time.monotonic() - self._clock, **self.spent_s},
         )
 
@@ -125,7 +125,7 @@ class Session:
         In quick mode only the first launch says what opening takes; in later ones all open at once.
         """
         for candidate in candidates:
-            self.observer.progress(STEP, at, f"{self._said}starting {candidate.name}")
+            self.observer.progress(STEP, at, f"{self._launch_prefix}starting {candidate.name}")
             with self._failing(candidate.name):
                 self._spawn(candidate)
         for name in list(self._children):
@@ -137,7 +137,7 @@ class Session:
                 self._children[name].send(Command("open"))
         for candidate in candidates:
             if candidate.name in self._children:
-                self.observer.progress(STEP, at, f"{self._said}opening {candidate.name}")
+                self.observer.progress(STEP, at, f"{self._launch_prefix}opening {candidate.name}")
                 with self._failing(candidate.name):
                     child = self._children[candidate.name]
                     if not together:
@@ -152,9 +152,9 @@ class Session:
             candidate.artifact, inputs, candidate.runner, options, self.feeds, sizes, self.seed
         )
         variables = runners.find(candidate.runner).model_validate(options).environment()
-        other: dict[str, Any] = {}
+        keywords: dict[str, Any] = {}
         if candidate.interpreter:
-            other["interpreter"] = candidate.interpreter
+            keywords["interpreter"] = candidate.interpreter
         log = self.logs / f"{candidate.name}.log"
         self._children[candidate.name] = workers.spawn(
             candidate.serve,
@@ -162,7 +162,7 @@ class Session:
             log=log,
             environment=variables,
             confined=() if candidate.artifact.foreign else None,
-            **other,
+            **keywords,
         )
 
     def _options(self, candidate: Candidate) -> dict[str, Any]:
@@ -172,13 +172,13 @@ class Session:
         return options
 
     def _keep_opened(self, candidate: Candidate, opening: Opening, *, timed: bool) -> None:
-        known = self.opened.get(candidate.name)
+        opened = self.opened.get(candidate.name)
         import_ms, load_ms = (opening.import_ms,), (opening.load_ms,)
-        if known is not None and not timed:
+        if opened is not None and not timed:
             return
-        if known is not None:
+        if opened is not None:
             self.opened[candidate.name] = replace(
-                known, import_ms=known.import_ms + import_ms, load_ms=known.load_ms + load_ms
+                opened, import_ms=opened.import_ms + import_ms, load_ms=opened.load_ms + load_ms
             )
             return
         options = self._options(candidate)
@@ -192,15 +192,15 @@ class Session:
         )
 
     def _keep_observed(self, name: str, observed: dict[str, Any]) -> None:
-        known = self.opened[name]
-        self.opened[name] = replace(known, effective={**known.effective, **observed})
+        opened = self.opened[name]
+        self.opened[name] = replace(opened, effective={**opened.effective, **observed})
 
     def _measure(self, group: int, size: int, at: float, share: float) -> None:
         """Warm all up, let them take turns; whoever fails is out, what it gave is kept."""
         warm: dict[str, WarmUp] = {}
         for name in list(self._children):
-            said = f"{self._said}batch {size}: warming up {name}"
-            self.observer.progress(STEP, at, said)
+            progress = f"{self._launch_prefix}batch {size}: warming up {name}"
+            self.observer.progress(STEP, at, progress)
             with self._failing(name, size), self._counted("warm_up"):
                 warm[name] = self._warm_up(name, size)
         takes = {name: self._take(name, size, group, warm_up) for name, warm_up in warm.items()}
@@ -208,8 +208,8 @@ class Session:
         order = random.Random(f"{self.seed}/{group}/{self._launch}/{size}")  # noqa: S311 - no secret
         cap_s = _PATIENCE * self.settings.max_seconds / self.settings.launches
         for number in range(rounds):
-            said = f"{self._said}batch {size}: round {number + 1} of {rounds}"
-            self.observer.progress(STEP, at + share * number / rounds, said)
+            progress = f"{self._launch_prefix}batch {size}: round {number + 1} of {rounds}"
+            self.observer.progress(STEP, at + share * number / rounds, progress)
             turns = [n for n in takes if n in self._children and takes[n].wants_more(number, cap_s)]
             order.shuffle(turns)
             self.orders.setdefault(f"{group}/{self._launch}/{size}", []).append(turns)
@@ -273,7 +273,7 @@ class Session:
         return child.receive(answer, timeout_s)
 
     @property
-    def _said(self) -> str:
+    def _launch_prefix(self) -> str:
         """Which launch it is, where there are several."""
         return f"{self._named_launch}, " if self.settings.launches > 1 else ""
 

@@ -25,7 +25,7 @@ _FEWEST, _ROUNDS, _ROUND_S = 10, 60, 0.02
 # Warming up: the first calls pack weights and choose kernels.
 _WARM_CALLS, _WARM_S = 3, 0.1
 _MOST_S = 20.0
-# How well the median of the rounds is to be known, and must be, as a share of it.
+# The uncertainty of the rounds' median, as a share of it: aimed at, and the largest accepted.
 _WANTED, _NEEDED = 0.01, 0.03
 
 
@@ -58,23 +58,23 @@ def compare(request: MeasureRequest, channel: Channel) -> Comparison:
         if static.effective().get("shapes") != "static":
             return Comparison({}, steady=True, refused="the file's batch size is fixed")
         rounds = {str(size): _ratios(static, dynamic, feed) for size, feed in batches.items()}
-    steady = all(median_uncertainty(each) <= _NEEDED for each in rounds.values())
-    return Comparison({size: median(each) for size, each in rounds.items()}, steady)
+    steady = all(median_uncertainty(ratios) <= _NEEDED for ratios in rounds.values())
+    return Comparison({size: median(ratios) for size, ratios in rounds.items()}, steady)
 
 
 def _ratios(static: Runner, dynamic: Runner, batches: Sequence[Mapping[str, Any]]) -> list[float]:
     """How many times as fast the static form was, in each round: as many as it takes to know."""
-    usual = [_warm(each, batches) for each in (static, dynamic)]
+    usual = [_warm(runner, batches) for runner in (static, dynamic)]
     calls = max(1, round(_ROUND_S / max(usual)))
     rounds = max(3, min(_ROUNDS, round(_MOST_S / (2 * calls * max(usual)))))
-    found: list[float] = []
+    ratios: list[float] = []
     for number in range(rounds):
-        if number >= _FEWEST and median_uncertainty(found) <= _WANTED:
+        if number >= _FEWEST and median_uncertainty(ratios) <= _WANTED:
             break
         pair = [static, dynamic] if number % 2 else [dynamic, static]
-        taken = {id(each): _round(each, batches, calls) for each in pair}
-        found.append(taken[id(dynamic)] / taken[id(static)])
-    return found
+        seconds = {id(runner): _round(runner, batches, calls) for runner in pair}
+        ratios.append(seconds[id(dynamic)] / seconds[id(static)])
+    return ratios
 
 
 def _warm(runner: Runner, batches: Sequence[Mapping[str, Any]]) -> float:

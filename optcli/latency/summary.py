@@ -31,7 +31,7 @@ def to_results(measured: Measured) -> dict[str, tuple[Latency, ...]]:
     Whole calls first (region `host`), then, where they were timed, the same calls on the device. Of
     the launches that count (see `optcli.latency.fitness`).
     """
-    found = {
+    latencies = {
         name: (
             *(_latency(measured, series) for series in measured.of(name)),
             *(
@@ -42,7 +42,7 @@ def to_results(measured: Measured) -> dict[str, tuple[Latency, ...]]:
         )
         for name in measured.names
     }
-    return {name: _with_notes(measured, name, rows) for name, rows in found.items() if rows}
+    return {name: _with_notes(measured, name, rows) for name, rows in latencies.items() if rows}
 
 
 def speedup(measured: Measured, name: str, over: str, batch_size: int) -> Estimate | None:
@@ -90,8 +90,8 @@ def undecided(measured: Measured) -> dict[int, Undecided]:
         names[series.group].append(series.name)
         sizes.setdefault(series.group, []).append(series.batch_size)
     return {
-        group: Undecided(tuple(dict.fromkeys(found)), tuple(sorted(set(sizes[group]))))
-        for group, found in names.items()
+        group: Undecided(tuple(dict.fromkeys(group_names)), tuple(sorted(set(sizes[group]))))
+        for group, group_names in names.items()
     }
 
 
@@ -132,18 +132,20 @@ def _ratio(measured: Measured, base: Series, other: Series, region: Region = "ho
     launches = counted_together(measured, base, other)
     if not launches:
         return None
-    one, two = (_in_region(counting(measured, each).only(launches), region) for each in (base, other))
-    if one is None or two is None:
+    base_counted, other_counted = (
+        _in_region(counting(measured, each).only(launches), region) for each in (base, other)
+    )
+    if base_counted is None or other_counted is None:
         return None
     if len(launches) == 1:
-        rounds = [each for launch in one.paired(two).values() for each in launch]
-        found = ratio_interval([mine for mine, _ in rounds], [theirs for _, theirs in rounds])
-        return of_one_pair(found)
-    best = best_ratio(one, two)
-    found = ratio_over_launches(_launch_log_ratios(one, two), best=best)
+        rounds = [each for launch in base_counted.paired(other_counted).values() for each in launch]
+        ratio = ratio_interval([mine for mine, _ in rounds], [theirs for _, theirs in rounds])
+        return of_one_pair(ratio)
+    best = best_ratio(base_counted, other_counted)
+    ratio = ratio_over_launches(_launch_log_ratios(base_counted, other_counted), best=best)
     if measured.settings["mode"] == "gate":
-        return found
-    return found if found and agree(found.value, best) else None
+        return ratio
+    return ratio if ratio and agree(ratio.value, best) else None
 
 
 def _in_region(series: Series, region: Region) -> Series | None:
@@ -203,16 +205,16 @@ def _times(measured: Measured, series: Series) -> dict[str, Any]:
 
 def _median(values: Iterable[int | None]) -> int | None:
     """Of those that are known."""
-    known = [value for value in values if value is not None]
-    return int(median(known)) if known else None
+    figures = [value for value in values if value is not None]
+    return int(median(figures)) if figures else None
 
 
 def _percentile(series: Series, q: float) -> Estimate | None:
-    found = percentile_over_launches(list(series.launches.values()), q)
-    if found is None:
+    estimate = percentile_over_launches(list(series.launches.values()), q)
+    if estimate is None:
         return None
-    low, high = (None if bound is None else bound / 1e6 for bound in (found.low, found.high))
-    return Estimate(value=found.value / 1e6, low=low, high=high)
+    low, high = (None if bound is None else bound / 1e6 for bound in (estimate.low, estimate.high))
+    return Estimate(value=estimate.value / 1e6, low=low, high=high)
 
 
 def _over_baseline(

@@ -75,9 +75,9 @@ def sweep(
     )
     start = datetime.now(UTC)
     observer.started(run.step)
-    found = run.carry_out(start.astimezone().isoformat(timespec="seconds"))
+    measured = run.carry_out(start.astimezone().isoformat(timespec="seconds"))
     observer.finished(run.step, (datetime.now(UTC) - start).total_seconds())
-    return found
+    return measured
 
 
 @dataclass
@@ -167,15 +167,15 @@ class _Run:
                 return f"batch size {size} failed: {error.message}"
             self.usual_ns[size] = warm.usual_ns
             self.held_bytes[size] = held.peak_memory_bytes or 0
-        top, wanted = sizes[-1], self.settings.max
-        return f"{top} is the largest " + ("wanted" if top == wanted else "the model takes")
+        top, asked = sizes[-1], self.settings.max
+        return f"{top} is the largest " + ("wanted" if top == asked else "the model takes")
 
     def _enough(self, size: int) -> str | None:
         """Why not to go on to this size; the first two are measured whatever they take."""
-        known = list(self.usual_ns)
-        if len(known) < 2:
+        sizes = list(self.usual_ns)
+        if len(sizes) < 2:
             return None
-        last, before = known[-1], known[-2]
+        last, before = sizes[-1], sizes[-2]
         more = (self.held_bytes[last] - self.held_bytes[before]) * (size - last) // (last - before)
         free = memory.available_bytes() if self.available_bytes is None else self.available_bytes
         if more > _MEMORY_SHARE * free:
@@ -203,9 +203,9 @@ class _Run:
                 self._warm(child, size)
                 take.begin_launch(number, self.usual_ns[size])
             for turn in range(ROUNDS):
-                done = (number + turn / ROUNDS) / self.settings.launches
-                said = f"launch {number + 1} of {self.settings.launches}"
-                self.observer.progress(self.step, 0.2 + 0.8 * done, said)
+                share = (number + turn / ROUNDS) / self.settings.launches
+                text = f"launch {number + 1} of {self.settings.launches}"
+                self.observer.progress(self.step, 0.2 + 0.8 * share, text)
                 turns = list(takes)
                 order.shuffle(turns)
                 for size in turns:

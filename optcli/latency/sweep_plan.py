@@ -47,9 +47,9 @@ def allot(
         (plenty, decide),
         (plenty, sizes),
     ):
-        wanted = math.ceil(samples / (settings.launches * ROUNDS))
+        per_round = math.ceil(samples / (settings.launches * ROUNDS))
         for size in chosen:
-            trial = {**calls, size: max(calls[size], wanted)}
+            trial = {**calls, size: max(calls[size], per_round)}
             if cost_s(usual_ns, trial, settings) <= settings.max_seconds:
                 calls = trial
     return calls
@@ -57,12 +57,12 @@ def allot(
 
 def cost_s(usual_ns: Mapping[int, float], calls: Mapping[int, int], settings: SweepSettings) -> float:
     """Seconds that all launches spend in calls."""
-    each = {size: WARM_CALLS + ROUNDS * (LEAD_IN + count) for size, count in calls.items()}
-    return settings.launches * sum(usual_ns[size] * count for size, count in each.items()) / 1e9
+    totals = {size: WARM_CALLS + ROUNDS * (LEAD_IN + count) for size, count in calls.items()}
+    return settings.launches * sum(usual_ns[size] * count for size, count in totals.items()) / 1e9
 
 
 def grows_no_more(rates: Mapping[int, float]) -> bool:
     """Whether the last batch sizes all give hardly more images a second than the best before them."""
-    found = list(rates.values())
-    earlier, last = found[:-_STALE], found[-_STALE:]
+    values = list(rates.values())
+    earlier, last = values[:-_STALE], values[-_STALE:]
     return bool(earlier) and max(last) < _GROWS * max(earlier)

@@ -15,6 +15,9 @@ def is_surely_over(percentiles: Mapping[float, Estimate | None], limit_ms: float
     all of a tail that is no larger than that share. So a percentile with a larger tail must be over.
     """
     return any(
-        each is not None and each.low is not None and each.low > limit_ms and 1 - share >= lost
-        for share, each in percentiles.items()
+        estimate is not None
+        and estimate.low is not None
+        and estimate.low > limit_ms
+        and 1 - share >= lost
+        for share, estimate in percentiles.items()
     )

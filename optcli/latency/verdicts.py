@@ -1,4 +1,4 @@
-"""Is it fast enough: advice on whether a variant pays, and the bounds of the service level."""
+"""Verdicts on latency: whether a variant pays (advice), and the limits of the service level."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def verdicts(
     one goes on from and `beside_parent` are its rows. Where a row is not fit, or for a speed-up the
     other's is not, the answer is inconclusive.
     """
-    latencies = [each for each in latencies if each.region == "host"]
+    latencies = [row for row in latencies if row.region == "host"]
     if not latencies:
         return ()
     first = latencies[0]
-    base = next((each for each in beside if _same_place(each, first)), None)
-    found = [] if is_baseline else [_pays(first, base, settings.min_speedup, baseline)]
-    other = next((each for each in beside_parent if _same_place(each, first)), None)
+    base = next((row for row in beside if _same_place(row, first)), None)
+    answers = [] if is_baseline else [_pays(first, base, settings.min_speedup, baseline)]
+    other = next((row for row in beside_parent if _same_place(row, first)), None)
     if parent is not None and parent != baseline and other is not None:
-        found.append(_over_parent(first, parent, other))
-    return (*found, *_service_level(latencies, slo, blocking=not is_baseline))
+        answers.append(_over_parent(first, parent, other))
+    return (*answers, *_service_level(latencies, slo, blocking=not is_baseline))
 
 
 def _same_place(one: Latency, other: Latency) -> bool:
@@ -85,14 +85,14 @@ def _over_parent(latency: Latency, parent: str, beside: Latency) -> Verdict:
 
 
 def _over(
-    found: Estimate, least: float, other: str, *, blocking: bool, parent: bool = False
+    speedup: Estimate, least: float, other: str, *, blocking: bool, parent: bool = False
 ) -> Verdict:
     """Accept where the whole interval lies above `least`, reject where it lies below."""
-    low, high = found.low, found.high
+    low, high = speedup.low, speedup.high
     outcome: Outcome = "inconclusive"
     if low is not None and high is not None:
         outcome = "accept" if low > least else "reject" if high <= least else "inconclusive"
-    figures = f"{_times(found)} as fast as {other}"
+    figures = f"{_times(speedup)} as fast as {other}"
     if outcome == "accept":
         reason = figures
     elif outcome == "reject":
@@ -109,7 +109,7 @@ def _over(
         outcome=outcome,
         blocking=blocking,
         limit=least,
-        actual=found.value,
+        actual=speedup.value,
         interval=None if low is None or high is None else (low, high),
         reason=reason,
     )
@@ -121,10 +121,10 @@ def _service_level(
     if slo is None:
         return []
     row = min(latencies, key=lambda each: each.batch_size)
-    wanted = {percentile: getattr(slo, f"{percentile}_ms") for percentile in SERVICE_LEVELS}
+    limits = {percentile: getattr(slo, f"{percentile}_ms") for percentile in SERVICE_LEVELS}
     return [
         _within(row, percentile, limit_ms, blocking)
-        for percentile, limit_ms in wanted.items()
+        for percentile, limit_ms in limits.items()
         if limit_ms is not None
     ]
 
@@ -139,11 +139,11 @@ def _within(row: Latency, percentile: str, limit_ms: float, blocking: bool) -> V
     outcome: Outcome = "inconclusive"
     interval = None
     if measured is None:
-        wanted = needed(_SHARES[percentile])
-        reason = f"{percentile} {at} is not known: it needs {wanted} calls, {row.samples} count"
+        fewest = needed(_SHARES[percentile])
+        reason = f"{percentile} {at} is not known: it needs {fewest} calls, {row.samples} count"
     elif not row.fit:
         reason = (
-            f"{percentile} {measured.value:.3g} ms {at} cannot be held against {limit_ms:g} ms now:"
+            f"{percentile} {measured.value:.3g} ms {at} cannot be judged by {limit_ms:g} ms now:"
             f" other work disturbed it; {_AGAIN}"
         )
     else:

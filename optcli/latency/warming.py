@@ -54,10 +54,10 @@ def until_steady(call: Callable[[], int], calls: int, seconds: float) -> WarmUp:
 
 def _window(call: Callable[[], int]) -> list[int]:
     end = time.perf_counter_ns() + _WINDOW_NS
-    found = [call()]
+    times = [call()]
     while time.perf_counter_ns() < end:
-        found.append(call())
-    return found
+        times.append(call())
+    return times
 
 
 def _warm_up(

@@ -201,7 +201,7 @@ def test_eight_samples_claim_nothing_and_say_how_many_would():
     settings = AccuracySettings(max_drop=0.01, policy="non-inferiority")
     verdict, _ = policies.judged(same(8), settings)
     assert (verdict.outcome, verdict.blocking) == ("inconclusive", True)
-    assert "8 samples can tell 31.23 points at best, where none changes: evaluate on" in verdict.reason
+    assert "8 samples cannot show a loss below 31.23 points: evaluate on at least" in verdict.reason
     assert verdict.samples_needed >= 299
     fixed = policies.fixed_set(same(8), AccuracySettings(max_drop=0.01))
     assert fixed.outcome == "accept"
@@ -218,7 +218,7 @@ def test_five_hundred_samples_of_which_none_changed_are_accepted_at_one_point():
     assert policies.judged(same(298), settings)[0].outcome == "inconclusive"
     assert bounds.needed(0.0, 1.0, 0.05) is None
     assert (
-        "no number of samples tells 0"
+        "no number of samples shows a loss of 0"
         in policies.non_inferiority(same(500), AccuracySettings(max_drop=0.0)).reason
     )
 
@@ -267,7 +267,7 @@ def test_samples_of_the_same_content_are_one_piece_of_evidence(evaluate, metric)
     assert again.bounds.high == pytest.approx(once.bounds.high, abs=1e-6)
     told = {v.name: v for v in accuracy.verdicts(again, settings)}
     assert told["accuracy"].outcome == "inconclusive"
-    assert "12 samples can tell" in told["accuracy"].reason
+    assert "12 samples cannot show a loss below" in told["accuracy"].reason
     assert "492" in told["fixed-set"].reason
     assert ", 12 of them different" in told["fixed-set"].reason
     advice = {v.name: v for v in accuracy.verdicts(again, settings, is_baseline=True)}["samples"]

@@ -77,7 +77,8 @@ def test_one_policy_decides_and_both_are_given():
     # (1.645 + 0.842)² · 0.02 / (0.02 - 0.016)²
     assert needed == pytest.approx(2.487**2 * 0.02 / 0.004**2, rel=0.001)
     assert (
-        f"{-(-needed // 10) * 10:,} samples would decide, here are 500" in verdicts["accuracy"].reason
+        f"{-(-needed // 10) * 10:,} samples would decide, the set has 500"
+        in verdicts["accuracy"].reason
     )
     assert "McNemar's p 0.021" in verdicts["accuracy"].reason
 
@@ -132,10 +133,10 @@ def test_lower_is_better_for_errors():
 
 def test_too_few_samples_for_the_margin_are_said_with_the_number():
     """measurement's table: ψ 3 %, margin 1 point, nothing lost: 1,855."""
-    said = policies.too_few(counted(18, 12, 1000), AccuracySettings())
-    assert "1000 samples are few for a margin of 1.00 points" in said
+    flag = policies.too_few(counted(18, 12, 1000), AccuracySettings())
+    assert "1000 samples are few for a margin of 1.00 points" in flag.text
     assert policies.samples_needed(counted(18, 12, 1000), 0.01, drop=0.0) == 1855
-    assert said.endswith("about 1,860")
+    assert flag.text.endswith("about 1,860")
     assert policies.too_few(counted(18, 12, 1000), AccuracySettings(max_drop=0.02)) is None
     # What was told already needs no more.
     assert policies.too_few(counted(15, 15, 1000), AccuracySettings()) is None

@@ -138,7 +138,7 @@ def test_a_saved_baseline_without_the_variant_is_no_pass(repository, pairs):
     repository.recipe(COPIED % "old" + '  more: {passes: ["./fakes.py:Copy"], gate: true}\n')
     report = judge(repository, "main")
     assert report.exit_code == ExitCode.INCONCLUSIVE
-    assert "does not hold it, only" in of(report, "p50", "more").reason
+    assert "does not hold this variant, only" in of(report, "p50", "more").reason
 
 
 def test_without_a_mark_the_recommended_variant_is_judged(repository, pairs):

@@ -139,7 +139,7 @@ def test_the_budget_picks_the_batch_in_words():
 def test_the_upper_bound_decides_and_a_doubt_is_told():
     found = budget([EIGHT, point(16, 30, (40, 45, 51))], 50, "time cap")
     assert found.batch_size == 8
-    assert "batch 16 is not clearly within it (p99 45 ms [40, 51])" in found.sentence
+    assert "batch 16 is not clearly within the limit (p99 45 ms [40, 51])" in found.sentence
     found = budget([EIGHT, point(16, 30, samples=20)], 50, "time cap")
     assert "batch 16 is not decided: p99 needs 368 calls, 20 fit into the time cap" in found.sentence
 

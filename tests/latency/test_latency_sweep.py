@@ -254,7 +254,7 @@ def test_a_tail_that_other_work_may_have_made_is_not_over_the_budget(run):
     noisy = run(line, max=2, p99_ms=5.5, waits=lambda size, launch: 0.02)
     assert noisy.budget.batch_size == 1
     found = budget([point(5.4, 6.0, waited) for waited in (0.005, 0.02)], 5.5, "")
-    assert "batch 2 is not decided: other work may have made its p99" in found.sentence
+    assert "batch 2 is not decided: other work may have caused its p99" in found.sentence
     found = budget([point(5.4, 6.0, 0.005)], 5.5, "")
     assert "not decided" not in found.sentence
 

@@ -48,7 +48,7 @@ def of(row: LayerError, made_by: Mapping[str, Any], precision: str = "int8") -> 
         return ""
     name, options = made_by.get("step", ""), made_by.get("options") or {}
     if _is_scaled(row):
-        again = f"make it anew with {name}" if name else "quantize this layer again"
+        again = f"build it again with {name}" if name else "quantize this layer again"
         return f"its values are {row.factor:.2f} times what they should be, a scale is wrong: {again}"
     if row.clipped is not None and row.clipped > _CLIPS:
         return _wider(row, name, options)

@@ -50,7 +50,7 @@ def compare(
 
     quantized = _program(child, inputs, feeds[0])
     floats = _program(baseline, inputs, feeds[0])
-    found = _pairs(floats, quantized)
+    pairs = _pairs(floats, quantized)
     sums = Sums()
     weights: list[LayerError] = []
     with torch.no_grad():
@@ -59,15 +59,15 @@ def compare(
             values = [torch.from_numpy(array) for array in feed.values()]
             exact = _run(floats, values, {})
             whole = _run(quantized, values, {})
-            found = [pair for pair in found if _fits(pair, exact, whole, sums)]
-            own = _run(quantized, values, {pair.root: exact[pair.floats] for pair in found}, found)
-            weights = weights or list(_weights(found, exact, whole))
-            for pair in found:
+            pairs = [pair for pair in pairs if _fits(pair, exact, whole, sums)]
+            own = _run(quantized, values, {pair.root: exact[pair.floats] for pair in pairs}, pairs)
+            weights = weights or list(_weights(pairs, exact, whole))
+            for pair in pairs:
                 arrays = (_array(exact[pair.floats]), _array(whole[pair.out]), _array(own[pair.out]))
                 sums.add(pair.name, *arrays, _bounds(pair))
     rows = [
         sums.error(pair.name, _layer(pair.floats), _kind(pair.floats))
-        for pair in found
+        for pair in pairs
         if pair.name in sums
     ]
     return sums.measured(rows, weights)
@@ -78,33 +78,38 @@ def _program(artifact: Artifact, inputs: Sequence[TensorSpec], feed: Feed) -> Gr
     import torch
 
     if artifact.format == Format.EXPORTED:
-        found: Any = exported_format.open(artifact.path, trust=artifact.trusted).module()
-        return found
+        program: Any = exported_format.open(artifact.path, trust=artifact.trusted).module()
+        return program
     model = torch_format.open(artifact.path)
     call = torch_calls.arguments(model, inputs)
     positional, keyword = call.split({name: torch.from_numpy(array) for name, array in feed.items()})
     try:
-        found = torch.export.export(model, positional, keyword).module()
+        program = torch.export.export(model, positional, keyword).module()
     except Exception as error:
         raise StepError(
             f"the float network cannot be exported to be compared: {first_line(error)}",
             hint="put export before the pass that quantizes",
         ) from error
-    return found
+    return program
 
 
 def _pairs(floats: GraphModule, child: GraphModule) -> list[_Pair]:
     """Nodes of the same name, in the child's order."""
     theirs = {node.name: node for node in child.graph.nodes}
-    found = []
+    pairs = []
     for node in floats.graph.nodes:
         if node.op in ("placeholder", "call_function") and node.name in theirs:
             root = theirs[node.name]
             whole = [x for x in root.users if _operator(x).startswith("quantize_per_")]
-            back = [x for one in whole for x in one.users if _operator(x).startswith("dequantize_per_")]
+            back = [
+                x
+                for quantize in whole
+                for x in quantize.users
+                if _operator(x).startswith("dequantize_per_")
+            ]
             stands_for = _behind_norm(node, theirs)
-            found.append(_Pair(stands_for.name, stands_for, root, (*whole, *back)))
-    return found
+            pairs.append(_Pair(stands_for.name, stands_for, root, (*whole, *back)))
+    return pairs
 
 
 def _behind_norm(node: Node, theirs: Mapping[str, Node]) -> Node:
@@ -119,14 +124,14 @@ def _run(
     graph: GraphModule,
     values: Sequence[Any],
     exact: Mapping[Node, Any],
-    found: Sequence[_Pair] = (),
+    pairs: Sequence[_Pair] = (),
 ) -> dict[Node, Any]:
     """All values of a run. Nodes in `exact` and their chains are read as what is given there."""
     import torch
 
-    faces = {face: pair.root for pair in found for face in (pair.root, *pair.chain)}
-    inner = {(pair.root, node) for pair in found for node in pair.chain}
-    inner |= {(a, b) for pair in found for a in pair.chain for b in pair.chain}
+    faces = {face: pair.root for pair in pairs for face in (pair.root, *pair.chain)}
+    inner = {(pair.root, node) for pair in pairs for node in pair.chain}
+    inner |= {(a, b) for pair in pairs for a in pair.chain for b in pair.chain}
     kept: dict[Node, Any] = {}
 
     class Run(torch.fx.Interpreter):  # type: ignore[misc]
@@ -136,9 +141,9 @@ def _run(
                 # Integers go on as they are: what reads them knows no floats.
                 is_integer = _operator(node).startswith("quantize_per_")
                 as_it_is = root is None or is_integer or (node, n) in inner
-                found = self.env[node] if as_it_is else exact[root]
+                read = self.env[node] if as_it_is else exact[root]
                 # What it was is compared afterwards: relu_ and its like write into what they read.
-                return found.clone() if _is_in_place(n) and isinstance(found, torch.Tensor) else found
+                return read.clone() if _is_in_place(n) and isinstance(read, torch.Tensor) else read
 
             return torch.fx.node.map_arg(args, value)
 
@@ -160,8 +165,8 @@ def _fits(pair: _Pair, exact: Mapping[Node, Any], whole: Mapping[Node, Any], sum
 
 
 def _array(value: Tensor) -> np.ndarray:
-    found: np.ndarray = value.float().numpy() if value.is_floating_point() else value.numpy()
-    return found
+    array: np.ndarray = value.float().numpy() if value.is_floating_point() else value.numpy()
+    return array
 
 
 def _bounds(pair: _Pair) -> tuple[float, float] | None:
@@ -175,21 +180,21 @@ def _bounds(pair: _Pair) -> tuple[float, float] | None:
 
 
 def _weights(
-    found: Sequence[_Pair], exact: Mapping[Node, Any], whole: Mapping[Node, Any]
+    pairs: Sequence[_Pair], exact: Mapping[Node, Any], whole: Mapping[Node, Any]
 ) -> Iterator[LayerError]:
     """Weights as both programs compute with them; not where a batch norm was folded in."""
     import torch
 
-    for pair in found:
+    for pair in pairs:
         if _operator(pair.floats) not in _PRODUCTS or _operator(pair.root) != _operator(pair.floats):
             continue
-        one, other = pair.floats.args[1], pair.root.args[1]
-        wanted, got = exact.get(one), whole.get(other)
-        if isinstance(wanted, torch.Tensor) and isinstance(got, torch.Tensor):
+        node, child_node = pair.floats.args[1], pair.root.args[1]
+        exact_value, child_value = exact.get(node), whole.get(child_node)
+        if isinstance(exact_value, torch.Tensor) and isinstance(child_value, torch.Tensor):
             with suppress(RuntimeError, NotImplementedError):  # a tensor of a library's own kind
-                arrays = [x.detach().float().numpy() for x in (wanted, got)]
+                arrays = [x.detach().float().numpy() for x in (exact_value, child_value)]
                 if arrays[0].shape == arrays[1].shape:
-                    name = str(getattr(one, "target", one))
+                    name = str(getattr(node, "target", node))
                     kind = _kind(pair.floats)
                     yield weight_error(name, _layer(pair.floats), kind, arrays[0], arrays[1])
 

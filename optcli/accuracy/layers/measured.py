@@ -50,12 +50,12 @@ class Sums:
         self._rows: dict[str, _Row] = {}
         self._unlike: dict[str, str] = {}
 
-    def fits(self, tensor: str, exact: np.ndarray, found: np.ndarray) -> bool:
+    def fits(self, tensor: str, exact: np.ndarray, theirs: np.ndarray) -> bool:
         """Whether the two can be compared: floats of one shape. Shapes that differ are remembered."""
-        if exact.shape != found.shape:
-            self.differ(tensor, str(list(exact.shape)), str(list(found.shape)))
+        if exact.shape != theirs.shape:
+            self.differ(tensor, str(list(exact.shape)), str(list(theirs.shape)))
             return False
-        return exact.dtype.kind == "f" and found.dtype.kind == "f" and exact.ndim > 0
+        return exact.dtype.kind == "f" and theirs.dtype.kind == "f" and exact.ndim > 0
 
     def differ(self, tensor: str, ours: str, theirs: str) -> None:
         """Remember that a tensor has another shape in the child."""
@@ -121,17 +121,17 @@ class Sums:
 
 
 def weight_error(
-    tensor: str, node: str, operator: str, wanted: np.ndarray, found: np.ndarray, axis: int = 0
+    tensor: str, node: str, operator: str, exact: np.ndarray, quantized: np.ndarray, axis: int = 0
 ) -> LayerError:
     """The row of a layer's weights, both of one shape; `axis` has the output channels."""
     tally = Tally()
-    tally.add(wanted, found)
-    worst = worst_channel(wanted, found, axis)
+    tally.add(exact, quantized)
+    worst = worst_channel(exact, quantized, axis)
     return LayerError(
         tensor=tensor,
         node=node,
         operator=operator,
-        shape=wanted.shape,
+        shape=exact.shape,
         kind="weight",
         own_db=tally.sqnr_db,
         sqnr_db=tally.sqnr_db,

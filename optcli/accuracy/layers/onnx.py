@@ -27,51 +27,51 @@ if TYPE_CHECKING:
 def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads: int) -> Measured:
     """Rows of activations and weights; `feeds` are batches of one shape, by names of the recipe."""
     floats, other = (Graph(onnx_format.open(each.path)) for each in (baseline, child))
-    found = pairs(floats, other)
-    if not found:
+    matched = pairs(floats, other)
+    if not matched:
         return Measured(
             reason="no layer of the two networks goes by the same name, nor in the same order"
         )
     with tempfile.TemporaryDirectory(prefix="optcli-layers-") as folder:
-        work = _Work(floats, other, found, Path(folder), threads)
-        for piece in work.sums.pieces(found):
+        work = _Work(floats, other, matched, Path(folder), threads)
+        for piece in work.sums.pieces(matched):
             work.look(piece, feeds)
-    rows = [work.error(pair) for pair in found if pair.tensor in work.sums]
-    return work.sums.measured(rows, onnx_weights.errors(floats, other, found))
+    rows = [work.error(pair) for pair in matched if pair.tensor in work.sums]
+    return work.sums.measured(rows, onnx_weights.errors(floats, other, matched))
 
 
 class _Work:
     """Both networks, and the sums so far."""
 
     def __init__(
-        self, floats: Graph, child: Graph, found: Sequence[Pair], folder: Path, threads: int
+        self, floats: Graph, child: Graph, matched: Sequence[Pair], folder: Path, threads: int
     ) -> None:
         self.floats, self.child, self._folder, self._threads = floats, child, folder, threads
-        self._every = {face: pair for pair in found for face in pair.faces}
-        self._tensors = {pair.tensor for pair in found}
+        self._every = {face: pair for pair in matched for face in pair.faces}
+        self._tensors = {pair.tensor for pair in matched}
         self._types: dict[str, np.dtype] = {}
         self._ranges: dict[str, tuple[float, float]] = {}
         self.sums = Sums()
 
-    def look(self, wanted: Sequence[Pair], feeds: Sequence[Feed]) -> None:
+    def look(self, piece: Sequence[Pair], feeds: Sequence[Feed]) -> None:
         """Compare some tensors on all batches: as both networks run, and each layer by itself."""
-        cut = Cut(self.child, wanted, self._every)
-        names = [pair.tensor for pair in wanted]
+        cut = Cut(self.child, piece, self._every)
+        names = [pair.tensor for pair in piece]
         needs = tuple(dict.fromkeys([*names, *cut.needs]))
         sources = [seen_behind(self.floats, name) for name in needs]
         exact = _Session(*exposed(self.floats, sources), needs, self._folder, self._threads)
-        outs = [pair.out for pair in wanted]
+        outs = [pair.out for pair in piece]
         whole = _Session(*exposed(self.child, outs), names, self._folder, self._threads)
         alone: _Session | None = None
         for feed in feeds:
-            floats, found = exact.run(_named(self.floats, feed)), whole.run(_named(self.child, feed))
-            self._types.update({name: array.dtype for name, array in found.items()})
+            floats, theirs = exact.run(_named(self.floats, feed)), whole.run(_named(self.child, feed))
+            self._types.update({name: array.dtype for name, array in theirs.items()})
             if alone is None:
                 fits = [
-                    x for x in wanted if self.sums.fits(x.tensor, floats[x.tensor], found[x.tensor])
+                    x for x in piece if self.sums.fits(x.tensor, floats[x.tensor], theirs[x.tensor])
                 ]
-                if len(fits) < len(wanted):
-                    self._forget(set(wanted) - set(fits))
+                if len(fits) < len(piece):
+                    self._forget(set(piece) - set(fits))
                     if fits:
                         self.look(fits, feeds)
                     return
@@ -84,9 +84,9 @@ class _Work:
                     for name, tensor in cut.fed.items()
                 }
             )
-            for pair in wanted:
+            for pair in piece:
                 name = pair.tensor
-                self.sums.add(name, floats[name], found[name], own[name], self._bounds(pair))
+                self.sums.add(name, floats[name], theirs[name], own[name], self._bounds(pair))
 
     def _forget(self, pairs: Iterable[Pair]) -> None:
         """Let layers behind these read them as they are: the float network's do not fit."""
@@ -178,7 +178,7 @@ class _Session:
 
     def run(self, feed: Feed) -> dict[str, np.ndarray]:
         """Float tensors' names to arrays."""
-        given = {name: array for name, array in feed.items() if name in self._inputs}
+        inputs = {name: array for name, array in feed.items() if name in self._inputs}
         names = list(dict.fromkeys(x for x in self._called.values() if x not in self._inputs))
-        arrays = dict(zip(names, self._session.run(names, given), strict=True))
+        arrays = dict(zip(names, self._session.run(names, inputs), strict=True))
         return {tensor: arrays.get(x, feed.get(x)) for tensor, x in self._called.items()}  # type: ignore[misc]

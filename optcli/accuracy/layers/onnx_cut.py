@@ -22,14 +22,14 @@ class Cut:
     names are fed. So `outputs` hold what every layer makes of exact inputs.
     """
 
-    def __init__(self, child: Graph, wanted: Sequence[Pair], every: Mapping[str, Pair]) -> None:
+    def __init__(self, child: Graph, pairs: Sequence[Pair], every: Mapping[str, Pair]) -> None:
         self._child, self._every = child, every
         self._emitted: dict[tuple[int, int], NodeProto] = {}
         self._queue: list[str] = []
         self._first: list[NodeProto] = []
         self.weights: set[str] = set()
         self.fed: dict[str, str] = {}
-        self.outputs = {pair.tensor: self._own(pair, number) for number, pair in enumerate(wanted, 1)}
+        self.outputs = {pair.tensor: self._own(pair, number) for number, pair in enumerate(pairs, 1)}
         seen = set[str]()
         for name in self._queue:  # which grows
             if name not in seen:
@@ -140,14 +140,16 @@ def _model(
     """A model of the same operator sets. Types of outputs are left to the runtime to find."""
     import onnx
 
-    made = onnx.ModelProto()
-    made.ir_version = graph.model.ir_version
-    made.opset_import.extend(graph.model.opset_import)
-    made.functions.extend(graph.model.functions)
-    made.graph.name = graph.model.graph.name or "layers"
-    made.graph.node.extend(nodes)
-    made.graph.input.extend(inputs)
-    made.graph.initializer.extend(graph.weights[name] for name in sorted(weights))
-    known = {x.name for x in inputs}
-    made.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs if name not in known)
-    return made
+    model = onnx.ModelProto()
+    model.ir_version = graph.model.ir_version
+    model.opset_import.extend(graph.model.opset_import)
+    model.functions.extend(graph.model.functions)
+    model.graph.name = graph.model.graph.name or "layers"
+    model.graph.node.extend(nodes)
+    model.graph.input.extend(inputs)
+    model.graph.initializer.extend(graph.weights[name] for name in sorted(weights))
+    input_names = {x.name for x in inputs}
+    model.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in outputs if name not in input_names
+    )
+    return model

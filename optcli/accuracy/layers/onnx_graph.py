@@ -44,16 +44,16 @@ class Graph:
                 self.readers.setdefault(name, []).append(index)
         self.dynamic = self._dynamic()
         graph = read(model).graph
-        made = [value for node in graph for value in node.outputs]
-        self.values = {value.name: value for value in (*graph.initializers.values(), *made)}
+        outputs = [value for node in graph for value in node.outputs]
+        self.values = {value.name: value for value in (*graph.initializers.values(), *outputs)}
 
     def _dynamic(self) -> set[str]:
         """Tensors that depend on an input of the model."""
-        found = set(self.inputs)
+        dynamic = set(self.inputs)
         for node, names in zip(self.nodes, self.reads, strict=True):
-            if found.intersection(names):
-                found.update(name for name in node.output if name)
-        return found
+            if dynamic.intersection(names):
+                dynamic.update(name for name in node.output if name)
+        return dynamic
 
     def scale_of(self, name: str) -> tuple[str, str] | None:
         """Names of scale and zero point of a tensor of integers; None for others."""
@@ -66,12 +66,12 @@ class Graph:
             zero = node.input[place + 1] if len(node.input) > place + 1 else ""
             return node.input[place], zero
         if node.op_type in _PASS_ON:
-            return next((found for x in node.input if (found := self.scale_of(x))), None)
+            return next((scale for x in node.input if (scale := self.scale_of(x))), None)
         return None
 
     def layers_behind(self, names: Sequence[str]) -> tuple[str, ...]:
         """Names of the layers that read these tensors, at once or past what only moves values."""
-        found, ahead = dict[str, None](), list(names)
+        layers, ahead = dict[str, None](), list(names)
         seen = set[int]()
         for name in ahead:  # which grows
             for index in self.readers.get(name, ()):
@@ -81,20 +81,20 @@ class Graph:
                 seen.add(index)
                 pair = node.op_type in PAIR
                 if node.name and not pair:
-                    found[node.name] = None
+                    layers[node.name] = None
                 if pair or node.op_type in _PASS_ON:
                     ahead += node.output
-        return tuple(found)
+        return tuple(layers)
 
 
 def _read_by(node: NodeProto) -> list[str]:
-    found = [name for name in node.input if name]
+    names = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-            made = {x.name for x in (*graph.initializer, *graph.input)}
-            made.update(name for each in graph.node for name in each.output)
-            found += [name for each in graph.node for name in _read_by(each) if name not in made]
-    return found
+            inner = {x.name for x in (*graph.initializer, *graph.input)}
+            inner.update(name for each in graph.node for name in each.output)
+            names += [name for each in graph.node for name in _read_by(each) if name not in inner]
+    return names
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,13 @@ def pairs(floats: Graph, child: Graph) -> list[Pair]:
     named = sum(floats.nodes[i].output[0] in matched for i in products)
     if 2 * named < len(products) and not _folded(floats, child, matched):
         matched.update(_by_order(floats, child))
-    found, taken = [], set[str]()
+    matched_pairs, faces = [], set[str]()
     for tensor, name in matched.items():
         pair = _pair(child, tensor, name)
-        if not taken.intersection(pair.faces):
-            taken.update(pair.faces)
-            found.append(pair)
-    return sorted(found, key=lambda pair: child.maker.get(pair.root, -1))
+        if not faces.intersection(pair.faces):
+            faces.update(pair.faces)
+            matched_pairs.append(pair)
+    return sorted(matched_pairs, key=lambda pair: child.maker.get(pair.root, -1))
 
 
 def _folded(floats: Graph, child: Graph, matched: dict[str, str]) -> bool:
@@ -205,11 +205,11 @@ def layer(graph: Graph, name: str, stop: set[str]) -> NodeProto | None:
     if index is None:
         return None
     ahead, seen = [index], set[int]()
-    for each in ahead:  # which grows
-        node = graph.nodes[each]
+    for position in ahead:  # which grows
+        node = graph.nodes[position]
         if node.op_type in PRODUCT_OF:
             return node
-        seen.add(each)
+        seen.add(position)
         before = (graph.maker.get(x) for x in node.input if x not in stop and x in graph.dynamic)
         ahead += [x for x in before if x is not None and x not in seen]
     return graph.nodes[index]

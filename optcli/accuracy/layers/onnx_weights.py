@@ -23,27 +23,27 @@ def errors(floats: Graph, child: Graph, pairs: Sequence[Pair]) -> Iterator[Layer
     ours = {pair.tensor for pair in pairs}
     theirs = {face for pair in pairs for face in pair.faces}
     for pair in pairs:
-        one, other = layer(floats, pair.tensor, ours), layer(child, pair.root, theirs)
-        if one is None or other is None or one.op_type not in PRODUCT_OF:
+        node, child_node = layer(floats, pair.tensor, ours), layer(child, pair.root, theirs)
+        if node is None or child_node is None or node.op_type not in PRODUCT_OF:
             continue
-        exact, theirs_now = _values(floats, one), _values(child, other)
-        if exact is None or theirs_now is None:
+        exact, quantized = _values(floats, node), _values(child, child_node)
+        if exact is None or quantized is None:
             continue
-        exact = _with_norm(floats, child, one, exact)
-        if exact.shape != theirs_now.shape and exact.shape == theirs_now.shape[::-1]:
-            theirs_now = np.transpose(theirs_now)
-        if exact.shape == theirs_now.shape and exact.ndim > 1:
-            name = one.input[weight_position(one.op_type)]
-            yield _row(name, name_of(one, other), one, exact, theirs_now)
+        exact = _with_norm(floats, child, node, exact)
+        if exact.shape != quantized.shape and exact.shape == quantized.shape[::-1]:
+            quantized = np.transpose(quantized)
+        if exact.shape == quantized.shape and exact.ndim > 1:
+            name = node.input[weight_position(node.op_type)]
+            yield _row(name, name_of(node, child_node), node, exact, quantized)
 
 
 def _row(
-    name: str, layer_name: str, node: NodeProto, wanted: np.ndarray, found: np.ndarray
+    name: str, layer_name: str, node: NodeProto, exact: np.ndarray, quantized: np.ndarray
 ) -> LayerError:
     transposed = any(each.name == "transB" and each.i for each in node.attribute)
     columns = node.op_type == "MatMul" or (node.op_type == "Gemm" and not transposed)
-    axis = wanted.ndim - 1 if columns else 0
-    return weight_error(name, layer_name, node.op_type, wanted, found, axis)
+    axis = exact.ndim - 1 if columns else 0
+    return weight_error(name, layer_name, node.op_type, exact, quantized, axis)
 
 
 def _values(graph: Graph, node: NodeProto) -> np.ndarray | None:

@@ -40,23 +40,23 @@ def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads:
     """Rows of activations and weights; `feeds` are batches of one shape, by names of the recipe."""
     floats, other = (openvino_format.open(each.path) for each in (baseline, child))
     sums = Sums()
-    found = [pair for pair in _pairs(floats, other) if _compatible(pair, sums)]
-    if not found:
+    pairs = [pair for pair in _pairs(floats, other) if _compatible(pair, sums)]
+    if not pairs:
         return sums.measured((), ())
     whole = openvino_format.open(child.path)  # `other` will be cut
     outs = {pair.name: pair.out for pair in _pairs(floats, whole)}
-    exact = {pair.name: _fed(other, pair) for pair in found}
-    for piece in sums.pieces(found):
+    exact = {pair.name: _fed(other, pair) for pair in pairs}
+    for piece in sums.pieces(pairs):
         _look(floats, whole, other, piece, (exact, outs), feeds, sums, threads)
-    rows = [_error(pair, sums) for pair in found if pair.name in sums]
-    return sums.measured(rows, _weights(found))
+    rows = [_error(pair, sums) for pair in pairs if pair.name in sums]
+    return sums.measured(rows, _weights(pairs))
 
 
 def _look(
     floats: Model,
     whole: Model,
     cut: Model,
-    wanted: Sequence[_Pair],
+    pairs: Sequence[_Pair],
     sides: tuple[Mapping[str, Any], Mapping[str, Any]],
     feeds: Sequence[Feed],
     sums: Sums,
@@ -64,18 +64,18 @@ def _look(
 ) -> None:
     """Compare some nodes on all batches. `sides`: what is fed to readers, and the child's outputs."""
     exact, outs = sides
-    alone = _Network([pair.out for pair in wanted], cut, threads)
+    alone = _Network([pair.out for pair in pairs], cut, threads)
     by_parameter = {node.get_friendly_name(): name for name, node in exact.items()}
     reads = [by_parameter[name] for name in alone.parameters if name in by_parameter]
-    names = list(dict.fromkeys([*(pair.name for pair in wanted), *reads]))
+    names = list(dict.fromkeys([*(pair.name for pair in pairs), *reads]))
     sources = {pair.name: pair.floats for pair in _everything(floats, names)}
     plain = _Network([sources[name] for name in names], floats, threads)
-    run = _Network([outs[pair.name] for pair in wanted], whole, threads)
+    run = _Network([outs[pair.name] for pair in pairs], whole, threads)
     for feed in feeds:
         first = dict(zip(names, plain.run(feed), strict=True))
-        given = {exact[name].get_friendly_name(): first[name] for name in reads}
-        found, own = run.run(feed), alone.run(feed, given)
-        for pair, theirs, mine in zip(wanted, found, own, strict=True):
+        replaced = {exact[name].get_friendly_name(): first[name] for name in reads}
+        outputs, own = run.run(feed), alone.run(feed, replaced)
+        for pair, theirs, mine in zip(pairs, outputs, own, strict=True):
             if sums.fits(pair.name, first[pair.name], theirs):
                 sums.add(pair.name, first[pair.name], theirs, mine, _bounds(pair))
 
@@ -83,26 +83,26 @@ def _look(
 def _pairs(floats: Model, child: Model) -> list[_Pair]:
     """Outputs of nodes that depend on an input, in the child's order."""
     ours = {pair.name: pair for pair in _everything(floats)}
-    found = []
+    pairs = []
     for name, port in _outputs(child):
         if name in ours and port.get_element_type().is_real():
             readers = [x.get_node() for x in port.get_target_inputs() if x.get_index() == 0]
             chain = tuple(x for x in readers if x.get_type_name() == "FakeQuantize")
-            found.append(_Pair(name, ours[name].floats, port, chain, _behind(chain)))
-    return found
+            pairs.append(_Pair(name, ours[name].floats, port, chain, _behind(chain)))
+    return pairs
 
 
 def _behind(chain: Sequence[Any]) -> tuple[str, ...]:
     """Names of the layers that read what FakeQuantize gives, at once or past what moves values."""
-    found, ahead = dict[str, None](), list(chain)
+    names, ahead = dict[str, None](), list(chain)
     for node in ahead:  # which grows
         for port in node.outputs():
             for reader in (each.get_node() for each in port.get_target_inputs()):
                 name, kind = reader.get_friendly_name(), reader.get_type_name()
-                if name not in found and kind != "Result":
-                    found[name] = None
+                if name not in names and kind != "Result":
+                    names[name] = None
                     ahead += [reader] if kind in openvino_format.MOVES_VALUES else []
-    return tuple(found)
+    return tuple(names)
 
 
 def _compatible(pair: _Pair, sums: Sums) -> bool:
@@ -142,15 +142,17 @@ def _fed(child: Model, pair: _Pair) -> Any:
     from openvino import opset13
 
     port = pair.root
-    fed = opset13.parameter(port.get_partial_shape(), port.get_element_type(), f"{pair.name}__exact")
+    parameter = opset13.parameter(
+        port.get_partial_shape(), port.get_element_type(), f"{pair.name}__exact"
+    )
     chain = {node.get_friendly_name() for node in pair.chain}
     for reader in [*port.get_target_inputs()]:
         if reader.get_node().get_friendly_name() not in chain:
-            reader.replace_source_output(fed.output(0))
+            reader.replace_source_output(parameter.output(0))
     for node in pair.chain:
         for reader in [*node.output(0).get_target_inputs()]:
-            reader.replace_source_output(fed.output(0))
-    return fed
+            reader.replace_source_output(parameter.output(0))
+    return parameter
 
 
 class _Network:
@@ -162,31 +164,31 @@ class _Network:
         self._names = openvino_format.input_names(model)
         inputs = {x.get_friendly_name(): x for x in model.get_parameters()}
         self._inputs = dict(zip(inputs, self._names, strict=True))
-        found = _reached(outputs)
-        self.parameters = tuple(found)
-        made = openvino.Model(
-            [openvino.opset13.result(port) for port in outputs], list(found.values()), "layers"
+        parameters = _reached(outputs)
+        self.parameters = tuple(parameters)
+        network = openvino.Model(
+            [openvino.opset13.result(port) for port in outputs], list(parameters.values()), "layers"
         )
         settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
-        self._compiled = openvino_format.core().compile_model(made, "CPU", settings)
+        self._compiled = openvino_format.core().compile_model(network, "CPU", settings)
 
-    def run(self, feed: Feed, given: Feed | None = None) -> list[np.ndarray]:
-        """Arrays in the outputs' order. `given`: by the names of nodes that were put in."""
+    def run(self, feed: Feed, replaced: Feed | None = None) -> list[np.ndarray]:
+        """Arrays in the outputs' order. `replaced` are values of the parameters put in, by name."""
         named = feed
         if not set(self._names) <= set(feed):
             named = dict(zip(self._names, feed.values(), strict=True))
         values = []
         for name, port in zip(self.parameters, self._compiled.inputs, strict=True):
-            array = (given or {}).get(name)
+            array = (replaced or {}).get(name)
             array = named[self._inputs[name]] if array is None else array
             values.append(array.astype(port.get_element_type().to_dtype(), copy=False))
-        found = self._compiled(values)
-        return [found[index].copy() for index in range(len(self._compiled.outputs))]
+        results = self._compiled(values)
+        return [results[index].copy() for index in range(len(self._compiled.outputs))]
 
 
 def _reached(outputs: Sequence[Any]) -> dict[str, Any]:
     """The inputs that outputs depend on."""
-    found, seen = {}, set[str]()
+    parameters, seen = {}, set[str]()
     ahead = [port.get_node() for port in outputs]
     for node in ahead:  # which grows
         name = node.get_friendly_name()
@@ -194,9 +196,9 @@ def _reached(outputs: Sequence[Any]) -> dict[str, Any]:
             continue
         seen.add(name)
         if node.get_type_name() == "Parameter":
-            found[name] = node
+            parameters[name] = node
         ahead += [each.get_node() for each in node.input_values()]
-    return found
+    return parameters
 
 
 def _bounds(pair: _Pair) -> tuple[float, float] | None:
@@ -220,15 +222,20 @@ def _error(pair: _Pair, sums: Sums) -> LayerError:
     return row.model_copy(update={"readers": pair.readers})
 
 
-def _weights(found: Sequence[_Pair]) -> Iterator[LayerError]:
-    for pair in found:
-        one, other = pair.floats.get_node(), pair.root.get_node()
-        kind = one.get_type_name()
-        if kind in openvino_format.PRODUCTS and other.get_type_name() == kind:
-            wanted, got = _values(one.input_value(1)), _values(other.input_value(1))
-            if wanted is not None and got is not None and wanted.shape == got.shape and wanted.ndim > 1:
-                name = one.input_value(1).get_node().get_friendly_name()
-                yield weight_error(name, one.get_friendly_name(), kind, wanted, got)
+def _weights(pairs: Sequence[_Pair]) -> Iterator[LayerError]:
+    for pair in pairs:
+        node, child_node = pair.floats.get_node(), pair.root.get_node()
+        kind = node.get_type_name()
+        if kind in openvino_format.PRODUCTS and child_node.get_type_name() == kind:
+            exact, quantized = _values(node.input_value(1)), _values(child_node.input_value(1))
+            if (
+                exact is not None
+                and quantized is not None
+                and exact.shape == quantized.shape
+                and exact.ndim > 1
+            ):
+                name = node.input_value(1).get_node().get_friendly_name()
+                yield weight_error(name, node.get_friendly_name(), kind, exact, quantized)
 
 
 def _values(port: Any) -> np.ndarray | None:

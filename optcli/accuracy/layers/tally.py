@@ -12,24 +12,28 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tally:
-    """Two tensors compared bit by bit: `add` takes as many pieces as there are."""
+    """Two tensors compared piece by piece, by `add`.
+
+    Sums of squares: `signal` of the exact values, `power` of the approximate ones, `noise` of their
+    differences. `product` is the sum of products of the two.
+    """
 
     signal: float = 0.0
-    found: float = 0.0
+    power: float = 0.0
     product: float = 0.0
     noise: float = 0.0
     finite: bool = True
 
-    def add(self, wanted: np.ndarray, got: np.ndarray) -> None:
+    def add(self, exact: np.ndarray, approximate: np.ndarray) -> None:
         """Take another piece: arrays of one shape."""
         import numpy as np
 
-        a, b = wanted.astype(np.float64).ravel(), got.astype(np.float64).ravel()
+        a, b = exact.astype(np.float64).ravel(), approximate.astype(np.float64).ravel()
         if not np.isfinite(b).all():
             self.finite = False
             return
         self.signal += float(a @ a)
-        self.found += float(b @ b)
+        self.power += float(b @ b)
         self.product += float(a @ b)
         self.noise += float(((a - b) ** 2).sum())
 
@@ -42,26 +46,26 @@ class Tally:
 
     @property
     def factor(self) -> float | None:
-        """What the wanted values are to be multiplied by to lie nearest to those that were found."""
+        """The factor that brings the exact values nearest to the others; None without signal."""
         return self.product / self.signal if self.finite and self.signal > 0 else None
 
     @property
     def cosine(self) -> float | None:
         """Of the angle between them; None where one is all zeros."""
-        length = math.sqrt(self.signal) * math.sqrt(self.found)
+        length = math.sqrt(self.signal) * math.sqrt(self.power)
         return min(1.0, self.product / length) if self.finite and length > 0 else None
 
 
-def worst_channel(wanted: np.ndarray, got: np.ndarray, axis: int) -> tuple[int, float] | None:
+def worst_channel(exact: np.ndarray, approximate: np.ndarray, axis: int) -> tuple[int, float] | None:
     """The channel with the lowest signal to noise ratio, and that ratio in decibel."""
     import numpy as np
 
-    a = np.moveaxis(wanted, axis, 0).reshape(wanted.shape[axis], -1).astype(np.float64)
-    b = np.moveaxis(got, axis, 0).reshape(got.shape[axis], -1).astype(np.float64)
+    a = np.moveaxis(exact, axis, 0).reshape(exact.shape[axis], -1).astype(np.float64)
+    b = np.moveaxis(approximate, axis, 0).reshape(approximate.shape[axis], -1).astype(np.float64)
     noise, signal = ((a - b) ** 2).sum(axis=1), (a**2).sum(axis=1)
     # A channel of zeros has no signal that noise could drown.
     ratio = np.full(len(a), np.inf)
-    told = (noise > 0) & (signal > 0)
-    ratio[told] = 10 * np.log10(signal[told] / noise[told])
+    noisy = (noise > 0) & (signal > 0)
+    ratio[noisy] = 10 * np.log10(signal[noisy] / noise[noisy])
     worst = int(ratio.argmin())
     return (worst, float(ratio[worst])) if np.isfinite(ratio[worst]) else None

@@ -64,9 +64,9 @@ def _run(model: Module, inputs: Sequence[TensorSpec], feed: Feed, exact: Seen | 
             key = (name, calls.get(name, 0))
             calls[name] = key[1] + 1
             seen[key] = output.clone()
-            wanted = exact.get(key) if exact is not None else None
-            fits = wanted is not None and wanted.shape == output.shape
-            return wanted.to(output.dtype).clone() if wanted is not None and fits else None
+            replacement = exact.get(key) if exact is not None else None
+            fits = replacement is not None and replacement.shape == output.shape
+            return replacement.to(output.dtype).clone() if replacement is not None and fits else None
 
         return look
 
@@ -88,10 +88,15 @@ def _inner(module: Module) -> bool:
 
 def _weights(floats: Mapping[str, Module], child: Mapping[str, Module]) -> Iterator[LayerError]:
     for name, module in floats.items():
-        wanted = _values(module)
-        found = _values(child[name]) if name in child and wanted is not None else None
-        if wanted is not None and found is not None and wanted.shape == found.shape and wanted.ndim > 1:
-            yield weight_error(f"{name}.weight", name, type(module).__name__, wanted, found)
+        exact = _values(module)
+        quantized = _values(child[name]) if name in child and exact is not None else None
+        if (
+            exact is not None
+            and quantized is not None
+            and exact.shape == quantized.shape
+            and exact.ndim > 1
+        ):
+            yield weight_error(f"{name}.weight", name, type(module).__name__, exact, quantized)
 
 
 def _values(module: Module) -> np.ndarray | None:
@@ -105,6 +110,6 @@ def _values(module: Module) -> np.ndarray | None:
     with suppress(RuntimeError, NotImplementedError, AttributeError):
         weight = weight.dequantize()
     with suppress(RuntimeError, NotImplementedError, TypeError):
-        found: np.ndarray = weight.detach().float().numpy()
-        return found
+        values: np.ndarray = weight.detach().float().numpy()
+        return values
     return None

@@ -54,7 +54,7 @@ class Predictions:
 
         if self.decoded is not None:
             try:
-                return np.stack([np.asarray(each) for each in self.decoded])
+                return np.stack([np.asarray(decoded) for decoded in self.decoded])
             except ValueError as error:
                 raise InputError(
                     "postprocess gives arrays of several shapes, the metric wants one",
@@ -65,14 +65,14 @@ class Predictions:
         if name not in self.outputs:
             hint = did_you_mean(name, list(self.outputs))
             raise InputError(f"the model has no output {name!r}", place="accuracy.output", hint=hint)
-        found = self.outputs[name]
-        if found.ndim == 0 or len(found) != len(self.ids):
+        array = self.outputs[name]
+        if array.ndim == 0 or len(array) != len(self.ids):
             raise InputError(
-                f"output {name!r} has no row for each sample: its shape is {found.shape}",
+                f"output {name!r} has no row for each sample: its shape is {array.shape}",
                 place="accuracy.output",
                 hint="name another output, or give a postprocess",
             )
-        return found
+        return array
 
 
 @dataclass(frozen=True)

@@ -74,10 +74,10 @@ class Classification(Metric):
         return ByClass(label, samples, np.bincount(position, weights=right) / samples)
 
     def figures(self, records: Records) -> dict[str, float]:
-        found = {"top1": float((records["rank"] < 1).mean())}
+        shares = {"top1": float((records["rank"] < 1).mean())}
         if records["classes"][0] > 5:
-            found["top5"] = float((records["rank"] < 5).mean())
-        return {**found, "calibration_error": calibration_error(records)}
+            shares["top5"] = float((records["rank"] < 5).mean())
+        return {**shares, "calibration_error": calibration_error(records)}
 
 
 def guessed(records: Records, guesses: int) -> float:
@@ -124,15 +124,15 @@ def score_rows(outputs: np.ndarray) -> np.ndarray:
     """Scores as float64 `[samples, classes]`. Raises `InputError` for another shape."""
     import numpy as np
 
-    found = rows_of_scores(outputs)
-    if found is None:
+    rows = rows_of_scores(outputs)
+    if rows is None:
         shape = " x ".join(str(size) for size in outputs.shape)
         raise InputError(
             f"the metric wants scores of shape batch x classes, found {shape}",
             place="accuracy.output",
             hint="name the output that holds the scores under `accuracy: {output: ...}`",
         )
-    return found.astype(np.float64)
+    return rows.astype(np.float64)
 
 
 def rows_of_scores(outputs: np.ndarray) -> np.ndarray | None:
@@ -153,7 +153,7 @@ def class_number(target: Any, classes: int, place: str) -> int:
         raise InputError(
             f"the metric wants class numbers as labels, found {_shown(target)}",
             place=place,
-            hint="give the data whole numbers from 0 as labels, or leave `accuracy:` away",
+            hint="give the data whole numbers from 0 as labels, or remove `accuracy:`",
         )
     if not 0 <= value < classes:
         raise InputError(

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 _WANTED = "postprocess gives {boxes: [n, 4] as left, top, right, bottom, scores: [n], labels: [n]}"
 
 
-def detections_of(found: Any, place: str) -> dict[str, np.ndarray]:
+def detections_of(decoded: Any, place: str) -> dict[str, np.ndarray]:
     """What postprocessing made of one sample, checked. Raises `InputError`."""
     import numpy as np
 
-    if not isinstance(found, Mapping) or not {"boxes", "scores", "labels"} <= set(found):
+    if not isinstance(decoded, Mapping) or not {"boxes", "scores", "labels"} <= set(decoded):
         raise InputError(
-            f"map found {type(found).__name__} as detections of {place}",
+            f"map found {type(decoded).__name__} as detections of {place}",
             place="postprocess",
             hint=_WANTED,
         )
-    boxes = np.asarray(found["boxes"], np.float64).reshape(-1, 4)
-    scores = np.asarray(found["scores"], np.float64).reshape(-1)
-    labels = np.asarray(found["labels"]).reshape(-1).astype(np.int64)
+    boxes = np.asarray(decoded["boxes"], np.float64).reshape(-1, 4)
+    scores = np.asarray(decoded["scores"], np.float64).reshape(-1)
+    labels = np.asarray(decoded["labels"]).reshape(-1).astype(np.int64)
     if not len(boxes) == len(scores) == len(labels):
         counts = f"{len(boxes)} boxes, {len(scores)} scores and {len(labels)} labels"
         raise InputError(f"{counts} for {place}", place="postprocess", hint=_WANTED)
@@ -36,25 +36,25 @@ def detections_of(found: Any, place: str) -> dict[str, np.ndarray]:
 
 
 def matched(
-    truths: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
+    truths: Sequence[Mapping[str, Any]], detections: Sequence[Mapping[str, Any]]
 ) -> dict[str, np.ndarray]:
     """Records of some images. Only classes with a box here can match; all detections are kept."""
     import numpy as np
 
-    known = _evaluated(truths, found)
+    evaluated = _evaluated(truths, detections)
     rows: list[tuple[np.ndarray, ...]] = []
-    for each in known:
-        if each is None or not len(each["dtIds"]):
+    for image in evaluated:
+        if image is None or not len(image["dtIds"]):
             continue
-        count = len(each["dtIds"])
-        bits = 1 << np.arange(len(each["dtMatches"]))[:, None]
+        count = len(image["dtIds"])
+        bits = 1 << np.arange(len(image["dtMatches"]))[:, None]
         rows.append(
             (
-                np.full(count, each["image_id"] - 1, np.int32),
-                np.full(count, each["category_id"], np.int32),
-                np.asarray(each["dtScores"], np.float64),
-                ((each["dtMatches"] > 0) * bits).sum(axis=0).astype(np.uint16),
-                (each["dtIgnore"].astype(bool) * bits).sum(axis=0).astype(np.uint16),
+                np.full(count, image["image_id"] - 1, np.int32),
+                np.full(count, image["category_id"], np.int32),
+                np.asarray(image["dtScores"], np.float64),
+                ((image["dtMatches"] > 0) * bits).sum(axis=0).astype(np.uint16),
+                (image["dtIgnore"].astype(bool) * bits).sum(axis=0).astype(np.uint16),
             )
         )
     names = ("sample", "class", "score", "matched", "ignored")
@@ -74,20 +74,20 @@ def matched(
 
 
 def _evaluated(
-    truths: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
+    truths: Sequence[Mapping[str, Any]], detections: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any] | None]:
     """COCOeval's own records by class and image; images count from 1."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
     classes = sorted(
-        {int(label) for part in (*truths, *found) for label in part["labels"]},
+        {int(label) for part in (*truths, *detections) for label in part["labels"]},
     )
     boxes = _annotations(truths)
     for box, truth_crowd in zip(boxes, (c for t in truths for c in t["crowd"]), strict=True):
         box["iscrowd"] = int(truth_crowd)
-    marks = _annotations(found)
-    for mark, score in zip(marks, (s for f in found for s in f["scores"]), strict=True):
+    marks = _annotations(detections)
+    for mark, score in zip(marks, (s for f in detections for s in f["scores"]), strict=True):
         mark["score"] = float(score)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints how long it took
         sides = []
@@ -105,19 +105,19 @@ def _evaluated(
         evaluation.params.areaRngLbl = ["all"]
         evaluation.params.maxDets = [100]
         evaluation.evaluate()
-    known: list[dict[str, Any] | None] = evaluation.evalImgs
-    return known
+    images: list[dict[str, Any] | None] = evaluation.evalImgs
+    return images
 
 
 def _annotations(images: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    converted: list[dict[str, Any]] = []
     for index, image in enumerate(images):
         for box, label in zip(image["boxes"], image["labels"], strict=True):
             left, top, right, bottom = (float(value) for value in box)
             size = (right - left, bottom - top)
-            found.append(
+            converted.append(
                 {
-                    "id": len(found) + 1,
+                    "id": len(converted) + 1,
                     "image_id": index + 1,
                     "category_id": int(label),
                     "bbox": [left, top, *size],
@@ -125,4 +125,4 @@ def _annotations(images: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                     "iscrowd": 0,
                 }
             )
-    return found
+    return converted

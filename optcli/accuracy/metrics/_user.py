@@ -45,25 +45,25 @@ class UserMetric(Metric):
     @staticmethod
     def of(reference: str, folder: Path, options: dict[str, Any]) -> UserMetric:
         """Import it. Raises `InputError` where that fails or it cannot be called."""
-        made = user_code.load(reference, folder)
-        bound: Any = made
-        if inspect.isclass(made):
-            bound = made(**options)
+        loaded = user_code.load(reference, folder)
+        bound: Any = loaded
+        if inspect.isclass(loaded):
+            bound = loaded(**options)
         elif options:
 
             def bound(*arguments: Any) -> Any:
-                return made(*arguments, **options)
+                return loaded(*arguments, **options)
 
         if not callable(bound):
             raise InputError(f"{reference} cannot be called", place="accuracy.metric", hint=_WANTED)
-        found = "lower" if getattr(made, "better", "higher") == "lower" else "higher"
+        direction = "lower" if getattr(loaded, "better", "higher") == "lower" else "higher"
         return UserMetric(
             reference=reference,
             folder=folder,
             function=bound,
-            direction=found,
-            span=_span(getattr(made, "range", None), reference),
-            guessing=_guessing(getattr(made, "chance", None), reference),
+            direction=direction,
+            span=_span(getattr(loaded, "range", None), reference),
+            guessing=_guessing(getattr(loaded, "chance", None), reference),
         )
 
     def better(self) -> Literal["higher", "lower"]:
@@ -77,8 +77,8 @@ class UserMetric(Metric):
 
         rows = []
         for index, name in enumerate(seen.ids):
-            given = seen.of_sample(index) if seen.decoded is None else seen.decoded[index]
-            rows.append(self._row(given, seen.targets[index], seen.meta[index], name))
+            outputs = seen.of_sample(index) if seen.decoded is None else seen.decoded[index]
+            rows.append(self._row(outputs, seen.targets[index], seen.meta[index], name))
         try:
             targets = np.array([_whole(target) for target in seen.targets])
             return {"score": np.stack(rows), "whole": targets}
@@ -118,8 +118,8 @@ class UserMetric(Metric):
         import numpy as np
 
         score = records["score"].reshape(len(records["score"]), -1)
-        found: np.ndarray = np.flatnonzero(~np.isfinite(score.astype(float)).all(axis=1))
-        return found
+        positions: np.ndarray = np.flatnonzero(~np.isfinite(score.astype(float)).all(axis=1))
+        return positions
 
     def right(self, records: Records) -> np.ndarray | None:
         score = records["score"]
@@ -133,8 +133,8 @@ class UserMetric(Metric):
             return self.guessing
         _, counts = np.unique(records["whole"], return_counts=True)
         # One and the same target for all is no label, and nor is what is no number.
-        told = len(counts) > 1 and bool(np.isfinite(records["whole"]).all())
-        return float(counts.max() / counts.sum()) if told else None
+        labelled = len(counts) > 1 and bool(np.isfinite(records["whole"]).all())
+        return float(counts.max() / counts.sum()) if labelled else None
 
     def _row(self, outputs: Any, target: Any, meta: Any, name: str) -> np.ndarray:
         import numpy as np
@@ -186,29 +186,29 @@ def _guessing(declared: Any, reference: str) -> float | None:
     if declared is None:
         return None
     if isinstance(declared, bool | str) or not isinstance(declared, int | float):
-        found = float("nan")
+        chance = float("nan")
     else:
-        found = float(declared)
-    if not abs(found) < float("inf"):
+        chance = float(declared)
+    if not abs(chance) < float("inf"):
         raise InputError(
             f"the metric's chance is {declared!r}, wanted a number",
             place=reference,
             hint="chance = 0.1, the value that whoever does not look at the inputs reaches",
         )
-    return found
+    return chance
 
 
-def _span(declared: Any, reference: str) -> float | None:
+def _span(bounds: Any, reference: str) -> float | None:
     """How far the declared bounds lie apart; None where none are declared. Raises `InputError`."""
-    if declared is None:
+    if bounds is None:
         return None
     try:
-        low, high = (float(bound) for bound in declared)
+        low, high = (float(bound) for bound in bounds)
     except (TypeError, ValueError):
         low = high = 0.0
     if not 0 < high - low < float("inf"):
         raise InputError(
-            f"the metric's range is {declared!r}, wanted (low, high)",
+            f"the metric's range is {bounds!r}, wanted (low, high)",
             place=reference,
             hint="range = (0, 1), the smallest and the largest value that it can have",
         )

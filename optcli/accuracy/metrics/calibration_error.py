@@ -28,5 +28,5 @@ class CalibrationError(Classification):
         return float(calibration_error(records))
 
     def resampled(self, records: Records, counts: np.ndarray) -> np.ndarray:
-        found: np.ndarray = calibration_error(records, counts)
-        return found
+        errors: np.ndarray = calibration_error(records, counts)
+        return errors

@@ -38,14 +38,15 @@ class Map(Metric):
                 hint="postprocess: {yolox: {}}, {boxes: {...}} or python:FILE.py:CALLABLE",
             )
         truths = [truth_of(target, name) for target, name in zip(seen.targets, seen.ids, strict=True)]
-        found = [
-            _coco.detections_of(each, name) for each, name in zip(seen.decoded, seen.ids, strict=True)
+        detections = [
+            _coco.detections_of(decoded, name)
+            for decoded, name in zip(seen.decoded, seen.ids, strict=True)
         ]
         numbers = [meta.get("image_id", -1) for meta in seen.meta]
         sound = all(isinstance(n, int | np.integer) for n in numbers)
         return {
             "image": np.array(numbers if sound else [-1] * len(numbers), np.int64),
-            **_coco.matched(truths, found),
+            **_coco.matched(truths, detections),
         }
 
     def check(self, target: Any, place: str, seen: Predictions) -> None:
@@ -92,14 +93,14 @@ class Map(Metric):
         return {"map50": float(every[0]), "map75": float(every[5])}
 
     def resampled(self, records: Records, counts: np.ndarray) -> np.ndarray:
-        found: np.ndarray = _precisions(records, counts.astype(float)).mean(axis=1)
-        return found
+        means: np.ndarray = _precisions(records, counts.astype(float)).mean(axis=1)
+        return means
 
     def _by_threshold(self, records: Records) -> np.ndarray:
         import numpy as np
 
-        found: np.ndarray = _precisions(records, np.ones((1, len(records["image"]))))[0]
-        return found
+        precisions: np.ndarray = _precisions(records, np.ones((1, len(records["image"]))))[0]
+        return precisions
 
 
 def truth_of(target: Any, place: str) -> dict[str, Any]:
@@ -186,7 +187,7 @@ def _class_precisions(
     every = weights[:, samples]
     seen_all = np.cumsum(every, axis=1)
     recalls = np.linspace(0.0, 1.0, 101)
-    found = np.zeros((len(weights), 10))
+    precisions = np.zeros((len(weights), 10))
     for threshold in range(10):
         left_out = (ignored >> threshold) & 1 > 0
         hits = np.flatnonzero(((matched >> threshold) & 1 > 0) & ~left_out)
@@ -199,5 +200,5 @@ def _class_precisions(
         recall = right / np.maximum(positives, 1)[:, None]
         reached = np.searchsorted(recalls, recall, side="right")
         steps = np.diff(reached, axis=1, prepend=0)
-        found[:, threshold] = (envelope * steps).sum(axis=1) / len(recalls)
-    return np.where(positives[:, None] > 0, found, 0.0)
+        precisions[:, threshold] = (envelope * steps).sum(axis=1) / len(recalls)
+    return np.where(positives[:, None] > 0, precisions, 0.0)

@@ -53,8 +53,8 @@ class Miou(Metric):
     def value(self, records: Records) -> float:
         import numpy as np
 
-        found = float(self._mean_over_classes(records["areas"].sum(axis=0)[None].astype(np.float64))[0])
-        if not np.isfinite(found):
+        mean = float(self._mean_over_classes(records["areas"].sum(axis=0)[None].astype(np.float64))[0])
+        if not np.isfinite(mean):
             ignored = (
                 "" if self.ignore_index is None else f": all are {self.ignore_index}, the ignored value"
             )
@@ -63,7 +63,7 @@ class Miou(Metric):
                 place="accuracy.options",
                 hint="accuracy: {options: {ignore_index: N}} names the value that does not count",
             )
-        return found
+        return mean
 
     def resampled(self, records: Records, counts: np.ndarray) -> np.ndarray:
         areas = records["areas"]
@@ -92,16 +92,16 @@ class Miou(Metric):
         """
         import numpy as np
 
-        found = self._ious(records["areas"].sum(axis=0)[None].astype(np.float64))[0]
-        return float(np.nanmean(found * (1 + found)))
+        ious = self._ious(records["areas"].sum(axis=0)[None].astype(np.float64))[0]
+        return float(np.nanmean(ious * (1 + ious)))
 
     def by_class(self, records: Records) -> ByClass | None:
         import numpy as np
 
         areas = records["areas"]
-        found = self._ious(areas.sum(axis=0)[None].astype(np.float64))[0]
-        there = np.flatnonzero(~np.isnan(found))
-        return ByClass(there, (areas[:, 2] > 0).sum(axis=0)[there], found[there])
+        ious = self._ious(areas.sum(axis=0)[None].astype(np.float64))[0]
+        there = np.flatnonzero(~np.isnan(ious))
+        return ByClass(there, (areas[:, 2] > 0).sum(axis=0)[there], ious[there])
 
     def _ious(self, sums: np.ndarray) -> np.ndarray:
         """`[n, 3, classes]` areas to `[n, classes]` intersections over unions; NaN without pixels."""
@@ -110,8 +110,8 @@ class Miou(Metric):
         shared, mine, theirs = sums[:, 0], sums[:, 1], sums[:, 2]
         union = self._counted(mine + theirs - shared)
         out = np.full(union.shape, np.nan)
-        found: np.ndarray = np.divide(shared, union, out=out, where=union > 0)
-        return found
+        ious: np.ndarray = np.divide(shared, union, out=out, where=union > 0)
+        return ious
 
     def _counted(self, areas: np.ndarray) -> np.ndarray:
         """`[..., classes]` areas, with none of the class that does not count."""
@@ -126,10 +126,10 @@ class Miou(Metric):
         """`[n, 3, classes]` areas to `[n]` means over the classes that are there; NaN where none is."""
         import numpy as np
 
-        found = self._ious(sums)
-        there = ~np.isnan(found)
+        ious = self._ious(sums)
+        there = ~np.isnan(ious)
         with np.errstate(invalid="ignore"):
-            means: np.ndarray = np.where(there, found, 0.0).sum(axis=1) / there.sum(axis=1)
+            means: np.ndarray = np.where(there, ious, 0.0).sum(axis=1) / there.sum(axis=1)
         return means
 
     def figures(self, records: Records) -> dict[str, float]:
@@ -140,9 +140,9 @@ class Miou(Metric):
         if outputs.ndim == 4 and outputs.shape[1] > 1:
             return int(outputs.shape[1])
         if self.classes is None:
-            found = " x ".join(str(size) for size in outputs.shape)
+            shape = " x ".join(str(size) for size in outputs.shape)
             raise InputError(
-                f"miou wants scores of shape batch x classes x height x width, found {found}",
+                f"miou wants scores of shape batch x classes x height x width, found {shape}",
                 place="accuracy.output",
                 hint="name the output, or accuracy: {options: {classes: N}} for class numbers",
             )
@@ -161,8 +161,8 @@ class Miou(Metric):
                 place=name,
                 hint="accuracy: {options: {resize: true}} brings the scores to the target's size",
             )
-        found: np.ndarray = output.argmax(axis=0) if output.ndim == 3 else output.astype(int)
-        return found
+        labels: np.ndarray = output.argmax(axis=0) if output.ndim == 3 else output.astype(int)
+        return labels
 
     def _truth(self, target: Any, count: int, name: str) -> np.ndarray:
         import numpy as np
@@ -201,6 +201,6 @@ def _resized(scores: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     import torch
 
     values = torch.from_numpy(scores.astype("float32"))[None]
-    grown = torch.nn.functional.interpolate(values, size=shape, mode="bilinear", align_corners=False)
-    found: np.ndarray = grown[0].numpy()
-    return found
+    batch = torch.nn.functional.interpolate(values, size=shape, mode="bilinear", align_corners=False)
+    resized: np.ndarray = batch[0].numpy()
+    return resized

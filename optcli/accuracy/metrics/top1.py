@@ -16,5 +16,5 @@ class Top1(Classification):
     """The first of the largest scores `[batch, classes]` is the label's."""
 
     def right(self, records: Records) -> np.ndarray:
-        found: np.ndarray = records["rank"] < 1
-        return found
+        right: np.ndarray = records["rank"] < 1
+        return right

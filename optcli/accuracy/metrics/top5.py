@@ -18,5 +18,5 @@ class Top5(Classification):
     guesses: ClassVar[int] = 5
 
     def right(self, records: Records) -> np.ndarray:
-        found: np.ndarray = records["rank"] < 5
-        return found
+        right: np.ndarray = records["rank"] < 5
+        return right
