@@ -116,7 +116,7 @@ class AotInductor(Pass):
         return trace(flat(network(source), job.inputs), job, strict=bool(self.strict))
 
     def _settings(self) -> dict[str, Any]:
-        """Inductor's own."""
+        """Options of Inductor."""
         return {
             "freezing": self.freezing,
             "max_autotune": self.max_autotune,

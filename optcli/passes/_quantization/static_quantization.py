@@ -81,7 +81,7 @@ def quantize(
     except Exception as error:
         raise StepError(
             f"ONNX Runtime's quantizer failed: {first_line(error)}",
-            hint="keep the operators that it stumbles over with ignored_types",
+            hint="keep the operators that it fails on in floating point, with ignored_types",
         ) from error
 
 

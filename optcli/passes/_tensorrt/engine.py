@@ -21,7 +21,7 @@ from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx.models import Patterns
 from optcli.passes._tensorrt.coverage import checked
 from optcli.passes._tensorrt.precision import EnginePrecision, Keep, Prepared, prepare
-from optcli.passes._tensorrt.profiles import Wish, wanted
+from optcli.passes._tensorrt.profiles import Wish, profiles_of
 from optcli.passes._tensorrt.record import facts, gpu_here, written
 from optcli.passes._tensorrt.sparsity import two_of_four
 
@@ -178,7 +178,7 @@ class EnginePass(Pass):
         model = onnx_format.outline(prepared.path.parent)
         shapes = input_shapes(model)
         inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
-        asked = wanted(self.profiles, job)
+        asked = profiles_of(self.profiles, job)
         profiles.check(asked, inputs, job.batch_sizes)
         mib = {name.upper(): size for name, size in self.memory_pools_mib.items()}
         if self.workspace_mib is not None:

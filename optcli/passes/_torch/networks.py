@@ -35,4 +35,6 @@ def require_uncompiled(source: Artifact) -> None:
     """Raise `StepError` where torch_compile has been at the network: what it kept would be lost."""
     transforms = torch_format.read(source.path).transforms
     if torch_compiled.Compilation.of(transforms) is not None:
-        raise StepError("the network is compiled already", hint="put torch_compile last, and once")
+        raise StepError(
+            "the network is compiled already", hint="use torch_compile once, as the last pass"
+        )
