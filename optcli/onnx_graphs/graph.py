@@ -32,7 +32,7 @@ def written(model: Model) -> ModelProto:
 
 
 def drop_notes_of_weights(model: ModelProto) -> None:
-    """Take out what `value_info` says of initializers: what changes these does not change that."""
+    """Remove initializers from `value_info`, which is not kept up to date when they are changed."""
     for graph in graphs(model.graph):
         weights = {tensor.name for tensor in graph.initializer}
         notes = [value for value in graph.value_info if value.name not in weights]
