@@ -21,9 +21,9 @@ def lines(machine: Roofline) -> Iterator[str]:
     yield _row("10^9 operations/s", [_cores(count) for count in counts], "fastest")
     for precision in PRECISIONS:
         for operation, name in _OPERATIONS:
-            found = [machine.peak(precision, count, operation) for count in counts]
-            if any(found):
-                yield _row(f"{precision} {name}", [_rate(each) for each in found], _libraries(found))
+            peaks = [machine.peak(precision, count, operation) for count in counts]
+            if any(peaks):
+                yield _row(f"{precision} {name}", [_rate(each) for each in peaks], _libraries(peaks))
     for rate in _gpu(machine):
         yield _row(f"{rate.precision} on the GPU", ["", _rate(rate)][-len(counts) :], rate.library)
     yield ""
@@ -57,8 +57,8 @@ def _rate(rate: Rate | None) -> str:
     return "" if rate is None else f"{rate.per_s / 1e9:.0f}"
 
 
-def _libraries(found: list[Rate | None]) -> str:
-    return ", ".join(dict.fromkeys(f"{rate.library} {rate.size}" for rate in found if rate))
+def _libraries(peaks: list[Rate | None]) -> str:
+    return ", ".join(dict.fromkeys(f"{rate.library} {rate.size}" for rate in peaks if rate))
 
 
 def _cores(count: int) -> str:
