@@ -53,7 +53,7 @@ def _origin(about: Sidecar) -> list[str]:
     if about.compatible:
         notes.append(f"compatible with other versions or GPUs: {', '.join(about.compatible)}")
     if about.stripped:
-        notes.append("the plan holds no weights: they lie beside it and are put back in")
+        notes.append("the plan holds no weights: they lie beside it, and are added when it is opened")
     if about.layers:
         moved = sum(each["reformat"] for each in about.layers)
         notes.append(f"{moved} of {len(about.layers)} layers only change how a tensor lies in memory")

@@ -141,7 +141,7 @@ def _parameters(model: Model) -> dict[str, Any]:
 
 
 def _give_sizes(model: Model, sizes: dict[str, tuple[int, ...]]) -> list[str]:
-    """Fix every size that varies, a batch at 1 where nothing else is said; names those it cannot."""
+    """Fix every size that varies, a batch at 1 by default; gives the names of sizes left open."""
     left: list[str] = []
     shapes = {}
     for name, port in _named(model.inputs, openvino_format.input_names(model)):

@@ -47,7 +47,7 @@ class Target:
 
 
 def resolve(target: str, artifacts: Path) -> Target:
-    """Find what a word on the command line means. Raises `UsageError` and `InputError`."""
+    """The target that a word on the command line names. Raises `UsageError` and `InputError`."""
     path = Path(target).expanduser()
     if path.is_dir():
         return _folder(target, path.absolute())
@@ -98,7 +98,7 @@ def _folder(target: str, path: Path) -> Target:
 
 
 def _plan(target: str, path: Path) -> Target:
-    """An engine by its plan: what it is stands in the sidecar beside it."""
+    """The artifact that an engine's plan belongs to: the plan alone does not describe the engine."""
     if path.name == PLAN and (path.parent / "artifact.json").is_file():
         return _folder(target, path.parent)
     raise UsageError(

@@ -121,7 +121,7 @@ class Pass(Settings):
         return {}
 
     def attempts(self) -> tuple[Pass, ...]:
-        """What to try in turn: the next one runs when the one before raised or was found wrong."""
+        """The passes to try in turn: the next runs where the one before raised or erred."""
         return (self,)
 
     def check_source(self, source: Artifact, job: Job) -> tuple[str, ...]:

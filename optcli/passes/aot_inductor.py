@@ -177,7 +177,7 @@ def _static(compiling: Compiling) -> Routes:
 
 
 def _require_integers(kernels: int, freezing: bool) -> None:
-    """A quantized graph that is computed in floating point is slower than one without quantization."""
+    """Raise `StepError` for a quantized graph without integer kernels: it is slower than in fp32."""
     if kernels:
         return
     raise StepError(

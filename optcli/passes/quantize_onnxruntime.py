@@ -214,7 +214,7 @@ class QuantizeOnnxruntime(Pass):
         return Made(precision=self.precision, facts=facts)
 
     def _finish(self, quantized: Model) -> int:
-        """What the quantizer leaves to be done; returns how many nodes were changed."""
+        """Finish the quantizer's model; returns how many nodes were changed."""
         if self.target == "cpu":
             return leave_softmax_in_floats(quantized) + keep_floats(quantized)
         changed = make_fp8(quantized) if self.precision == "fp8" else 0

@@ -97,7 +97,7 @@ def _built(variant: str, report: Report, path: Path) -> VariantReport:
         raise UsageError(
             f"the variant {variant} was not built: {built.status}, {built.reason or 'no reason given'}",
             place=str(path),
-            hint=f"mend it and run `optcli build {report.recipe.path} --only {variant}`",
+            hint=f"fix the cause and run `optcli build {report.recipe.path} --only {variant}`",
         )
     return built
 

@@ -31,7 +31,7 @@ class OnnxruntimeProfiler(Profiler):
             raise RunnerError(
                 f"ONNX Runtime's profile cannot be read: {error}",
                 place=str(path),
-                hint="is there room in the temporary folder (TMPDIR)?",
+                hint="check that the temporary folder (TMPDIR) has room",
             ) from error
         return reading(records, self._calls)
 

@@ -30,13 +30,7 @@ def lines(machine: Roofline) -> Iterator[str]:
     yield _row("10^9 bytes/s (read, triad)", [_cores(count) for count in counts], "")
     for size in sorted({each.working_set_bytes for each in machine.bandwidths}):
         at = {each.threads: each for each in machine.bandwidths if each.working_set_bytes == size}
-        cells = [
-            f"{at[count].read_per_s / 1e9:.1f}, {at[count].triad_per_s / 1e9:.1f}"
-            if count in at
-            else ""
-            for count in counts
-        ]
-        yield _row(f"arrays of {_size(size)}", cells, "")
+        yield _row(f"arrays of {_size(size)}", [_speeds(at.get(count)) for count in counts], "")
     cache = f"the last cache holds {_size(machine.last_level_cache_bytes)}"
     yield from ("", f"A multiply-accumulate is two operations; {cache}.")
     yield from machine.notes
@@ -70,5 +64,7 @@ def _size(size_bytes: int) -> str:
     return f"{kib} KiB" if kib < 1024 else f"{kib // 1024} MiB"
 
 
-def _speeds(found: Bandwidth | None) -> str:
-    return "" if found is None else f"{found.read_per_s / 1e9:.1f}, {found.triad_per_s / 1e9:.1f}"
+def _speeds(bandwidth: Bandwidth | None) -> str:
+    if bandwidth is None:
+        return ""
+    return f"{bandwidth.read_per_s / 1e9:.1f}, {bandwidth.triad_per_s / 1e9:.1f}"

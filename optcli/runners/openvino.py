@@ -108,7 +108,7 @@ class OpenvinoRunner(Runner):
         return observed(self._calls)
 
     def counters(self) -> list[dict[str, Any]]:
-        """What OpenVINO counted of each layer that ran, in their order; opened for profiling only.
+        """OpenVINO's counters of each layer that ran, in order; for a model opened for profiling only.
 
         `time_us` is the mean over all calls since the model was compiled, in whole microseconds. With
         static shapes, layers are those of the batch size that was computed last.

@@ -26,7 +26,7 @@ _TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Pairs:
-    """Two folders; `ending` is what the name of a mask has more than that of its image."""
+    """Two folders; `ending` is what follows the name of an image in the name of its mask."""
 
     images: Path
     masks: Path
@@ -113,7 +113,7 @@ def _matched(images: Path, masks: Path) -> Pairs | None:
 
 
 def _ending(mask: str, stems: set[str]) -> str:
-    """What a mask's name has behind the longest name of an image that it begins with."""
+    """The part of a mask's name that follows the longest image name that it begins with."""
     begins = max((stem for stem in stems if mask.startswith(stem)), key=len, default=mask)
     return mask.removeprefix(begins)
 
@@ -252,7 +252,7 @@ from PIL import Image
 
 SUFFIXES = {{".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm"}}
 FORMATS = {formats!r}
-ENDING = {ending!r}  # what the name of a mask has more than that of its image
+ENDING = {ending!r}  # what follows the name of an image in the name of its mask
 
 
 class Pairs:

@@ -62,7 +62,7 @@ def halved(model: ModelProto, precision: Precision, kept: set[str], keep_io: boo
 
 
 def _mend(model: ModelProto) -> None:
-    """What the converter leaves: casts at the end of the graph, the same cast twice, needless casts."""
+    """Mend the converter's result: casts at the end of the graph, duplicate casts, needless casts."""
     from onnxruntime.quantization.onnx_model import ONNXModel
 
     unique = list({tuple(node.output): node for node in model.graph.node}.values())

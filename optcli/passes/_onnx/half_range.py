@@ -25,7 +25,7 @@ _FP16_SMALLEST = 5.96e-8
 
 
 def out_of_range(model: ModelProto, job: Job, facts: dict[str, Any]) -> set[str]:
-    """Nodes that read or compute what fp16 cannot hold; says so.
+    """Names of nodes that read or compute what fp16 cannot hold; warns of them.
 
     Activations are judged on random inputs: enough for what the weights do, not for all that real data
     may do.

@@ -48,7 +48,7 @@ Patterns = tuple[Annotated[str, AfterValidator(_expression)], ...]
 def modern(
     model: ModelProto, least_opset: int, job: Job, why: str, *, full_precision: bool = False
 ) -> ModelProto:
-    """The model at an opset of at least `least_opset`, and what old files lack.
+    """The model at an opset of at least `least_opset`, with what old files lack.
 
     Weights are initializers and not listed as inputs (runtimes fold and fuse only what cannot be
     overridden), functions of the file's own are written out and every node has a name of its own. With
@@ -134,7 +134,7 @@ def chosen(
     patterns: Sequence[str],
     option: str,
 ) -> set[str]:
-    """Names of the nodes that are named, of one of the types, or match a regular expression as a whole.
+    """Names of the nodes in `names`, of a type in `types`, or with a name that wholly fits a pattern.
 
     `option` is what stands before `names`, `types` and `patterns` in the recipe. Raises `StepError` for
     one that no node fits: a misspelt name must not go unnoticed.
@@ -187,7 +187,7 @@ def prepared(model: ModelProto, folder: Path, job: Job) -> ModelProto:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep ONNX Runtime's quantizers from printing, and from recommending what has been done."""
+    """Silence ONNX Runtime's quantizers, which print, and recommend steps that were taken already."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

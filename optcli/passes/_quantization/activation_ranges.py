@@ -81,7 +81,7 @@ def activation_ranges(
 def float_tensors(
     model: ModelProto, op_types: Collection[str], ignored: Collection[str] = ()
 ) -> set[str]:
-    """What operators of the types read and write, but for weights and other than FP32 values.
+    """Names of the FP32 values, but for weights, that operators of the types read or write.
 
     `ignored` names nodes that do not count.
     """

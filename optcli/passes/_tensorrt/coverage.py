@@ -22,10 +22,10 @@ _TIMEOUT_S = 300.0
 def checked(
     source: Artifact, job: Job, precision: EnginePrecision, keep: Keep, wish: Wish
 ) -> tuple[str, ...]:
-    """What can be said of an engine before there is one, a sentence each.
+    """Findings on an engine before it is built, a sentence each.
 
-    Its profiles, the model in its precision with its quantization, and what a parser makes of that. A
-    finding that would fail the build begins with "it would fail".
+    They are on its profiles, on the model in its precision and quantization, and on the nodes that a
+    parser takes. A finding that would fail the build begins with "it would fail".
     """
     findings = [_profiles(source, job, wish)]
     with tempfile.TemporaryDirectory(dir=job.beside, prefix="check-") as folder:

@@ -115,7 +115,7 @@ class EnginePass(Pass):
         return {}
 
     def compatible(self) -> tuple[str, ...]:
-        """What the plan is made to survive, as the sidecar says it."""
+        """Other versions or GPUs that the plan runs on, as the sidecar names them."""
         return ()
 
     def check_source(self, source: Artifact, job: Job) -> tuple[str, ...]:
@@ -174,7 +174,7 @@ class EnginePass(Pass):
         return Keep(self.ignored_names, self.ignored_types, self.ignored_patterns)
 
     def _build(self, prepared: Prepared, job: Job, here: Mapping[str, Any]) -> Build:
-        """What the child is asked, its profiles checked against the model."""
+        """The build that the child is to do, its profiles checked against the model."""
         model = onnx_format.outline(prepared.path.parent)
         shapes = input_shapes(model)
         inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]

@@ -61,7 +61,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model for one TensorRT, and what its builder is to be told.
+    """A model for one TensorRT, and settings of its builder.
 
     `flags` are builder flags by name, to be set or cleared; `kept` names the nodes whose layers must be
     held to FP32 (empty under strong typing, where the model says so itself). `precision` is what the

@@ -105,7 +105,7 @@ def _no_number(group: _Group, importance: str) -> StepError:
     return StepError(
         f"the {importance} importance of the channels of {', '.join(group.layers[:2])} is no number: "
         "their weights, or the gradients of the loss, are all zero",
-        hint="are the weights trained? importance: random takes any channel",
+        hint="use trained weights, or set `importance: random`, which needs none",
     )
 
 

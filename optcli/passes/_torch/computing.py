@@ -51,7 +51,7 @@ def resolved(autocast: Autocast, device: str) -> str:
 
 @dataclass(frozen=True)
 class Computing:
-    """How to compute: see `chosen`. `reasons` say what was not done that could have been."""
+    """How to compute: see `chosen`. `reasons` say why channels last or autocast is left out."""
 
     device: str
     channels_last: bool = False
