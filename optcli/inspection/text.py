@@ -10,13 +10,8 @@ from optcli.inspection.findings import Findings, Tensor
 
 def lines(findings: Findings) -> list[str]:
     """What `optcli inspect` prints."""
-    return [
-        *_head(findings),
-        *_interface(findings),
-        *_weights(findings),
-        *_operators(findings),
-        *_origin(findings),
-    ]
+    parts = (_head, _interface, _weights, _operators, _origin)
+    return [line for part in parts for line in part(findings)]
 
 
 def _head(findings: Findings) -> Iterator[str]:

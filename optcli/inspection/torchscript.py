@@ -41,16 +41,12 @@ def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> di
     if not inputs:
         return {
             **findings,
-            "notes": [
-                "TorchScript does not record the shapes of its inputs: operations are not counted"
-            ],
+            "notes": ["TorchScript does not record its inputs' shapes: operations are not counted"],
         }
     feed = calls.example(inputs)
     positional, keyword = torchscript_format.arguments(model, inputs).split(feed)
     counted, result = calls.counted(lambda: model(*positional, **keyword), feed)
-    findings["inputs"] = [
-        {"name": spec.name, "dtype": spec.dtype, "shape": spec.shape} for spec in inputs
-    ]
+    findings["inputs"] = [{"name": s.name, "dtype": s.dtype, "shape": s.shape} for s in inputs]
     findings["outputs"] = calls.tensors(flatten_outputs(result), inputs, feed)
     hidden = sorted({kind for kind, _ in counts if kind.partition(".")[0] in _HIDDEN})
     if hidden:

@@ -90,10 +90,8 @@ def of_onnx(path: Path, inputs: Sequence[TensorSpec]) -> int:
     except Exception:  # as above
         return 0
     outside = {value.name for value in (*model.graph.input, *model.graph.initializer)}
-    computed = {name: shape for name, shape in shapes.items() if name not in outside}
-    largest = max(
-        (math.prod(shape) * _bytes(types[name]) for name, shape in computed.items()), default=0
-    )
+    inner = {name: shape for name, shape in shapes.items() if name not in outside}
+    largest = max((math.prod(shape) * _bytes(types[name]) for name, shape in inner.items()), default=0)
     return largest // max(1, batch)
 
 
