@@ -71,7 +71,7 @@ def runtime_checks(runtime: Runtime) -> list[Check]:
             )
         except OptcliError as error:
             return [_check(runtime, "broken", error.message, error.hint or _reinstall(runtime))]
-    return [_check(runtime, part.state, part.found, part.hint, part.name) for part in parts]
+    return [_check(runtime, part.state, part.text, part.hint, part.name) for part in parts]
 
 
 def _check(runtime: Runtime, state: State, text: str, hint: str, name: str = "") -> Check:

@@ -1,6 +1,6 @@
-"""What the doctor's workers do: run one tiny model in one runtime.
+"""Functions of the doctor's workers: each runs one tiny model in one runtime.
 
-The part without a name speaks for the runtime itself. Whatever is raised says that it is broken.
+The part without a name is the runtime itself. A runtime whose function raises is broken.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class TrialRequest:
 
 @dataclass(frozen=True)
 class Part:
-    """What became of a runtime, or of the part of it that has a `name`."""
+    """The state of a runtime, or of the part of it that has a `name`; `text` says it in words."""
 
     state: State
-    found: str
+    text: str
     name: str = ""
     hint: str = ""
 
@@ -46,12 +46,12 @@ def torch_eager(request: TrialRequest, channel: Channel) -> list[Part]:
     if torch.cuda.is_available():
         _convolve("cuda")
         capability = ".".join(map(str, torch.cuda.get_device_capability()))
-        said = f"CUDA {torch.version.cuda} on {torch.cuda.get_device_name()} ({capability})"
-        parts.append(Part("ok", said, "cuda"))
+        text = f"CUDA {torch.version.cuda} on {torch.cuda.get_device_name()} ({capability})"
+        parts.append(Part("ok", text, "cuda"))
     elif request.gpu:
-        said = f"torch sees no GPU (built for CUDA {torch.version.cuda})"
+        text = f"torch sees no GPU (built for CUDA {torch.version.cuda})"
         hint = "update the driver, or install the torch that was built for it: pytorch.org/get-started"
-        parts.append(Part("broken", said, "cuda", hint))
+        parts.append(Part("broken", text, "cuda", hint))
     return parts
 
 
@@ -117,8 +117,8 @@ def onnxruntime_providers(request: TrialRequest, channel: Channel) -> list[Part]
         except Exception as error:
             reason = library_reason(provider) or first_line(error)
             if not request.gpu:
-                said = f"not usable here, as there is no GPU ({reason})"
-                parts.append(Part("absent", said, name))
+                text = f"not usable here, as there is no GPU ({reason})"
+                parts.append(Part("absent", text, name))
                 continue
             parts.append(Part("broken", reason, name, _install(provider)))
     return [*parts, *_plugins(gpu=request.gpu)]
@@ -139,9 +139,9 @@ def _plugins(*, gpu: bool) -> list[Part]:
         except Exception as error:
             devices, reason = [], first_line(error)
         state: State = "ok" if devices else "broken" if gpu and kind.device == "cuda" else "absent"
-        said = f"the plug-in {kind.plugin} loads" if devices else f"{kind.plugin}: {reason}"
+        text = f"the plug-in {kind.plugin} loads" if devices else f"{kind.plugin}: {reason}"
         name = kind.name.removesuffix("ExecutionProvider")
-        parts.append(Part(state, said, name))
+        parts.append(Part(state, text, name))
     return parts
 
 
@@ -150,11 +150,11 @@ def _tried(model: bytes, provider: str) -> str:
         _run_onnx(model, provider)
         return "runs"
     # Libraries that pip installed are not on the linker's path: this loads them by name.
-    said = preload()
+    missing = preload()
     try:
         _run_onnx(model, provider)
     except Exception as error:
-        raise RunnerError(f"{first_line(error)}{f' ({said})' if said else ''}") from error
+        raise RunnerError(f"{first_line(error)}{f' ({missing})' if missing else ''}") from error
     return "runs, with the CUDA libraries of pip's nvidia packages"
 
 
@@ -196,15 +196,15 @@ def openvino_devices(request: TrialRequest, channel: Channel) -> list[Part]:
     model = openvino.Model([operators.add(parameter, parameter)], [parameter], "tiny")
     parts: list[Part] = []
     for device in core.available_devices:
-        said = str(core.get_property(device, "FULL_DEVICE_NAME"))
+        full_name = str(core.get_property(device, "FULL_DEVICE_NAME"))
         try:
             result = core.compile_model(model, device)([np.ones(2, np.float32)])[0]
             _require(float(result[0]), 2.0, "an addition")
-            parts.append(Part("ok", said, device))
+            parts.append(Part("ok", full_name, device))
         except Exception as error:
             if device == "CPU":
                 raise
-            text = f"{said}: {openvino_format.reason(error)}"
+            text = f"{full_name}: {openvino_format.reason(error)}"
             parts.append(Part("broken", text, device))
     off = sys.modules.get("openvino_telemetry", "there") is None
     telemetry = Part("broken", "on", "telemetry", "opt_in_out --opt_out")
@@ -220,12 +220,12 @@ def tensorrt_engine(request: TrialRequest, channel: Channel) -> list[Part]:
 
 
 def tensorrt_rtx_engine(request: TrialRequest, channel: Channel) -> list[Part]:
-    """The same with TensorRT-RTX, which builds without a GPU, too."""
+    """Build a tiny engine with TensorRT-RTX, which needs no GPU to build, and load it."""
     return _engine("tensorrt_rtx", request, None)
 
 
 def tensorrt_elsewhere(request: TrialRequest, channel: Channel) -> list[Part]:
-    """TensorRT in the interpreter that OPTCLI_TENSORRT_PYTHON names."""
+    """Build a tiny engine in the interpreter that OPTCLI_TENSORRT_PYTHON names, and load it."""
     return _engine("tensorrt", request, child.interpreter("tensorrt"))
 
 
@@ -234,22 +234,24 @@ def _engine(product: str, request: TrialRequest, python: str | None) -> list[Par
     (folder / "tiny.onnx").write_bytes(_tiny_onnx())
     try:
         here = child.run("optcli.engines.bindings:describe", {"product": product}, python=python)
-        said = f"{here['version']}, Python {here['python']}{f' at {python}' if python else ''}"
+        text = f"{here['version']}, Python {here['python']}{f' at {python}' if python else ''}"
         if product == "tensorrt" and not driver.present():  # its Builder would end the process
-            return [Part("note", f"{said}; not tried: there is no GPU")]
+            return [Part("note", f"{text}; not tried: there is no GPU")]
         job = Job(
             product, str(folder / "tiny.onnx"), str(folder / "tiny.plan"),
             strongly_typed=here["strong_typing"],
         )  # fmt: skip
-        made = child.run("optcli.engines.building:build", job.to_record(), python=python)
+        built = child.run("optcli.engines.building:build", job.to_record(), python=python)
     except EngineError as error:
         lines = f" ({error.lines[-1]})" if error.lines else ""
         raise RunnerError(f"{error.message}{lines}", hint=error.hint) from error
-    if made["engine"] is None:
-        return [Part("note", f"{said}; builds engines, which need a GPU to run")]
-    return [Part("ok", f"{said}; builds and loads engines")]
+    if built["engine"] is None:
+        return [Part("note", f"{text}; builds engines, which need a GPU to run")]
+    return [Part("ok", f"{text}; builds and loads engines")]
 
 
-def _require(found: float, wanted: float, what: str) -> None:
-    if found != wanted:
-        raise RunnerError(f"{what} gives {found}, wanted {wanted}", hint="the installation is damaged")
+def _require(value: float, expected: float, what: str) -> None:
+    if value != expected:
+        raise RunnerError(
+            f"{what} gives {value}, wanted {expected}", hint="the installation is damaged"
+        )

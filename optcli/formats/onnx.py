@@ -24,7 +24,7 @@ ONE_FILE_BYTES = 1_900_000_000
 
 # A node's `op_type`, field 4 of its message, as it stands in the file.
 _SHAPE_OPERATOR = b"\x22\x05Shape"
-# Of a value of any type, as a message holds it.
+# The most bytes that a message takes for one value, of whatever type.
 _MOST_BYTES_EACH = 16
 
 
@@ -38,7 +38,7 @@ def check(folder: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """The same for a file of any name: what a person's own ONNX file must pass."""
+    """Check an ONNX file of any name, such as a user's own. Raises as `check` does."""
     import onnx
 
     model = _parse(path)
@@ -152,13 +152,13 @@ def _check_external_data(model: ModelProto, path: Path) -> None:
 
 
 def _check_extent(entries: dict[str, str], data: Path, name: str) -> None:
-    wanted = -1
+    end = -1
     with suppress(ValueError):
-        wanted = int(entries.get("offset", 0)) + int(entries.get("length", 0))
-    found = data.stat().st_size
-    if not 0 <= wanted <= found:
+        end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+    size_bytes = data.stat().st_size
+    if not 0 <= end <= size_bytes:
         raise InputError(
-            f"the weights file is truncated: {name!r} ends at byte {wanted}, the file at {found}",
+            f"the weights file is truncated: {name!r} ends at byte {end}, the file at {size_bytes}",
             place=str(data),
             hint="copy or export the model again",
         )

@@ -39,7 +39,7 @@ def inspect(target: str, artifacts: Path) -> Findings:
 
 
 def look_into(target: Target) -> Findings:
-    """The same for what is known to be where it is, such as an artifact in the store."""
+    """What a resolved target holds, such as an artifact in the store. Raises as `inspect` does."""
     return run(
         "optcli.inspection.looking:look",
         target,

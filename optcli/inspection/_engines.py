@@ -17,7 +17,7 @@ def look_into(path: Path, product: str) -> dict[str, Any]:
     """Findings of the engine in a folder. Raises `InputError` where plan and sidecar do not fit."""
     if not path.is_dir():
         raise UsageError(
-            "an engine is its folder: what built it stands in engine.json, beside the plan",
+            "an engine is inspected by its folder, which has engine.json beside the plan",
             place=str(path),
             hint="name the folder",
         )
@@ -27,33 +27,33 @@ def look_into(path: Path, product: str) -> dict[str, Any]:
         "inputs": list(about.inputs) or None,
         "outputs": list(about.outputs) or None,
         **_layers(about),
-        "notes": [*_made(about), *_profiles(about)],
+        "notes": [*_origin(about), *_profiles(about)],
     }
 
 
 def _layers(about: Sidecar) -> dict[str, Any]:
     """Layers by type and precision: those of the engine, else those that the parser saw."""
-    found, are = about.layers, "layers of the engine"
-    if not found:
-        found, are = (
+    layers, title = about.layers, "layers of the engine"
+    if not layers:
+        layers, title = (
             about.network,
             "layers of the parsed network (no GPU was there to inspect the engine)",
         )
-    counts = Counter((each["type"] or "layer", each["precision"] or "?") for each in found)
-    return {"operators": operators(counts), "operators_are": are} if counts else {}
+    counts = Counter((each["type"] or "layer", each["precision"] or "?") for each in layers)
+    return {"operators": operators(counts), "operators_are": title} if counts else {}
 
 
-def _made(about: Sidecar) -> list[str]:
+def _origin(about: Sidecar) -> list[str]:
     title = f"{TITLES[about.product]} {about.version}"
     where = f"on {about.gpu} (compute capability {about.compute_capability}, driver {about.driver})"
-    made = f"built by {title} {where if about.gpu else 'without a GPU'}"
+    built_by = f"built by {title} {where if about.gpu else 'without a GPU'}"
     if about.targets:
-        made += f" for {', '.join(about.targets)}"
-    notes = [made, f"builder flags: {', '.join(about.flags) or 'none'}"]
+        built_by += f" for {', '.join(about.targets)}"
+    notes = [built_by, f"builder flags: {', '.join(about.flags) or 'none'}"]
     if about.compatible:
-        notes.append(f"made to run elsewhere too: {', '.join(about.compatible)}")
+        notes.append(f"compatible with other versions or GPUs: {', '.join(about.compatible)}")
     if about.stripped:
-        notes.append("the plan holds no weights: they lie beside it and are put back in")
+        notes.append("the plan holds no weights: they lie beside it, and are added when it is opened")
     if about.layers:
         moved = sum(each["reformat"] for each in about.layers)
         notes.append(f"{moved} of {len(about.layers)} layers only change how a tensor lies in memory")
@@ -63,11 +63,11 @@ def _made(about: Sidecar) -> list[str]:
 def _profiles(about: Sidecar) -> list[str]:
     notes = []
     for number, profile in enumerate(about.profiles):
-        said = (
+        ranges = (
             f"{name} "
             + " to ".join("x".join(map(str, bounds[end])) for end in ("min", "max"))
             + f", best at {'x'.join(map(str, bounds['opt']))}"
             for name, bounds in profile.items()
         )
-        notes.append(f"optimization profile {number}: {'; '.join(said)}")
+        notes.append(f"optimization profile {number}: {'; '.join(ranges)}")
     return notes

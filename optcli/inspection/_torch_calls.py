@@ -30,16 +30,16 @@ def counted(call: Callable[[], Any], feed: Mapping[str, torch.Tensor]) -> tuple[
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    seen: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     with torch.no_grad(), _plain_attention():
         with FlopCounterMode(display=False) as flops:
             call()
-        with _watching(seen):
+        with _watching(counts):
             result = call()
     at = {name: tuple(value.shape) for name, value in feed.items()}
     # torch counts a multiply-accumulate as two.
-    found = operations(flops.get_total_flops() // 2, at)
-    return {"operators": operators(seen), "operations": found}, result
+    record = operations(flops.get_total_flops() // 2, at)
+    return {"operators": operators(counts), "operations": record}, result
 
 
 def parameters(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,14 +47,14 @@ def parameters(state: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     counts: Counter[str] = Counter()
-    known: set[int] = set()
+    addresses: set[int] = set()
     for value in state.values():
         if not isinstance(value, torch.Tensor) or value.dtype in (torch.int64, torch.bool):
             continue
         if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided:
-            if value.numel() and value.data_ptr() in known:
+            if value.numel() and value.data_ptr() in addresses:
                 continue
-            known.add(value.data_ptr())
+            addresses.add(value.data_ptr())
         counts[short(value.dtype)] += value.numel()
     return {"parameters": sum(counts.values()), "parameters_by_type": dict(counts)}
 
@@ -67,13 +67,13 @@ def tensors(
     """The outputs as they came; their first size is the batch where the inputs have one."""
     batch = inputs[0].batch_symbol if inputs else None
     size = next(iter(feed.values())).shape[0] if feed else None
-    found = []
+    records = []
     for name, value in outputs.items():
         shape: list[int | str] = list(value.shape)
         if batch and shape and shape[0] == size:
             shape[0] = batch
-        found.append({"name": name, "dtype": str(value.dtype).removeprefix("torch."), "shape": shape})
-    return found
+        records.append({"name": name, "dtype": str(value.dtype).removeprefix("torch."), "shape": shape})
+    return records
 
 
 def short(dtype: torch.dtype) -> str:

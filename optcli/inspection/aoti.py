@@ -21,12 +21,12 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             os.symlink(path, Path(folder) / aoti_format.FILE)
             routes = _routes(Path(folder))
-    notes = ["compiled to native code: operators and operations are not in it to be read"]
+    notes = ["compiled to native code: operators and operations cannot be read from it"]
     if routes.fixed:
         notes.append(f"compiled for {routes.compiled_for()}")
-    known = [{"name": spec.name, "dtype": spec.dtype, "shape": spec.shape} for spec in inputs]
+    records = [{"name": spec.name, "dtype": spec.dtype, "shape": spec.shape} for spec in inputs]
     return {
-        "inputs": known or None,
+        "inputs": records or None,
         "notes": notes,
     }
 

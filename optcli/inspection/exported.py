@@ -28,28 +28,28 @@ def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> di
     names = [spec.name for spec in inputs] or list(program.graph_signature.user_inputs)
     feed = _feed(program, inputs, names)
     outputs = _values(program, program.graph_signature.user_outputs)
-    seen: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for node in program.graph.nodes:
         value = node.meta.get("val")
         first = value[0] if isinstance(value, tuple | list) and value else value
         if node.op == "call_function" and isinstance(first, torch.Tensor):
             name = str(node.target).rpartition(".")[0] or str(node.target)
-            seen[name, calls.short(first.dtype)] += 1
-    found: dict[str, Any] = {
+            counts[name, calls.short(first.dtype)] += 1
+    findings: dict[str, Any] = {
         "facts": {"bounds": _bounds(program)},
         "inputs": [_tensor(n, v) for n, v in zip(names, feed[1], strict=True)],
         "outputs": [
             _tensor("output" if len(outputs) == 1 else f"output_{number}", value)
             for number, value in enumerate(outputs)
         ],
-        "operators": operators(seen),
+        "operators": operators(counts),
         **calls.parameters(dict(program.named_parameters()) or program.state_dict),
     }
-    by_type = found["parameters_by_type"]
-    found["precision"] = max(by_type, key=lambda kind: by_type[kind]) if by_type else "fp32"
+    by_type = findings["parameters_by_type"]
+    findings["precision"] = max(by_type, key=lambda kind: by_type[kind]) if by_type else "fp32"
     module = program.module()
     counted, _ = calls.counted(lambda: flatten_outputs(module(*feed[0].values())), feed[0])
-    return {**found, "operations": counted["operations"]}
+    return {**findings, "operations": counted["operations"]}
 
 
 def _opened(path: Path, trust: bool) -> ExportedProgram:
@@ -77,18 +77,18 @@ def _feed(
 
 
 def _values(program: ExportedProgram, names: Sequence[Any]) -> list[torch.Tensor]:
-    known = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    return [value for name in names if (value := known.get(str(name))) is not None]
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    return [value for name in names if (value := values.get(str(name))) is not None]
 
 
 def _bounds(program: ExportedProgram) -> dict[str, list[int]]:
     """The least and the largest size of every symbol that is bounded, by its name in the shapes."""
-    found = {}
+    bounds = {}
     for symbol, span in program.range_constraints.items():
         # torch.export writes 2 where nothing was said: it leaves 0 and 1 to luck.
         low, high = int(span.lower), int(min(2**31, span.upper))
-        found[str(symbol)] = [low if low > 2 else 1, high]
-    return found
+        bounds[str(symbol)] = [low if low > 2 else 1, high]
+    return bounds
 
 
 def _smallest(size: Any, program: ExportedProgram) -> int:

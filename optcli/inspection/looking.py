@@ -26,19 +26,19 @@ def look(target: Target, channel: Channel) -> Findings:
         return Findings.model_validate({**_recipe(target.path, target.trusted), **head})
     steps = target.about.get("made_by", [])
     inputs = [TensorSpec.model_validate(spec) for spec in (steps[0].get("inputs", []) if steps else [])]
-    seen = _look(target.format, target.path, inputs, target.trusted)
-    known = {
+    findings = _look(target.format, target.path, inputs, target.trusted)
+    recorded = {
         "precision": target.about.get("precision"),
         "made_by": steps,
         "facts": target.about.get("facts", {}),
     }
     return Findings.model_validate(
         {
-            **seen,
+            **findings,
             **head,
             "format": target.format,
-            "size_bytes": seen.get("size_bytes") or size_bytes(target.path),
-            **{name: value for name, value in known.items() if value},
+            "size_bytes": findings.get("size_bytes") or size_bytes(target.path),
+            **{name: value for name, value in recorded.items() if value},
         }
     )
 
@@ -48,15 +48,15 @@ def _recipe(path: Path, trust: bool) -> dict[str, Any]:
     model = recipe.model
     source = sources.named(model.source, recipe.folder, model.weights, model.arguments)
     source = source.model_copy(update={"trust": trust})
-    for one in environment.missing(source.needs):
-        raise MissingError(one.what, place=str(path), hint=one.hint)
+    for absence in environment.missing(source.needs):
+        raise MissingError(absence.what, place=str(path), hint=absence.hint)
     with tempfile.TemporaryDirectory() as folder:
         written = source.write(Path(folder), recipe.inputs)
-        seen = _look(str(source.format), Path(folder), recipe.inputs, trust)
+        findings = _look(str(source.format), Path(folder), recipe.inputs, trust)
         size = size_bytes(Path(folder))
     step = {"step": f"source {model.source}", "weights": model.weights, "arguments": model.arguments}
     return {
-        **seen,
+        **findings,
         "format": str(source.format),
         "size_bytes": size,
         "precision": written.precision,
@@ -83,7 +83,7 @@ def _look(format: str, path: Path, inputs: Sequence[TensorSpec], trust: bool) ->
         raise RunnerError(
             f"the {format} model cannot be looked into: {type(error).__name__}: {first_line(error)}",
             place=str(path),
-            hint="is it whole, and made by the library version that is installed here?",
+            hint="check that it is complete and was made by the library version installed here",
         ) from error
 
 

@@ -36,7 +36,7 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     smallest = {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs}
     fixed, left = with_sizes(model, smallest)
     shapes, types = inferred(fixed)
-    found: dict[str, Any] = {
+    findings: dict[str, Any] = {
         "precision": precision_of(model),
         "size_bytes": _size_bytes(model, file),
         "inputs": [_tensor(v) for v in model.graph.input if v.name in input_names(model)],
@@ -46,16 +46,16 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     }
     if left:
         note = f"operations are not counted: the size of {', '.join(left)} is not fixed"
-        return {**found, "notes": [note]}
+        return {**findings, "notes": [note]}
     counted = counting.count(fixed.graph, shapes)
     if counted.unknown:
         text = ", ".join(f"{count} {name}" for name, count in sorted(counted.unknown.items()))
         note = f"operations are not counted: shape inference gives no shape to {text}"
-        return {**found, "notes": [note]}
+        return {**findings, "notes": [note]}
     at = {name: shapes[name] for name in input_names(model)}
-    notes = ["operators inside If, Loop and Scan are in the list, not in the operations"]
+    notes = ["operators inside If, Loop and Scan are listed, and not counted in the operations"]
     return {
-        **found,
+        **findings,
         "operations": operations(counted.macs, at, counted.uncounted),
         "notes": notes if len([*graphs(model.graph)]) > 1 else [],
     }
@@ -111,8 +111,8 @@ def _precisions(model: ModelProto, types: dict[str, int]) -> Counter[tuple[str, 
     made_by = {name: node for node in nodes for name in node.output}
     counts: Counter[tuple[str, str]] = Counter()
     for node in nodes:
-        known = [types.get(name) or weights.get(name) for name in (*node.output[:1], *node.input[:1])]
-        precision = short_name(next((each for each in known if each), 0))
+        kinds = [types.get(name) or weights.get(name) for name in (*node.output[:1], *node.input[:1])]
+        precision = short_name(next((each for each in kinds if each), 0))
         if is_static(node.op_type) or node.op_type in DYNAMIC - _QUANTIZE:
             precision = "int8"
         elif node.op_type not in _QUANTIZE and precision in FLOATS | {"fp8"}:

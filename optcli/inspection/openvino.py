@@ -27,7 +27,7 @@ _NO_WORK = ("Parameter", "Result", "Constant")
 def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Look into a `.xml` with its `.bin` beside it, or into a folder. Raises `InputError`."""
     model = _opened(path)
-    found: dict[str, Any] = {
+    findings: dict[str, Any] = {
         "precision": "int8" if openvino_format.is_quantized(model) else None,
         "size_bytes": _size_bytes(path),
         "inputs": [_tensor(n, p) for n, p in _named(model.inputs, openvino_format.input_names(model))],
@@ -37,13 +37,13 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         "operators": operators(Counter(_operator(op) for op in model.get_ops() if _works(op))),
         **_parameters(model),
     }
-    by_type = found["parameters_by_type"]
-    if found["precision"] is None:
-        found["precision"] = max(by_type, key=lambda kind: by_type[kind]) if by_type else "fp32"
+    by_type = findings["parameters_by_type"]
+    if findings["precision"] is None:
+        findings["precision"] = max(by_type, key=lambda kind: by_type[kind]) if by_type else "fp32"
     left = _give_sizes(model, {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs})
     if left:
         note = f"operations are not counted: the size of {', '.join(left)} is not fixed"
-        return {**found, "notes": [note]}
+        return {**findings, "notes": [note]}
     names = openvino_format.input_names(model)
     at = {name: tuple(port.shape) for name, port in _named(model.inputs, names)}
     unknown = [
@@ -51,8 +51,8 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     ]
     if unknown:
         kinds = ", ".join(sorted({op.get_type_name() for op in unknown}))
-        return {**found, "notes": [f"operations are not counted: sizes of {kinds} depend on values"]}
-    return {**found, "operations": operations(sum(map(_macs, model.get_ops())), at)}
+        return {**findings, "notes": [f"operations are not counted: sizes of {kinds} depend on values"]}
+    return {**findings, "operations": operations(sum(map(_macs, model.get_ops())), at)}
 
 
 def _opened(path: Path) -> Model:
@@ -141,25 +141,25 @@ def _parameters(model: Model) -> dict[str, Any]:
 
 
 def _give_sizes(model: Model, sizes: dict[str, tuple[int, ...]]) -> list[str]:
-    """Fix every size that varies, a batch at 1 where nothing else is said; names those it cannot."""
+    """Fix every size that varies, a batch at 1 by default; gives the names of sizes left open."""
     left: list[str] = []
-    wanted = {}
+    shapes = {}
     for name, port in _named(model.inputs, openvino_format.input_names(model)):
         shape = list(port.partial_shape)
-        given = sizes.get(name)
+        declared = sizes.get(name)
         fixed = []
         for index, size in enumerate(shape):
             if not size.is_dynamic:
                 fixed.append(size.get_length())
-            elif given is not None and len(given) == len(shape):
-                fixed.append(given[index])
+            elif declared is not None and len(declared) == len(shape):
+                fixed.append(declared[index])
             elif index == 0:
                 fixed.append(1)
             else:
                 left.append(f"{name}[{index}]")
-        wanted[port] = fixed
+        shapes[port] = fixed
     if not left:
-        model.reshape(wanted)
+        model.reshape(shapes)
     return left
 
 
@@ -168,13 +168,13 @@ def _macs(op: Node) -> int:
     if not _multiplies(op):
         return 0
     kind = op.get_type_name()
-    made: int = math.prod(op.get_output_shape(0))
+    output_values: int = math.prod(op.get_output_shape(0))
     first: list[int] = list(op.get_input_shape(0))
     second: list[int] = list(op.get_input_shape(1))
     if kind == "MatMul":
         turned = op.get_attributes()["transpose_a"]
-        return made * (first[-2] if turned and len(first) > 1 else first[-1])
+        return output_values * (first[-2] if turned and len(first) > 1 else first[-1])
     grouped = kind.startswith("Group")
     if kind.endswith("BackpropData"):
         return math.prod(first) * math.prod(second[2 if grouped else 1 :])
-    return made * math.prod(second[2 if grouped else 1 :])
+    return output_values * math.prod(second[2 if grouped else 1 :])

@@ -26,7 +26,7 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         "inputs": [_tensor(each) for each in session.get_inputs()],
         "outputs": [_tensor(each) for each in session.get_outputs()],
         "precision": "int8" if ort_format.is_quantized(path) else None,
-        "notes": [f"the format tells types of operators alone: {kinds}"],
+        "notes": [f"the format gives only the types of its operators: {kinds}"],
     }
 
 

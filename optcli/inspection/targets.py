@@ -40,14 +40,14 @@ class Target:
 
     @property
     def only_read(self) -> bool:
-        """Whether looking into it runs no code of anybody's, so that its worker can do with reading."""
+        """Whether looking into it runs no code of the model's, so that its worker only reads."""
         if self.format == "recipe":
             return sources.find(load(self.path).model.source.partition(":")[0]).foreign
         return self.format not in CODE
 
 
 def resolve(target: str, artifacts: Path) -> Target:
-    """Find what a word on the command line means. Raises `UsageError` and `InputError`."""
+    """The target that a word on the command line names. Raises `UsageError` and `InputError`."""
     path = Path(target).expanduser()
     if path.is_dir():
         return _folder(target, path.absolute())
@@ -63,7 +63,7 @@ def _source(target: str, kind: str, path: Path) -> Target:
     """A model as recipes write it: one of a single file is that file, whatever it is called."""
     if kind not in list(Format):  # a network in Python: it takes inputs to look into it
         raise UsageError(
-            "a network in Python is looked into with the inputs of a recipe",
+            "a network in Python can be inspected only with the inputs of a recipe",
             place=target,
             hint=f"optcli init {target} --out recipe.yaml, then optcli inspect recipe.yaml",
         )
@@ -98,12 +98,12 @@ def _folder(target: str, path: Path) -> Target:
 
 
 def _plan(target: str, path: Path) -> Target:
-    """An engine by its plan: what it is stands in the sidecar beside it."""
+    """The artifact that an engine's plan belongs to: the plan alone does not describe the engine."""
     if path.name == PLAN and (path.parent / "artifact.json").is_file():
         return _folder(target, path.parent)
     raise UsageError(
-        f"{path.name} is an engine without what optcli writes beside one ({SIDECAR}): neither its "
-        "version nor its GPU is known",
+        f"{path.name} is an engine without {SIDECAR} beside it: neither its version nor its GPU is "
+        "known",
         place=str(path),
         hint="build it with a recipe: `tensorrt_engine` after `export_onnx`",
     )
@@ -133,14 +133,14 @@ def _file(target: str, path: Path) -> Target:
 
 def _variant(target: str, artifacts: Path) -> Target:
     recipe, _, variant = target.rpartition("/")
-    found = sorted(
+    descriptions = sorted(
         artifacts.glob(f"{recipe or '*'}/*/artifact.json"), key=lambda path: path.stat().st_mtime
     )
-    named = [path.parent for path in found if path.parent.name == variant]
+    named = [path.parent for path in descriptions if path.parent.name == variant]
     if named:
         return _folder(target, named[-1].absolute())
-    known = list(dict.fromkeys(path.parent.name for path in found))
-    hint = did_you_mean(variant, known) if known else f"wanted {_WANTED}"
+    variants = list(dict.fromkeys(path.parent.name for path in descriptions))
+    hint = did_you_mean(variant, variants) if variants else f"wanted {_WANTED}"
     path = Path(target)
     if path.suffix.lower() in (*model_files.SUFFIXES, ".yaml", ".yml"):  # a file was meant
         near = sorted(each.name for each in path.parent.glob(f"*{path.suffix}"))[:5]

@@ -8,18 +8,19 @@ from typing import Any
 from optcli.inspection.findings import Findings, Tensor
 
 
-def lines(found: Findings) -> list[str]:
+def lines(findings: Findings) -> list[str]:
     """What `optcli inspect` prints."""
-    return [*_head(found), *_interface(found), *_weights(found), *_operators(found), *_origin(found)]
+    parts = (_head, _interface, _weights, _operators, _origin)
+    return [line for part in parts for line in part(findings)]
 
 
-def _head(found: Findings) -> Iterator[str]:
-    precision = f", {found.precision}" if found.precision else ""
-    yield f"{found.target}: {found.format}{precision}, {_bytes(found.size_bytes)}"
+def _head(findings: Findings) -> Iterator[str]:
+    precision = f", {findings.precision}" if findings.precision else ""
+    yield f"{findings.target}: {findings.format}{precision}, {_bytes(findings.size_bytes)}"
 
 
-def _interface(found: Findings) -> Iterator[str]:
-    for title, tensors in (("inputs", found.inputs), ("outputs", found.outputs)):
+def _interface(findings: Findings) -> Iterator[str]:
+    for title, tensors in (("inputs", findings.inputs), ("outputs", findings.outputs)):
         for number, tensor in enumerate(tensors or ()):
             yield f"{title if number == 0 else '':<12}{_tensor(tensor)}"
 
@@ -31,44 +32,44 @@ def _tensor(tensor: Tensor) -> str:
     return f"{tensor.name}  {tensor.dtype}[{sizes}]"
 
 
-def _weights(found: Findings) -> Iterator[str]:
-    if found.parameters is not None:
-        kinds = found.parameters_by_type
-        each = ", ".join(
+def _weights(findings: Findings) -> Iterator[str]:
+    if findings.parameters is not None:
+        kinds = findings.parameters_by_type
+        by_type = ", ".join(
             f"{count:,} {kind}" if len(kinds) > 1 else kind for kind, count in kinds.items()
         )
-        yield f"{'parameters':<12}{found.parameters:,}" + (f" ({each})" if each else "")
-    if found.operations is not None:
-        macs, flop = _short(found.operations.macs), _short(found.operations.flops, "FLOP")
-        at = ", ".join(f"{name} {list(shape)}" for name, shape in found.operations.at.items())
+        yield f"{'parameters':<12}{findings.parameters:,}" + (f" ({by_type})" if by_type else "")
+    if findings.operations is not None:
+        macs, flop = _short(findings.operations.macs), _short(findings.operations.flops, "FLOP")
+        at = ", ".join(f"{name} {list(shape)}" for name, shape in findings.operations.at.items())
         yield f"{'operations':<12}{macs} multiply-accumulates ({flop}) at {at}"
-        if found.operations.uncounted:
-            yield f"{'':<12}without {', '.join(found.operations.uncounted)}"
-    for note in found.notes:
+        if findings.operations.uncounted:
+            yield f"{'':<12}without {', '.join(findings.operations.uncounted)}"
+    for note in findings.notes:
         yield f"{'note':<12}{note}"
 
 
-def _operators(found: Findings) -> Iterator[str]:
-    if not found.operators:
+def _operators(findings: Findings) -> Iterator[str]:
+    if not findings.operators:
         return
-    total = sum(each.count for each in found.operators)
-    yield f"{'operators':<12}{total} {found.operators_are}"
-    width = max(len(each.type) for each in found.operators)
-    for each in found.operators:
+    total = sum(each.count for each in findings.operators)
+    yield f"{'operators':<12}{total} {findings.operators_are}"
+    width = max(len(each.type) for each in findings.operators)
+    for each in findings.operators:
         yield f"  {each.count:>6}  {each.type:<{width}}  {each.precision}".rstrip()
 
 
-def _origin(found: Findings) -> Iterator[str]:
-    for number, step in enumerate(found.made_by):
+def _origin(findings: Findings) -> Iterator[str]:
+    for number, step in enumerate(findings.made_by):
         yield f"{'made by' if number == 0 else '':<12}{_step(step)}"
-    for name, value in found.facts.items():
+    for name, value in findings.facts.items():
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             yield f"{'':<12}{name}: {value}"
 
 
 def _step(step: dict[str, Any]) -> str:
-    given = {k: v for k, v in (step.get("options") or {}).items() if v not in (None, [], {}, "")}
-    options = ", ".join(f"{name}: {value}" for name, value in given.items())
+    values = {k: v for k, v in (step.get("options") or {}).items() if v not in (None, [], {}, "")}
+    options = ", ".join(f"{name}: {value}" for name, value in values.items())
     versions = ", ".join(f"{name} {each}" for name, each in (step.get("versions") or {}).items())
     name = str(step.get("step", "?"))
     return name + (f" {{{options}}}" if options else "") + (f" ({versions})" if versions else "")

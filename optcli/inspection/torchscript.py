@@ -26,33 +26,33 @@ def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> di
     file = path / torchscript_format.FILE if path.is_dir() else path
     model = torchscript_format.read(file, trust=trust)
     graph = model.inlined_graph
-    seen: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for node in _nodes(graph):
         if not node.kind().endswith(_PLUMBING):
-            seen[node.kind().replace("::", "."), ""] += 1
+            counts[node.kind().replace("::", "."), ""] += 1
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     names = torchscript_format.parameters(model)
-    found: dict[str, Any] = {
+    findings: dict[str, Any] = {
         **calls.parameters(dict(model.named_parameters()) or state),
         "precision": torchscript_format.precision(model),
         "inputs": [{"name": name, "dtype": "unknown", "shape": None} for name in names],
-        "operators": operators(seen),
+        "operators": operators(counts),
     }
     if not inputs:
         return {
-            **found,
-            "notes": ["TorchScript does not say what it takes: operations are not counted"],
+            **findings,
+            "notes": ["TorchScript does not record its inputs' shapes: operations are not counted"],
         }
     feed = calls.example(inputs)
     positional, keyword = torchscript_format.arguments(model, inputs).split(feed)
     counted, result = calls.counted(lambda: model(*positional, **keyword), feed)
-    found["inputs"] = [{"name": one.name, "dtype": one.dtype, "shape": one.shape} for one in inputs]
-    found["outputs"] = calls.tensors(flatten_outputs(result), inputs, feed)
-    hidden = sorted({kind for kind, _ in seen if kind.partition(".")[0] in _HIDDEN})
+    findings["inputs"] = [{"name": s.name, "dtype": s.dtype, "shape": s.shape} for s in inputs]
+    findings["outputs"] = calls.tensors(flatten_outputs(result), inputs, feed)
+    hidden = sorted({kind for kind, _ in counts if kind.partition(".")[0] in _HIDDEN})
     if hidden:
         note = f"operations are not counted: those of {', '.join(hidden[:3])} cannot be seen"
-        return {**found, "notes": [note]}
-    return {**found, "operations": counted["operations"]}
+        return {**findings, "notes": [note]}
+    return {**findings, "operations": counted["operations"]}
 
 
 def _nodes(block: Any) -> Iterator[Any]:

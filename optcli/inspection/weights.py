@@ -14,10 +14,10 @@ from optcli.settings import TensorSpec
 def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Look into a file of tensors. Raises `TrustError` for a pickle that could run code."""
     state = torch_weights.read(path)
-    found = calls.parameters(state)
-    by_type = found["parameters_by_type"]
+    counts = calls.parameters(state)
+    by_type = counts["parameters_by_type"]
     return {
-        **found,
+        **counts,
         "precision": "+".join(sorted(by_type)) or None,
         "facts": {"tensors": len(state)},
         "notes": ["these are weights without a network: name them as model.weights in a recipe"],

@@ -32,7 +32,7 @@ def written(model: Model) -> ModelProto:
 
 
 def drop_notes_of_weights(model: ModelProto) -> None:
-    """Take out what `value_info` says of initializers: what changes these does not change that."""
+    """Remove initializers from `value_info`, which is not kept up to date when they are changed."""
     for graph in graphs(model.graph):
         weights = {tensor.name for tensor in graph.initializer}
         notes = [value for value in graph.value_info if value.name not in weights]
@@ -52,7 +52,7 @@ def argument(node: Node, position: int) -> Value | None:
 
 
 def constant(value: Value | None) -> TensorProtocol | None:
-    """The tensor of an initializer, or of a Constant node; None for what is computed, or not there."""
+    """The tensor of an initializer, or of a Constant node; None for a computed value, and for None."""
     node = maker(value, "Constant")
     if node is not None:
         return node.attributes.get_tensor("value")
@@ -60,7 +60,7 @@ def constant(value: Value | None) -> TensorProtocol | None:
 
 
 def array(value: Value | None) -> np.ndarray | None:
-    """The numbers of a constant; None for what is computed, or not there."""
+    """The numbers of a constant; None for a computed value, and for None."""
     tensor = constant(value)
     return None if tensor is None else tensor.numpy()
 

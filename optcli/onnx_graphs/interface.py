@@ -23,13 +23,13 @@ def output_names(model: ModelProto) -> tuple[str, ...]:
 
 
 def input_shapes(model: ModelProto) -> dict[str, tuple[int | str | None, ...]]:
-    """Input name to shape: sizes, names of dynamic dimensions, None where nothing is said."""
+    """Input name to shape: sizes, names of dynamic dimensions, None for sizes that are not given."""
     values = {value.name: value for value in model.graph.input}
     return {name: sizes(values[name]) for name in input_names(model)}
 
 
 def sizes(value: ValueInfoProto) -> tuple[int | str | None, ...]:
-    """The shape of a tensor: sizes, names of dynamic dimensions, None where nothing is said."""
+    """The shape of a tensor: sizes, names of dynamic dimensions, None for sizes that are not given."""
     return tuple(
         dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None)
         for dim in value.type.tensor_type.shape.dim

@@ -28,7 +28,7 @@ def element_name(element: int) -> str:
 
 
 def short_name(element: int) -> str:
-    """The same in optcli's words: `fp32`, `fp8`, `int8`."""
+    """The short name of an element type, as optcli reports it: `fp32`, `fp8`, `int8`."""
     name = element_name(element)
     return "fp8" if name in _FP8 else _SHORT.get(name, name)
 

@@ -51,7 +51,7 @@ def dequantizer(value: Value | None) -> Node | None:
 
 
 def behind(value: Value | None, *operators: str) -> Value | None:
-    """The value that a value was before pairs, and before operators of the types."""
+    """The value that another is made from, past pairs and past operators of the types."""
     while (node := maker(value, *PAIR, *operators)) is not None:
         value = node.inputs[0]
     return value

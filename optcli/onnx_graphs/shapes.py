@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 _FEW = 256
 
 
-def with_sizes(model: ModelProto, wanted: Mapping[str, Sequence[int]]) -> tuple[ModelProto, list[str]]:
+def with_sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> tuple[ModelProto, list[str]]:
     """A copy whose inputs have these sizes, and the names of sizes that are still not known.
 
     A first dimension that varies is a batch, and is 1 where nothing else is said.
@@ -31,12 +31,12 @@ def with_sizes(model: ModelProto, wanted: Mapping[str, Sequence[int]]) -> tuple[
     for value in fixed.graph.input:
         if value.name not in names:
             continue
-        given = wanted.get(value.name)
+        shape = shapes.get(value.name)
         for index, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.HasField("dim_value") and dim.dim_value > 0:
                 continue
-            if given is not None and len(given) == len(value.type.tensor_type.shape.dim):
-                dim.dim_value = given[index]
+            if shape is not None and len(shape) == len(value.type.tensor_type.shape.dim):
+                dim.dim_value = shape[index]
             elif index == 0:
                 dim.dim_value = 1
             else:

@@ -113,7 +113,7 @@ class Pass(Settings):
         return self.uses
 
     def requires(self) -> Needs:
-        """What it cannot do without, with these options."""
+        """The packages and the device that it needs with these options."""
         return self.needs
 
     def bound_to(self) -> dict[str, Any]:
@@ -121,13 +121,13 @@ class Pass(Settings):
         return {}
 
     def attempts(self) -> tuple[Pass, ...]:
-        """What to try in turn: the next one runs when the one before raised or was found wrong."""
+        """The passes to try in turn: the next runs where the one before raised or erred."""
         return (self,)
 
     def check_source(self, source: Artifact, job: Job) -> tuple[str, ...]:
-        """What can be said, a sentence each, where the pass cannot run for want of something.
+        """What is known of the result, a sentence each, where something that the pass needs is missing.
 
-        A build asks the passes that have this once the steps before them are done.
+        A build calls this, on passes that override it, once the steps before them are done.
         """
         return ()
 

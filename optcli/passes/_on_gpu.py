@@ -16,7 +16,7 @@ DEVICE: Any = Field(
 
 
 def needs_of(device: str, needs: Needs) -> Needs:
-    """What the pass cannot do without."""
+    """The needs of a pass, with a GPU where `device` is `cuda`."""
     return Needs(needs.packages, gpu=True) if device == "cuda" else needs
 
 

@@ -116,7 +116,7 @@ class AotInductor(Pass):
         return trace(flat(network(source), job.inputs), job, strict=bool(self.strict))
 
     def _settings(self) -> dict[str, Any]:
-        """Inductor's own."""
+        """Options of Inductor."""
         return {
             "freezing": self.freezing,
             "max_autotune": self.max_autotune,
@@ -177,7 +177,7 @@ def _static(compiling: Compiling) -> Routes:
 
 
 def _require_integers(kernels: int, freezing: bool) -> None:
-    """A quantized graph that is computed in floating point is slower than one without quantization."""
+    """Raise `StepError` for a quantized graph without integer kernels: it is slower than in fp32."""
     if kernels:
         return
     raise StepError(

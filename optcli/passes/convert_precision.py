@@ -52,11 +52,11 @@ class ConvertPrecision(Pass):
         return Format.ONNX
 
     def run(self, source: Artifact, job: Job) -> Made:
-        found = precision_of(onnx_format.outline(source.path))
-        if found in ("int8", "fp8"):
+        stored = precision_of(onnx_format.outline(source.path))
+        if stored in ("int8", "fp8"):
             raise already_quantized()
-        if found != "fp32":
-            raise StepError(f"the model is {found}, wanted fp32", hint="take this pass out")
+        if stored != "fp32":
+            raise StepError(f"the model is {stored}, wanted fp32", hint="take this pass out")
         bf16 = self.precision == "bf16"
         why = "older ones know no bfloat16" if bf16 else "older ones cannot be read"
         model = modern(onnx_format.open(source.path), BF16_OPSET if bf16 else 7, job, why)

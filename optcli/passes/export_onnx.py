@@ -196,11 +196,11 @@ def _drop_traces(model: ModelProto) -> None:
 
 
 def _require_names(model: ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    found = (input_names(model), output_names(model))
-    if found != (tuple(inputs), tuple(outputs)):
+    interface = (input_names(model), output_names(model))
+    if interface != (tuple(inputs), tuple(outputs)):
         raise StepError(
-            f"the exporter changed the model's interface: found inputs {', '.join(found[0])} and "
-            f"outputs {', '.join(found[1])}, wanted {', '.join(inputs)} and {', '.join(outputs)}",
+            f"the exporter changed the model's interface: found inputs {', '.join(interface[0])} and "
+            f"outputs {', '.join(interface[1])}, wanted {', '.join(inputs)} and {', '.join(outputs)}",
             hint="take inputs that the network does not use out of the recipe",
         )
 

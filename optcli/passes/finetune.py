@@ -177,7 +177,7 @@ class Finetune(Pass):
 
     def _computing(self, model: torch.nn.Module, examples: ExampleSet, job: Job) -> Computing:
         size = min(self._batch_size(job), len(examples))
-        found = chosen(
+        computing = chosen(
             model,
             job.inputs,
             examples.batch(range(size)),
@@ -185,9 +185,9 @@ class Finetune(Pass):
             autocast=self.autocast,
             channels_last=self.channels_last,
         )
-        for reason in found.reasons:
+        for reason in computing.reasons:
             job.warn(f"{reason}; training without it")
-        return found
+        return computing
 
     def _loss(self, source: Artifact, examples: ExampleSet) -> Loss:
         names = source.facts.get("outputs") or ["output"]

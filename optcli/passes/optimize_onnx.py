@@ -55,7 +55,7 @@ class OptimizeOnnx(Pass):
     @model_validator(mode="after")
     def _does_something(self) -> Self:
         if self.to == "ort" and self.level == "none":
-            raise ValueError("`to: ort` is what ONNX Runtime optimized: `level: none` contradicts it")
+            raise ValueError("`to: ort` saves ONNX Runtime's optimizations: `level: none` has none")
         if self.to == "onnx" and not self.simplify and self.level in (None, "none"):
             raise ValueError("`simplify: false` leaves nothing to do: set `level: basic`")
         return self
@@ -72,7 +72,7 @@ class OptimizeOnnx(Pass):
         level = self.level or ("all" if self.to == "ort" else "none")
         if level != "none" and precision_of(model) == "bf16":
             raise StepError(
-                "ONNX Runtime has no bfloat16 on the CPU, and optimizes what it can run",
+                "ONNX Runtime has no bfloat16 on the CPU: it cannot optimize this model",
                 hint="leave out `level:` and `to: ort`, or put optimize_onnx before convert_precision",
             )
         if level == "none":

@@ -14,7 +14,7 @@ from optcli.formats import torch as torch_format
 from optcli.formats import torch_modules, torch_pruning
 from optcli.formats.torch_calls import arguments, example_inputs, flatten_outputs
 from optcli.passes import Job, Made, Pass, Role
-from optcli.passes._torch.channels import Choice, Wanted, choose
+from optcli.passes._torch.channels import Choice, Criteria, choose
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.saliency import weigh_by_loss
 from optcli.passes._torch.tracing import plain_attention
@@ -71,7 +71,7 @@ class Prune(Pass):
             job.progress(0.1, "tracing which channels depend on which")
             try:
                 graph = torch_pruning.trace(model, job.inputs)
-                choice = choose(model, graph, self._wanted())
+                choice = choose(model, graph, self._criteria())
             except StepError:
                 raise
             except Exception as error:
@@ -95,8 +95,8 @@ class Prune(Pass):
         torch_format.save(model, job.out, description, source.path / torch_format.CODE)
         return Made(facts=_facts(before, after, choice, ranked))
 
-    def _wanted(self) -> Wanted:
-        return Wanted(
+    def _criteria(self) -> Criteria:
+        return Criteria(
             ratio=self.ratio,
             importance=self.importance,
             global_ranking=self.global_ranking,

@@ -148,7 +148,7 @@ class QuantizeDynamic(Pass):
         except Exception as error:
             raise StepError(
                 f"ONNX Runtime's quantizer failed: {first_line(error)}",
-                hint="keep the nodes that it stumbles over with `ignored_names`",
+                hint="keep the nodes that it fails on in floating point, with `ignored_names`",
             ) from error
 
     def _types(self) -> list[str]:

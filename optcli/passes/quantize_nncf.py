@@ -52,12 +52,12 @@ _INTEGERS_OPSET = 10
 class Ready:
     """What NNCF is called with: `arguments` are those of `nncf.quantize`, by name.
 
-    `told` is the pass with what it decides by looking at the model.
+    `resolved` is the pass with the options that it chooses for this model.
     """
 
     model: Any
     feeds: Feeds
-    told: QuantizeNncf
+    resolved: QuantizeNncf
     arguments: dict[str, Any]
 
 
@@ -161,7 +161,7 @@ class QuantizeNncf(Pass):
 
     def _run_onnx(self, source: Artifact, job: Job) -> Made:
         ready = self.ready(source, job)
-        quantized = ready.told._quantize(ready)
+        quantized = ready.resolved._quantize(ready)
         graph = read(quantized)
         if self.target == "tensorrt":
             # NNCF cannot be told that it has no unsigned integers.
@@ -174,13 +174,13 @@ class QuantizeNncf(Pass):
             keep_floats(graph)
         quantized = written(graph)
         onnx_format.save(quantized, job.out)
-        return ready.told._made(ready.feeds, self.quantized_operators(quantized))
+        return ready.resolved._made(ready.feeds, self.quantized_operators(quantized))
 
     def _run_openvino(self, source: Artifact, job: Job) -> Made:
         ready = self.ready(source, job)
-        quantized = ready.told._quantize(ready)
+        quantized = ready.resolved._quantize(ready)
         openvino_format.save(quantized, job.out)
-        return ready.told._made(ready.feeds, self.quantized_operators(quantized))
+        return ready.resolved._made(ready.feeds, self.quantized_operators(quantized))
 
     def ready(self, source: Artifact, job: Job) -> Ready:
         """An ONNX or OpenVINO artifact as NNCF gets it. Raises `StepError` where it holds no floats."""
@@ -194,10 +194,10 @@ class QuantizeNncf(Pass):
             if openvino_format.is_quantized(model):
                 raise already_quantized()
             feeds = Feeds(job, openvino_inputs(model), self.samples)
-            told = self._told(
+            resolved = self._resolved(
                 transformers.in_openvino(model), asymmetric_activations.in_openvino(model), job
             )
-            return Ready(model, feeds, told, told._arguments(feeds, {}))
+            return Ready(model, feeds, resolved, resolved._arguments(feeds, {}))
         openvino_format.forbid_telemetry()
         model = onnx_format.outline(source.path)
         require_floats(precision_of(model))
@@ -213,12 +213,14 @@ class QuantizeNncf(Pass):
         else:
             model = _modern(onnx_format.open(source.path), job)
         feeds = Feeds(job, model_inputs(model), self.samples)
-        told = self._told(transformers.in_onnx(model), asymmetric_activations.in_onnx(model), job)
-        arguments = told._arguments(feeds, backend)
+        resolved = self._resolved(
+            transformers.in_onnx(model), asymmetric_activations.in_onnx(model), job
+        )
+        arguments = resolved._arguments(feeds, backend)
         # Before depthwise convolutions NNCF would scale each channel by itself, which OpenVINO
         # runs, and of which ONNX Runtime makes a QLinearConv that it then refuses to run.
         arguments["advanced_parameters"].activations_quantization_params = one_scale()
-        return Ready(model, feeds, told, arguments)
+        return Ready(model, feeds, resolved, arguments)
 
     @staticmethod
     def quantized_operators(model: Any) -> dict[str, str]:
@@ -226,8 +228,8 @@ class QuantizeNncf(Pass):
         onnx = hasattr(model, "graph")
         return quantized_operators.in_onnx(model) if onnx else quantized_operators.in_openvino(model)
 
-    def _told(self, attends: bool, activations: Sequence[str], job: Job) -> QuantizeNncf:
-        """The same with the type of this model instead of `auto`, and the preset that is meant for it.
+    def _resolved(self, attends: bool, activations: Sequence[str], job: Job) -> QuantizeNncf:
+        """A copy with the type of this model in place of `auto`, and with the preset for it.
 
         `activations` names those that are not symmetric about zero: `performance` makes them symmetric.
         """

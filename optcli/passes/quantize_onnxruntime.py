@@ -160,15 +160,15 @@ class QuantizeOnnxruntime(Pass):
         return Format.ONNX
 
     def run(self, source: Artifact, job: Job) -> Made:
-        given = onnx_format.open(source.path)
-        require_floats(precision_of(given))
+        source_model = onnx_format.open(source.path)
+        require_floats(precision_of(source_model))
         # With one scale for all, too: OpenVINO misreads quantized networks of opset 11.
         fp8 = self.precision == "fp8"
         why = "older ones know no FP8" if fp8 else "older ones know no scale per channel"
-        wanted = _FP8_OPSET if fp8 else PER_CHANNEL_OPSET
+        least_opset = _FP8_OPSET if fp8 else PER_CHANNEL_OPSET
         with tempfile.TemporaryDirectory(dir=job.beside) as folder, quiet():
             work = Path(folder)
-            model = modern(given, wanted, job, why, full_precision=True)
+            model = modern(source_model, least_opset, job, why, full_precision=True)
             model = prepared(model, work / "prepared", job)
             transformer = self._is_transformer(model)
             scope, grids = self._scope(model), self._grids()
@@ -184,8 +184,8 @@ class QuantizeOnnxruntime(Pass):
             )
             job.progress(None, "quantizing")
             quantize(work / "prepared", job.out, ranges, scope, grids, work)
-        made = onnx_format.open(job.out)
-        quantized = read(made)
+        output = onnx_format.open(job.out)
+        quantized = read(output)
         if self._finish(quantized):
             (job.out / onnx_format.DATA).unlink(missing_ok=True)  # saving would append to it
             onnx_format.save(written(quantized), job.out)
@@ -206,7 +206,7 @@ class QuantizeOnnxruntime(Pass):
             "calibration_batch_size": feeds.batch_size,
             "per_channel": self.per_channel,
             "quantized_format": self.format,
-            "opset": opset_of(made),
+            "opset": opset_of(output),
             "model_type": "transformer" if transformer else "none",
             "quantized_operators": dict(sorted(counts.items())),
             "kept_in_floating_point": sorted(scope.ignored),
@@ -214,7 +214,7 @@ class QuantizeOnnxruntime(Pass):
         return Made(precision=self.precision, facts=facts)
 
     def _finish(self, quantized: Model) -> int:
-        """What the quantizer leaves to be done; returns how many nodes were changed."""
+        """Finish the quantizer's model; returns how many nodes were changed."""
         if self.target == "cpu":
             return leave_softmax_in_floats(quantized) + keep_floats(quantized)
         changed = make_fp8(quantized) if self.precision == "fp8" else 0
@@ -244,16 +244,16 @@ class QuantizeOnnxruntime(Pass):
         from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
         nodes = model.graph.node
-        known = {*QDQRegistry, *QLinearOpsRegistry}
-        usual = PRODUCTS if self.target == "tensorrt" else known - _FLOAT_TYPES
+        quantizable = {*QDQRegistry, *QLinearOpsRegistry}
+        usual = PRODUCTS if self.target == "tensorrt" else quantizable - _FLOAT_TYPES
         types = set(self.types) or usual
-        if unknown := types - known:
+        if unknown := types - quantizable:
             raise StepError(
                 f"ONNX Runtime cannot quantize {', '.join(sorted(unknown))}",
-                hint=f"`types:` may name {', '.join(sorted(known))}",
+                hint=f"`types:` may name {', '.join(sorted(quantizable))}",
             )
         chosen(nodes, (), self.types, (), "")
-        wanted = chosen(nodes, self.names, (), self.patterns, "")
+        selected = chosen(nodes, self.names, (), self.patterns, "")
         ignored = chosen(
             nodes, self.ignored_names, self.ignored_types, self.ignored_patterns, "ignored_"
         )
@@ -263,8 +263,8 @@ class QuantizeOnnxruntime(Pass):
         if self._is_transformer(model) and "Add" not in self.types:
             ignored |= {node.name for node in nodes if node.op_type == "Add"}
         if self.target == "tensorrt":
-            ignored |= _products_of_activations(model) - wanted
-        return Scope(types, wanted - ignored, ignored)
+            ignored |= _products_of_activations(model) - selected
+        return Scope(types, selected - ignored, ignored)
 
     def _is_transformer(self, model: ModelProto) -> bool:
         if self.model_type != "auto":

@@ -91,13 +91,13 @@ class QuantizePt2e(Pass):
 
         require_fp32(source)
         with torch.no_grad():
-            found = graph_of(source, job, self.strict)
-            ignored = matching(self.ignored_modules, module_names(found.graph), "ignored_modules")
-            prepared = self._prepared(found.graph, ignored, source)
+            traced = graph_of(source, job, self.strict)
+            ignored = matching(self.ignored_modules, module_names(traced.graph), "ignored_modules")
+            prepared = self._prepared(traced.graph, ignored, source)
             feeds = self._calibrate(prepared, job)
             counts = write_graph(self._converted(prepared), job)
         facts = {
-            **found.facts,
+            **traced.facts,
             "quantizer": self._quantizer(),
             "reduce_range": self._reduce_range(),
             "quantized_operators": counts,

@@ -63,8 +63,8 @@ class Sparsify(Pass):
         weights = dict(self._weights(model))
         if not weights:
             raise StepError(
-                f"no weight can be made sparse {_where(self.pattern)}; layers with FP32 weights are "
-                "wanted that are not kept",
+                f"no weight can be made sparse {_where(self.pattern)}: wanted layers with FP32 weights "
+                "that `keep` does not name",
                 hint="shorten keep, or put sparsify before passes that quantize",
             )
         with torch.no_grad():

@@ -39,10 +39,10 @@ class TensorrtRtxEngine(EnginePass):
         return Format.TENSORRT_RTX
 
     def bound_to(self) -> dict[str, Any]:
-        found = super().bound_to()
+        bound = super().bound_to()
         if self.compute_capabilities and "current" not in self.compute_capabilities:
-            found["gpu"] = None  # the plan is the same wherever it is built
-        return found
+            bound["gpu"] = None  # the plan is the same wherever it is built
+        return bound
 
     def settings(self, job: Job, version: str) -> dict[str, Any]:
         return {"targets": tuple(name.upper() for name in self.compute_capabilities)}

@@ -148,9 +148,9 @@ class TorchCompile(Pass):
             compilation.mark(job.inputs, feed)
             positional, keyword = call.split(feed)
             with torch.no_grad(), self._casting():
-                found = _outputs(compiled, positional, keyword)
-                wanted = _outputs(model, positional, keyword)
-            worst = max(worst, self._checked(found, wanted, size))
+                outputs = _outputs(compiled, positional, keyword)
+                expected = _outputs(model, positional, keyword)
+            worst = max(worst, self._checked(outputs, expected, size))
         return worst
 
     def _casting(self) -> AbstractContextManager[Any]:
@@ -162,13 +162,13 @@ class TorchCompile(Pass):
         context: AbstractContextManager[Any] = torch.autocast(self.device, dtype)
         return context
 
-    def _checked(self, found: list[torch.Tensor], wanted: list[torch.Tensor], size: int) -> float:
+    def _checked(self, outputs: list[torch.Tensor], expected: list[torch.Tensor], size: int) -> float:
         allowed = _CAST_TOLERANCE if self.autocast else _TOLERANCE
-        errors = [_relative_error(a, b) for a, b in zip(found, wanted, strict=True)]
+        errors = [_relative_error(a, b) for a, b in zip(outputs, expected, strict=True)]
         worst = max(errors, default=0.0)
         if not worst <= allowed:
             raise StepError(
-                f"the compiled network is not what it was made from: at batch size {size} its outputs "
+                f"the compiled network computes something else: at batch size {size} its outputs "
                 f"differ by {worst:.2g} of the largest output, allowed are {allowed:.0e}",
                 hint="try `freezing: false` or `dynamic: false`",
             )
@@ -181,11 +181,11 @@ def _outputs(
     return list(torch_calls.flatten_outputs(model(*positional, **keyword)).values())
 
 
-def _relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Largest |difference| over largest |wanted|; infinity where shapes differ or one is not finite."""
-    if found.shape != wanted.shape:
+def _relative_error(output: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest |difference| over largest |expected|; infinity where shapes differ or it is no number."""
+    if output.shape != expected.shape:
         return float("inf")
-    a, b = found.double(), wanted.double()
+    a, b = output.double(), expected.double()
     if not a.numel() or bool((a == b).all()):
         return 0.0
     error = float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))

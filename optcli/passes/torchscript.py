@@ -125,8 +125,8 @@ def _traced(model: torch.nn.Module, job: Job) -> tuple[torch.jit.ScriptModule, i
     other = size + 1 if size < span.max else span.min
     if other != size and _shapes(traced, job, other) != _shapes(flattened, job, other):
         raise StepError(
-            f"the trace holds at batch size {size} alone: the network's code makes a number of it",
-            hint="set `method: script`, or leave sizes to torch in forward(): x.shape[0], not int(...)",
+            f"the trace holds at batch size {size} alone: the network's code turns it into a constant",
+            hint="set `method: script`, or let forward() use x.shape[0] and not int(x.shape[0])",
         )
     return traced, fixed
 

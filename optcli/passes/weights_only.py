@@ -153,7 +153,7 @@ class WeightsOnly(Pass):
 
 
 def _mend(model: ModelProto) -> None:
-    """Say what NNCF 3.4 means as ONNX has it.
+    """Correct what NNCF 3.4 writes, so that it is as ONNX defines it.
 
     A scale per channel is a row of numbers, not [channels, 1, 1]; blocks lie along the dimension that
     has fewer scales than weights, not along the first; the domain of MatMulNBits is named.

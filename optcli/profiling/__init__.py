@@ -59,15 +59,15 @@ def measure(request: ProfileRequest, log: Path, interpreter: str | None = None) 
     return profile.model_copy(update={"findings": findings(profile)})
 
 
-def _place(written: Path, wanted: Path) -> None:
+def _place(written: Path, destination: Path) -> None:
     """Bring the trace to where it was asked for: the process may be one that cannot write there."""
     try:
         regular_files.check(written)
-        wanted.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(written, wanted)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(written, destination)
     except OSError as error:
         raise InputError(
             f"the trace cannot be written: {error.strerror or error}",
-            place=str(wanted),
+            place=str(destination),
             hint="name another file with --trace",
         ) from error

@@ -61,7 +61,7 @@ def profile(
     name, options, runner = _runner(built.runner, opened, own=target.own)
     if runner.starts_programs() and not ours:
         raise TrustError(
-            f"the runner {name} starts programs on it, and it is not from this store",
+            f"the runner {name} starts programs on the artifact, which is not from this store",
             place=str(target.path),
             hint="add --trust where you know who made it, or name the --store that it was built in",
         )
@@ -97,14 +97,14 @@ def _built(variant: str, report: Report, path: Path) -> VariantReport:
         raise UsageError(
             f"the variant {variant} was not built: {built.status}, {built.reason or 'no reason given'}",
             place=str(path),
-            hint=f"mend it and run `optcli build {report.recipe.path} --only {variant}`",
+            hint=f"fix the cause and run `optcli build {report.recipe.path} --only {variant}`",
         )
     return built
 
 
 def _target(name: str, folder: Path, summary: ArtifactSummary) -> Target:
     """The artifact's folder. Raises `UsageError` where it is not the one that the report speaks of."""
-    again = "run `optcli build` again: what is in the store is only copied"
+    again = "run `optcli build` again: it copies what the store has"
     try:
         about, digest = view.read(folder)
     except FileNotFoundError as error:
@@ -113,8 +113,8 @@ def _target(name: str, folder: Path, summary: ArtifactSummary) -> Target:
         raise UsageError(
             f"the artifact cannot be read: {error}", place=str(folder), hint=again
         ) from error
-    spoken = (about["key"], about["format"]) == (summary.key, summary.format)
-    if not spoken or digest != about["digest"]:
+    same = (about["key"], about["format"]) == (summary.key, summary.format)
+    if not same or digest != about["digest"]:
         raise UsageError(
             "the artifact's files are not those that the report speaks of",
             place=str(folder),
@@ -152,25 +152,25 @@ def _runner(
     return name, options, runner
 
 
-def _fitting(inputs: tuple[TensorSpec, ...], wanted: int | None) -> int:
+def _fitting(inputs: tuple[TensorSpec, ...], batch_size: int | None) -> int:
     allowed = batch_range(inputs)
-    if wanted is None:
+    if batch_size is None:
         return allowed.min
-    if not allowed.min <= wanted <= allowed.max:
+    if not allowed.min <= batch_size <= allowed.max:
         takes = f"{allowed.min}" if allowed.min == allowed.max else f"{allowed.min} to {allowed.max}"
         raise UsageError(
-            f"the model takes a batch of {takes}, found {wanted}",
+            f"the model takes a batch of {takes}, found {batch_size}",
             place="--batch-size",
             hint="widen the range under the recipe's `inputs` and build again, or choose one within",
         )
-    return wanted
+    return batch_size
 
 
 def _data(report: Report, named: Path | None, *, ours: bool) -> tuple[dict[str, Any], bool, list[str]]:
-    """What a request says of feeding: settings of a role and of what follows the model, folder, seed.
+    """A request's fields for its inputs: data of a role, post-processing, folder and seed.
 
-    Then whether Python of the recipe's own is part of it, and doubts. A recipe that nobody but the
-    report names brings no Python where the artifact is not `ours`.
+    Also whether they run Python of the recipe's own, and notes. Where only the report names the recipe,
+    its Python is not run for an artifact that is not `ours`.
     """
     try:
         recipe = load(named or Path(report.recipe.path))
@@ -179,12 +179,12 @@ def _data(report: Report, named: Path | None, *, ours: bool) -> tuple[dict[str, 
         note = f"inputs are random: the recipe cannot be read again ({why})"
         return {}, False, [note]
     if named is None and not ours and brings_python(recipe):
-        why = "Python of its recipe's own, and the artifact is not from this store (--trust runs it)"
-        return {}, False, [f"inputs are random: samples are given or followed by {why}"]
+        why = "Python of the recipe, and the artifact is not from this store (--trust runs it)"
+        return {}, False, [f"inputs are random: reading or post-processing samples would run {why}"]
     role = next((role for role in _ROLES if role in recipe.data), None)
     fed = {"postprocess": recipe.postprocess, "folder": recipe.folder, "seed": recipe.seed}
     if role is None:
         return fed, brings_python(recipe), []
     changed = recipe.digest != report.recipe.digest
-    notes = ["the recipe reads otherwise than it was built (changed, or built with --set)"]
+    notes = ["the recipe differs from the one that was built (changed, or built with --set)"]
     return {**fed, "data": recipe.data[role]}, brings_python(recipe), notes if changed else []

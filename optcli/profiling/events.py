@@ -1,4 +1,4 @@
-"""What a runtime's profiler recorded, in one form for all runtimes, and times by operator from it."""
+"""The events that a runtime's profiler recorded, in one form for all, and times by operator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Reading:
-    """What was noted of the profiled calls.
+    """The events of the profiled calls.
 
     `calls` holds each call's events in their order; a runtime that gives means alone gives one call
     and says so in `statistic`. `trace` are events of the Chrome trace format.

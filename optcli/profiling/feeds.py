@@ -52,7 +52,7 @@ def real(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec], bat
     dataset = data.open(settings, folder, inputs)
     if not len(dataset):
         raise InputError(
-            "the data are empty", place=settings.source, hint="look at its split and samples"
+            "the data are empty", place=settings.source, hint="check its `split` and `samples`"
         )
     count = min(len(dataset), max(batch_size, min(_MOST_SAMPLES, _BATCHES * batch_size), _BATCHES))
     samples: list[Sample] = []
@@ -94,7 +94,7 @@ def _stacked(samples: Sequence[Sample], batch_size: int, place: str) -> tuple[li
             raise InputError(
                 f"samples of different sizes do not make a batch: {error}",
                 place=place,
-                hint="prepare: with resize or crop, or profile at --batch-size 1",
+                hint="resize or crop them under `prepare:`, or profile at --batch-size 1",
             ) from error
         times_ms.append((time.perf_counter_ns() - start) / 1e6)
     return batches, times_ms

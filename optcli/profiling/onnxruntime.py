@@ -31,7 +31,7 @@ class OnnxruntimeProfiler(Profiler):
             raise RunnerError(
                 f"ONNX Runtime's profile cannot be read: {error}",
                 place=str(path),
-                hint="is there room in the temporary folder (TMPDIR)?",
+                hint="check that the temporary folder (TMPDIR) has room",
             ) from error
         return reading(records, self._calls)
 
@@ -48,8 +48,8 @@ def reading(records: Sequence[Record], count: int) -> Reading:
         [each for each in nodes if _start(run) <= _start(each) < _start(run) + run["dur"]]
         for run in runs
     ]
-    kept = [dict(each) for run, found in zip(runs, inside, strict=True) for each in (run, *found)]
-    return Reading("ONNX Runtime's profiler", [_events(found) for found in inside], kept)
+    kept = [dict(each) for run, within in zip(runs, inside, strict=True) for each in (run, *within)]
+    return Reading("ONNX Runtime's profiler", [_events(within) for within in inside], kept)
 
 
 def _start(record: Record) -> float:

@@ -15,7 +15,7 @@ Counter = Mapping[str, Any]
 _SHORT = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int8", "u8": "int8"}
 _KERNEL = re.compile(r"_(f32|f16|bf16|i8|u8|i32|i64|f64|u1|i4|u4|boolean)$", re.IGNORECASE)
 _NOTE = (
-    "OpenVINO counts means in whole microseconds, no single calls: layers lie end to end in the trace"
+    "OpenVINO reports means in whole microseconds, not single calls: the trace shows layers end to end"
 )
 
 

@@ -1,4 +1,4 @@
-"""What a profiling process does: time one artifact with and without its profiler, in turns."""
+"""The profiling process: it times one artifact with and without its profiler, in turns."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def profile(request: ProfileRequest, channel: Channel) -> Profile:
 
 
 def _post_process(request: ProfileRequest, plain: Runner, fed: Feeds) -> tuple[StageTime, ...]:
-    """What the recipe makes of outputs, batch by batch; nothing where it makes nothing of them."""
+    """The stage of post-processing, timed batch by batch; none where the recipe has no such step."""
     if request.postprocess is None:
         return ()
     step = decoding.make(request.postprocess, request.folder)
@@ -167,7 +167,7 @@ class _Timed:
 
 def _timing(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
     plain_ms = timed.plain_ms
-    known: dict[str, Any] = {
+    timing: dict[str, Any] = {
         "profiler": None,
         "calls": len(plain_ms),
         "wall_ms": median(plain_ms),
@@ -179,24 +179,24 @@ def _timing(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
         "notes": [],
     }
     if reading is None:
-        return {**known, "notes": ["optcli reads no profiler of this runner: stages alone"]}
-    come_to: Times = times(reading, plain_ms, timed.profiled_ms)
-    wall_ms, profiled_ms = known["wall_ms"], median(timed.profiled_ms)
-    known |= {
+        return {**timing, "notes": ["optcli has no profiler for this runner: only stages are measured"]}
+    by_operator: Times = times(reading, plain_ms, timed.profiled_ms)
+    wall_ms, profiled_ms = timing["wall_ms"], median(timed.profiled_ms)
+    timing |= {
         "profiler": reading.profiler,
         "statistic": reading.statistic,
         "profiled_ms": profiled_ms,
         "profiler_adds": profiled_ms / wall_ms - 1 if profiled_ms > wall_ms else None,
-        "notes": [*reading.notes, *come_to.notes],
+        "notes": [*reading.notes, *by_operator.notes],
     }
-    if come_to.operators:
-        known |= {
-            "operators_ms": come_to.operators_ms,
-            "outside_ms": come_to.outside_ms,
-            "unexplained_ms": come_to.unexplained_ms,
-            "operators": come_to.operators,
+    if by_operator.operators:
+        timing |= {
+            "operators_ms": by_operator.operators_ms,
+            "outside_ms": by_operator.outside_ms,
+            "unexplained_ms": by_operator.unexplained_ms,
+            "operators": by_operator.operators,
         }
-    return known
+    return timing
 
 
 def _doubts(plain_ms: Sequence[float], waited: float) -> list[Flag]:

@@ -51,7 +51,7 @@ class Profiler(ABC):
         return nullcontext()
 
     def begin(self) -> None:
-        """What was called before this was to warm up: it is not counted. Once, between rounds."""
+        """Count from here on: earlier calls were to warm up. Called once, between rounds."""
         self._calls = 0
 
     def call(self, feed: Feed) -> float:
@@ -66,7 +66,7 @@ class Profiler(ABC):
 
     @abstractmethod
     def read(self) -> Reading:
-        """What was noted of the calls since `begin`. Once, at the end."""
+        """The events of the calls since `begin`. Called once, at the end."""
 
     def close(self) -> None:
         """Let go of what `reopen` opened."""

@@ -1,4 +1,4 @@
-"""What a profiling process is asked to measure."""
+"""The request to a profiling process."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class TorchProfiler(Profiler):
     _profile: Any = None
 
     def opened(self, plain: Runner, reopen: Callable[[Path], Runner]) -> Runner:
-        """The same: torch.profiler can be switched on at any time."""
+        """The runner that is timed: torch.profiler can be switched on at any time."""
         self._steps: list[Any] = []
         return plain
 
@@ -89,7 +89,7 @@ class TorchProfiler(Profiler):
         return Reading("torch.profiler", calls, self._trace(), notes=(_SEEN_AS_ONE,) if opaque else ())
 
     def close(self) -> None:
-        """The runner is the one that is timed without a profiler: not ours to close."""
+        """Nothing: the runner is the one that is timed without a profiler, and its owner closes it."""
 
     def _trace(self) -> list[dict[str, Any]]:
         """The last round's events."""
@@ -107,7 +107,7 @@ def compute_steps(events: Sequence[Any]) -> list[Any]:
 
 
 def operators(steps: Sequence[Any]) -> list[list[Event]]:
-    """What computes in every compute step.
+    """The operators that compute, for every compute step.
 
     An operator that spends half of its time or more in another one only passes the work on: its own
     share is the framework's, as are regions of the interpreter. That is decided over all steps by the

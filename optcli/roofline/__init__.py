@@ -95,7 +95,7 @@ def measure(logs: Path | None, observer: Observer, *, seconds: float = _SECONDS)
 def _tasks(
     counts: list[int], seconds: float, sets: list[int]
 ) -> Iterator[tuple[str, str, RateRequest]]:
-    """A name, the function of the worker and what it is told."""
+    """The name, worker function and request of each measurement."""
     for threads in counts:
         request = RateRequest(threads, seconds, tuple(sets))
         cores = f"{threads} core" + ("s" if threads > 1 else "")
@@ -124,10 +124,10 @@ def working_sets(cache_bytes: int) -> list[int]:
 
 def last_level_cache_bytes() -> int:
     """The largest cache of the first core; 32 MiB where the system does not say."""
-    found = []
+    sizes = []
     for path in sorted(_CACHES.glob("index*/size")):
         with suppress(OSError, ValueError):
             text = path.read_text().strip()
             unit = {"K": 1024, "M": 1024**2}.get(text[-1:], 1)
-            found.append(int(text.rstrip("KM")) * unit)
-    return max(found, default=_USUAL_CACHE_BYTES)
+            sizes.append(int(text.rstrip("KM")) * unit)
+    return max(sizes, default=_USUAL_CACHE_BYTES)

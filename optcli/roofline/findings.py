@@ -63,14 +63,14 @@ class Roofline(Result):
 
         With as many threads as were measured; None where this machine does not compute in it.
         """
-        found = [
+        rates = [
             rate
             for rate in self.rates
             if (rate.precision, rate.device) == (precision, device)
             and operation in (None, rate.operation)
             and threads in (None, rate.threads)
         ]
-        return max(found, key=lambda rate: rate.per_s, default=None)
+        return max(rates, key=lambda rate: rate.per_s, default=None)
 
     def operations_per_s(self, precision: str, threads: int) -> float | None:
         """The most operations a second with so many threads.
@@ -78,10 +78,10 @@ class Roofline(Result):
         Between one and all cores, which were measured, no more than all do, nor than so many times
         one. None where this machine does not compute in the precision.
         """
-        one, every = self.peak(precision, 1), self.peak(precision, self.cores)
-        if one is None or every is None:
+        one_core, all_cores = self.peak(precision, 1), self.peak(precision, self.cores)
+        if one_core is None or all_cores is None:
             return None
-        return min(max(one.per_s, every.per_s), threads * one.per_s)
+        return min(max(one_core.per_s, all_cores.per_s), threads * one_core.per_s)
 
     def bytes_per_s(self, working_set_bytes: float, threads: int) -> float | None:
         """The most bytes a second of a working set: what the largest one measured within it reaches.
@@ -96,9 +96,9 @@ class Roofline(Result):
         return min(max(at.values()), threads * at[1])
 
     def _bandwidth(self, least_bytes: int, threads: int) -> float:
-        found = [
+        rates = [
             max(each.read_per_s, each.triad_per_s)
             for each in self.bandwidths
             if each.working_set_bytes >= least_bytes and each.threads == threads
         ]
-        return max(found, default=0.0)
+        return max(rates, default=0.0)

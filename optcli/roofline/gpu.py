@@ -35,13 +35,13 @@ def rates(request: RateRequest, channel: Channel) -> list[Rate]:
 
 def of(device: Device, threads: int) -> list[Rate]:
     """The rates of a device; `threads` are those of the process that drives it."""
-    found = []
+    fastest = []
     for precision in ("fp32", "tf32", "bf16", "fp16", "int8"):
         for side in _SIDES:
             call = device.product(side, precision)
             if call is None:
                 continue
-            found.append(
+            fastest.append(
                 Rate(
                     precision=precision,
                     operation="matmul",
@@ -52,7 +52,7 @@ def of(device: Device, threads: int) -> list[Rate]:
                     device="gpu",
                 )
             )
-    return found
+    return fastest
 
 
 class Cuda:

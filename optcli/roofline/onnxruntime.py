@@ -70,16 +70,16 @@ def _convolution(layer: Layer) -> tuple[ModelProto, np.ndarray]:
 
 
 def _model(
-    operator: str, image: np.ndarray, weights: np.ndarray, made: int, **attributes: Any
+    operator: str, image: np.ndarray, weights: np.ndarray, output_type: int, **attributes: Any
 ) -> ModelProto:
     from onnx import helper, numpy_helper
 
-    taken = helper.np_dtype_to_tensor_dtype(image.dtype)
+    input_type = helper.np_dtype_to_tensor_dtype(image.dtype)
     graph = helper.make_graph(
         [helper.make_node(operator, ["x", "w"], ["y"], **attributes)],
         "peak",
-        [helper.make_tensor_value_info("x", taken, image.shape)],
-        [helper.make_tensor_value_info("y", made, [None] * image.ndim)],
+        [helper.make_tensor_value_info("x", input_type, image.shape)],
+        [helper.make_tensor_value_info("y", output_type, [None] * image.ndim)],
         [numpy_helper.from_array(weights, "w")],
     )
     opsets = [helper.make_opsetid("", 17)]

@@ -53,12 +53,12 @@ def _product(side: int, precision: str) -> Model:
     from openvino import Model
     from openvino import opset13 as opset
 
-    given = opset.parameter([side, side], np.float32)
-    last = given
+    parameter = opset.parameter([side, side], np.float32)
+    last = parameter
     for _ in range(_LAYERS):
         weights = _weights((side, side), precision)
         last = opset.matmul(_limited(last, precision), weights, False, True)
-    return Model([last], [given], "peak")
+    return Model([last], [parameter], "peak")
 
 
 def _convolutions(layer: Layer, precision: str) -> Model:
@@ -66,12 +66,12 @@ def _convolutions(layer: Layer, precision: str) -> Model:
     from openvino import Model
     from openvino import opset13 as opset
 
-    given = opset.parameter([layer.batch, layer.channels, layer.side, layer.side], np.float32)
-    last = given
+    parameter = opset.parameter([layer.batch, layer.channels, layer.side, layer.side], np.float32)
+    last = parameter
     for _ in range(_LAYERS):
         weights = _weights((layer.channels, layer.channels, 3, 3), precision)
         last = opset.convolution(_limited(last, precision), weights, [1, 1], [1, 1], [1, 1], [1, 1])
-    return Model([last], [given], "peak")
+    return Model([last], [parameter], "peak")
 
 
 def _limited(value: Node, precision: str) -> Node:

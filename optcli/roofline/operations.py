@@ -24,9 +24,9 @@ _BYTES = {"fp64": 8.0, "fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "float8": 1.0, "bo
 def count(folder: Path, store: Store) -> Operations | None:
     """What an artifact laid out in `folder` computes and moves; None where it cannot be counted.
 
-    Compiled code cannot be read: what it was made from is counted instead, which passes that only
-    convert leave as it is. So is what a network in Python was made from, where the store did not make
-    it: to look into it would run its code.
+    Compiled code cannot be read: the artifact that it was made from is counted instead, since passes
+    that only convert do not change the counts. The same holds for a network in Python that the store
+    did not make: looking into it would run its code.
     """
     try:
         about = described(folder)
@@ -39,16 +39,16 @@ def count(folder: Path, store: Store) -> Operations | None:
         "code": keys.code(["roofline/operations.py", *keys.room("inspection")], store.digests),
     }
     key = key_of(ingredients)
-    known = store.get(_KIND, key)
-    if known is None:
+    entry = store.get(_KIND, key)
+    if entry is None:
         targets = list(_targets(folder, about, store))
-        found = _counted(targets)
+        operations = _counted(targets)
         if not (targets and targets[0].path == folder):
-            return found  # not kept: the artifact itself was not looked into
-        record = {"operations": found.model_dump(mode="json") if found else None}
+            return operations  # not kept: the artifact itself was not looked into
+        record = {"operations": operations.model_dump(mode="json") if operations else None}
         with store.work(_KIND, key) as work:
-            known = store.put(_KIND, key, work, record, ingredients)
-    record = known.record["operations"]
+            entry = store.put(_KIND, key, work, record, ingredients)
+    record = entry.record["operations"]
     return Operations.model_validate(record) if record else None
 
 
@@ -58,9 +58,9 @@ def _counted(targets: Sequence[Target]) -> Operations | None:
             findings = inspection.look_into(target)
         except OptcliError:
             continue
-        found = of(findings, target.name)
-        if found is not None:
-            return found
+        operations = of(findings, target.name)
+        if operations is not None:
+            return operations
     return None
 
 
@@ -71,33 +71,33 @@ def _targets(folder: Path, about: dict[str, Any], store: Store) -> Iterator[Targ
     with suppress(OSError, ValueError, OptcliError):
         # What is kept is kept under the digest that artifact.json claims.
         if view.read(folder)[1] == about["digest"]:
-            found = trusting(laid_out, store, trust=False)
-            require_trusted_code(found)
-            yield found
+            trusted = trusting(laid_out, store, trust=False)
+            require_trusted_code(trusted)
+            yield trusted
     for number in range(len(steps) - 2, -1, -1):
         entry = store.peek("artifact", steps[number]["key"])
         if entry is not None:
-            made = {**entry.record, "made_by": steps[: number + 1]}
+            record = {**entry.record, "made_by": steps[: number + 1]}
             name = str(steps[number]["step"])
-            yield Target(name, "artifact", str(entry.record["format"]), entry.path, made)
+            yield Target(name, "artifact", str(entry.record["format"]), entry.path, record)
 
 
 def of(findings: Findings, counted_in: str) -> Operations | None:
-    """From what an inspection found; None where it found no operations."""
+    """Operations by the findings of an inspection; None where these have none."""
     counted = findings.operations
     if counted is None or not counted.macs or not counted.at:
         return None
     batch = next(iter(counted.at.values()))[0] if next(iter(counted.at.values())) else 1
-    taken = sum(
+    input_bytes = sum(
         math.prod(shape) / batch * _width(_dtype(findings.inputs, name))
         for name, shape in counted.at.items()
     )
-    given = sum(_smallest(each) * _width(each.dtype) for each in findings.outputs or ())
+    output_bytes = sum(_smallest(each) * _width(each.dtype) for each in findings.outputs or ())
     weights = sum(many * _width(kind) for kind, many in findings.parameters_by_type.items())
     return Operations(
         per_image=round(counted.flops / batch),
         weight_bytes=round(weights),
-        input_output_bytes_per_image=round(taken + given),
+        input_output_bytes_per_image=round(input_bytes + output_bytes),
         counted_in=counted_in,
     )
 

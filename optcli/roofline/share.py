@@ -26,21 +26,21 @@ def measured(store: Store, observer: Observer, *, remeasure: bool = False) -> Ro
     """
     if remeasure:
         store.discard(_KIND, key_of(_ingredients(store)))
-    found = known(store)
-    if found is not None:
+    machine = stored(store)
+    if machine is not None:
         observer.cached(_KIND)
-        return found
+        return machine
     ingredients = _ingredients(store)
     key = key_of(ingredients)
     with measurement_lock.acquired(_KIND, observer):
-        found = roofline.measure(store.log_folder(key), observer)
+        machine = roofline.measure(store.log_folder(key), observer)
     with store.work(_KIND, key) as work:
-        record = found.model_dump(mode="json", by_alias=True)
+        record = machine.model_dump(mode="json", by_alias=True)
         store.put(_KIND, key, work, record, ingredients)
-    return found
+    return machine
 
 
-def known(store: Store) -> Roofline | None:
+def stored(store: Store) -> Roofline | None:
     """The roofline of this machine with these libraries; None where it was not measured yet."""
     entry = store.get(_KIND, key_of(_ingredients(store)))
     return None if entry is None else Roofline.model_validate(entry.record)
@@ -52,7 +52,7 @@ def near(report: Report, folder: Path, store: Store) -> Report:
     `folder` is where its artifacts are laid out. Raises `MissingError` where the roofline was not
     measured yet, `UsageError` where the report is of another machine.
     """
-    machine = known(store)
+    machine = stored(store)
     if machine is None:
         raise MissingError(
             "this machine's peaks were not measured yet", place=_KIND, hint="run `optcli roofline`"
@@ -77,12 +77,12 @@ def _operations(
 ) -> Operations | None:
     if variant.artifact is None or not (folder / variant.artifact.path / "artifact.json").is_file():
         return None
-    found = count(folder / variant.artifact.path, store)
-    if found is None or _on_gpu(variant):
-        return found
+    operations = count(folder / variant.artifact.path, store)
+    if operations is None or _on_gpu(variant):
+        return operations
     precision = str((variant.runner or {}).get("precision") or variant.artifact.precision)
-    shares = [share(found, row, precision, machine) for row in variant.on_host]
-    return found.model_copy(update={"shares": tuple(filter(None, shares))})
+    shares = [share(operations, row, precision, machine) for row in variant.on_host]
+    return operations.model_copy(update={"shares": tuple(filter(None, shares))})
 
 
 def share(work: Operations, row: Latency, precision: str, machine: Roofline) -> Share | None:
@@ -114,7 +114,7 @@ def share(work: Operations, row: Latency, precision: str, machine: Roofline) -> 
 
 
 def _on_gpu(variant: VariantReport) -> bool:
-    """Whether it ran where the CPU's peaks say nothing."""
+    """Whether it ran on a GPU, to which the CPU's peaks do not apply."""
     return "cuda" in str((variant.runner or {}).get("provider", "")).lower()
 
 

@@ -21,22 +21,16 @@ def lines(machine: Roofline) -> Iterator[str]:
     yield _row("10^9 operations/s", [_cores(count) for count in counts], "fastest")
     for precision in PRECISIONS:
         for operation, name in _OPERATIONS:
-            found = [machine.peak(precision, count, operation) for count in counts]
-            if any(found):
-                yield _row(f"{precision} {name}", [_rate(each) for each in found], _libraries(found))
+            peaks = [machine.peak(precision, count, operation) for count in counts]
+            if any(peaks):
+                yield _row(f"{precision} {name}", [_rate(each) for each in peaks], _libraries(peaks))
     for rate in _gpu(machine):
         yield _row(f"{rate.precision} on the GPU", ["", _rate(rate)][-len(counts) :], rate.library)
     yield ""
     yield _row("10^9 bytes/s (read, triad)", [_cores(count) for count in counts], "")
     for size in sorted({each.working_set_bytes for each in machine.bandwidths}):
         at = {each.threads: each for each in machine.bandwidths if each.working_set_bytes == size}
-        cells = [
-            f"{at[count].read_per_s / 1e9:.1f}, {at[count].triad_per_s / 1e9:.1f}"
-            if count in at
-            else ""
-            for count in counts
-        ]
-        yield _row(f"arrays of {_size(size)}", cells, "")
+        yield _row(f"arrays of {_size(size)}", [_speeds(at.get(count)) for count in counts], "")
     cache = f"the last cache holds {_size(machine.last_level_cache_bytes)}"
     yield from ("", f"A multiply-accumulate is two operations; {cache}.")
     yield from machine.notes
@@ -57,8 +51,8 @@ def _rate(rate: Rate | None) -> str:
     return "" if rate is None else f"{rate.per_s / 1e9:.0f}"
 
 
-def _libraries(found: list[Rate | None]) -> str:
-    return ", ".join(dict.fromkeys(f"{rate.library} {rate.size}" for rate in found if rate))
+def _libraries(peaks: list[Rate | None]) -> str:
+    return ", ".join(dict.fromkeys(f"{rate.library} {rate.size}" for rate in peaks if rate))
 
 
 def _cores(count: int) -> str:
@@ -70,5 +64,7 @@ def _size(size_bytes: int) -> str:
     return f"{kib} KiB" if kib < 1024 else f"{kib // 1024} MiB"
 
 
-def _speeds(found: Bandwidth | None) -> str:
-    return "" if found is None else f"{found.read_per_s / 1e9:.1f}, {found.triad_per_s / 1e9:.1f}"
+def _speeds(bandwidth: Bandwidth | None) -> str:
+    if bandwidth is None:
+        return ""
+    return f"{bandwidth.read_per_s / 1e9:.1f}, {bandwidth.triad_per_s / 1e9:.1f}"

@@ -42,15 +42,15 @@ def best_s(call: Callable[[], Any], seconds: float) -> float:
     On a machine that is not quiet, up to four times as long, until three calls agree.
     """
     call()
-    found: list[float] = []
+    times_s: list[float] = []
     begin = time.perf_counter()
     while True:
         start = time.perf_counter()
         call()
-        found.append(time.perf_counter() - start)
+        times_s.append(time.perf_counter() - start)
         spent = time.perf_counter() - begin
-        if len(found) >= _FEWEST and spent >= seconds:
-            best = min(found)
-            agree = sum(each <= _HARDLY * best for each in found)
+        if len(times_s) >= _FEWEST and spent >= seconds:
+            best = min(times_s)
+            agree = sum(each <= _HARDLY * best for each in times_s)
             if agree >= _WITNESSES or spent >= _PATIENCE * seconds:
                 return best

@@ -89,8 +89,8 @@ def _product(side: int, dtype: Any) -> Callable[[], Any]:
         first, second = (torch.randint(-100, 100, (side, side), dtype=dtype) for _ in range(2))
         return _call(torch._int_mm, first, second)
     first, second = (torch.rand(side, side).to(dtype) for _ in range(2))
-    made = torch.empty(side, side, dtype=dtype)
-    return lambda: torch.mm(first, second, out=made)
+    output = torch.empty(side, side, dtype=dtype)
+    return lambda: torch.mm(first, second, out=output)
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:

@@ -197,7 +197,7 @@ class OnnxruntimeRunner(Runner):
         session = self._opened()
         assert self._artifact is not None
         level = session.get_session_options().graph_optimization_level
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "precision": self._precision(self._artifact),
             "provider": session.get_providers()[0],
             **self._on_device(session),
@@ -216,9 +216,9 @@ class OnnxruntimeRunner(Runner):
             saved = str(self._artifact.facts.get("optimization_level", "unknown"))
             if self.optimization_level != "all" and self.optimization_level != saved:
                 flag = flags.saved_level(saved).model_dump()
-                found["flags"] = [*found.get("flags", ()), flag]
-            found["optimization_level"] = saved
-        return found
+                settings["flags"] = [*settings.get("flags", ()), flag]
+            settings["optimization_level"] = saved
+        return settings
 
     def observed(self) -> dict[str, Any]:
         return observed(self._calls)
@@ -226,7 +226,7 @@ class OnnxruntimeRunner(Runner):
     def end_profile(self) -> Path:
         """The file of ONNX Runtime's own profiler, on every call since it was opened for profiling.
 
-        Of the batch size that was computed last.
+        With static shapes, it is that of the batch size that was computed last.
         """
         calls = self._calls.current if isinstance(self._calls, StaticForms) else self._calls
         return Path(cast(HostCalls | CudaCalls, calls).session.end_profiling())
@@ -255,27 +255,27 @@ class OnnxruntimeRunner(Runner):
         return self._session
 
     def _options(self) -> dict[str, str]:
-        """What the provider is told; of a GPU also the stream that is timed. Raises `MissingError`."""
-        provider, given = PROVIDERS[self.provider], words(self.provider_options)
+        """The provider's options, on a GPU with the stream that is timed. Raises `MissingError`."""
+        provider, requested = PROVIDERS[self.provider], words(self.provider_options)
         if provider.device == "cpu":
-            return given
+            return requested
         try:
-            self._gpu = Gpu(int(given.get("device_id", 0)))
+            self._gpu = Gpu(int(requested.get("device_id", 0)))
             self._stream = Stream(self._gpu)
         except EngineError as error:
             raise MissingError(
                 f"the provider {self.provider} needs a GPU: {error.message}", hint=error.hint
             ) from error
-        found = dict.fromkeys(provider.stream, "1")
-        found["user_compute_stream"] = str(self._stream.address)
+        options = dict.fromkeys(provider.stream, "1")
+        options["user_compute_stream"] = str(self._stream.address)
         if "use_tf32" in provider.options:
-            found["use_tf32"] = str(int(self.tf32))
+            options["use_tf32"] = str(int(self.tf32))
         if self.cuda_graphs:
-            found[provider.graphs] = "1"
-        return {**found, **given}
+            options[provider.graphs] = "1"
+        return {**options, **requested}
 
     def _on_device(self, session: InferenceSession) -> dict[str, Any]:
-        """What the report says of another provider than the CPU's."""
+        """What the report says of a provider other than the CPU's."""
         if self.provider == "cpu":
             return {}
         shares = assigned(session)
@@ -288,14 +288,14 @@ class OnnxruntimeRunner(Runner):
         }
 
     def _precision(self, artifact: Artifact) -> str:
-        found = _precision(artifact)
-        if found != "fp32" or self._gpu is None:
-            return found
+        stored = _precision(artifact)
+        if stored != "fp32" or self._gpu is None:
+            return stored
         for key, precision in (("trt_fp16_enable", "fp16"), ("trt_bf16_enable", "bf16")):
             if _is_on(self.provider_options.get(key)):
                 return precision
         exact = not self.tf32 and not _is_on(self.provider_options.get("use_tf32"))
-        return found if exact else "tf32"
+        return stored if exact else "tf32"
 
 
 def _host_calls(session: InferenceSession) -> HostCalls:
@@ -311,7 +311,7 @@ def _names(session: InferenceSession) -> tuple[list[str], frozenset[str]]:
 def _batch_names(artifact: Artifact, inputs: Sequence[TensorSpec]) -> tuple[frozenset[str], bool]:
     """What the file calls the batch, and whether every output begins with it.
 
-    None where the file's batch does not vary. Raises `RunnerError` where it varies without a name.
+    No names where the file's batch does not vary. Raises `RunnerError` where it varies without a name.
     """
     model = onnx_format.outline(artifact.path)
     shapes = input_shapes(model)

@@ -93,7 +93,7 @@ class OpenvinoRunner(Runner):
         import openvino
 
         compiled = self._usual.compiled
-        found = {
+        settings = {
             "precision": self._quantized or self._precision(),
             "float_precision": self._precision(),
             "provider": ",".join(compiled.get_property("EXECUTION_DEVICES")),
@@ -102,16 +102,16 @@ class OpenvinoRunner(Runner):
             "hint": str(compiled.get_property("PERFORMANCE_HINT")).lower(),
             "version": openvino.get_version(),
         }
-        return {**found, **described(self._calls)}
+        return {**settings, **described(self._calls)}
 
     def observed(self) -> dict[str, Any]:
         return observed(self._calls)
 
     def counters(self) -> list[dict[str, Any]]:
-        """What OpenVINO counted of each layer that ran, in their order; opened for profiling only.
+        """OpenVINO's counters of each layer that ran, in order; for a model opened for profiling only.
 
-        `time_us` is the mean over all calls since the model was compiled, in whole microseconds. Of the
-        batch size that was computed last.
+        `time_us` is the mean over all calls since the model was compiled, in whole microseconds. With
+        static shapes, layers are those of the batch size that was computed last.
         """
         return [
             {
@@ -186,15 +186,15 @@ class OpenvinoRunner(Runner):
 
     def _precision(self) -> str:
         compiled = self._usual.compiled
-        found = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        return _SHORT.get(found, str(found))
+        element = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        return _SHORT.get(element, str(element))
 
     def _require_precision(self) -> None:
-        wanted, found = _SHORT[self.precision], self._precision()
-        if found != wanted:
+        expected, actual = _SHORT[self.precision], self._precision()
+        if actual != expected:
             self.close()
             raise RunnerError(
-                f"OpenVINO computes in {found} on this CPU, wanted {wanted}",
+                f"OpenVINO computes in {actual} on this CPU, wanted {expected}",
                 hint="set `precision: f32` under `runner:`",
             )
 

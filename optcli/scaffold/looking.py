@@ -1,4 +1,4 @@
-"""What the worker of a draft does: find a model's inputs, and see that it takes them."""
+"""The worker of a draft: it finds a model's inputs, and checks that the model takes them."""
 
 from __future__ import annotations
 
@@ -56,35 +56,37 @@ class Looked:
 
 def look(request: LookRequest, channel: Channel) -> Looked:
     """Look into the model of a source."""
-    kind, given = request.kind, request.inputs
+    kind, declared = request.kind, request.inputs
     source = sources.find(kind).model_validate(request.source)
     if kind in ("onnx", "exported"):
-        return _file(kind, source, given)
+        return _file(kind, source, declared)
     if kind == "torchscript":
-        return _script(source, given)
-    return _network(kind, source, given)
+        return _script(source, declared)
+    return _network(kind, source, declared)
 
 
-def _file(kind: str, source: Source, given: Sequence[TensorSpec]) -> Looked:
+def _file(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:
     path = source.folder / source.target
     module = onnx_inspection if kind == "onnx" else exported_inspection
-    seen = module.look(path, [], **({"trust": source.trust} if kind == "exported" else {}))
-    bounds = seen.get("facts", {}).get("bounds", {})
-    operators = {each["type"].rpartition(".")[2] for each in seen["operators"]}
-    inputs = given or [shapes.from_file(each, bounds) for each in seen["inputs"]]
+    findings = module.look(path, [], **({"trust": source.trust} if kind == "exported" else {}))
+    bounds = findings.get("facts", {}).get("bounds", {})
+    operators = {each["type"].rpartition(".")[2] for each in findings["operators"]}
+    inputs = declared or [shapes.from_file(each, bounds) for each in findings["inputs"]]
     coordinate = None
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), inputs)
         if kind == "onnx":
             largest = memory.of_onnx(path, inputs)
-            coordinate = _largest_coordinate(Path(folder) / onnx_format.FILE, inputs, seen["outputs"])
+            coordinate = _largest_coordinate(
+                Path(folder) / onnx_format.FILE, inputs, findings["outputs"]
+            )
         else:
             program = exported_format.open(Path(folder), trust=source.trust).module()
             feed = _feed(inputs)
             largest = memory.of_call(lambda: program(*feed.values()), _batch(inputs))
     return Looked(
         inputs=tuple(memory.fitted(inputs, largest)),
-        outputs=_tensors(seen),
+        outputs=_tensors(findings),
         attention=bool(operators & {"Softmax", "softmax", "scaled_dot_product_attention"})
         and bool(operators & {"LayerNormalization", "layer_norm", "Erf", "gelu"}),
         trained=True,
@@ -109,46 +111,46 @@ def _largest_coordinate(
     return None
 
 
-def _script(source: Source, given: Sequence[TensorSpec]) -> Looked:
+def _script(source: Source, declared: Sequence[TensorSpec]) -> Looked:
     notes: list[str] = []
-    inputs = given or shapes.of_script(source.folder / source.target, notes, trust=source.trust)
+    inputs = declared or shapes.of_script(source.folder / source.target, notes, trust=source.trust)
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), inputs)
-        seen = script_inspection.look(Path(folder), inputs, trust=source.trust)
+        findings = script_inspection.look(Path(folder), inputs, trust=source.trust)
         model = script_format.open(Path(folder), trust=source.trust)
         feed = _feed(inputs)
         largest = memory.of_call(lambda: model(*feed.values()), _batch(inputs))
     return Looked(
         inputs=tuple(memory.fitted(inputs, largest)),
-        outputs=_tensors(seen),
-        attention=any("softmax" in each["type"] for each in seen["operators"]),
+        outputs=_tensors(findings),
+        attention=any("softmax" in each["type"] for each in findings["operators"]),
         trained=True,
         notes=tuple(notes),
     )
 
 
-def _network(kind: str, source: Source, given: Sequence[TensorSpec]) -> Looked:
+def _network(kind: str, source: Source, declared: Sequence[TensorSpec]) -> Looked:
     notes: list[str] = []
     prepare, cached = None, None
     if kind == "torchvision":
         size, prepare, cached = shapes.of_torchvision(source.target)
-        inputs = given or [shapes.image(size)]
+        inputs = declared or [shapes.image(size)]
     elif kind == "timm":
         size, prepare, cached = shapes.of_timm(source.target)
-        inputs = given or [shapes.image(size)]
+        inputs = declared or [shapes.image(size)]
     else:
-        inputs = given or shapes.tried(source, notes)
+        inputs = declared or shapes.tried(source, notes)
     with tempfile.TemporaryDirectory() as folder:
         source.write(Path(folder), inputs)
-        seen = torch_inspection.look(Path(folder), inputs)
+        findings = torch_inspection.look(Path(folder), inputs)
         model = torch_format.open(Path(folder))
         positional, keyword = torch_calls.arguments(model, inputs).split(_feed(inputs))
         largest = memory.of_call(lambda: model(*positional, **keyword), _batch(inputs))
-    modules = seen["operators"]
+    modules = findings["operators"]
     return Looked(
         inputs=tuple(memory.fitted(inputs, largest)),
-        outputs=_tensors(seen),
-        prepare=prepare if not given else None,
+        outputs=_tensors(findings),
+        prepare=prepare if not declared else None,
         attention=any("softmax" in each["type"] or "attention" in each["type"] for each in modules),
         trained=source.weights is not None,
         cached=cached,
@@ -164,5 +166,5 @@ def _feed(inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     return torch_calls.example_inputs(inputs, _batch(inputs))
 
 
-def _tensors(seen: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    return tuple(Tensor.model_validate(each) for each in seen["outputs"])
+def _tensors(findings: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    return tuple(Tensor.model_validate(each) for each in findings["outputs"])

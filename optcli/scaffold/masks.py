@@ -26,7 +26,7 @@ _TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Pairs:
-    """Two folders; `ending` is what the name of a mask has more than that of its image."""
+    """Two folders; `ending` is what follows the name of an image in the name of its mask."""
 
     images: Path
     masks: Path
@@ -35,9 +35,9 @@ class Pairs:
 
 
 def described(path: Path, recipe: Path) -> Data | None:
-    """What a folder is to a recipe in the folder `recipe`; None where no masks lie beside images.
+    """The data of a recipe in the folder `recipe`, from a folder; None without masks beside images.
 
-    Known are `images/` and `masks/` by many names, with the parts of a split below or above them.
+    `images/` and `masks/` may have other usual names, with the parts of a split below or above them.
     Raises `InputError` for masks that cannot be read.
     """
     by_name = list(_pairs(path))
@@ -113,7 +113,7 @@ def _matched(images: Path, masks: Path) -> Pairs | None:
 
 
 def _ending(mask: str, stems: set[str]) -> str:
-    """What a mask's name has behind the longest name of an image that it begins with."""
+    """The part of a mask's name that follows the longest image name that it begins with."""
     begins = max((stem for stem in stems if mask.startswith(stem)), key=len, default=mask)
     return mask.removeprefix(begins)
 
@@ -197,7 +197,7 @@ def _numbered(values: set[int]) -> Pixels:
 def _coloured(colours: tuple[tuple[int, ...], ...], folder: Path) -> Pixels:
     if len(colours) > _MOST_COLOURS:
         raise InputError(
-            "the masks have more colours than classes can be",
+            f"the masks have more colours than classes are possible: over {_MOST_COLOURS}",
             place=str(folder),
             hint="wanted one number for each pixel, or one colour for each class (no JPEG)",
         )
@@ -237,10 +237,10 @@ COLOURS = [
 def labels(mask: Image.Image) -> np.ndarray:
     """The class of each pixel, `[height, width]`; 255 for a colour that is none of a class."""
     pixels = np.asarray(mask.convert("RGB"))
-    found = np.full(pixels.shape[:2], 255, np.uint8)
+    classes = np.full(pixels.shape[:2], 255, np.uint8)
     for number, colour in enumerate(COLOURS):
-        found[(pixels == colour).all(axis=2)] = number
-    return found
+        classes[(pixels == colour).all(axis=2)] = number
+    return classes
 '''
 _SKELETON = '''\
 """Images with a mask each, for a recipe's data. Written by `optcli init`: change it as you like."""
@@ -252,7 +252,7 @@ from PIL import Image
 
 SUFFIXES = {{".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm"}}
 FORMATS = {formats!r}
-ENDING = {ending!r}  # what the name of a mask has more than that of its image
+ENDING = {ending!r}  # what follows the name of an image in the name of its mask
 
 
 class Pairs:

@@ -23,8 +23,8 @@ def fitted(inputs: Sequence[TensorSpec], largest_bytes: int) -> list[TensorSpec]
 
     `largest_bytes` is the largest tensor inside of the network for one sample.
     """
-    each = sum(input_bytes(spec) for spec in inputs)
-    by_inputs = MOST_INPUT_BYTES / max(1, each)
+    sample_bytes = sum(input_bytes(spec) for spec in inputs)
+    by_inputs = MOST_INPUT_BYTES / max(1, sample_bytes)
     by_layers = MOST_ACTIVATION_BYTES / max(1, _AT_ONCE * largest_bytes)
     most = 2 ** int(math.log2(max(1.0, min(by_inputs, by_layers))))
     return [_narrowed(spec, most) for spec in inputs]
@@ -75,23 +75,23 @@ def of_call(call: Callable[[], Any], batch_size: int) -> int:
 
 
 def of_onnx(path: Path, inputs: Sequence[TensorSpec]) -> int:
-    """The same for an ONNX file, from its shapes; 0 where they cannot be inferred."""
+    """Bytes, for one sample, of the largest tensor that an ONNX file computes; 0 where unknown."""
     import onnx
 
-    wanted = {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs}
+    sizes = {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs}
     batch = max((spec.batch_range().min for spec in inputs), default=1)
     try:
         model = onnx.load(str(path), load_external_data=False)
         for value in model.graph.input:
             dims = value.type.tensor_type.shape.dim
-            for dim, size in zip(dims, wanted.get(value.name, ()), strict=False):
+            for dim, size in zip(dims, sizes.get(value.name, ()), strict=False):
                 dim.dim_value = size
         shapes, types = inferred(model)
     except Exception:  # as above
         return 0
-    given = {value.name for value in (*model.graph.input, *model.graph.initializer)}
-    made = {name: shape for name, shape in shapes.items() if name not in given}
-    largest = max((math.prod(shape) * _bytes(types[name]) for name, shape in made.items()), default=0)
+    outside = {value.name for value in (*model.graph.input, *model.graph.initializer)}
+    inner = {name: shape for name, shape in shapes.items() if name not in outside}
+    largest = max((math.prod(shape) * _bytes(types[name]) for name, shape in inner.items()), default=0)
     return largest // max(1, batch)
 
 

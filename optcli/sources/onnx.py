@@ -95,9 +95,9 @@ def locations(path: Path) -> set[str]:
     Found by the bytes of the entry, so a name too many is possible, one too few is not; `write`
     compares with what onnx itself reads. Raises OSError.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     if regular_files.check(path).st_size == 0:
-        return found
+        return names
     with (
         regular_files.opened(path) as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
@@ -107,10 +107,10 @@ def locations(path: Path) -> set[str]:
             length = size[0] if len(size) == 1 else (size[0] & 0x7F) | size[1] << 7
             text = data[match.end() : match.end() + length]
             try:
-                found.add(text.decode())
+                names.add(text.decode())
             except UnicodeDecodeError:
                 continue
-    return found
+    return names
 
 
 def _rename_duplicates(model: ModelProto) -> int:
@@ -133,14 +133,14 @@ def _check_inputs(model: ModelProto, inputs: Sequence[TensorSpec], path: Path) -
     """Raise `InputError`, with the block to paste, where the recipe's inputs are not the file's."""
     dtypes, shapes = _dtypes(model, path), input_shapes(model)
     wrong: list[Difference] = []
-    given = {spec.name: spec for spec in inputs}
-    if missing := [name for name in shapes if name not in given]:
+    specs = {spec.name: spec for spec in inputs}
+    if missing := [name for name in shapes if name not in specs]:
         wrong.append(Difference(f"the recipe lacks the input {', '.join(missing)}"))
-    if unknown := [name for name in given if name not in shapes]:
+    if unknown := [name for name in specs if name not in shapes]:
         wrong.append(Difference(f"the file has no input {', '.join(unknown)}"))
     for name, shape in shapes.items():
-        if name in given:
-            wrong.extend(_declared.differences(given[name], dtypes[name], shape))
+        if name in specs:
+            wrong.extend(_declared.differences(specs[name], dtypes[name], shape))
     if wrong:
         raise _declared.refused(wrong, {n: (dtypes[n], shape) for n, shape in shapes.items()}, path)
 
@@ -149,10 +149,10 @@ def _dtypes(model: ModelProto, path: Path) -> dict[str, str]:
     """Input name to element type. Raises `InputError` for an input that is no tensor."""
     from onnx import helper
 
-    wanted = input_names(model)
-    found: dict[str, str] = {}
+    names = input_names(model)
+    dtypes: dict[str, str] = {}
     for value in model.graph.input:
-        if value.name not in wanted:
+        if value.name not in names:
             continue
         if not value.type.HasField("tensor_type"):
             raise InputError(
@@ -160,12 +160,12 @@ def _dtypes(model: ModelProto, path: Path) -> dict[str, str]:
                 place=str(path),
                 hint="only models whose inputs are tensors can be run",
             )
-        found[value.name] = str(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-    return found
+        dtypes[value.name] = str(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+    return dtypes
 
 
 def _refuse_nan(model: ModelProto, path: Path) -> None:
-    """Infinity may be meant (a mask of attention); what is not a number never is."""
+    """Raise `InputError` for weights that hold NaN. Infinity may be intended, as in attention masks."""
     import numpy as np
     from onnx import TensorProto, numpy_helper
 

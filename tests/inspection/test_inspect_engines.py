@@ -78,7 +78,7 @@ def test_another_products_or_a_damaged_one_is_refused(tmp_path):
 
 def test_a_plan_alone_is_no_engine(tmp_path):
     engine(tmp_path)
-    with pytest.raises(UsageError, match="an engine is its folder"):
+    with pytest.raises(UsageError, match="an engine is inspected by its folder"):
         tensorrt.look(tmp_path / sidecar.PLAN, [])
 
 

@@ -167,7 +167,7 @@ def test_operators_in_functions_and_branches(tmp_path):
     assert {each["type"] for each in found["operators"]} == {"MatMul", "If", "Identity", "Neg"}
     assert found["operations"]["macs"] == 8
     assert found["notes"] == [
-        "operators inside If, Loop and Scan are in the list, not in the operations"
+        "operators inside If, Loop and Scan are listed, and not counted in the operations"
     ]
 
 

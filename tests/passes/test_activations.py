@@ -105,13 +105,13 @@ class Told:
 )
 def test_the_preset_follows_from_the_activations(options, attends, activations, preset, said):
     told = Told()
-    found = QuantizeNncf(**options)._told(attends, activations, told)
+    found = QuantizeNncf(**options)._resolved(attends, activations, told)
     assert (found.preset, told.said, told.warnings) == (preset, [said], [])
 
 
 def test_a_preset_that_is_asked_for_stays_and_is_warned_of():
     told = Told()
-    found = QuantizeNncf(preset="performance")._told(False, ("swish",), told)
+    found = QuantizeNncf(preset="performance")._resolved(False, ("swish",), told)
     assert found.preset == "performance"
     assert "the model has swish: `preset: mixed` keeps more accuracy" in told.warnings[0]
 

@@ -84,14 +84,14 @@ def test_no_zero_point_means_unsigned():
         del node.input[2]
     first = applied(violations, model)[0]
     assert (first.node, first.operator) == ("QuantizeLinear_xq", "QuantizeLinear")
-    assert "unsigned (uint8)" in first.found
+    assert "unsigned (uint8)" in first.message
 
 
 def test_a_scale_that_is_computed():
     model = layer()
     scale = next(each for each in model.graph.initializer if each.name == "x_scale")
     model.graph.initializer.remove(scale)
-    assert "a scale that is computed" in applied(violations, model)[0].found
+    assert "a scale that is computed" in applied(violations, model)[0].message
 
 
 def test_scales_in_constant_nodes():
@@ -111,7 +111,7 @@ def test_weights_that_are_transposed_first():
     product = model.graph.node[-1]
     model.graph.node.insert(3, helper.make_node("Transpose", ["wd"], ["turned"], perm=[1, 0]))
     product.input[1] = "turned"
-    assert "along axis 0, wanted one for all or along axis 1" in applied(violations, model)[0].found
+    assert "along axis 0, wanted one for all or along axis 1" in applied(violations, model)[0].message
 
 
 def test_operators_on_integers():

@@ -234,7 +234,7 @@ def test_the_same_seed_gives_the_same_weights_and_a_killed_training_goes_on(tmp_
     assert [path.name for path in scratch.iterdir()] == [CHECKPOINT]
     data = Stripes()
     resumed, same_facts, heard = tuned(source, tmp_path / "d", scratch=scratch, data=data, **options)
-    assert heard.warnings == ["going on after epoch 2 of 4, where it was stopped"]
+    assert heard.warnings == ["resuming after epoch 2 of 4, where it was stopped"]
     assert states_equal(whole, resumed)
     assert same_facts == facts
 

@@ -35,15 +35,15 @@ def test_rate_and_time_left_follow_from_what_was_done():
     clock = Clock()
     pace = Pace(epochs=2, first=0, trained=100, judged=60, clock=clock)
     assert pace.images_per_s is None
-    assert pace.said() == ""
+    assert pace.summary() == ""
     clock.now += 6  # 60 judged are 60 units of 780
     pace.judge(60)
-    assert pace.said() == ", 1 min 12 s left"
+    assert pace.summary() == ", 1 min 12 s left"
     pace.begin_epoch()
     clock.now += 15
     pace.train(50)  # 210 units in 21 s
     assert pace.images_per_s == pytest.approx(50 / 15)
-    assert pace.said() == ", 3.33 images/s, 57 s left"
+    assert pace.summary() == ", 3.33 images/s, 57 s left"
     clock.now += 15
     pace.train(50)
     clock.now += 6
@@ -52,9 +52,9 @@ def test_rate_and_time_left_follow_from_what_was_done():
     pace.begin_epoch()
     clock.now += 0.05
     pace.train(100)
-    assert re.match(r", 2000 images/s, \d+ s left", pace.said())
+    assert re.match(r", 2000 images/s, \d+ s left", pace.summary())
     pace.judge(60)
-    assert pace.said() == ", 2000 images/s"
+    assert pace.summary() == ", 2000 images/s"
 
 
 def test_a_training_that_goes_on_counts_what_it_does_itself():
@@ -63,7 +63,7 @@ def test_a_training_that_goes_on_counts_what_it_does_itself():
     pace.begin_epoch()
     clock.now += 4
     pace.train(5)
-    assert pace.said() == ", 1.25 images/s, 4 s left"
+    assert pace.summary() == ", 1.25 images/s, 4 s left"
 
 
 def test_in_the_first_seconds_no_time_is_told():
@@ -72,17 +72,17 @@ def test_in_the_first_seconds_no_time_is_told():
     pace.begin_epoch()
     clock.now += 1
     pace.train(1)
-    assert pace.said() == ", 1 images/s"
+    assert pace.summary() == ", 1 images/s"
 
 
 @pytest.mark.parametrize(
     ("threads", "seconds", "processor_s", "told"),
     [
-        (2, 30, 33, "2 threads compute for 1.1 s a second"),
+        (2, 30, 33, "2 threads get 1.1 s of processor time a second"),
         (2, 30, 57, None),
         (2, 10, 5, None),  # too early to tell
         (1, 30, 15, None),  # no fewer are possible
-        (8, 60, 90, "8 threads compute for 1.5 s a second"),
+        (8, 60, 90, "8 threads get 1.5 s of processor time a second"),
     ],
 )
 def test_threads_that_wait_for_each_other_are_told_of(threads, seconds, processor_s, told):

@@ -80,7 +80,7 @@ def test_a_killed_build_goes_on_after_the_last_whole_epoch(tmp_path):
     heard = Heard()
     report = build(tmp_path / "recipe.yaml", observer=heard, **places)
     assert report.variants["tuned"].status == "built"
-    going_on = [text for text in heard.warnings if text.startswith("going on after epoch")]
+    going_on = [text for text in heard.warnings if text.startswith("resuming after epoch")]
     assert len(going_on) == 1
     assert store.unfinished() == []
     facts = next(

@@ -146,13 +146,13 @@ def test_the_roofline_is_measured_once_and_kept(
         return machine(per_s=len(measured) * GIGA)
 
     monkeypatch.setattr(roofline, "measure", measure)
-    assert build_roofline.known(tmp_store) is None
+    assert build_roofline.stored(tmp_store) is None
     first = build_roofline.measured(tmp_store, Silent())
-    assert build_roofline.measured(tmp_store, Silent()) == first == build_roofline.known(tmp_store)
+    assert build_roofline.measured(tmp_store, Silent()) == first == build_roofline.stored(tmp_store)
     again = build_roofline.measured(tmp_store, Silent(), remeasure=True)
     assert (len(measured), again.rates[0].per_s) == (2, 2 * GIGA)
     monkeypatch.setattr(environment, "usable_cores", lambda: 99)
-    assert build_roofline.known(tmp_store) is None, "another machine is another roofline"
+    assert build_roofline.stored(tmp_store) is None, "another machine is another roofline"
 
 
 @pytest.mark.slow

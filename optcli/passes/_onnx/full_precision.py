@@ -20,7 +20,7 @@ def widened(model: ModelProto) -> ModelProto:
     for graph in graphs(model.graph):
         for tensor in graph.initializer:
             _widen(tensor)
-        # Notes on shapes and types in between are made anew by whoever wants them.
+        # Entries of fp16 tensors are dropped: whoever needs their types infers them again.
         kept = [value for value in graph.value_info if not _is_half(value.type)]
         del graph.value_info[:]
         graph.value_info.extend(kept)

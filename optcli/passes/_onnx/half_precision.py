@@ -36,7 +36,7 @@ def halved(model: ModelProto, precision: Precision, kept: set[str], keep_io: boo
     weights = {tensor.name: tensor for graph in graphs(model.graph) for tensor in graph.initializer}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    # The converter goes by these notes, and those of weights that stay as they are would be wrong.
+    # The converter trusts value_info: entries of weights that keep their type would mislead it.
     drop_notes_of_weights(copy)
     try:
         with _quiet():
@@ -51,7 +51,7 @@ def halved(model: ModelProto, precision: Precision, kept: set[str], keep_io: boo
     except Exception as error:
         raise StepError(
             f"ONNX Runtime's converter failed: {first_line(error)}",
-            hint="keep the operators that it stumbles over with ignored_types",
+            hint="keep the operators that it fails on in fp32, with ignored_types",
         ) from error
     if precision == "bf16":
         for graph in graphs(converted.graph):
@@ -62,7 +62,7 @@ def halved(model: ModelProto, precision: Precision, kept: set[str], keep_io: boo
 
 
 def _mend(model: ModelProto) -> None:
-    """What the converter leaves: casts at the end of the graph, the same cast twice, needless casts."""
+    """Mend the converter's result: casts at the end of the graph, duplicate casts, needless casts."""
     from onnxruntime.quantization.onnx_model import ONNXModel
 
     unique = list({tuple(node.output): node for node in model.graph.node}.values())
@@ -141,7 +141,7 @@ def _require_sound(model: ModelProto) -> None:
     except Exception as error:
         raise StepError(
             f"the converted model is not sound: {first_line(error)}",
-            hint="keep the operators that it names with ignored_types",
+            hint="keep the operators that it names in fp32, with ignored_types",
         ) from error
 
 

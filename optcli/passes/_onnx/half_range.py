@@ -25,7 +25,7 @@ _FP16_SMALLEST = 5.96e-8
 
 
 def out_of_range(model: ModelProto, job: Job, facts: dict[str, Any]) -> set[str]:
-    """Nodes that read or compute what fp16 cannot hold; says so.
+    """Names of nodes that read or compute what fp16 cannot hold; warns of them.
 
     Activations are judged on random inputs: enough for what the weights do, not for all that real data
     may do.
@@ -75,13 +75,13 @@ def _largest_activations(model: ModelProto, job: Job) -> dict[str, float]:
     floats &= {name for node in model.graph.node for name in node.output}
     with tempfile.TemporaryDirectory(dir=job.beside) as folder:
         try:
-            found = activation_ranges(
+            ranges = activation_ranges(
                 model, floats, [noise(job)], "minmax", 100, job.threads, Path(folder)
             )
         except StepError as error:
             job.warn(f"whether activations fit into fp16 is not known: {error.message}")
             return {}
-    return {name: max(-low, high) for name, (low, high) in found.items()}
+    return {name: max(-low, high) for name, (low, high) in ranges.items()}
 
 
 def not_in(precision: Precision, model: ModelProto) -> set[str]:
@@ -91,7 +91,7 @@ def not_in(precision: Precision, model: ModelProto) -> set[str]:
     """
     import onnx
 
-    wanted = "tensor(bfloat16)" if precision == "bf16" else "tensor(float16)"
+    tensor_type = "tensor(bfloat16)" if precision == "bf16" else "tensor(float16)"
     opset = opset_of(model)
     kept: set[str] = set()
     for node in model.graph.node:
@@ -101,6 +101,6 @@ def not_in(precision: Precision, model: ModelProto) -> set[str]:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
         for constraint in schema.type_constraints:
             types = set(constraint.allowed_type_strs)
-            if "tensor(float)" in types and wanted not in types:
+            if "tensor(float)" in types and tensor_type not in types:
                 kept.add(node.name)
     return kept

@@ -46,9 +46,9 @@ Patterns = tuple[Annotated[str, AfterValidator(_expression)], ...]
 
 
 def modern(
-    model: ModelProto, wanted: int, job: Job, why: str, *, full_precision: bool = False
+    model: ModelProto, least_opset: int, job: Job, why: str, *, full_precision: bool = False
 ) -> ModelProto:
-    """The model at an opset of at least `wanted`, and what old files lack.
+    """The model at an opset of at least `least_opset`, with what old files lack.
 
     Weights are initializers and not listed as inputs (runtimes fold and fuse only what cannot be
     overridden), functions of the file's own are written out and every node has a name of its own. With
@@ -59,10 +59,10 @@ def modern(
     if full_precision and precision_of(model) == "fp16":
         model = widened(model)
         job.warn("the model is fp16: its weights were widened to fp32, inputs and outputs stay fp16")
-    found = opset_of(model)
-    if found < wanted:
-        model = upgraded(model, found, wanted, job)
-        job.warn(f"the model was upgraded from opset {found} to {wanted}: {why}")
+    opset = opset_of(model)
+    if opset < least_opset:
+        model = upgraded(model, opset, least_opset, job)
+        job.warn(f"the model was upgraded from opset {opset} to {least_opset}: {why}")
     name_nodes(model)
     return model
 
@@ -85,8 +85,8 @@ def model_inputs(model: ModelProto) -> list[ModelInput]:
 def count_quantized(model: Model) -> Counter[str]:
     """How many operators of each type compute on integers.
 
-    That is where data and weights come from DequantizeLinear and, but for products, the result goes
-    into QuantizeLinear.
+    An operator counts where data and weights come from DequantizeLinear and, unless it is a product,
+    its result goes into QuantizeLinear.
     """
     counts: Counter[str] = Counter()
     for node in model.graph:
@@ -134,7 +134,7 @@ def chosen(
     patterns: Sequence[str],
     option: str,
 ) -> set[str]:
-    """Names of the nodes that are named, of one of the types, or match a regular expression as a whole.
+    """Names of the nodes in `names`, of a type in `types`, or with a name that wholly fits a pattern.
 
     `option` is what stands before `names`, `types` and `patterns` in the recipe. Raises `StepError` for
     one that no node fits: a misspelt name must not go unnoticed.
@@ -149,10 +149,10 @@ def chosen(
         matched["patterns", pattern] = {name for name, _ in listed if re.fullmatch(pattern, name)}
     for (by, value), fitting in matched.items():
         if not fitting:
-            known = sorted({kind if by == "types" else name for name, kind in listed})
+            candidates = sorted({kind if by == "types" else name for name, kind in listed})
             raise StepError(
                 f"`{option}{by}: {value}` fits no node of the model",
-                hint=did_you_mean(value, known)[:300],
+                hint=did_you_mean(value, candidates)[:300],
             )
     return set().union(*matched.values())
 
@@ -187,7 +187,7 @@ def prepared(model: ModelProto, folder: Path, job: Job) -> ModelProto:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep ONNX Runtime's quantizers from printing, and from recommending what has been done."""
+    """Silence ONNX Runtime's quantizers, which print, and recommend steps that were taken already."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -42,8 +42,8 @@ def _drop_weight_inputs(model: ModelProto) -> None:
     """Weights that are inputs too could be overridden: runtimes neither fold nor fuse them."""
     # Weights that are not inputs came with version 4 of the file format.
     model.ir_version = max(model.ir_version, 4)
-    wanted = input_names(model)
-    kept = [value for value in model.graph.input if value.name in wanted]
+    names = input_names(model)
+    kept = [value for value in model.graph.input if value.name in names]
     if len(kept) < len(model.graph.input):
         del model.graph.input[:]
         model.graph.input.extend(kept)
@@ -85,24 +85,24 @@ def _note_types(model: ModelProto) -> None:
     for value in untyped:
         model.graph.value_info.remove(value)
     graph = onnx.shape_inference.infer_shapes(without_weights(model)).graph
-    known = {value.name for value in (*graph.value_info, *graph.output)}
-    wanted = {name for node in graph.node for name in node.output if name} - known
-    if not wanted:
+    typed = {value.name for value in (*graph.value_info, *graph.output)}
+    missing = {name for node in graph.node for name in node.output if name} - typed
+    if not missing:
         return
-    asked = onnx.ModelProto()
-    asked.CopyFrom(model)
-    asked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(wanted))
+    probe = onnx.ModelProto()
+    probe.CopyFrom(model)
+    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(missing))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = onnxruntime.InferenceSession(
-            asked.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            probe.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
     except Exception:  # a model that it cannot run: the pass will say so, or needs no types
         return
     for value in session.get_outputs():
-        if value.name in wanted and value.type in _KINDS:
+        if value.name in missing and value.type in _KINDS:
             # It gives no shape where it knows none.
             note = onnx.helper.make_tensor_value_info(
                 value.name, _KINDS[value.type], value.shape or None

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from onnx import ModelProto
 
-# Largest difference, of the largest output: the same kernels compute both, in halves they round.
+# Largest difference allowed, as a fraction of the largest output. The same kernels compute both models;
+# in half precision they round.
 _TOLERANCE = 1e-4
 _HALF_TOLERANCE = 5e-3
 
@@ -22,33 +23,33 @@ _HALF_TOLERANCE = 5e-3
 _RESIZE_OPSET = 11
 
 
-def upgraded(model: ModelProto, found: int, wanted: int, job: Job) -> ModelProto:
-    """The model at the opset `wanted`; `found` is the one that it has.
+def upgraded(model: ModelProto, opset: int, target: int, job: Job) -> ModelProto:
+    """The model at the opset `target`; `opset` is the one that it has.
 
     Both are run on noise. Raises `StepError` where onnx cannot upgrade it, or changes what it computes.
     """
     from onnx import version_converter
 
-    hint = f"export the model again with opset {wanted} or newer"
+    hint = f"export the model again with opset {target} or newer"
     try:
-        made = version_converter.convert_version(model, wanted)
+        converted = version_converter.convert_version(model, target)
     except Exception as error:
         raise StepError(
-            f"the model has opset {found}, wanted is {wanted}, and onnx cannot upgrade it: "
+            f"the model has opset {opset}, wanted is {target}, and onnx cannot upgrade it: "
             f"{first_line(error)}",
             hint=hint,
         ) from error
-    if found < _RESIZE_OPSET <= wanted:
-        _resize_as_before(made)
-    difference = _difference(model, made, job)
+    if opset < _RESIZE_OPSET <= target:
+        _resize_as_before(converted)
+    difference = _difference(model, converted, job)
     allowed = _TOLERANCE if precision_of(model) == "fp32" else _HALF_TOLERANCE
     if not difference <= allowed:
         raise StepError(
-            f"the model has opset {found}, wanted is {wanted}, and what onnx makes of it computes "
+            f"the model has opset {opset}, wanted is {target}, and what onnx makes of it computes "
             f"something else: its outputs differ by {difference:.2g} of the largest",
             hint=hint,
         )
-    return made
+    return converted
 
 
 def _resize_as_before(model: ModelProto) -> None:
@@ -59,9 +60,9 @@ def _resize_as_before(model: ModelProto) -> None:
     for graph in graphs(model.graph):
         for node in graph.node:
             if node.op_type == "Resize":
-                said = {attribute.name for attribute in node.attribute}
+                names = {attribute.name for attribute in node.attribute}
                 node.attribute.extend(
-                    helper.make_attribute(key, text) for key, text in before.items() if key not in said
+                    helper.make_attribute(key, text) for key, text in before.items() if key not in names
                 )
 
 
@@ -76,27 +77,27 @@ def _difference(before: ModelProto, after: ModelProto, job: Job) -> float:
         return 0.0
     feed = noise(job)
     try:
-        wanted = _outputs(before, feed, job.threads)
+        outputs_before = _outputs(before, feed, job.threads)
     except Exception:
         return 0.0
     try:
-        found = _outputs(after, feed, job.threads)
+        outputs_after = _outputs(after, feed, job.threads)
     except Exception as error:
         raise StepError(
             f"the model does not run any more at a newer opset: {first_line(error)}",
             hint="export the model again with a newer opset",
         ) from error
     worst = 0.0
-    for a, b in zip(wanted, found, strict=True):
+    for a, b in zip(outputs_before, outputs_after, strict=True):
         if not isinstance(a, np.ndarray) or a.dtype.kind not in "fiub" or not a.size:
             continue
         if a.shape != b.shape:
             return float("inf")
-        known, made = a.astype(np.float64), b.astype(np.float64)
-        finite = np.isfinite(known)
+        reference, other = a.astype(np.float64), b.astype(np.float64)
+        finite = np.isfinite(reference)
         if finite.any():
-            scale = float(np.abs(known[finite]).max()) or 1.0
-            differs = float(np.abs(known[finite] - made[finite]).max()) / scale
+            scale = float(np.abs(reference[finite]).max()) or 1.0
+            differs = float(np.abs(reference[finite] - other[finite]).max()) / scale
             worst = max(worst, differs if np.isfinite(differs) else np.inf)
     return worst
 

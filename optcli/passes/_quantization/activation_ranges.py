@@ -30,7 +30,8 @@ Range = tuple[float, float]
 # Bins on either side of zero.
 BINS = 2048
 
-# What changes no value, or none above zero: the extremes behind it are known.
+# Operators that change no value, or none above zero: the extremes of their input give those of their
+# output.
 _FOLLOWS = KEEPS_VALUES | {"Relu"}
 
 # Activations that are held at once; larger ones (a big fixed batch) are computed in several goes.
@@ -65,22 +66,22 @@ def activation_ranges(
     seen = _extremes(model, tensors, feeds, threads, folder / "extremes")
     if method == "minmax":
         return {name: (each.low, each.high) for name, each in seen.items()}
-    found = {name: (each.low, each.high) for name, each in seen.items()}
+    ranges = {name: (each.low, each.high) for name, each in seen.items()}
     counted = {name: each for name, each in seen.items() if _largest(each) > 0}
     for name, counts in _histograms(model, counted, feeds, threads, folder / "values"):
-        low, high = found[name]
+        low, high = ranges[name]
         if method == "percentile":
             cut = _percentile(counts, max(-low, high), percentile)
         else:
             cut = _least_divergence(counts, max(-low, high), one_sided=low >= 0 or high <= 0)
-        found[name] = (max(low, cut[0]), min(high, cut[1]))
-    return found
+        ranges[name] = (max(low, cut[0]), min(high, cut[1]))
+    return ranges
 
 
 def float_tensors(
     model: ModelProto, op_types: Collection[str], ignored: Collection[str] = ()
 ) -> set[str]:
-    """What operators of the types read and write, but for weights and other than FP32 values.
+    """Names of the FP32 values, but for weights, that operators of the types read or write.
 
     `ignored` names nodes that do not count.
     """
@@ -137,31 +138,31 @@ def _extremes(
             if not (math.isfinite(low) and math.isfinite(high)):
                 raise StepError(
                     f"the activation {name!r} is not finite on a calibration sample",
-                    hint="look at what `prepare` feeds the model; where it is meant (a mask), keep the "
-                    "node with ignored_names",
+                    hint="check what `prepare` feeds the model; where infinity is intended (a mask of "
+                    "attention), keep the node in floating point with ignored_names",
                 )
-            each = seen[name]
-            each.low, each.high = min(each.low, low), max(each.high, high)
-            each.elements = max(each.elements, int(size))
+            span = seen[name]
+            span.low, span.high = min(span.low, low), max(span.high, high)
+            span.elements = max(span.elements, int(size))
     for name, (source, kind) in derived.items():
-        each = seen[source]
+        span = seen[source]
         seen[name] = (
-            each if kind != "Relu" else _Seen(max(each.low, 0), max(each.high, 0), each.elements)
+            span if kind != "Relu" else _Seen(max(span.low, 0), max(span.high, 0), span.elements)
         )
     return {name: seen[name] for name in sorted(seen)}
 
 
 def _derived(model: ModelProto, tensors: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Tensors whose extremes follow from another's, which comes before them: that one, and by what.
+    """Tensors whose extremes follow from those of an earlier one: by name, that one and the operator.
 
     Every second tensor of most networks is behind Relu, and looking at them takes longer than they do.
     """
-    found: dict[str, tuple[str, str]] = {}
+    sources: dict[str, tuple[str, str]] = {}
     for node in model.graph.node:  # in the order of computing
-        known = node.op_type in _FOLLOWS and not node.domain and bool(node.input)
-        if known and node.input[0] in tensors and node.output[0] in tensors:
-            found[node.output[0]] = (node.input[0], node.op_type)
-    return found
+        follows = node.op_type in _FOLLOWS and not node.domain and bool(node.input)
+        if follows and node.input[0] in tensors and node.output[0] in tensors:
+            sources[node.output[0]] = (node.input[0], node.op_type)
+    return sources
 
 
 def _histograms(
@@ -296,7 +297,7 @@ def _session(model: ModelProto, threads: int, folder: Path) -> InferenceSession:
         )
     except Exception as error:
         raise StepError(
-            f"ONNX Runtime cannot load the model to watch its activations: {first_line(error)}",
+            f"ONNX Runtime cannot load the model to record its activations: {first_line(error)}",
             hint="put optimize_onnx before this pass",
         ) from error
 
@@ -309,5 +310,5 @@ def _run(
     except Exception as error:
         raise StepError(
             f"the model does not run on calibration data: {first_line(error)}",
-            hint="do the recipe's inputs fit the model?",
+            hint="check that the recipe's inputs fit the model",
         ) from error

@@ -74,24 +74,24 @@ class Feeds:
     def _fitting(self, sample: Sample) -> Sample:
         import numpy as np
 
-        for wanted in self._inputs:
-            array = sample.inputs.get(wanted.name)
+        for model_input in self._inputs:
+            array = sample.inputs.get(model_input.name)
             if array is None:
                 raise StepError(
-                    f"calibration sample {sample.id!r} has no {wanted.name!r}, which the model takes; "
-                    f"it has {', '.join(sorted(sample.inputs))}",
+                    f"calibration sample {sample.id!r} has no {model_input.name!r}, which the model "
+                    f"takes; it has {', '.join(sorted(sample.inputs))}",
                     hint="name the recipe's inputs as the model names them",
                 )
-            if not _fits(array.shape, wanted.shape[1:]) or str(array.dtype) != wanted.dtype:
+            if not _fits(array.shape, model_input.shape[1:]) or str(array.dtype) != model_input.dtype:
                 raise StepError(
-                    f"calibration sample {sample.id!r} does not fit the model's input {wanted.name!r}: "
-                    f"found {_text(array.shape)} {array.dtype}, "
-                    f"wanted {_text(wanted.shape[1:])} {wanted.dtype}",
+                    f"calibration sample {sample.id!r} does not fit the model's input "
+                    f"{model_input.name!r}: found {_text(array.shape)} {array.dtype}, "
+                    f"wanted {_text(model_input.shape[1:])} {model_input.dtype}",
                     hint="change the preparation under `data: calibration:`",
                 )
             if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
                 raise StepError(
-                    f"calibration sample {sample.id!r} holds NaN or infinity in {wanted.name!r}",
+                    f"calibration sample {sample.id!r} holds NaN or infinity in {model_input.name!r}",
                     hint="take this sample out of the calibration data",
                 )
         return sample
@@ -107,9 +107,10 @@ def _give_activations_back() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _OWN_BLOCK_BYTES)
 
 
-def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(found) == len(wanted) and all(
-        want is None or have == want for have, want in zip(found, wanted, strict=True)
+def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(expected) and all(
+        expected_size is None or size == expected_size
+        for size, expected_size in zip(shape, expected, strict=True)
     )
 
 

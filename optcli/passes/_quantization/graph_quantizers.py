@@ -81,9 +81,9 @@ def write_graph(graph: GraphModule, job: Job) -> dict[str, int]:
     counts = _count_quantized(graph)
     if not counts:
         raise StepError(
-            "there is nothing to quantize in this model: convolutions and linear layers are, "
-            "dynamically linear layers alone",
-            hint="take modules out of the ignored ones, or drop the pass",
+            "nothing in this model can be quantized: static quantization takes convolutions and linear "
+            "layers, dynamic quantization linear layers alone",
+            hint="ignore fewer modules, or remove the pass",
         )
     _drop_unused(graph)
     exported_format.save(trace(graph, job, strict=False), job.out)
@@ -93,22 +93,22 @@ def write_graph(graph: GraphModule, job: Job) -> dict[str, int]:
 def not_told_apart(source: Artifact, error: Exception) -> StepError:
     """The refusal of a graph whose layers a quantizer cannot find."""
     return StepError(
-        f"the layers of this graph cannot be told apart: {first_line(error)}",
-        hint="leave `export` out before this pass, or set `export: {strict: true}`"
+        f"the quantizer cannot tell the layers of this graph apart: {first_line(error)}",
+        hint="remove `export` before this pass, or set `export: {strict: true}`"
         if source.format == Format.EXPORTED
-        else "give layers that are called twice modules of their own",
+        else "use a module of its own for each call of a layer that is called twice",
     )
 
 
 def graph_inputs(job: Job) -> list[ModelInput]:
     """What the graph takes; a batch that must have several samples is calibrated with as many."""
-    found = []
+    inputs = []
     for spec in job.inputs:
         first, *others = (size if isinstance(size, int) else None for size in spec.shape)
         least = spec.batch_range().min
         batch = least if first is None and least > 1 else first
-        found.append(ModelInput(spec.name, spec.dtype, (batch, *others)))
-    return found
+        inputs.append(ModelInput(spec.name, spec.dtype, (batch, *others)))
+    return inputs
 
 
 def this_cpu() -> str:
@@ -140,22 +140,22 @@ def quantizer(
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
     if kind == "arm":
-        made = arm.ArmInductorQuantizer()
+        configured = arm.ArmInductorQuantizer()
         config = arm.get_default_arm_inductor_quantization_config(is_dynamic=dynamic)
     else:
-        made = x86.X86InductorQuantizer()
+        configured = x86.X86InductorQuantizer()
         config = x86.get_default_x86_inductor_quantization_config(
             is_dynamic=dynamic, reduce_range=reduce_range
         )
     config = _adapted(config, dynamic, per_channel, histogram)
     for name in ignored:
         for prefix in ("", _PREFIXES[-1]):
-            made.set_module_name_qconfig(prefix + name, None)
+            configured.set_module_name_qconfig(prefix + name, None)
     if dynamic:
-        made.set_module_type_qconfig(torch.nn.Linear, config)
+        configured.set_module_type_qconfig(torch.nn.Linear, config)
     else:
-        made.set_global(config)
-    return made
+        configured.set_global(config)
+    return configured
 
 
 def _keep_single_channels(graph: GraphModule) -> list[str]:
@@ -179,15 +179,15 @@ def _keep_single_channels(graph: GraphModule) -> list[str]:
 
 def module_names(graph: GraphModule) -> set[str]:
     """The modules that the graph's nodes come from, as the network names them."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in graph.graph.nodes:
         for path, _ in node.meta.get("nn_module_stack", {}).values():
             name = str(path)
             for prefix in _PREFIXES:
                 name = name.removeprefix(prefix)
             if name and name != "L['self']":
-                found.add(name)
-    return found
+                names.add(name)
+    return names
 
 
 def _count_quantized(graph: GraphModule) -> Counter[str]:

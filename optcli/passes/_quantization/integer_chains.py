@@ -45,10 +45,10 @@ def close_integer_chains(model: Model) -> int:
         value: Value = moved
         pair: list[Node] = []
         for operator, name in (("Quantize", "integers"), ("Dequantize", "floats")):
-            made = onnx_ir.Value(name=f"{moved.name}_{name}")
+            output = onnx_ir.Value(name=f"{moved.name}_{name}")
             inputs = [value, *grid]
-            pair.append(onnx_ir.node(f"{operator}Linear", inputs, outputs=[made], name=made.name))
-            value = made
+            pair.append(onnx_ir.node(f"{operator}Linear", inputs, outputs=[output], name=output.name))
+            value = output
         for reader, position in uses:
             reader.replace_input_with(position, value)
         model.graph.insert_after(node, pair)
@@ -68,16 +68,16 @@ def _common_grid(node: Node, grids: dict[Value | None, Grid]) -> Grid | None:
     if node.op_type not in _MOVES_VALUES or node.domain or len(node.outputs) != 1:
         return None
     values = node.inputs if node.op_type == "Concat" else node.inputs[:1]
-    known = [grids[value] for value in values if value in grids]
-    contents = [_contents(grid) for grid in known]
-    same = len(known) == len(values) and None not in contents and len({*contents}) == 1
-    return known[0] if same else None
+    input_grids = [grids[value] for value in values if value in grids]
+    contents = [_contents(grid) for grid in input_grids]
+    same = len(input_grids) == len(values) and None not in contents and len({*contents}) == 1
+    return input_grids[0] if same else None
 
 
 def _contents(grid: Grid) -> tuple[tuple[int, bytes], ...] | None:
     tensors = [constant(value) for value in grid]
-    known = tuple((tensor.dtype, tensor.tobytes()) for tensor in tensors if tensor is not None)
-    return known if len(known) == len(grid) else None
+    parts = tuple((tensor.dtype, tensor.tobytes()) for tensor in tensors if tensor is not None)
+    return parts if len(parts) == len(grid) else None
 
 
 def leave_softmax_in_floats(model: Model) -> int:

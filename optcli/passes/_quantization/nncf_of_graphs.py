@@ -57,16 +57,16 @@ def quantize_graph(
     from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
     def tensors(feed: dict[str, np.ndarray]) -> tuple[torch.Tensor, ...]:
-        found = tuple(torch.from_numpy(feed[spec.name]) for spec in job.inputs)
-        return found[0] if len(found) == 1 else found
+        inputs = tuple(torch.from_numpy(feed[spec.name]) for spec in job.inputs)
+        return inputs[0] if len(inputs) == 1 else inputs
 
     kind = this_cpu()
     feeds = Feeds(job, graph_inputs(job), samples)
     with torch.no_grad():
-        found = graph_of(source, job, None)
-        attention = transformers.in_graph(found.graph) if transformer is None else transformer
+        traced = graph_of(source, job, None)
+        attention = transformers.in_graph(traced.graph) if transformer is None else transformer
         smooth = attention if smooth_quant is None else smooth_quant
-        ignored = matching(ignored_modules, module_names(found.graph), "ignored_names")
+        ignored = matching(ignored_modules, module_names(traced.graph), "ignored_names")
         configured = quantizer(
             kind,
             dynamic=False,
@@ -78,7 +78,7 @@ def quantize_graph(
         try:
             with quiet():
                 quantized = quantize_pt2e(
-                    found.graph,
+                    traced.graph,
                     configured,
                     nncf.Dataset(feeds, tensors),
                     # NNCF counts what the data set yields: batches.
@@ -95,7 +95,7 @@ def quantize_graph(
             raise not_told_apart(source, error) from error
         counts = write_graph(quantized, job)
     facts = {
-        **found.facts,
+        **traced.facts,
         "quantizer": kind,
         "smooth_quant": smooth,
         "calibration_samples": feeds.samples,

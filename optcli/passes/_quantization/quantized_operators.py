@@ -25,7 +25,7 @@ def in_onnx(model: ModelProto) -> dict[str, str]:
 def in_openvino(model: Model) -> dict[str, str]:
     """Types by name of those that read a quantized tensor, at once or past pooling and the like."""
     quantized: set[str] = set()
-    found: dict[str, str] = {}
+    operators: dict[str, str] = {}
     for node in model.get_ordered_ops():
         kind, name = node.get_type_name(), node.get_friendly_name()
         sources = [port.get_source_output().get_node().get_friendly_name() for port in node.inputs()]
@@ -33,5 +33,5 @@ def in_openvino(model: Model) -> dict[str, str]:
         if kind == "FakeQuantize" or (reads and kind in openvino_format.MOVES_VALUES):
             quantized.add(name)
         elif reads and kind != "Result":
-            found[name] = kind
-    return found
+            operators[name] = kind
+    return operators

@@ -81,7 +81,7 @@ def quantize(
     except Exception as error:
         raise StepError(
             f"ONNX Runtime's quantizer failed: {first_line(error)}",
-            hint="keep the operators that it stumbles over with ignored_types",
+            hint="keep the operators that it fails on in floating point, with ignored_types",
         ) from error
 
 
@@ -99,7 +99,7 @@ def _further(prepared: Path, scope: Scope, grids: Grids) -> dict[str, Any]:
 
 
 def _one_scale(prepared: Path, grids: Grids) -> dict[str, list[dict[str, Any]]]:
-    """Weights that get one scale all the same: ONNX Runtime errs at grouped ConvTranspose."""
+    """Overrides that give weights of grouped ConvTranspose one scale: ONNX Runtime errs with more."""
     override = {"symmetric": True, "reduce_range": grids.reduce_range}
     return {
         str(weight.name): [override]

@@ -23,21 +23,24 @@ if TYPE_CHECKING:
 
 _TARGET = "quantize with `target: tensorrt`"
 
-# How many are told in one message; the others are counted.
-_TOLD = 3
+# How many one message lists; the others are counted.
+_LISTED = 3
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A node that TensorRT would refuse or compute wrongly; `found` says what is there, and wanted."""
+    """A node that TensorRT would refuse or compute wrongly.
+
+    `message` says what was found and what is wanted.
+    """
 
     node: str
     operator: str
-    found: str
+    message: str
     hint: str
 
     def __str__(self) -> str:
-        return f"{self.operator} {self.node!r}: {self.found}"
+        return f"{self.operator} {self.node!r}: {self.message}"
 
 
 def require_constraints(model: Model) -> None:
@@ -45,10 +48,10 @@ def require_constraints(model: Model) -> None:
     all_violations = violations(model)
     if not all_violations:
         return
-    told = "; ".join(str(each) for each in all_violations[:_TOLD])
-    more = f"; and {len(all_violations) - _TOLD} more" if len(all_violations) > _TOLD else ""
+    listed = "; ".join(str(each) for each in all_violations[:_LISTED])
+    more = f"; and {len(all_violations) - _LISTED} more" if len(all_violations) > _LISTED else ""
     hint = all_violations[0].hint
-    raise StepError(f"TensorRT cannot take this quantized model: {told}{more}", hint=hint)
+    raise StepError(f"TensorRT cannot take this quantized model: {listed}{more}", hint=hint)
 
 
 def violations(model: Model) -> list[Violation]:
@@ -57,8 +60,8 @@ def violations(model: Model) -> list[Violation]:
 
 
 def _of_node(node: Node) -> Iterator[Violation]:
-    def violation(found: str, hint: str = _TARGET) -> Violation:
-        return Violation(str(node.name or node.outputs[0].name), node.op_type, found, hint)
+    def violation(message: str, hint: str = _TARGET) -> Violation:
+        return Violation(str(node.name or node.outputs[0].name), node.op_type, message, hint)
 
     if node.op_type in DYNAMIC | {"MatMulNBits"} or is_static(node.op_type):
         yield violation(
@@ -105,17 +108,17 @@ def _integers(node: Node) -> str:
             "unsigned (uint8), wanted int8: TensorRT reads its zero point as signed and clips all "
             "above half of the range"
         )
-    wanted = (DataType.INT8, DataType.FLOAT8E4M3FN, DataType.INT4, DataType.FLOAT4E2M1)
-    return "" if kind in wanted else f"quantized to {name}, wanted int8 or float8e4m3fn"
+    allowed = (DataType.INT8, DataType.FLOAT8E4M3FN, DataType.INT4, DataType.FLOAT4E2M1)
+    return "" if kind in allowed else f"quantized to {name}, wanted int8 or float8e4m3fn"
 
 
 def _channels(node: Node) -> str:
     """What is wrong with a scale per channel; empty where nothing is."""
     stored = weight(node)
     if stored is None:
-        there = maker(node.inputs[0], "QuantizeLinear")
-        said = there is not None and _scales(there) != 1
-        return "" if said else f"activations with {_scales(node)} scales, wanted one"
+        quantizer = maker(node.inputs[0], "QuantizeLinear")
+        is_reported = quantizer is not None and _scales(quantizer) != 1
+        return "" if is_reported else f"activations with {_scales(node)} scales, wanted one"
     if node.attributes.get_int("block_size", 0):
         return ""
     rank = len(stored.shape)
@@ -129,13 +132,13 @@ def _channels(node: Node) -> str:
         for product, place in uses:
             if product.op_type not in PRODUCTS or place != 1:
                 continue
-            wanted = channel_axis(product, rank)
-            if wanted is None:
+            expected_axis = channel_axis(product, rank)
+            if expected_axis is None:
                 return f"scales per channel for {product.op_type} in groups, wanted one"
-            if lies_along != wanted:
+            if lies_along != expected_axis:
                 return (
                     f"weights of {product.op_type} {product.name!r} with scales along axis "
-                    f"{lies_along}, wanted one for all or along axis {wanted}"
+                    f"{lies_along}, wanted one for all or along axis {expected_axis}"
                 )
     return ""
 

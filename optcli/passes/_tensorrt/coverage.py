@@ -1,4 +1,4 @@
-"""What can be said of an engine where none can be built: the checks before, and a parser's opinion."""
+"""Checks of an engine's model where no engine can be built, among them TensorRT's parser."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.interface import input_shapes
 from optcli.passes import Job
 from optcli.passes._tensorrt.precision import EnginePrecision, Keep, prepare
-from optcli.passes._tensorrt.profiles import Wish, wanted
+from optcli.passes._tensorrt.profiles import Wish, profiles_of
 
-_TOLD = 3
+_LISTED = 3
 _TIMEOUT_S = 300.0
 
 
 def checked(
     source: Artifact, job: Job, precision: EnginePrecision, keep: Keep, wish: Wish
 ) -> tuple[str, ...]:
-    """What can be said of an engine before there is one, a sentence each.
+    """Findings on an engine before it is built, a sentence each.
 
-    Its profiles, the model in its precision with its quantization, and what a parser makes of that. A
-    finding that would fail the build begins with "it would fail".
+    They are on its profiles, on the model in its precision and quantization, and on the nodes that a
+    parser takes. A finding that would fail the build begins with "it would fail".
     """
     findings = [_profiles(source, job, wish)]
     with tempfile.TemporaryDirectory(dir=job.beside, prefix="check-") as folder:
@@ -53,11 +53,11 @@ def _profiles(source: Artifact, job: Job, wish: Wish) -> str:
     shapes = input_shapes(onnx_format.outline(source.path))
     inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
     try:
-        found = wanted(wish, job)
-        profiles.check(found, inputs, job.batch_sizes)
+        asked = profiles_of(wish, job)
+        profiles.check(asked, inputs, job.batch_sizes)
     except (StepError, EngineError) as error:
         return f"it would fail: {error.message}" + (f" ({error.hint})" if error.hint else "")
-    return "its optimization profile fits" if len(found) == 1 else f"its {len(found)} profiles fit"
+    return "its optimization profile fits" if len(asked) == 1 else f"its {len(asked)} profiles fit"
 
 
 def parser_here() -> str | None:
@@ -68,16 +68,17 @@ def parser_here() -> str | None:
 
 
 def parsed(source: Path, product: str | None) -> str:
-    """What the product's parser makes of the model: which of its nodes it takes."""
+    """Which nodes of the model the product's parser takes, as a sentence."""
     if product is None:
         return (
-            "operators are not checked: no TensorRT with a parser is here (the extra trt-rtx has one)"
+            "operators are not checked: no TensorRT whose parser works here is installed (install the "
+            "extra trt-rtx)"
         )
     outline = onnx_format.outline(source)
     nodes = [[node.name, node.op_type] for node in outline.graph.node]
     job = {"product": product, "onnx": str(source / onnx_format.FILE), "nodes": nodes}
     try:
-        found = child.run(
+        coverage = child.run(
             "optcli.engines.coverage:job",
             job,
             python=child.interpreter(product),
@@ -85,12 +86,15 @@ def parsed(source: Path, product: str | None) -> str:
         )
     except EngineError as error:
         return f"operators are not checked: {error.message}"
-    refused = found["refused"]
-    parser = f"{found['parser']}'s parser"
+    refused = coverage["refused"]
+    parser = f"{coverage['parser']}'s parser"
     if not refused:
         return f"{parser} takes all {len(nodes)} nodes"
-    told = "; ".join(f"{one['operator']} {one['node']!r}: {one['why']}" for one in refused[:_TOLD])
-    more = f"; and {len(refused) - _TOLD} more" if len(refused) > _TOLD else ""
+    listed = "; ".join(
+        f"{node['operator']} {node['node']!r}: {node['why']}" for node in refused[:_LISTED]
+    )
+    more = f"; and {len(refused) - _LISTED} more" if len(refused) > _LISTED else ""
     return (
-        f"{parser} does not take {told}{more}; of {len(nodes)} nodes, those behind were not looked at"
+        f"{parser} does not take {listed}{more}; the model has {len(nodes)} nodes, and those behind "
+        "were not checked"
     )

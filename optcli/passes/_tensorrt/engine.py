@@ -21,7 +21,7 @@ from optcli.passes import Job, Made, Pass, Role
 from optcli.passes._onnx.models import Patterns
 from optcli.passes._tensorrt.coverage import checked
 from optcli.passes._tensorrt.precision import EnginePrecision, Keep, Prepared, prepare
-from optcli.passes._tensorrt.profiles import Wish, wanted
+from optcli.passes._tensorrt.profiles import Wish, profiles_of
 from optcli.passes._tensorrt.record import facts, gpu_here, written
 from optcli.passes._tensorrt.sparsity import two_of_four
 
@@ -115,7 +115,7 @@ class EnginePass(Pass):
         return {}
 
     def compatible(self) -> tuple[str, ...]:
-        """What the plan is made to survive, as the sidecar says it."""
+        """Other versions or GPUs that the plan runs on, as the sidecar names them."""
         return ()
 
     def check_source(self, source: Artifact, job: Job) -> tuple[str, ...]:
@@ -174,11 +174,11 @@ class EnginePass(Pass):
         return Keep(self.ignored_names, self.ignored_types, self.ignored_patterns)
 
     def _build(self, prepared: Prepared, job: Job, here: Mapping[str, Any]) -> Build:
-        """What the child is asked, its profiles checked against the model."""
+        """The build that the child is to do, its profiles checked against the model."""
         model = onnx_format.outline(prepared.path.parent)
         shapes = input_shapes(model)
         inputs = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
-        asked = wanted(self.profiles, job)
+        asked = profiles_of(self.profiles, job)
         profiles.check(asked, inputs, job.batch_sizes)
         mib = {name.upper(): size for name, size in self.memory_pools_mib.items()}
         if self.workspace_mib is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from onnx_ir import Node, Value
 
-_TOLD = 3
+_LISTED = 3
 _UNTOUCHED = "not quantized"
 
 _PLURALS = {"Conv": "convolutions", "ConvTranspose": "transposed convolutions"}
@@ -64,22 +64,22 @@ def expectation(model: ModelProto, precision: str, left_out: Collection[str] = (
     `precision` is what was asked for: `int8`, `fp16` ...; `tf32` runs where tensors are fp32.
     """
     all_work = work(model, left_out)
-    wanted = "fp32" if precision == "tf32" else precision
-    done = [each for each in all_work if each.precision == wanted]
-    rest = [each for each in all_work if each.precision != wanted]
+    target = "fp32" if precision == "tf32" else precision
+    done = [each for each in all_work if each.precision == target]
+    rest = [each for each in all_work if each.precision != target]
     if not all_work:
         return "the network has no convolutions and no matrix products"
-    told = f"{len(done)} of {len(all_work)} {_called(all_work)} compute in {precision.upper()}"
+    summary = f"{len(done)} of {len(all_work)} {_called(all_work)} compute in {precision.upper()}"
     if not rest:
-        return told
+        return summary
     reasons = Counter(each.reason or f"{each.precision} inputs" for each in rest)
     parts = []
     for reason, count in reasons.most_common():
         names = [each.node for each in rest if (each.reason or f"{each.precision} inputs") == reason]
-        more = f" and {count - _TOLD} more" if count > _TOLD else ""
-        parts.append(f"{', '.join(names[:_TOLD])}{more} ({reason})")
+        more = f" and {count - _LISTED} more" if count > _LISTED else ""
+        parts.append(f"{', '.join(names[:_LISTED])}{more} ({reason})")
     others = ", ".join(f"{n} in {kind.upper()}" for kind, n in _precisions(rest).items())
-    return f"{told}, {others}: {'; '.join(parts)}"
+    return f"{summary}, {others}: {'; '.join(parts)}"
 
 
 def counts(model: ModelProto) -> dict[str, int]:

@@ -105,29 +105,29 @@ def _regrid(model: Model, node: Node, scale: np.ndarray, kind: Any) -> None:
     """Give a QuantizeLinear, and the DequantizeLinear behind it, another scale, zero point and type."""
     import numpy as np
 
-    initializers, made = model.graph.initializers, node.outputs[0]
-    names = [f"{made.name}_{part}" for part in ("scale_symmetric", "zero")]
+    initializers, output = model.graph.initializers, node.outputs[0]
+    names = [f"{output.name}_{part}" for part in ("scale_symmetric", "zero")]
     names = [name if name not in initializers else f"{name}_{len(initializers)}" for name in names]
     arrays = (scale, np.zeros(scale.shape, kind))
     grid = [add_initializer(model.graph, *each) for each in zip(names, arrays, strict=True)]
-    after = [reader for reader in made.consumers() if reader.op_type == "DequantizeLinear"]
+    after = [reader for reader in output.consumers() if reader.op_type == "DequantizeLinear"]
     for each in (node, *after):
         each.resize_inputs(3)
         for position, value in enumerate(grid, 1):
             each.replace_input_with(position, value)
-    made.type = made.shape = None  # which were noted for another type
+    output.type = output.shape = None  # which were noted for another type
 
 
 def fold_weights(model: Model) -> int:
     """Store weights that QuantizeLinear would quantize as what comes out of it; returns how many."""
     folded = 0
     for node in [node for node in pairs(model) if node.op_type == "QuantizeLinear"]:
-        made = node.outputs[0]
-        values = numbers(made) if constant(node.inputs[0]) is not None else None
+        output = node.outputs[0]
+        values = numbers(output) if constant(node.inputs[0]) is not None else None
         if values is None or node.graph is None:
             continue
-        stored = add_initializer(model.graph, str(made.name), values)
-        made.replace_all_uses_with(stored, replace_graph_outputs=True)
+        stored = add_initializer(model.graph, str(output.name), values)
+        output.replace_all_uses_with(stored, replace_graph_outputs=True)
         node.graph.remove(node, safe=True)
         folded += 1
     remove_unread_initializers(model)
@@ -149,12 +149,12 @@ def unfold_weights(model: Model) -> int:
         if stored is None or scale is None or values is None or node.graph is None:
             continue
         floats = add_initializer(model.graph, f"{stored.name}_floats", values.astype(scale.dtype))
-        made = onnx_ir.Value(name=f"{node.outputs[0].name}_quantized")
+        quantized = onnx_ir.Value(name=f"{node.outputs[0].name}_quantized")
         along = {"axis": node.attributes.get_int("axis", 1)} if scale.size > 1 else {}
         inputs = [floats, *node.inputs[1:]]
-        before = onnx_ir.node("QuantizeLinear", inputs, along, outputs=[made], name=made.name)
+        before = onnx_ir.node("QuantizeLinear", inputs, along, outputs=[quantized], name=quantized.name)
         node.graph.insert_before(node, before)
-        node.replace_input_with(0, made)
+        node.replace_input_with(0, quantized)
         unfolded += 1
     remove_unread_initializers(model)
     return unfolded

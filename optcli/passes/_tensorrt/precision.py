@@ -61,7 +61,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model for one TensorRT, and what its builder is to be told.
+    """A model for one TensorRT, and settings of its builder.
 
     `flags` are builder flags by name, to be set or cleared; `kept` names the nodes whose layers must be
     held to FP32 (empty under strong typing, where the model says so itself). `precision` is what the
@@ -93,8 +93,8 @@ def prepare(
     quantized. Raises `StepError` where model and intent do not fit, with the node that is in the way.
     """
     outline = onnx_format.outline(source)
-    found = precision_of(outline)
-    intent = _intent(precision, found, product)
+    stored = precision_of(outline)
+    intent = _intent(precision, stored, product)
     if not strongly_typed and intent in ("bf16", "fp8"):
         raise StepError(
             f"{product} has no {intent}, wanted TensorRT 10 or newer", hint="set `precision: fp16`"
@@ -103,13 +103,13 @@ def prepare(
     quantized = intent in ("int8", "fp8")
     if quantized:
         require_constraints(read(model))
-    if strongly_typed and intent not in ("fp32", "tf32") and found not in ("fp16", "bf16"):
+    if strongly_typed and intent not in ("fp32", "tf32") and stored not in ("fp16", "bf16"):
         model, kept, facts = _converted(model, intent, keep, job)
     else:
         model = modern(model, 7, job, "older ones cannot be read")
         kept, facts = _kept(model, keep), {}
     if not strongly_typed:
-        if intent in ("fp16", "int8") and found != "fp16":
+        if intent in ("fp16", "int8") and stored != "fp16":
             kept |= out_of_range(model, job, facts)
         model = _for_weak_typing(model, product, job)
     onnx_format.save(model, out)
@@ -125,17 +125,20 @@ def prepare(
     )
 
 
-def _intent(precision: EnginePrecision, found: str, product: str) -> EnginePrecision:
-    """The intent with `best` resolved. Raises `StepError` where the model contradicts it."""
-    if found not in ("fp32", "fp16", "bf16", "int8", "fp8"):
+def _intent(precision: EnginePrecision, stored: str, product: str) -> EnginePrecision:
+    """The intent with `best` resolved; `stored` is the model's own precision.
+
+    Raises `StepError` where the two contradict each other.
+    """
+    if stored not in ("fp32", "fp16", "bf16", "int8", "fp8"):
         raise StepError(
-            f"the model is {found}, which {product} does not take",
+            f"the model is {stored}, which {product} does not take",
             hint="build from the floating-point model that it was made from",
         )
     if precision == "best":
-        return "fp16" if found == "fp32" else found  # type: ignore[return-value]
-    if precision in ("int8", "fp8") and found != precision:
-        other = f"is quantized to {found}" if found in ("int8", "fp8") else "is not quantized"
+        return "fp16" if stored == "fp32" else stored  # type: ignore[return-value]
+    if precision in ("int8", "fp8") and stored != precision:
+        other = f"is quantized to {stored}" if stored in ("int8", "fp8") else "is not quantized"
         eight = ", precision: fp8" if precision == "fp8" else ""
         either = "" if eight else "quantize_nncf or "
         raise StepError(
@@ -143,14 +146,14 @@ def _intent(precision: EnginePrecision, found: str, product: str) -> EnginePreci
             "QuantizeLinear and DequantizeLinear in the model",
             hint=f"put {either}quantize_onnxruntime with `target: tensorrt{eight}` before this pass",
         )
-    if precision not in ("int8", "fp8") and found in ("int8", "fp8"):
+    if precision not in ("int8", "fp8") and stored in ("int8", "fp8"):
         raise StepError(
-            f"{precision} was asked for and the model is quantized to {found}",
-            hint=f"set `precision: {found}`, or take the pass out that quantizes",
+            f"{precision} was asked for and the model is quantized to {stored}",
+            hint=f"set `precision: {stored}`, or take the pass out that quantizes",
         )
-    if found in ("fp16", "bf16") and precision != found:
+    if stored in ("fp16", "bf16") and precision != stored:
         raise StepError(
-            f"{precision} was asked for and the model is {found}",
+            f"{precision} was asked for and the model is {stored}",
             hint="take convert_precision out: this pass converts by itself",
         )
     return precision

@@ -18,7 +18,7 @@ Wish = Literal["inputs", "seen"] | tuple[dict[str, SymbolRange], ...]
 _MOST_SAMPLES = 512
 
 
-def wanted(wish: Wish, job: Job) -> list[Profile]:
+def profiles_of(wish: Wish, job: Job) -> list[Profile]:
     """The profiles of a job. Raises `StepError` for a symbol or size that the recipe does not have."""
     if wish == "inputs":
         return [_of_ranges(job.inputs, {})]
@@ -35,14 +35,14 @@ def _of_ranges(inputs: Sequence[TensorSpec], ranges: Ranges) -> Profile:
                 f"`profiles` names the size {name!r}, which no input has",
                 hint=did_you_mean(name, sorted(symbols)),
             )
-    made: Profile = {}
+    profile: Profile = {}
     for spec in inputs:
-        known = {**spec.ranges, **{name: ranges[name] for name in spec.symbols if name in ranges}}
+        spans = {**spec.ranges, **{name: ranges[name] for name in spec.symbols if name in ranges}}
         for name in spec.symbols:
-            _within(name, known[name], spec)
-        plain = {name: each.model_dump() for name, each in known.items()}
-        made |= profiles.of_inputs([{"name": spec.name, "shape": spec.shape}], plain)
-    return made
+            _within(name, spans[name], spec)
+        plain = {name: each.model_dump() for name, each in spans.items()}
+        profile |= profiles.of_inputs([{"name": spec.name, "shape": spec.shape}], plain)
+    return profile
 
 
 def _within(name: str, wish: SymbolRange, spec: TensorSpec) -> None:
@@ -75,9 +75,9 @@ def _samples(job: Job) -> list[dict[str, tuple[int, ...]]]:
             hint="name them under `data: calibration`, or leave `profiles` out",
         )
     count = min(_MOST_SAMPLES, len(samples))
-    found: dict[tuple[tuple[int, ...], ...], dict[str, tuple[int, ...]]] = {}
+    distinct: dict[tuple[tuple[int, ...], ...], dict[str, tuple[int, ...]]] = {}
     for number in range(count):
         sample = samples[number * len(samples) // count]
         shapes = {spec.name: tuple(sample.inputs[spec.name].shape) for spec in job.inputs}
-        found.setdefault(tuple(shapes.values()), shapes)
-    return list(found.values())
+        distinct.setdefault(tuple(shapes.values()), shapes)
+    return list(distinct.values())

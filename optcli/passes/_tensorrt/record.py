@@ -18,8 +18,8 @@ def gpu_here() -> dict[str, Any] | None:
     """The first GPU here, as far as an engine depends on it; None without one."""
     if not driver.present():
         return None
-    found = asdict(driver.devices()[0])
-    return {name: found[name] for name in ("name", "compute_capability", "driver")}
+    gpu = asdict(driver.devices()[0])
+    return {name: gpu[name] for name in ("name", "compute_capability", "driver")}
 
 
 def timing_cache(job: Job, product: str, version: str) -> str | None:
@@ -32,15 +32,15 @@ def timing_cache(job: Job, product: str, version: str) -> str | None:
     return str(job.cache / "timing" / f"{name}.cache")
 
 
-def _told(layers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What people ask of an engine's layers."""
+def _layer_records(layers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Name, type, precision, tactic and reformat of every layer."""
     names = ("name", "type", "precision", "tactic", "reformat")
     return [{name: each[name] for name in names} for each in layers]
 
 
 def facts(about: sidecar.Sidecar, prepared: Prepared, result: Mapping[str, Any]) -> dict[str, Any]:
-    """What was built; on a GPU what its inspector says, else what the network promises."""
-    found: dict[str, Any] = {
+    """Facts of the engine; its precisions by its inspector on a GPU, else as the model lets expect."""
+    record: dict[str, Any] = {
         "engine": {
             **{name: getattr(about, name) for name in ("product", "version", "gpu", "driver")},
             "profiles": list(about.profiles),
@@ -53,20 +53,20 @@ def facts(about: sidecar.Sidecar, prepared: Prepared, result: Mapping[str, Any])
     }
     inspected = result["engine"]
     if inspected is None:
-        found["expectation_by"] = "the model, for no GPU is here"
-        return found
+        record["expectation_by"] = "the model, for no GPU is here"
+        return record
     counted = {name: inspected[name] for name in ("detailed", "reformats", "precisions")}
-    found["engine"] |= {"inspected": {**counted, "layers": _told(inspected["layers"])}}
+    record["engine"] |= {"inspected": {**counted, "layers": _layer_records(inspected["layers"])}}
     if inspected["detailed"]:
         expected = inspection.expectation(prepared.precision, result["network"], inspected)
-        found |= {"expectation": expected["text"], "expectation_by": "the engine's inspector"}
-    return found
+        record |= {"expectation": expected["text"], "expectation_by": "the engine's inspector"}
+    return record
 
 
 def written(
     source: Path, plan: Path, prepared: Prepared, build: Build, result: Mapping[str, Any], **more: Any
 ) -> sidecar.Sidecar:
-    """The sidecar of a plan, from the ONNX file `source`, what was asked and what came of it."""
+    """The sidecar of a plan, from the ONNX file `source`, the build's settings and its result."""
     device = result["device"] or {}
     return sidecar.Sidecar(
         product=result["product"],
@@ -83,7 +83,7 @@ def written(
         profiles=tuple(build.profiles),
         inputs=tuple(result["network"]["inputs"]),
         outputs=tuple(result["network"]["outputs"]),
-        layers=tuple(_told(result["engine"]["layers"])) if result["engine"] else (),
+        layers=tuple(_layer_records(result["engine"]["layers"])) if result["engine"] else (),
         network=tuple(
             {name: layer[name] for name in ("type", "precision")}
             for layer in result["network"]["layers"]

@@ -135,9 +135,9 @@ class Compiling:
         return can_pad(self._program, self.job.inputs)
 
     def packs_each_call(self, routes: Routes) -> dict[str, dict[str, Any] | None]:
-        """By batch size that matters: what each call brings into another order (`Packed`).
+        """For every batch size that matters, the weights that each call packs again (`Packed`).
 
-        None where that cannot be told; nothing on a GPU.
+        None for a size where that is not known; empty on a GPU.
         """
         if not self.on_cpu:
             return {}
@@ -155,11 +155,11 @@ class Compiling:
         feed = example_inputs(self.job.inputs, size)
         tensors = [feed[spec.name] for spec in self.job.inputs]
         with torch.inference_mode():
-            found = packed_each_call(lambda: models(*tensors), self._program)
-        known = [each.packed for each in self.models.values() if each.packed is not None]
-        if found is None and any(each.layers + each.left for each in known):
+            packed = packed_each_call(lambda: models(*tensors), self._program)
+        packings = [each.packed for each in self.models.values() if each.packed is not None]
+        if packed is None and any(each.layers + each.left for each in packings):
             return None
-        return (found or Packed()).to_record()
+        return (packed or Packed()).to_record()
 
     def _opened(self, routes: Routes) -> Models:
         return aoti_format.open(self.job.out, self._device, routes.to_record())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Criteria:
     """Which channels are to go: the options of `prune` of the same names."""
 
     ratio: float
@@ -68,15 +68,15 @@ class _Group:
         return sorted(int(index) + part * size for part in range(self.parts) for index in picked)
 
 
-def choose(model: torch.nn.Module, graph: DependencyGraph, wanted: Wanted) -> Choice:
+def choose(model: torch.nn.Module, graph: DependencyGraph, criteria: Criteria) -> Choice:
     """The channels to remove. Raises `StepError` for a pattern in `keep` that matches nothing."""
     import torch
 
-    kept_modules = _kept(model, wanted.keep)
+    kept_modules = _kept(model, criteria.keep)
     cautious = any(_is_attention(module) for module in torch_modules.modules(model))
     groups: list[_Group] = []
     total = kept = lost = 0
-    score = _importance(wanted.importance)
+    score = _importance(criteria.importance)
     with torch.no_grad():
         for group in _groups(graph):
             total += 1
@@ -88,13 +88,13 @@ def choose(model: torch.nn.Module, graph: DependencyGraph, wanted: Wanted) -> Ch
             if scores is not None:
                 groups.append(_described(group, graph, scores))
                 if not bool(torch.isfinite(scores).all()):
-                    raise _no_number(groups[-1], wanted.importance)
-    if not groups and wanted.importance == "batchnorm" and total > kept:
+                    raise _no_number(groups[-1], criteria.importance)
+    if not groups and criteria.importance == "batchnorm" and total > kept:
         raise StepError(
             "the network has no batch norm to rank its channels by", hint="importance: magnitude"
         )
     picked, layers = [], []
-    for group, count in zip(groups, _counts(groups, wanted), strict=True):
+    for group, count in zip(groups, _counts(groups, criteria), strict=True):
         if count > 0:
             picked.append((group.root, group.prune, group.indices(count)))
             layers.extend(group.layers)
@@ -105,7 +105,7 @@ def _no_number(group: _Group, importance: str) -> StepError:
     return StepError(
         f"the {importance} importance of the channels of {', '.join(group.layers[:2])} is no number: "
         "their weights, or the gradients of the loss, are all zero",
-        hint="are the weights trained? importance: random takes any channel",
+        hint="use trained weights, or set `importance: random`, which needs none",
     )
 
 
@@ -130,25 +130,25 @@ def _groups(graph: DependencyGraph) -> Iterator[Any]:
         yield group
 
 
-def _counts(groups: Sequence[_Group], wanted: Wanted) -> list[int]:
+def _counts(groups: Sequence[_Group], criteria: Criteria) -> list[int]:
     """How many channels each part of each group loses."""
     import torch
 
     if not groups:
         return []
-    raw = [len(group.scores) * wanted.ratio for group in groups]
-    if wanted.global_ranking:
+    raw = [len(group.scores) * criteria.ratio for group in groups]
+    if criteria.global_ranking:
         ranked = torch.cat([group.scores for group in groups]).sort().values
-        threshold = ranked[max(0, round(len(ranked) * wanted.ratio) - 1)]
+        threshold = ranked[max(0, round(len(ranked) * criteria.ratio) - 1)]
         raw = [float((group.scores <= threshold).sum()) for group in groups]
-    return [_rounded(n, group, wanted) for n, group in zip(raw, groups, strict=True)]
+    return [_rounded(n, group, criteria) for n, group in zip(raw, groups, strict=True)]
 
 
-def _rounded(count: float, group: _Group, wanted: Wanted) -> int:
+def _rounded(count: float, group: _Group, criteria: Criteria) -> int:
     """The nearest count that leaves a multiple of `round_to`, within `max_ratio`."""
     size = len(group.scores)
-    step = wanted.round_to // math.gcd(wanted.round_to, group.parts)
-    least = max(step, math.ceil(size * (1 - wanted.max_ratio) / step) * step)
+    step = criteria.round_to // math.gcd(criteria.round_to, group.parts)
+    least = max(step, math.ceil(size * (1 - criteria.max_ratio) / step) * step)
     left = max(least, math.floor((size - count) / step + 0.5) * step)
     return max(0, size - left)
 
@@ -186,8 +186,8 @@ def _parts(module: Any, graph: DependencyGraph, out: bool) -> int:
         return 1
     if getattr(module, "groups", 1) == getattr(module, "out_channels", None):
         return 1
-    found = pruner.get_out_channel_groups(module) if out else pruner.get_in_channel_groups(module)
-    return int(found)
+    count = pruner.get_out_channel_groups(module) if out else pruner.get_in_channel_groups(module)
+    return int(count)
 
 
 def _must_stay(group: Any, graph: DependencyGraph, kept: set[Any], cautious: bool) -> bool:
@@ -228,7 +228,7 @@ def _is_attention(module: Any) -> bool:
 def _kept(model: torch.nn.Module, patterns: Sequence[str]) -> set[Any]:
     """The modules that `keep` names, those inside them, and the layers inside attentions."""
     named = dict(torch_modules.named_modules(model))
-    found: set[Any] = set()
+    kept: set[Any] = set()
     for pattern in patterns:
         matches = [module for name, module in named.items() if name and fnmatchcase(name, pattern)]
         if not matches:
@@ -237,8 +237,8 @@ def _kept(model: torch.nn.Module, patterns: Sequence[str]) -> set[Any]:
                 hint=did_you_mean(pattern, [name for name in named if name]),
             )
         for module in matches:
-            found.update(torch_modules.modules(module))
+            kept.update(torch_modules.modules(module))
     for module in named.values():
         if _is_attention(module) and module is not model:
-            found.update(torch_modules.modules(module))
-    return found
+            kept.update(torch_modules.modules(module))
+    return kept

@@ -51,7 +51,7 @@ def resolved(autocast: Autocast, device: str) -> str:
 
 @dataclass(frozen=True)
 class Computing:
-    """How to compute: see `chosen`. `reasons` say what was not done that could have been."""
+    """How to compute: see `chosen`. `reasons` say why channels last or autocast is left out."""
 
     device: str
     channels_last: bool = False
@@ -88,10 +88,10 @@ def chosen(
     CPU and the network gain. The network is left in the layout that was found.
     """
     plain = Computing(device)
-    wanted = _has_convolutions(model) if channels_last is None else channels_last
-    wanted = wanted and device == "cpu"
+    try_layout = _has_convolutions(model) if channels_last is None else channels_last
+    try_layout = try_layout and device == "cpu"
     casting = resolved(autocast, device) == "bf16"
-    if not wanted and not casting:
+    if not try_layout and not casting:
         return plain
     reasons: list[str] = []
     if casting and device == "cpu" and not _torch_has_bf16():
@@ -100,24 +100,24 @@ def chosen(
     batch = _first(examples)
     if casting and autocast == "auto":
         casting = _gains(model, lambda: _trial(plain, model, inputs, batch))
-    known = _trial(plain, model, inputs, batch)
-    found = plain
-    if known is None:  # what is wrong with it, training says
+    reference = _trial(plain, model, inputs, batch)
+    computing = plain
+    if reference is None:  # what is wrong with it, training says
         return plain
-    if wanted:
-        found = Computing(device, channels_last=True)
-        found.lay_out(model)
-        if not _agree(_trial(found, model, inputs, batch), known, _SAME, 1 - _SAME):
+    if try_layout:
+        computing = Computing(device, channels_last=True)
+        computing.lay_out(model)
+        if not _agree(_trial(computing, model, inputs, batch), reference, _SAME, 1 - _SAME):
             reasons.append("channels_last: the network does not take it")
-            found = plain
-            found.lay_out(model)
+            computing = plain
+            computing.lay_out(model)
     if casting:
-        cast = Computing(device, channels_last=found.channels_last, autocast=True)
-        if _agree(_trial(cast, model, inputs, batch), known, _MOST_OUTPUT_ERROR, _LEAST_COSINE):
-            found = cast
+        cast = Computing(device, channels_last=computing.channels_last, autocast=True)
+        if _agree(_trial(cast, model, inputs, batch), reference, _MOST_OUTPUT_ERROR, _LEAST_COSINE):
+            computing = cast
         else:
             reasons.append("autocast: bfloat16 changes the network's gradient too much")
-    return Computing(device, found.channels_last, found.autocast, tuple(reasons))
+    return Computing(device, computing.channels_last, computing.autocast, tuple(reasons))
 
 
 @contextmanager
@@ -169,13 +169,13 @@ def _gains(model: torch.nn.Module, run: Callable[[], object]) -> bool:
     dense = others = 0
     grouped = False
 
-    def count(module: torch.nn.Module, _: object, given: torch.Tensor) -> None:
+    def count(module: torch.nn.Module, _: object, output: torch.Tensor) -> None:
         nonlocal dense, others, grouped
         if isinstance(module, torch.nn.Linear):
-            others += given.numel() * module.in_features
+            others += output.numel() * module.in_features
         elif isinstance(module, torch.nn.modules.conv._ConvNd):
             grouped = grouped or module.groups > 1
-            dense += given.numel() * module.weight[0].numel()
+            dense += output.numel() * module.weight[0].numel()
 
     kinds = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
     parts = [module for module in torch_modules.modules(model) if isinstance(module, kinds)]
@@ -217,29 +217,29 @@ def _trial(
         if not outputs:
             return None
         energy = sum(value.square().mean() for value in outputs)
-        found = torch.autograd.grad(energy, values, allow_unused=True)
+        gradients = torch.autograd.grad(energy, values, allow_unused=True)
     except (StepError, RuntimeError):
         return None
     with torch.no_grad():
         gradient = [
-            torch.zeros(value.numel()) if each is None else each.contiguous().flatten().float().cpu()
-            for each, value in zip(found, values, strict=True)
+            torch.zeros(value.numel()) if part is None else part.contiguous().flatten().float().cpu()
+            for part, value in zip(gradients, values, strict=True)
         ]
         return torch.cat([v.flatten().cpu() for v in outputs]), torch.cat(gradient)
 
 
 def _agree(
-    found: tuple[torch.Tensor, torch.Tensor] | None,
-    known: tuple[torch.Tensor, torch.Tensor],
+    trial: tuple[torch.Tensor, torch.Tensor] | None,
+    reference: tuple[torch.Tensor, torch.Tensor],
     most_error: float,
     least_cosine: float,
 ) -> bool:
-    """Whether outputs and gradient are the same, up to so much; nothing is finite that fails."""
+    """Whether outputs and gradient are the same within the limits; False where the trial failed."""
     import torch
 
-    if found is None or found[0].shape != known[0].shape:
+    if trial is None or trial[0].shape != reference[0].shape:
         return False
-    error = float((found[0] - known[0]).norm() / known[0].norm().clamp_min(1e-30))
-    cosine = float(torch.nn.functional.cosine_similarity(found[1], known[1], dim=0))
-    flat = float(known[1].norm()) == 0
+    error = float((trial[0] - reference[0]).norm() / reference[0].norm().clamp_min(1e-30))
+    cosine = float(torch.nn.functional.cosine_similarity(trial[1], reference[1], dim=0))
+    flat = float(reference[1].norm()) == 0
     return error <= most_error and (flat or cosine >= least_cosine)

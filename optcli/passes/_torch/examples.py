@@ -89,5 +89,5 @@ class ExampleSet:
 
 def spread(count: int, most: int) -> list[int]:
     """At most `most` of `count` positions, evenly spaced: image folders are sorted by class."""
-    taken = min(count, most)
-    return [index * count // taken for index in range(taken)]
+    picked = min(count, most)
+    return [index * count // picked for index in range(picked)]

@@ -63,13 +63,13 @@ def gain(models: Models, batch_size: int, job: Job) -> float | None:
     The median over turns of both; None where they do not tell it, because other work disturbed them.
     """
     both = (models.any_size_only(), models)
-    for each in both:
-        _seconds(each, batch_size, job)
+    for model in both:
+        _seconds(model, batch_size, job)
     ratios = []
     for number in range(_TURNS):
         order = both if number % 2 else both[::-1]
-        taken = {id(each): _seconds(each, batch_size, job) for each in order}
-        ratios.append(taken[id(both[0])] / taken[id(both[1])])
+        seconds = {id(model): _seconds(model, batch_size, job) for model in order}
+        ratios.append(seconds[id(both[0])] / seconds[id(both[1])])
     return statistics.median(ratios) if median_uncertainty(ratios) <= _NEEDED else None
 
 
@@ -98,8 +98,8 @@ def measured(models: Models, job: Job) -> Routes:
     pieces = False
     if beyond > largest:
         cut = replace(routes, padded_from=padded_from, pieces=True)
-        one = _seconds(models.any_size_only(), beyond, job)
-        pieces = _seconds(models.routed(cut), beyond, job) < one
+        uncut_s = _seconds(models.any_size_only(), beyond, job)
+        pieces = _seconds(models.routed(cut), beyond, job) < uncut_s
     return replace(routes, padded_from=padded_from, pieces=pieces)
 
 
@@ -109,11 +109,11 @@ def _seconds(call: Callable[..., object], batch_size: int, job: Job) -> float:
 
     feed = example_inputs(job.inputs, batch_size)
     tensors = [feed[spec.name] for spec in job.inputs]
-    found = []
+    times_s = []
     with torch.inference_mode():
         for number in range(_CALLS + 1):
             start = time.perf_counter()
             call(*tensors)
             if number:
-                found.append(time.perf_counter() - start)
-    return statistics.median(found)
+                times_s.append(time.perf_counter() - start)
+    return statistics.median(times_s)

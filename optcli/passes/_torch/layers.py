@@ -62,7 +62,7 @@ def quantize_layers(
     if others:
         facts["kept_in_fp32"] = dict(others)
         job.warn(
-            f"{sum(others.values())} convolutions stay in fp32: only linear layers can be quantized so"
+            f"{sum(others.values())} convolutions stay in fp32: this pass quantizes linear layers alone"
         )
     return Made(precision=torch_quantized.precision(model), facts=facts)
 
@@ -84,11 +84,11 @@ def _layers(
     group_size: int | None,
 ) -> list[str]:
     modules = [name for name, _ in torch_modules.named_modules(model) if name]
-    wanted = matching(names, modules, "names")
+    named = matching(names, modules, "names")
     ignored = matching(ignored_names, modules, "ignored_names")
     possible = torch_quantized.linear_layers(model, engine)
     layers = [
-        name for name in possible if (not names or within(name, wanted)) and not within(name, ignored)
+        name for name in possible if (not names or within(name, named)) and not within(name, ignored)
     ]
     if group_size is not None:
         sizes = {name: model.get_submodule(name).in_features for name in layers}
@@ -116,7 +116,7 @@ def _convolutions(model: torch.nn.Module) -> Counter[str]:
 
 
 def _run_once(model: torch.nn.Module, job: Job) -> None:
-    """What does not run must not be stored."""
+    """Call the network, so that none is stored that does not run."""
     import torch
 
     feed = example_inputs(job.inputs, job.inputs[0].batch_range().min)

@@ -66,11 +66,11 @@ def caller(
             if not autocast or not (always or model.training):
                 return flatten_outputs(model(*positional, **keyword))
             with torch.autocast(device.partition(":")[0], torch.bfloat16):
-                found = flatten_outputs(model(*positional, **keyword))
+                outputs = flatten_outputs(model(*positional, **keyword))
             # A loss is a small difference of large sums: 8 bits are too few for it.
             return {
                 name: value.float() if value.dtype == torch.bfloat16 else value
-                for name, value in found.items()
+                for name, value in outputs.items()
             }
         except Exception as error:
             mode = "training" if model.training else "evaluation"
@@ -118,10 +118,10 @@ class Loss:
     def logits(self, outputs: Outputs) -> torch.Tensor:
         """The output that holds the classes' scores; trailing dimensions of size 1 are taken off."""
         # In training mode some networks give other names, with the main output first.
-        found = outputs.get(self.output, next(iter(outputs.values())))
-        if found.ndim > 2 and all(size == 1 for size in found.shape[2:]):
-            return found.flatten(1)
-        return found
+        scores = outputs.get(self.output, next(iter(outputs.values())))
+        if scores.ndim > 2 and all(size == 1 for size in scores.shape[2:]):
+            return scores.flatten(1)
+        return scores
 
     def _labelled(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         from torch.nn import functional
@@ -154,8 +154,8 @@ class Loss:
                 if a.is_floating_point()
             ]
             return sum(errors[1:], errors[0])
-        found, wanted = self.logits(outputs), self.logits(taught)
-        soft = [functional.log_softmax(x.float() / self.temperature, dim=1) for x in (found, wanted)]
+        student, teacher = self.logits(outputs), self.logits(taught)
+        soft = [functional.log_softmax(x.float() / self.temperature, dim=1) for x in (student, teacher)]
         divergence = functional.kl_div(soft[0], soft[1], reduction="none", log_target=True)
         return divergence.sum(1).mean() * self.temperature**2
 
@@ -222,7 +222,7 @@ class Judge:
     ) -> Score:
         """The score of a network, which is put into evaluation mode.
 
-        `seen` hears of every batch how many samples it had.
+        `seen` is called after every batch with the number of its samples.
         """
         import torch
 

@@ -32,7 +32,9 @@ def network(source: Artifact, *, eager: bool = False) -> torch.nn.Module:
 
 
 def require_uncompiled(source: Artifact) -> None:
-    """Raise `StepError` where torch_compile has been at the network: what it kept would be lost."""
+    """Raise `StepError` for a network that torch_compile made: its compiled code would be lost."""
     transforms = torch_format.read(source.path).transforms
     if torch_compiled.Compilation.of(transforms) is not None:
-        raise StepError("the network is compiled already", hint="put torch_compile last, and once")
+        raise StepError(
+            "the network is compiled already", hint="put torch_compile last, and use it only once"
+        )

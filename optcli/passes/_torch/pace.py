@@ -10,10 +10,10 @@ from optcli.observer import left, rate
 
 # Forward and backward take about three times as long as forward alone.
 _TRAINED, _JUDGED = 3, 1
-# A training that gets less than this share of its threads' time is told about, once it ran so long.
+# A training that gets less than this share of its threads' time is warned of, once it ran so long.
 _BUSY_SHARE, _BUSY_AFTER_S = 0.7, 20.0
-# Before so much of a training no time that is left is said: the first samples are prepared as well.
-_TOLD_AFTER_S = 3.0
+# The time that is left is shown from here on: before, the first samples are still being prepared.
+_TIME_LEFT_AFTER_S = 3.0
 
 
 @dataclass
@@ -73,17 +73,17 @@ class Pace:
         if used >= _BUSY_SHARE * threads:
             return None
         return (
-            f"{threads} threads compute for {used:.1f} s a second: other work keeps the cores busy, or"
-            " the network is small; fewer `threads` may be faster"
+            f"{threads} threads get {used:.1f} s of processor time a second: other work keeps the cores"
+            " busy, or the network is small; fewer `threads` may be faster"
         )
 
-    def said(self) -> str:
+    def summary(self) -> str:
         """Images a second and the time that is left, as far as they are known; begins with a comma."""
         parts = []
         if self._rate is not None:
             parts.append(rate(self._rate, 1.0))
         spent_s, to_do = self.clock() - self._began, self._whole() - self._done
-        if self._done and to_do > 0 and spent_s >= _TOLD_AFTER_S:
+        if self._done and to_do > 0 and spent_s >= _TIME_LEFT_AFTER_S:
             parts.append(left(spent_s / self._done * to_do))
         return "".join(f", {part}" for part in parts)
 

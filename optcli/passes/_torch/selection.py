@@ -13,17 +13,17 @@ def matching(patterns: Sequence[str], names: Iterable[str], option: str) -> set[
 
     Raises `StepError` for a pattern that fits none: a misspelt name must not go unnoticed.
     """
-    known = sorted(names)
-    found: set[str] = set()
+    available = sorted(names)
+    modules: set[str] = set()
     for pattern in patterns:
-        fitting = {name for name in known if fnmatchcase(name, pattern)}
+        fitting = {name for name in available if fnmatchcase(name, pattern)}
         if not fitting:
             raise StepError(
                 f"`{option}: {pattern}` fits no module of the network",
-                hint=did_you_mean(pattern, known)[:300],
+                hint=did_you_mean(pattern, available)[:300],
             )
-        found |= fitting
-    return found
+        modules |= fitting
+    return modules
 
 
 def within(name: str, modules: Iterable[str]) -> bool:

@@ -32,7 +32,7 @@ def flat(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> torch.nn.Modul
     call = arguments(model, inputs)
     names = tuple(spec.name for spec in inputs)
     with torch.no_grad(), plain_attention():
-        # Of what kind the outputs are, a small batch says as well.
+        # A small batch is enough to see which types the outputs have.
         positional, keyword = call.split(dict(zip(names, example(inputs, small=True), strict=True)))
         outputs = model(*positional, **keyword)
     is_flat = isinstance(outputs, torch.Tensor) or (
@@ -94,9 +94,9 @@ def trace(model: torch.nn.Module, job: Job, strict: bool) -> ExportedProgram:
     try:
         return export(shapes)
     except Exception as error:
-        found = _FIXED.search(str(error))
-        if found is not None:
-            raise _cannot_vary(found[1], int(found[2]), job) from error
+        match = _FIXED.search(str(error))
+        if match is not None:
+            raise _cannot_vary(match[1], int(match[2]), job) from error
         if not isinstance(error, UserError) or "Suggested fixes" not in str(error):
             raise
         return export(_refined(str(error), shapes, job))
@@ -127,7 +127,7 @@ def _refined(message: str, shapes: tuple[Any, ...], job: Job) -> tuple[Any, ...]
             if isinstance(after[index], int):
                 raise _cannot_vary(dim.__name__, after[index], job)
             if str(after[index]) != str(dim):
-                job.warn(f"the network takes not every {dim.__name__}: {after[index]}")
+                job.warn(f"the network does not take every {dim.__name__}, only {after[index]}")
     return refined
 
 
@@ -141,23 +141,23 @@ def _cannot_vary(symbol: str, size: int, job: Job) -> StepError:
 
 def _ranges(inputs: Sequence[TensorSpec]) -> dict[str, SymbolRange]:
     """Every symbol and its range; the inputs that share a symbol share the range of the first."""
-    found: dict[str, SymbolRange] = {}
+    ranges: dict[str, SymbolRange] = {}
     for spec in inputs:
         for symbol in spec.symbols:
-            found.setdefault(symbol, spec.ranges[symbol])
-    return found
+            ranges.setdefault(symbol, spec.ranges[symbol])
+    return ranges
 
 
 def _sized(inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
     """The specs with every symbol that varies pinned to a size that no other dimension has."""
     ranges = _ranges(inputs)
-    taken = {size for spec in inputs for size in spec.shape if isinstance(size, int)}
+    used = {size for spec in inputs for size in spec.shape if isinstance(size, int)}
     sizes: dict[str, int] = {}
     for symbol, span in ranges.items():
-        wanted = [span.opt, *range(max(2, span.min), span.max + 1)]
-        free = [size for size in wanted if size >= 2 and size not in taken]
+        candidates = [span.opt, *range(max(2, span.min), span.max + 1)]
+        free = [size for size in candidates if size >= 2 and size not in used]
         sizes[symbol] = free[0] if free else span.opt
-        taken.add(sizes[symbol])
+        used.add(sizes[symbol])
     return [
         spec.model_copy(
             update={"shape": tuple(sizes.get(s, s) if isinstance(s, str) else s for s in spec.shape)}

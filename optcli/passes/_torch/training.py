@@ -59,7 +59,7 @@ class Training:
         pace = self._pace(0 if progress is None else progress.epoch)
         news = _News(job, pace, self.epochs, self.clock, self._threads())
         if progress is not None:
-            job.warn(f"going on after epoch {progress.epoch} of {self.epochs}, where it was stopped")
+            job.warn(f"resuming after epoch {progress.epoch} of {self.epochs}, where it was stopped")
         else:
             progress = self._beginning(news)
         while progress.epoch < self.epochs and not self._is_out_of_patience(progress):
@@ -68,7 +68,7 @@ class Training:
             self._settle()
             score = self._judged(news)
             progress.note(self.model, number, loss, score)
-            news.ended(number, loss, f", validation {_told(score, progress)}" if score else "")
+            news.ended(number, loss, f", validation {_score_text(score, progress)}" if score else "")
             if job.scratch is not None and number < self.epochs:
                 save_checkpoint(job.scratch, progress, self.model, self.optimizer)
         return progress
@@ -109,7 +109,7 @@ class Training:
             )
 
     def _epoch(self, number: int, news: _News) -> float:
-        """Train epoch `number`, from 1; gives the mean loss. It hangs on the seed and number alone."""
+        """Train epoch `number`, from 1; gives the mean loss. Only seed and number decide it."""
         import torch
 
         order = self._order(number)
@@ -128,7 +128,7 @@ class Training:
             loss = self._step(batch, values, masks)
             if not math.isfinite(loss):
                 raise StepError(
-                    f"the loss became {loss} in epoch {number}: the training has come apart",
+                    f"the loss became {loss} in epoch {number}: the training diverges",
                     hint=f"lower learning_rate (it is {self.learning_rate:g}), or set clip_norm",
                 )
             total += loss
@@ -168,7 +168,7 @@ class Training:
 
 
 class _News:
-    """What is said of a training on its way: loss, images a second, the time that is left."""
+    """Reports the progress of a training: loss, images a second, the time that is left."""
 
     def __init__(
         self, job: Job, pace: Pace, epochs: int, clock: Callable[[], float], threads: int
@@ -197,16 +197,16 @@ class _News:
         self._pace.judge(images)
         self._say_now_and_then(", judging")
 
-    def ended(self, number: int, loss: float, found: str) -> None:
+    def ended(self, number: int, loss: float, validation: str) -> None:
         """Epoch `number` is over, and judged."""
-        text = f"epoch {number} of {self._epochs}: loss {loss:.3f}{found}"
-        self._job.progress(number / self._epochs, f"{text}{self._pace.said()}")
+        text = f"epoch {number} of {self._epochs}: loss {loss:.3f}{validation}"
+        self._job.progress(number / self._epochs, f"{text}{self._pace.summary()}")
 
     def _say_now_and_then(self, doing: str) -> None:
         if self._clock() - self._last >= _SAY_EVERY_S:
             self._last = self._clock()
             self._warn_of_waiting()
-            self._job.progress(self._share, f"{self._text}{doing}{self._pace.said()}")
+            self._job.progress(self._share, f"{self._text}{doing}{self._pace.summary()}")
 
     def _warn_of_waiting(self) -> None:
         why = None if self._warned else self._pace.idle(self._threads)
@@ -223,9 +223,9 @@ def schedule(step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - climb) / max(1, steps - climb)))
 
 
-def _told(score: Score, progress: Progress) -> str:
-    found = f"loss {score.loss:.3f}"
+def _score_text(score: Score, progress: Progress) -> str:
+    text = f"loss {score.loss:.3f}"
     if score.share is not None:
-        found = f"top-1 {100 * score.share:.1f} %"
+        text = f"top-1 {100 * score.share:.1f} %"
     best = "the best so far" if progress.best_epoch == progress.epoch else "not the best"
-    return f"{found}, {best}"
+    return f"{text}, {best}"
