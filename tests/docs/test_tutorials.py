@@ -42,9 +42,9 @@ def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def follow(name: str, folder: Path) -> None:
+def follow(page: Path, folder: Path) -> None:
     """Do what a tutorial says in a folder of its own; fails over the first step that differs."""
-    tutorial = Tutorial.read(TUTORIALS / name)
+    tutorial = Tutorial.read(page)
     assert tutorial.commands
     if tutorial.in_checkout:
         for part in ("recipes", "calibration_data"):
@@ -69,7 +69,7 @@ ENGINES = "gpu-and-tensorrt.md"
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in NAMES if name != ENGINES])
 def test_a_tutorial_holds_to_the_letter(name, tmp_path):
-    follow(name, tmp_path)
+    follow(TUTORIALS / name, tmp_path)
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_a_tutorial_holds_to_the_letter(name, tmp_path):
 @pytest.mark.needs("no gpu")
 @pytest.mark.needs("package", "tensorrt_rtx")
 def test_the_tutorial_on_engines_holds_where_there_is_no_gpu(tmp_path):
-    follow(ENGINES, tmp_path)
+    follow(TUTORIALS / ENGINES, tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,6 +96,34 @@ def test_a_tutorial_is_short_and_on_the_front_page(name):
     assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
     assert f"tutorials/{name}" in (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
     assert f"tutorials/{name}" in (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+SCRIPT = "<!-- file: sub/a.py -->\n```python\nprint('one two')\nraise SystemExit(%d)\n```\n\n"
+STEP = "    python sub/a.py    # exit %s\n\n```text\n%s\n```\n"
+
+
+@pytest.mark.parametrize("codes", ["3", "0 or 3"])
+def test_a_tutorial_that_holds_is_followed(codes, tmp_path):
+    (tmp_path / "page.md").write_text(SCRIPT % 3 + STEP % (codes, "one ... two"))
+    follow(tmp_path / "page.md", tmp_path)
+    assert (tmp_path / "sub" / "a.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("code", "codes", "shown", "why"),
+    [(3, "0", "one", "exit code 3"), (0, "0", "three", "the page shows"), (0, "0", "two one", "shows")],
+)
+def test_a_step_that_differs_fails(code, codes, shown, why, tmp_path):
+    (tmp_path / "page.md").write_text(SCRIPT % code + STEP % (codes, shown))
+    with pytest.raises(AssertionError, match=why):
+        follow(tmp_path / "page.md", tmp_path)
+
+
+def test_a_tutorial_in_a_checkout_finds_its_recipes(tmp_path):
+    read = "    python -c \"print(open('recipes/README.md').readline())\"\n\n```text\n# Recipes\n```\n"
+    (tmp_path / "page.md").write_text("Work in the root of a checkout of this repository.\n\n" + read)
+    follow(tmp_path / "page.md", tmp_path)
+    assert (tmp_path / "calibration_data" / "digits.npz").is_file()
 
 
 def page(folder, text):
