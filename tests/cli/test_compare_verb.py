@@ -64,7 +64,10 @@ def test_a_folder_is_a_report(place, optcli):
     ("text", "says"),
     [
         ("version: 1\n", "nameless.yaml:1:1: name: found nothing: wanted a name"),
-        ("name: ../up\n", "nameless.yaml:1:7: name: found '../up': wanted a name that can be a folder"),
+        (
+            "name: ../up\n",
+            "nameless.yaml:1:7: name: found '../up': wanted a name that is valid for a folder",
+        ),
         ("name: [\n", "nameless.yaml:"),
     ],
 )

@@ -172,7 +172,7 @@ class TestTrust:
     def test_a_folder_whose_files_were_changed_is_refused_though_trusted(self, tmp_path, tmp_store):
         place = folder(tmp_path / "made", "aoti")
         (place / "model.pt2").write_bytes(b"other")
-        with pytest.raises(InputError, match="not those that its artifact"):
+        with pytest.raises(InputError, match="do not match its artifact"):
             open_all(find([place], tmp_store, trust=True), tmp_path / "scratch", (), 1)
 
     def test_data_alone_need_no_trust(self, tmp_path, tmp_store):

@@ -165,7 +165,7 @@ def test_a_network_in_which_roundings_grow_is_held_to_that(tmp_path, parent, chi
         found = check.against_parent(*made, (spec,), None, 1e-5, 1)
         assert 1e-5 < found["largest_relative_error"] <= found["tolerance"] <= 0.02
     else:
-        with pytest.raises(StepError, match="not what its parent computes"):
+        with pytest.raises(StepError, match="does not compute what its parent computes"):
             check.against_parent(*made, (spec,), None, 1e-5, 1)
 
 

@@ -77,7 +77,7 @@ def test_a_wrong_conversion_is_caught(project):
     )
     report = project.build()
     assert report.exit_code == ExitCode.FAILED
-    assert "not what its parent computes" in report.variants["wrong"].reason
+    assert "does not compute what its parent computes" in report.variants["wrong"].reason
     checked = report.variants["right"].steps[-1].facts["checked_against_parent"]
     assert checked["largest_relative_error"] <= 1e-4
     assert checked["samples"] >= 12  # all of the images
@@ -94,7 +94,7 @@ def test_the_next_attempt_runs_where_the_first_is_wrong(project):
     report = project.build()
     assert report.exit_code == ExitCode.DONE
     facts = report.variants["two"].steps[-1].facts
-    assert "not what its parent computes" in facts["tried_before"][0]
+    assert "does not compute what its parent computes" in facts["tried_before"][0]
 
 
 def test_a_missing_package_skips_or_fails_where_required(project):

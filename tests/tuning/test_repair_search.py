@@ -169,7 +169,7 @@ def test_what_cannot_be_repaired_is_said(
 
 def test_without_a_bar_there_is_nothing_to_get_inside_of(tmp_path: Path) -> None:
     data = DATA.partition("accuracy:")[0]
-    with pytest.raises(UsageError, match="accuracy is not judged"):
+    with pytest.raises(UsageError, match="the recipe judges no accuracy"):
         repaired(recipe(tmp_path, INT8, data))
 
 

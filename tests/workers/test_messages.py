@@ -209,8 +209,8 @@ def _calls_importable(monkeypatch):
         ({"error": "words"}, "valid dictionary"),
         ({"error": {"error": "RecipeError", "problems": [{"odd": 1}]}}, "a message between"),
         ({"neither": 1}, "no Inner: all of it"),
-        ([1, 2], "no JSON object"),
-        ("words", "no JSON object"),
+        ([1, 2], "not a JSON object"),
+        ("words", "not a JSON object"),
     ],
 )
 def test_what_a_worker_sends_that_does_not_fit_is_an_error_and_no_crash(record, said):
@@ -226,7 +226,7 @@ def test_what_a_worker_sends_that_does_not_fit_is_an_error_and_no_crash(record, 
 def test_bytes_that_are_no_json_are_an_error_and_no_crash():
     with (
         workers.spawn("calls:say_bytes", {}) as child,
-        pytest.raises(StepError, match="no JSON object"),
+        pytest.raises(StepError, match="not a JSON object"),
     ):
         child.result(Inner, 20)
 
