@@ -172,7 +172,7 @@ class Gpu:
     def __init__(self):
         self.log, self.work, self.kept = [], [], []
 
-    def made(self, function, destroy, *arguments):
+    def create(self, function, destroy, *arguments):
         if function in ("cuMemAlloc_v2", "cuMemHostAlloc"):
             memory = (ctypes.c_ubyte * arguments[0])()
             self.kept.append(memory)
