@@ -92,7 +92,7 @@ class Tutorial:
             assert not command.shown, f"{path.name}: {command.line} prints two blocks"
             steps[-1] = replace(command, shown=tuple(match["text"].splitlines()))
         assert 2 * covered == text.count("```"), f"{path.name}: a block is not closed"
-        return Tutorial(steps, "root of a checkout" in text)
+        return Tutorial(steps, "root of a checkout" in " ".join(text.split()))
 
     @property
     def commands(self) -> list[Command]:

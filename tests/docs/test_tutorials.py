@@ -144,7 +144,7 @@ def test_a_page_is_taken_apart_into_its_steps(tmp_path):
         Command("optcli build a.yaml", frozenset({0, 5}), ("done",)),
     ]
     assert not tutorial.in_checkout
-    assert page(tmp_path, "Stay in the root of a checkout of this repository.\n").in_checkout
+    assert page(tmp_path, "Stay in the root of\na checkout of this repository.\n").in_checkout
 
 
 @pytest.mark.parametrize(
