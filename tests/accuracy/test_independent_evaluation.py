@@ -8,6 +8,7 @@ import pytest
 
 from optcli import accuracy
 from optcli.artifact import Artifact, Format
+from optcli.data import DataSettings
 from optcli.observer import Silent
 from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
@@ -51,7 +52,7 @@ def judged(model: Path, spec, data, settings, place: Path, **more):
         "onnxruntime",
         {"threads": 2},
         (spec,),
-        data,
+        DataSettings.model_validate(data),
         place,
         settings,
         place / "out",

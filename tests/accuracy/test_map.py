@@ -216,7 +216,7 @@ def test_yolox_has_the_map_of_an_independent_evaluation(shared, tmp_path, runner
         runner,
         {"threads": 2},
         (spec,),
-        data,
+        DataSettings.model_validate(data),
         tmp_path,
         AccuracySettings(metric="map"),
         tmp_path / "out",

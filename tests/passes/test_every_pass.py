@@ -90,8 +90,3 @@ def test_its_declarations_are_sound_and_survive_a_round_trip(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_ready_recipe_uses_it(name):
     assert name in configured.options_in_recipes(), f"no recipe below recipes/ uses {name}"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_readme_names_it(name):
-    assert f"`{name}`" in configured.readme()

@@ -69,8 +69,3 @@ def test_threads_are_set_before_its_library_is_loaded(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_uses_it_or_it_is_a_default(name):
     assert name in runners.DEFAULTS.values() or name in configured.options_in_recipes()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_readme_names_it(name):
-    assert f"`{name}`" in configured.readme()
