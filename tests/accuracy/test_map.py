@@ -13,7 +13,7 @@ from optcli.accuracy import decoding, labels, merging, resampling, shards
 from optcli.accuracy.metrics import Predictions
 from optcli.accuracy.metrics.map import Map
 from optcli.artifact import Artifact, Format
-from optcli.data import Preparation
+from optcli.data import DataSettings, Preparation
 from optcli.errors import InputError
 from optcli.observer import Silent
 from optcli.settings import TensorSpec
