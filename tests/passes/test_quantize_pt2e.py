@@ -131,7 +131,7 @@ def test_dynamic_needs_no_samples_and_takes_linear_layers_alone(conv, tmp_path):
     package = apply(AotInductor(), made, tmp_path / "aoti", IMAGE)
     assert package.facts["integer_kernels"] == 1
     no_linear = torch_artifact(tmp_path / "pair", "Pair")
-    with pytest.raises(StepError, match="nothing to quantize"):
+    with pytest.raises(StepError, match="nothing in this model can be quantized"):
         quantize(no_linear, tmp_path / "none", INPUTS["Pair"], dynamic=True)
 
 
