@@ -142,7 +142,7 @@ def test_no_image_starts_a_program(classes, monkeypatch):
     with pytest.raises(InputError, match="not a readable image"):
         open_image(str(path))
     with pytest.raises(InputError, match="the mask cannot be read"):
-        masks.look({"files": [str(path)], "place": "here"}, None)  # type: ignore[arg-type]
+        masks.look(masks.MasksRequest((path,), path.parent), None)
 
 
 def test_torchvision_starts_no_program_either(tmp_path, monkeypatch):

@@ -168,7 +168,7 @@ def test_a_baseline_that_was_not_run_has_no_substitute(project, monkeypatch):
     assert report.recommended is None
     assert report.recommendation == "Nothing can be recommended: the baseline gpu has no latency."
     assert report.exit_code == 0
-    assert report.exit_reason.endswith("nothing is recommended")
+    assert report.exit_reason.endswith("no variant is recommended")
 
 
 def test_without_its_baseline_an_accuracy_bar_is_not_passed(project, monkeypatch):

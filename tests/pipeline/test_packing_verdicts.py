@@ -9,7 +9,11 @@ from optcli.pipeline.verdicts import _explained
 from optcli.results import Estimate, Latency, Verdict
 
 SLOW = Verdict(
-    name="speed-up over eager", outcome="reject", blocking=False, reason="0.60 times as fast as eager"
+    name="speed-up over eager",
+    over="eager",
+    outcome="reject",
+    blocking=False,
+    reason="0.60 times as fast as eager",
 )
 ROWS = tuple(
     Latency(
@@ -49,7 +53,7 @@ def test_nothing_is_said_where_it_is_not_the_cause(known):
 
 
 def test_other_verdicts_stay_as_they_are():
-    other = SLOW.model_copy(update={"name": "accuracy"})
+    other = SLOW.model_copy(update={"name": "accuracy", "over": None})
     gain = SLOW.model_copy(update={"outcome": "accept"})
     known = facts(53, 0.9, 0.8)
     assert explained(known, other, gain) == [other.reason, gain.reason]
