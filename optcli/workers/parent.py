@@ -67,12 +67,16 @@ class Child:
         self._send({"command": messages.to_record(message)})
 
     def call(self, function: str, message: Any, confined: Sequence[Path] | None) -> None:
-        """Tell the worker what to do: once, and before anything else."""
-        call = {"function": function, "message": messages.to_record(message)}
-        if confined is not None:
-            call["scratch"] = str(self.scratch())
-            call["writable"] = [str(folder) for folder in confined]
-        self._send(call)
+        """Tell the worker what to do, before anything else; it ends where it cannot be told."""
+        try:
+            call = {"function": function, "message": messages.to_record(message)}
+            if confined is not None:
+                call["scratch"] = str(self.scratch())
+                call["writable"] = [str(folder) for folder in confined]
+            self._send(call)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
 
     def _send(self, record: dict[str, Any]) -> None:
         try:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from pydantic_core import PydanticSerializationError
 
 import optcli
 from optcli import workers
@@ -244,3 +246,11 @@ def test_errors_keep_their_kind(error):
         with pytest.raises(type(error)) as caught:
             child.result(Inner, 20)
         assert str(caught.value) == str(error)
+
+
+def test_a_worker_that_cannot_be_told_what_to_do_is_not_left_over():
+    own = psutil.Process()
+    before = set(own.children(recursive=True))
+    with pytest.raises(PydanticSerializationError):
+        workers.spawn("optcli.inspection.looking:look", Outer(inner=7))  # type: ignore[arg-type]
+    assert set(own.children(recursive=True)) == before
