@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from optcli.pipeline import build as build
     from optcli.results import Report as Report
+    from optcli.tuning import tune as tune
 
-__all__ = ["Report", "__version__", "build"]
+__all__ = ["Report", "__version__", "build", "tune"]
 __version__ = "0.1.0"
 
 
@@ -23,6 +24,10 @@ def __getattr__(name: str) -> Any:
         from optcli.pipeline import build
 
         return build
+    if name == "tune":
+        from optcli.tuning import tune
+
+        return tune
     if name == "Report":
         from optcli.results import Report
 

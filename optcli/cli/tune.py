@@ -1,8 +1,9 @@
-"""`optcli tune`: other options of a quantized variant until it keeps its accuracy and is faster."""
+"""`optcli tune`: the fastest artifact inside the bar, or one variant brought inside it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, get_args
 
 import click
 
@@ -11,41 +12,57 @@ from optcli.cli.progress import Progress
 from optcli.errors import ExitCode, OptcliError, TrustError, UsageError
 from optcli.paths import shown
 from optcli.results.repair import Engine
+from optcli.settings.tuning import Objective
 
 
 @click.command(
     "tune",
     epilog=options.examples(
-        "optcli tune recipe.yaml --from onnx-int8",
-        "optcli tune recipe.yaml --from onnx-int8 --minutes 15 --write",
+        "optcli tune recipe.yaml --minutes 15",
+        "optcli tune recipe.yaml --from onnx-int8 --write",
     ),
 )
 @click.argument(
     "where", required=False, type=click.Path(path_type=Path, dir_okay=False), metavar="[RECIPE|REPORT]"
 )
-@click.option("--from", "start", metavar="VARIANT", help="The quantized variant to start at.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    help="The budget. Default: what the recipe's tune section says, 15; with --from 30, and the trial"
+    " that runs then is finished.",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(get_args(Objective)),
+    help="What to improve. Default: what the recipe's tune section says, p50.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    help="The batch size that the objective is about. Default: all of latency.batch_sizes.",
+)
+@click.option("--seed", type=click.IntRange(0), help="In place of the recipe's seed.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The recipe to write. Default: NAME.tuned.yaml beside the recipe.",
+)
+@click.option("--restart", is_flag=True, help="Forget the trials of an earlier run.")
+@click.option(
+    "--from", "start", metavar="VARIANT", help="Repair the accuracy of this quantized variant instead."
+)
 @click.option(
     "--engine",
     type=click.Choice(["layers", "nncf"]),
-    default="layers",
-    show_default=True,
-    help="What chooses the layers; nncf: NNCF's accuracy control, of quantize_nncf.",
+    help="With --from, what chooses the layers that stay in float: layers (the default), or nncf:"
+    " NNCF's accuracy control, of quantize_nncf.",
 )
 @click.option(
     "--trials",
     type=click.IntRange(1),
-    default=16,
-    show_default=True,
-    help="The largest number of trials.",
+    help="With --from, the largest number of trials. Default: 16.",
 )
-@click.option(
-    "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="Seconds after which no further trial begins.",
-)
-@click.option("--write", is_flag=True, help="Apply the patch to the recipe.")
+@click.option("--write", is_flag=True, help="With --from, apply the patch to the recipe.")
 @click.option("--trust", is_flag=True, help="Build the recipe of a report from elsewhere.")
 @options.jobs
 @options.timeout
@@ -56,10 +73,15 @@ from optcli.results.repair import Engine
 @options.verbose
 def command(
     where: Path | None,
+    minutes: float | None,
+    objective: Objective | None,
+    batch_size: int | None,
+    seed: int | None,
+    out: Path | None,
+    restart: bool,
     start: str | None,
-    engine: Engine,
-    trials: int,
-    minutes: float,
+    engine: Engine | None,
+    trials: int | None,
     write: bool,
     trust: bool,
     jobs: int | None,
@@ -69,15 +91,28 @@ def command(
     artifacts: Path | None,
     as_json: bool,
 ) -> int:
-    """Find options of a quantized variant that keep its accuracy bar and make it faster.
+    """Find the fastest artifact that keeps the recipe's accuracy bar, within a time.
 
-    Each trial builds the variant anew, with layers in floating point and other ranges, and judges it;
-    what is inside the bar is timed beside its float parent. The result is a patch of the recipe.
+    The search tries runtimes, precisions, quantizers and their options and, where the recipe has
+    training data, smaller networks that are trained again. It chooses by validation samples. The
+    finalists become the variants of NAME.tuned.yaml; they are built, measured together and judged on
+    the evaluation samples. The recipe needs no variants of its own. Ctrl-C ends the search, and what
+    was found so far is judged. A search that was killed goes on when it is started again.
+
+    With --from the search starts at one quantized variant and looks for options of its quantizing pass
+    that bring it inside the bar; the result is a patch of the recipe.
+
     Without a RECIPE it is the one of the last build, or of a REPORT.
 
-    The exit code is 0 where a trial is inside the bar and faster than in float, 5 where it is inside
-    and not known to be faster, 1 where none is inside.
+    The exit code is 0 where the winner is inside the bar and faster than the baseline (with --from:
+    than in float), 5 where it is inside and not known to be faster, 1 where none is inside.
     """
+    _require_together(
+        start,
+        {"--objective": objective, "--batch-size": batch_size, "--seed": seed, "--out": out}
+        | {"--restart": restart or None},
+        {"--engine": engine, "--trials": trials, "--write": write or None},
+    )
     recipe, built = _recipe_and_report(where, artifacts)
     if built is not None and built.is_from_elsewhere and not trust:
         raise TrustError(
@@ -87,30 +122,63 @@ def command(
         )
     from optcli import tuning
     from optcli.pipeline.execute import usual_jobs
-    from optcli.report.repair_text import repair_text
 
     progress = Progress()
+    common: dict[str, Any] = {
+        "store": built.own_store(store) if built else store,
+        "artifacts": built.root if built else reports.root(artifacts),
+        "overrides": overrides,
+        "jobs": jobs or usual_jobs(),
+        "timeout_s": timeout,
+        "trust": trust,
+        "observer": progress,
+    }
     try:
-        result = tuning.repair(
-            recipe,
-            start,
-            engine=engine,
-            trials=trials,
-            max_seconds=60 * minutes,
-            write=write,
-            store=built.own_store(store) if built else store,
-            artifacts=built.root if built else reports.root(artifacts),
-            overrides=overrides,
-            jobs=jobs or usual_jobs(),
-            timeout_s=timeout,
-            trust=trust,
-            observer=progress,
-        )
+        if start is None:
+            found = tuning.tune(
+                recipe,
+                minutes=minutes,
+                objective=objective,
+                batch_size=batch_size,
+                seed=seed,
+                out=out,
+                restart=restart,
+                **common,
+            )
+        else:
+            result = tuning.repair(
+                recipe,
+                start,
+                engine=engine or "layers",
+                trials=trials or 16,
+                max_seconds=60 * (minutes or 30.0),
+                write=write,
+                **common,
+            )
     finally:
         progress.close()
+    if start is None:
+        from optcli.report.tuning_words import tuning_text
+
+        click.echo(found.model_dump_json(indent=2) if as_json else tuning_text(found), nl=as_json)
+        return {"faster": ExitCode.DONE, "accurate": ExitCode.INCONCLUSIVE}.get(
+            found.outcome, ExitCode.REJECTED
+        )
+    from optcli.report.repair_text import repair_text
+
     click.echo(result.model_dump_json(indent=2) if as_json else repair_text(result), nl=as_json)
     codes = {"repaired": ExitCode.DONE, "accurate": ExitCode.INCONCLUSIVE}
     return codes.get(result.outcome, ExitCode.REJECTED)
+
+
+def _require_together(start: str | None, of_search: dict[str, Any], of_repair: dict[str, Any]) -> None:
+    """Raise `UsageError` for an option of the other way to tune."""
+    others = of_repair if start is None else of_search
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        what = "needs --from VARIANT" if start is None else "has no effect beside --from"
+        hint = "add --from VARIANT, or leave it out" if start is None else "leave one of the two out"
+        raise UsageError(f"{given[0]} {what}", place=given[0], hint=hint)
 
 
 def _recipe_and_report(
@@ -128,6 +196,6 @@ def _recipe_and_report(
         raise UsageError(
             f"the recipe of this report is gone: {shown(recipe)}",
             place=str(built.path),
-            hint="optcli tune RECIPE --from VARIANT",
+            hint="optcli tune RECIPE",
         )
     return recipe, built

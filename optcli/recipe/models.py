@@ -21,6 +21,7 @@ from optcli.settings.references import (
     SourceReference,
     WeightsReference,
 )
+from optcli.settings.tuning import TuneSettings
 
 ROLES = ("calibration", "training", "validation", "evaluation")
 
@@ -139,6 +140,7 @@ class Recipe(Settings):
     accuracy: AccuracySettings | None = None
     slo: SloSettings | None = None
     gate: GateSettings = GateSettings()
+    tune: TuneSettings = TuneSettings()
 
     path: Path
     folder: Path

@@ -25,6 +25,7 @@ from optcli.results.outcomes import (
 )
 from optcli.results.reading import record_of
 from optcli.results.repair import Repair
+from optcli.results.tuning import Tuning
 
 __all__ = [
     "SCHEMA",
@@ -297,7 +298,8 @@ class Report(Result):
     `recommended` is that of the first, `recommendation` says all of them in words. `exit_reason` is why
     the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`,
     `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate compares with;
-    None in older reports. Of schema 1, where flags were sentences, it is read as the present one
+    None in older reports. `tuning` is the search that chose the variants.
+    Of schema 1, where flags were sentences, it is read as the present one
     (`results.flag_texts`).
     """
 
@@ -315,6 +317,7 @@ class Report(Result):
     protocol: dict[str, Any] = Field(default_factory=dict)
     took_s: dict[str, float] = Field(default_factory=dict)
     judged_by: dict[str, Any] | None = None
+    tuning: Tuning | None = None
     variants: dict[str, VariantReport]
 
     @field_validator("schema_version")

@@ -12,21 +12,18 @@ from pydantic import ValidationError
 from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
-from optcli.latency import Candidate
 from optcli.observer import Observer
-from optcli.pipeline import measurement_lock, plugins
-from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.execute import Settings
-from optcli.pipeline.making import Made, make
-from optcli.pipeline.phases import Phases
-from optcli.pipeline.plan import PlannedVariant, plan
+from optcli.pipeline.making import Made
+from optcli.pipeline.plan import PlannedVariant
 from optcli.pipeline.trusting import measured_as
 from optcli.recipe import Recipe, Variant
 from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial
 from optcli.settings import LatencySettings
 from optcli.store import Store
+from optcli.tuning.workshop import Workshop, artifact, planned
 
 _LOOKING = 3
 _CONFIRMING = 5
@@ -63,12 +60,12 @@ class Trying:
         began = time.monotonic()
         name = self._name(0)
         made = self._make(name, {})
-        built = self._artifact(made, name)
-        self.runner_name = _planned(made, name).runner_name
-        judged = self._judged(made, name, built)
+        built = artifact(made, name)
+        self.runner_name = planned(made, name).runner_name
+        judged = self._workshop.judge(made, name)
         trial = self._timed(self._trial(0, "as it is", {}, built, judged), made, name, built, None)
         trial = trial.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
-        return trial, built, self._artifact(made, self._parent), judged
+        return trial, built, artifact(made, self._parent), judged
 
     def attempt(self, number: int, label: str, changed: dict[str, Any], start: Trial) -> Trial:
         """Carry out a trial. Its errors are not raised: the message becomes the trial's `reason`."""
@@ -76,8 +73,8 @@ class Trying:
         name = self._name(number)
         try:
             made = self._make(name, changed)
-            built = self._artifact(made, name)
-            judged = self._judged(made, name, built)
+            built = artifact(made, name)
+            judged = self._workshop.judge(made, name)
             trial = self._trial(number, label, changed, built, judged)
             trial = self._timed(trial, made, name, built, start)
         except OptcliError as error:
@@ -94,12 +91,12 @@ class Trying:
     def floats(self) -> tuple[Artifact, PlannedVariant]:
         """What the pass reads, and the variant as it is planned; both as `first` has made them."""
         made = self._make(self._name(0), {})
-        planned = _planned(made, self._name(0))
-        step = planned.steps[self.index]  # the source is the first step, the first pass the second
+        variant = planned(made, self._name(0))
+        step = variant.steps[self.index]  # the source is the first step, the first pass the second
         entry = self.store.get("artifact", step.key)
         if entry is None:
             raise StepError("the store no longer has this artifact", place=step.name)
-        return measured_as(artifact_of(entry), planned, made.plan, trust=self.settings.trust), planned
+        return measured_as(artifact_of(entry), variant, made.plan, trust=self.settings.trust), variant
 
     @property
     def _parent(self) -> str:
@@ -107,6 +104,10 @@ class Trying:
 
     def _name(self, number: int) -> str:
         return f"{self.variant}.trial-{number}"
+
+    @property
+    def _workshop(self) -> Workshop:
+        return Workshop(self.store, self.folder, self.observer, self.settings)
 
     def _make(self, name: str, changed: dict[str, Any]) -> Made:
         """The trial, its float parent and the baseline; the last two come from the store."""
@@ -118,38 +119,7 @@ class Trying:
             self._parent: variant.model_copy(update={"passes": floats}),
             name: with_options(variant, self.index, changed),
         }
-        smaller = recipe.model_copy(update={"variants": variants})
-        traits = plugins.traits(smaller, self.store, self.store.digests)
-        to_do = plan(smaller, traits, self.store.digests)
-        return make(to_do, self.store, self.observer, self.settings, Phases())
-
-    def _artifact(self, made: Made, name: str) -> Artifact:
-        if name in made.artifacts:
-            return made.artifacts[name]
-        steps = _planned(made, name).steps
-        errors = (made.done[step.key].error for step in steps if step.key in made.done)
-        raise next((e for e in errors if e is not None), StepError("it was not built", place=name))
-
-    def _judged(self, made: Made, name: str, built: Artifact) -> Accuracy:
-        recipe, baseline = made.plan.recipe, made.plan.baseline
-        around = EvaluationContext(
-            recipe,
-            made.plan.role_keys["evaluation"],
-            self.store,
-            self.folder / "logs",
-            self.observer,
-            False,
-            self.settings.timeout_s,
-            self.settings.jobs,
-        )
-        subjects = [
-            _subject(made, baseline, self._artifact(made, baseline)),
-            _subject(made, name, built),
-        ]
-        accuracies, failures = compare_all(subjects, baseline, around)
-        for error in failures.values():
-            raise error
-        return accuracies[name]
+        return self._workshop.make(recipe.model_copy(update={"variants": variants}))
 
     def _trial(
         self, number: int, label: str, changed: dict[str, Any], built: Artifact, judged: Accuracy
@@ -191,15 +161,9 @@ class Trying:
         asked = {"mode": "quick", "batch_sizes": (size,), "launches": launches}
         asked |= {"threads": made.plan.threads, "max_seconds": 5.0 * launches}
         settings = LatencySettings.model_validate(asked)
-        pair = [
-            _candidate(made, self._parent, self._artifact(made, self._parent)),
-            _candidate(made, name, built),
-        ]
-        logs, seed = self.folder / "logs", self.recipe.seed + launches
-        with measurement_lock.acquired("latency", self.observer):
-            measured = latency.measure(
-                pair, self._parent, self.recipe.inputs, made.feeds, settings, logs, seed, self.observer
-            )
+        measured = self._workshop.measure(
+            made, (self._parent, name), settings, self.recipe.seed + launches
+        )
         for reason in measured.failures.values():
             return trial.model_copy(update={"reason": f"its latency is not known: {reason}"})
         rows = latency.to_results(measured)
@@ -225,18 +189,3 @@ def with_options(variant: Variant, index: int, changed: dict[str, Any]) -> Varia
     passes = list(variant.passes)
     passes[index] = use.model_copy(update={"options": options, "configured": configured})
     return variant.model_copy(update={"passes": tuple(passes)})
-
-
-def _planned(made: Made, name: str) -> PlannedVariant:
-    return next(each for each in made.plan.variants if each.name == name)
-
-
-def _subject(made: Made, name: str, artifact: Artifact) -> Subject:
-    variant = _planned(made, name)
-    options = variant.runner_options(made.plan.threads)
-    return Subject(name, artifact, variant.runner_name, variant.runner, options)
-
-
-def _candidate(made: Made, name: str, artifact: Artifact) -> Candidate:
-    subject = _subject(made, name, artifact)
-    return Candidate(name, artifact, subject.runner_name, subject.options)

@@ -10,6 +10,7 @@ from optcli.report.html.budget import budget_of
 from optcli.report.html.distributions import Quantiles, distributions
 from optcli.report.html.document import document, folded, section
 from optcli.report.html.operating import operating
+from optcli.report.html.search import search
 from optcli.report.html.tags import Markup, join, tag
 from optcli.report.html.timings import timings
 from optcli.report.html.tradeoff import tradeoff
@@ -69,6 +70,8 @@ def _sections(report: Report, report_notes: Notes, quantiles: Quantiles) -> Iter
     if chart is not None:
         lead = "Left is faster. Whiskers are 95 % intervals, the dotted steps the Pareto frontier."
         yield section(f"{label} against latency", lead, chart, id_="tradeoff")
+    if report.tuning is not None:
+        yield search(report.tuning)
     yield section("Where the build's time went", None, timings(report), id_="time")
     yield section(
         "How it was measured",

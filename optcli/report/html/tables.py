@@ -52,20 +52,20 @@ def results(report: Report, batch_size: int | None) -> Markup:
 
 def layers(of_variant: Layers) -> Markup:
     """The layers that add most error, the worst first, each with one thing to try."""
-    return _of_texts(layers_text.HEADS, layers_text.rows(of_variant), "Layers", layers_text.LEFT)
+    return of_texts(layers_text.HEADS, layers_text.rows(of_variant), "Layers", layers_text.LEFT)
 
 
 def per_class(accuracy: Accuracy) -> Markup:
     """The metric class by class; of very many classes those that lost most."""
-    return _of_texts(class_figures.HEADS, class_figures.rows(accuracy, _MOST_CLASSES), "Classes")
+    return of_texts(class_figures.HEADS, class_figures.rows(accuracy, _MOST_CLASSES), "Classes")
 
 
 def engine_layers(rows: Sequence[Sequence[str]]) -> Markup:
     """An engine's layers with the precision and the tactic of each, in the order in which they run."""
-    return _of_texts(engines.HEADS, rows, "Layers of the engine", range(len(engines.HEADS)))
+    return of_texts(engines.HEADS, rows, "Layers of the engine", range(len(engines.HEADS)))
 
 
-def _of_texts(
+def of_texts(
     heads: Sequence[str], rows: Iterable[Sequence[str]], name: str, left: Collection[int] = ()
 ) -> Markup:
     """A table of texts; `left` are the columns that stand left."""

@@ -1,0 +1,214 @@
+"""A search in words: the answer, what paid and what did not, and its trials as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from optcli.paths import shown
+from optcli.report import wording
+from optcli.report.plain_text import aligned
+from optcli.results.tuning import Finalist, Tuning, TuningTrial
+
+HEADS = ("trial", "times", "p50 ms", "lost", "result", "seconds", "tried")
+FINALIST_HEADS = ("finalist", "times the baseline", "lost, validation", "lost, evaluation", "result")
+
+_RESULTS = {"timed": "speed alone", "inside": "inside", "outside": "outside", "slower": "slower"}
+# A gain in speed below this is none, and a difference in loss (a fraction) above this is one.
+_GAIN = 1.03
+_DIFFERENCE = 0.001
+
+
+def tuning_text(tuning: Tuning) -> str:
+    """The answer, the finalists, the findings and the table of trials, as plain text."""
+    parts = [f"{tuning.answer}\n"]
+    if tuning.finalists:
+        parts.append(_table(FINALIST_HEADS, [finalist_row(each) for each in tuning.finalists]) + "\n")
+    parts += [f"- {sentence}" for sentence in (*tuning.findings, *tuning.left_out)]
+    if tuning.trials:
+        parts.append("\n" + _table(HEADS, [trial_row(each) for each in tuning.trials]))
+    if tuning.path:
+        parts.append(f"\nThe finalists are the variants of {shown(tuning.path)}.")
+    return "\n".join(parts) + "\n"
+
+
+def trial_row(trial: TuningTrial) -> tuple[str, ...]:
+    """A trial as a row of the table under `HEADS`."""
+    return (
+        str(trial.number),
+        "" if trial.score is None else f"{wording.number(trial.score.value)}x",
+        " / ".join(wording.number(value) for value in trial.p50_ms.values()),
+        "" if trial.loss is None else _points(trial.loss.value),
+        _RESULTS.get(trial.stage, "failed"),
+        f"{trial.seconds:.0f}",
+        f"{trial.label}: {trial.reason}" if trial.stage == "failed" else trial.label,
+    )
+
+
+def finalist_row(finalist: Finalist) -> tuple[str, ...]:
+    """A finalist as a row of the table under `FINALIST_HEADS`."""
+    sure = ", surely inside" if finalist.certain else ""
+    return (
+        finalist.variant,
+        " / ".join(f"{wording.times(each)}" for each in finalist.speedup.values()) or wording.NONE,
+        wording.NONE if finalist.validation_loss is None else _points(finalist.validation_loss),
+        wording.NONE if finalist.loss is None else _points(finalist.loss),
+        f"{finalist.outcome}{sure if finalist.outcome == 'accept' else ''}",
+    )
+
+
+def answer(tuning: Tuning) -> str:
+    """What to serve, in one or two sentences."""
+    if tuning.winner is None:
+        if not tuning.finalists:
+            return (
+                f"No trial of {len(tuning.trials)} was inside the bar on validation samples"
+                f" ({tuning.stopped_because})."
+            )
+        return "No finalist is accepted on the evaluation samples."
+    winner = next(each for each in tuning.finalists if each.variant == tuning.winner)
+    speeds = [
+        f"{wording.times(each)} {wording.interval(each)} at batch size {size}"
+        for size, each in winner.speedup.items()
+    ]
+    speed = wording.listed([each.strip() for each in speeds])
+    told = f"Serve {winner.variant}"
+    if tuning.objective in ("size", "memory"):
+        told += f": the smallest {tuning.objective} inside the bar"
+    elif speed:
+        told += f": as fast as {tuning.baseline} {speed}"
+    if winner.loss is not None:
+        told += f", {_points(winner.loss)} points lost on the evaluation samples"
+    told += "."
+    if tuning.outcome == "accurate":
+        told += " It is not known to be faster than the baseline."
+    if not winner.certain:
+        told += " It is inside the bar on these samples; they are too few to say so of others."
+    return told
+
+
+def findings(tuning: Tuning) -> Iterator[str]:
+    """What bought most and what bought nothing, each with its price; then what is left to try."""
+    trials = [trial for trial in tuning.trials if trial.score is not None]
+    if not trials:
+        return
+    yield from _comparisons(trials)
+    yield from _optimism(tuning)
+    failed = [trial for trial in tuning.trials if trial.stage == "failed"]
+    if failed:
+        said = wording.listed([f"{each.label} ({each.reason})" for each in failed[:3]])
+        yield f"{len(failed)} of {len(tuning.trials)} trials could not be built or run: {said}."
+    spent = sum(trial.seconds for trial in tuning.trials)
+    yield f"The search ended after {spent / 60:.1f} minutes of trials: {tuning.stopped_because}."
+    if tuning.next_idea is not None:
+        yield f"With twice the time the next trial would be: {tuning.next_idea}."
+
+
+def _comparisons(trials: Sequence[TuningTrial]) -> Iterator[str]:
+    uncut = [trial for trial in trials if not _is_cut(trial)]
+    yield from _compared(uncut, "INT8", _is("int8"), "fp32", _is("fp32"))
+    yield from _compared(uncut, "INT8", _is("int8"), "bf16", _is("bf16"))
+    yield from _compared(uncut, "openvino", _runs("openvino"), "onnxruntime", _runs("onnxruntime"))
+    trained = [trial for trial in trials if _is_cut(trial) and trial.loss is not None]
+    yield from _compared(
+        [*uncut, *trained],
+        "Cutting the network and training it",
+        _is_cut,
+        "leaving it whole",
+        _is_whole,
+    )
+    aware = [trial for trial in trials if trial.parameters.get("aware_s")]
+    if aware:
+        yield from _compared(
+            [trial for trial in trials if _cut(trial) == _cut(aware[-1])],
+            "Quantization-aware training",
+            lambda trial: bool(trial.parameters.get("aware_s")),
+            "quantizing after training",
+            lambda trial: _is("int8")(trial) and not trial.parameters.get("aware_s"),
+        )
+
+
+def _compared(
+    trials: Sequence[TuningTrial],
+    name: str,
+    of: Callable[[TuningTrial], bool],
+    other_name: str,
+    other_of: Callable[[TuningTrial], bool],
+) -> Iterator[str]:
+    """The best of one kind over the best of another: speed, loss, and whether it was worth it."""
+    one, other = _best(trials, of), _best(trials, other_of)
+    if one is None or other is None or one.score is None or other.score is None:
+        return
+    gain = one.score.value / other.score.value
+    said = f"{name} over {other_name}: {gain:.2f} times"
+    if one.loss is not None and other.loss is not None:
+        lost = one.loss.value - other.loss.value
+        said += f", {_points(abs(lost))} points {'more' if lost >= 0 else 'fewer'} lost"
+        costs = lost > _DIFFERENCE
+    else:
+        costs = False
+    if one.trains and not other.trains:
+        seconds = sum(t.seconds for t in trials if t.trains and of(t))
+        said += f", for {seconds / 60:.1f} minutes of training"
+    if gain < _GAIN:
+        said += ": not worth it" if costs or one.trains else ": no gain"
+    elif one.stage == "outside":
+        said += ": outside the bar"
+    yield f"{said}."
+
+
+def _optimism(tuning: Tuning) -> Iterator[str]:
+    known = [each for each in tuning.finalists if each.optimism is not None]
+    if not known:
+        return
+    mean = sum(each.optimism or 0.0 for each in known) / len(known)
+    way = "too small" if mean > 0 else "too large"
+    yield (
+        f"The search chose by {tuning.validation}. Over {len(known)} finalists the loss there was"
+        f" {_points(abs(mean))} points {way} on average, against the evaluation samples."
+    )
+    if tuning.confidence is not None and len(tuning.finalists) > 1:
+        yield (
+            f"Bounds of the loss hold with {100 * tuning.confidence:.2f} % confidence each, so that all"
+            f" {len(tuning.finalists)} finalists' hold together with the recipe's."
+        )
+
+
+def _best(trials: Sequence[TuningTrial], of: Callable[[TuningTrial], bool]) -> TuningTrial | None:
+    """The fastest inside the bar, else of those that were judged, else of all."""
+    kind = [trial for trial in trials if of(trial)]
+    inside = [trial for trial in kind if trial.stage == "inside"]
+    judged = [trial for trial in kind if trial.loss is not None]
+    return max(inside or judged or kind, key=_score, default=None)
+
+
+def _score(trial: TuningTrial) -> float:
+    return trial.score.value if trial.score is not None else 0.0
+
+
+def _is(precision: str) -> Callable[[TuningTrial], bool]:
+    return lambda trial: trial.parameters.get("precision") == precision
+
+
+def _runs(runtime: str) -> Callable[[TuningTrial], bool]:
+    return lambda trial: trial.parameters.get("runtime") == runtime
+
+
+def _cut(trial: TuningTrial) -> tuple[float, float]:
+    return trial.parameters.get("blocks", 0.0), trial.parameters.get("width", 0.0)
+
+
+def _is_cut(trial: TuningTrial) -> bool:
+    return any(_cut(trial))
+
+
+def _is_whole(trial: TuningTrial) -> bool:
+    return not _is_cut(trial)
+
+
+def _points(fraction: float) -> str:
+    return f"{100 * fraction:.2f}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = aligned([tuple(heads), *map(tuple, rows)], left=(0, len(heads) - 1))
+    return "\n".join(line.rstrip() for line in lines)

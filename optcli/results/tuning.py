@@ -1,0 +1,119 @@
+"""What a search found: its trials, the finalists and the answer, as plain data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from pydantic import Field
+
+from optcli.results.outcomes import Estimate, Outcome, Result
+
+# How far a trial came. `timed`: only its speed was wanted, since its network is not trained yet.
+Stage = Literal["failed", "timed", "slower", "outside", "inside"]
+
+
+class TuningTrial(Result):
+    """One candidate that was built, timed beside the reference and judged on validation samples.
+
+    `passes` and `runner` are written as a recipe has them. `speedups` are over the reference by batch
+    size, in turns; `ahead` says the same over the best trial so far. `score` is the objective, as a
+    multiple of the reference's: larger is better. `loss` is what is lost against the baseline on
+    `samples` validation samples: of the metric, or without labels the share of samples whose largest
+    output is another. `stage` says how far it came, `reason` why no further. `parameters` are what the
+    search chose. Times are in seconds.
+    """
+
+    number: int
+    label: str
+    why: str
+    parameters: dict[str, Any]
+    passes: tuple[Any, ...]
+    runner: dict[str, Any] | None = None
+    stage: Stage = "failed"
+    score: Estimate | None = None
+    speedups: dict[int, Estimate] = Field(default_factory=dict)
+    ahead: Estimate | None = None
+    p50_ms: dict[int, float] = Field(default_factory=dict)
+    value: float | None = None
+    baseline: float | None = None
+    loss: Estimate | None = None
+    sqnr_db: float | None = None
+    samples: int | None = None
+    promises_kept: bool = True
+    size_bytes: int | None = None
+    memory_bytes: int | None = None
+    key: str | None = None
+    trains: bool = False
+    seconds: float = 0.0
+    reason: str | None = None
+
+
+class Finalist(Result):
+    """A trial that was built as a variant of the tuned recipe and judged on the evaluation samples.
+
+    `validation_loss` and `loss` are what it loses on validation and on evaluation samples;
+    `optimism` is by how much the first was too small. `certain` says whether the bound of the loss lies
+    inside the bar too, at a confidence that allows for the number of finalists. `speedup` is over the
+    baseline, by batch size.
+    """
+
+    variant: str
+    trial: int
+    why: str
+    outcome: Outcome
+    certain: bool = False
+    validation_loss: float | None = None
+    loss: float | None = None
+    optimism: float | None = None
+    speedup: dict[int, Estimate] = Field(default_factory=dict)
+    p50_ms: dict[int, float] = Field(default_factory=dict)
+    score: float | None = None
+
+
+class Tuning(Result):
+    """A search: what was tried, what came out of it, and in words what paid and what did not.
+
+    `outcome`: `faster` (the winner is inside the bar and known to be faster than the baseline),
+    `accurate` (inside, not known to be faster), `none`. `left_out` says what was not tried and why.
+    `findings` are sentences. `bar` is the largest loss allowed. `confidence` is that of the finalists'
+    verdicts, each, so that all of them together have the recipe's. `path` is the tuned recipe,
+    `baseline` its baseline, `next_idea` what would be tried with more time.
+    """
+
+    recipe: str
+    path: str
+    objective: str
+    batch_sizes: tuple[int, ...]
+    reference: str
+    bar: float | None
+    validation: str
+    minutes: float
+    seconds: float
+    trials: tuple[TuningTrial, ...]
+    finalists: tuple[Finalist, ...] = ()
+    confidence: float | None = None
+    winner: str | None = None
+    outcome: Literal["faster", "accurate", "none"] = "none"
+    answer: str = ""
+    findings: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    stopped_because: str = ""
+    next_idea: str | None = None
+    baseline: str | None = None
+
+
+def geometric_mean(estimates: list[Estimate]) -> Estimate | None:
+    """The geometric mean of ratios; its bounds are the means of their bounds, which is wide enough."""
+    if not estimates:
+        return None
+
+    def mean(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None and value > 0]
+        return math.exp(sum(map(math.log, known)) / len(known)) if len(known) == len(values) else None
+
+    value = mean([each.value for each in estimates])
+    if value is None:
+        return None
+    low, high = (mean([getattr(each, side) for each in estimates]) for side in ("low", "high"))
+    return Estimate(value=value, low=low, high=high)

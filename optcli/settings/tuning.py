@@ -1,0 +1,58 @@
+"""What a recipe may say under `tune`: what the search may try, and what it looks for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from optcli.settings import Settings
+
+Objective = Literal["p50", "p99", "throughput", "size", "memory"]
+Runtime = Literal["openvino", "onnxruntime", "pytorch"]
+Precision = Literal["fp32", "bf16", "int8", "int8-dynamic", "int8-weights"]
+
+
+class TuneSettings(Settings):
+    """What `optcli tune` may try and what it looks for; options of the command come before these.
+
+    Everything is allowed that the recipe, its data and this machine permit, unless it is narrowed here.
+    """
+
+    minutes: float = Field(
+        15.0,
+        gt=0,
+        le=10_080,
+        description="wall-clock budget, the finalists' measurement included",
+    )
+    objective: Objective = Field(
+        "p50",
+        description="what is made small: `p50` or `p99` of latency, `size` of the files, `memory` of"
+        " the process; or large: `throughput`",
+    )
+    batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="the batch size that the objective is about; default: all of latency.batch_sizes,"
+        " by the geometric mean",
+    )
+    max_size_mb: float | None = Field(None, gt=0, description="largest size of the artifact, in MB")
+    runtimes: tuple[Runtime, ...] | None = Field(
+        None, min_length=1, description="runtimes to try; default: all that are installed"
+    )
+    precisions: tuple[Precision, ...] | None = Field(
+        None, min_length=1, description="precisions to try; default: all that this machine computes in"
+    )
+    prune: bool = Field(True, description="remove channels and blocks, and train again what is left")
+    quantize_aware: bool = Field(True, description="train with quantization in the network")
+    threads: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        None,
+        min_length=1,
+        description="numbers of threads to try; default: latency.threads",
+    )
+    passes: dict[str, dict[str, tuple[Any, ...]]] = Field(
+        default_factory=dict,
+        description="further passes to try, your own included: options by name, each with its values",
+        examples=[{"channels_last": {}, "MyPass": {"strength": [0.1, 0.3]}}],
+    )
+    finalists: int = Field(5, ge=1, le=5, description="the most artifacts that are judged at the end")

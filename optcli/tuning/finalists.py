@@ -1,0 +1,75 @@
+"""Which trials are built as variants and judged on samples that the search never saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optcli.results.tuning import TuningTrial
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A trial that becomes a finalist, and why in words."""
+
+    trial: TuningTrial
+    why: str
+
+
+def choose(trials: Sequence[TuningTrial], bar: float, most: int) -> list[Choice]:
+    """At most so many finalists: a pure function of the trials, the fastest first.
+
+    The fastest inside the bar; the fastest whose loss is surely inside; the fastest without training;
+    the fastest that loses nearly nothing; then others of the Pareto front of score and loss. Without a
+    trial inside the bar there is none.
+    """
+    inside = [t for t in trials if t.stage == "inside" and t.score is not None and t.loss is not None]
+    inside = sorted(inside, key=_rank)
+    chosen: dict[int, Choice] = {}
+
+    def add(candidates: Sequence[TuningTrial], why: str) -> None:
+        if candidates and len(chosen) < most:
+            trial = candidates[0]
+            same = any(_same(trial, each.trial) for each in chosen.values())
+            if not same:
+                chosen[trial.number] = Choice(trial, why)
+
+    add(inside, "the fastest inside the bar on validation samples")
+    add([t for t in inside if _high(t) <= bar], "the fastest that is surely inside the bar")
+    add([t for t in inside if _loss(t) <= bar / 2], "the fastest that uses at most half of the bar")
+    add([t for t in inside if not t.trains], "the fastest without training")
+    add([t for t in inside if _loss(t) <= bar / 10], "the fastest that loses nearly nothing")
+    for trial in front(inside):
+        add([trial], "on the Pareto front of speed and loss")
+    return sorted(chosen.values(), key=lambda each: _rank(each.trial))
+
+
+def front(trials: Sequence[TuningTrial]) -> list[TuningTrial]:
+    """Trials that no other beats in both score and loss, the largest score first."""
+    best: list[TuningTrial] = []
+    for trial in sorted(trials, key=_rank):
+        if not best or _loss(trial) < _loss(best[-1]):
+            best.append(trial)
+    return best
+
+
+def _rank(trial: TuningTrial) -> tuple[float, float, int]:
+    return (-_score(trial), _loss(trial), trial.number)
+
+
+def _score(trial: TuningTrial) -> float:
+    return trial.score.value if trial.score is not None else 0.0
+
+
+def _loss(trial: TuningTrial) -> float:
+    return trial.loss.value if trial.loss is not None else 1.0
+
+
+def _high(trial: TuningTrial) -> float:
+    if trial.loss is None or trial.loss.high is None:
+        return 1.0
+    return trial.loss.high
+
+
+def _same(one: TuningTrial, other: TuningTrial) -> bool:
+    return one.number == other.number or (one.passes == other.passes and one.runner == other.runner)

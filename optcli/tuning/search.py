@@ -1,0 +1,417 @@
+"""`optcli tune`: from a promise to the fastest artifact that keeps it, within a time.
+
+The search chooses by validation samples. What it chose is then built as variants of an ordinary recipe,
+measured together, and judged on the evaluation samples, which the search never saw.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli import environment, pipeline
+from optcli.accuracy import require_metric
+from optcli.artifact import Format
+from optcli.digest import of_value
+from optcli.errors import RecipeError, UsageError
+from optcli.latency.quantiles import quantiles_of
+from optcli.observer import Observer, Silent
+from optcli.paths import shown
+from optcli.pipeline import report_files
+from optcli.pipeline.execute import Settings
+from optcli.pipeline.plan import plan, source_of
+from optcli.recipe import Recipe, load
+from optcli.report import tuning_words
+from optcli.results import Report
+from optcli.results.tuning import Finalist, Tuning, TuningTrial
+from optcli.settings.tuning import Objective
+from optcli.store import Store
+from optcli.tuning import finalists, rules, tuned_recipe
+from optcli.tuning.display import Display
+from optcli.tuning.finalists import Choice
+from optcli.tuning.space import Space
+from optcli.tuning.strategy import Strategy, best_of
+from optcli.tuning.study import Study
+from optcli.tuning.trials import WITHOUT_METRIC, Trials
+from optcli.tuning.validation import Validation, validation_of
+from optcli.tuning.workshop import Workshop
+
+# What is kept of the budget for building, measuring and judging the finalists.
+_FINAL_SHARE, _LEAST_FINAL_S, _MOST_FINAL_S = 0.2, 20.0, 180.0
+# Below so many seconds three finalists are judged: five take a minute to measure.
+_FOR_ALL_S = 600.0
+_NO_TRAINING = {"prune": False, "quantize_aware": False}
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a search begins with: the recipe, the variant to compare with, the samples."""
+
+    recipe: Recipe
+    overrides: tuple[str, ...]
+    baseline: tuple[str, Mapping[str, Any]]
+    validation: Validation
+
+
+def tune(
+    recipe: str | Path,
+    *,
+    minutes: float | None = None,
+    objective: Objective | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    out: Path | None = None,
+    restart: bool = False,
+    store: Path | None = None,
+    artifacts: Path | None = None,
+    overrides: Sequence[str] = (),
+    jobs: int = 1,
+    timeout_s: float = 3600.0,
+    trust: bool = False,
+    observer: Observer | None = None,
+) -> Tuning:
+    """Search for the fastest artifact that keeps the recipe's accuracy bar, within so many minutes.
+
+    `minutes`, `objective` and `batch_size` replace what the recipe's `tune` says; its variants are not
+    needed, but for the baseline. The finalists are written as variants of `out`, by default
+    NAME.tuned.yaml beside the recipe, and built into `artifacts`. A search that was killed goes on with
+    the trials that it finished, unless `restart`. An interrupt (`KeyboardInterrupt`) ends the search,
+    and what was found so far is judged.
+
+    Raises `RecipeError` and `UsageError` for what is wrong with the recipe, and what keeps the network
+    from being built as it is.
+    """
+    began = time.monotonic()
+    observer = observer or Silent()
+    told = _told(minutes=minutes, objective=objective, batch_size=batch_size, seed=seed)
+    start = _started(Path(recipe), (*overrides, *told))
+    read = start.recipe
+    budget_s = 60 * read.tune.minutes
+    kept = Store(Store.default_root(store))
+    folder = (artifacts or Path("artifacts")).absolute() / f"{read.name}-tuned"
+    space = Space.of(read)
+    _require_something(space)
+    display = Display(observer, began + budget_s)
+    workshop = Workshop(kept, folder, display, Settings(jobs, True, timeout_s, trust))
+    reference = space.candidate(rules.reference(space).parameters)
+    trials = Trials(
+        workshop,
+        read,
+        start.overrides,
+        start.baseline,
+        start.validation,
+        _batch_sizes(read),
+        reference,
+    )
+    final_s = min(_MOST_FINAL_S, max(_LEAST_FINAL_S, _FINAL_SHARE * budget_s))
+    place = kept.cache_folder() / "tuning" / _key(start, kept) / "trials.jsonl"
+    if restart:
+        place.unlink(missing_ok=True)
+    bar = _bar(read)
+    study = Study(place, space, read.seed, bar)
+    before_s = sum(trial.seconds for trial in study.trials)
+    if study.trials:
+        observer.warned("tune", f"going on with {len(study.trials)} trials of an earlier run")
+    strategy = Strategy(space, bar, budget_s - final_s)
+    why = _searched(strategy, study, trials, display, began + budget_s - final_s - before_s)
+    _raise_where_the_reference_failed(study.trials)
+    spare_s = max(_LEAST_FINAL_S, budget_s - before_s - (time.monotonic() - began))
+    most = min(read.tune.finalists, 5 if budget_s >= _FOR_ALL_S else 3)
+    choices = tuned_recipe.variant_names(finalists.choose(study.trials, bar, most))
+    path = (out or read.path.with_name(f"{read.path.stem}.tuned.yaml")).absolute()
+    tuning = Tuning(
+        recipe=read.name,
+        path=str(path) if choices else "",
+        objective=read.tune.objective,
+        batch_sizes=_batch_sizes(read),
+        reference=reference.label,
+        bar=bar,
+        validation=start.validation.taken_from,
+        minutes=read.tune.minutes,
+        seconds=0.0,
+        trials=tuple(study.trials),
+        left_out=space.left_out,
+        stopped_because=why,
+        next_idea=_next_idea(space, bar, budget_s, study.trials),
+    )
+    if choices:
+        built = _built(start, path, choices, kept, artifacts, spare_s, jobs, trust, timeout_s, observer)
+        tuning = _with_finalists(tuning, built.report, choices, start, built.confidence)
+    seconds = round(before_s + time.monotonic() - began, 1)
+    tuning = tuning.model_copy(update={"seconds": seconds})
+    tuning = tuning.model_copy(update={"findings": tuple(tuning_words.findings(tuning))})
+    tuning = tuning.model_copy(update={"answer": tuning_words.answer(tuning)})
+    if choices:
+        report = built.report.model_copy(update={"tuning": tuning})
+        report_files.write(folder, report, quantiles_of(folder / "samples.npz"))
+    return tuning
+
+
+def _told(**options: Any) -> tuple[str, ...]:
+    """Options as overrides of the recipe."""
+    keys = {"seed": "seed"}
+    return tuple(
+        f"{keys.get(name, f'tune.{name}')}={json.dumps(value)}"
+        for name, value in options.items()
+        if value is not None
+    )
+
+
+def _started(path: Path, overrides: tuple[str, ...]) -> _Start:
+    recipe, baseline = _read(path, overrides)
+    if "evaluation" not in recipe.data:
+        raise UsageError(
+            "the recipe has no samples to judge the finalists by",
+            place=shown(recipe.path),
+            hint="give the recipe data.evaluation, and accuracy: {metric: ..., max_drop: ...}",
+        )
+    if recipe.accuracy is not None:
+        require_metric(recipe.accuracy)
+    validation = validation_of(recipe)
+    more = tuned_recipe.changes(validation.data, recipe)
+    extra = tuple(f"data.{role}={json.dumps(each)}" for role, each in more.get("data", {}).items())
+    return _Start(recipe, (*overrides, *extra), baseline, validation)
+
+
+def _read(path: Path, overrides: tuple[str, ...]) -> tuple[Recipe, tuple[str, Mapping[str, Any]]]:
+    """The recipe, and its baseline as a recipe writes it; a recipe may have no variants."""
+    try:
+        recipe = load(path, overrides)
+    except RecipeError as error:
+        if any("variants" not in problem.message for problem in error.problems):
+            raise
+        try:
+            recipe = load(path, (*overrides, "variants={source: []}"))
+        except RecipeError:
+            raise error from None
+        name = "eager" if source_of(recipe).format == Format.TORCH else "source"
+        return recipe.model_copy(update={"baseline": name}), (name, {"passes": []})
+    variant = recipe.variants[recipe.baseline]
+    passes = [{use.name: use.options} if use.options else use.name for use in variant.passes]
+    written: dict[str, Any] = {"passes": passes}
+    if variant.runner is not None:
+        options = variant.runner.configured.model_dump(mode="json", exclude_unset=True)
+        written["runner"] = {"name": variant.runner.name, **options}
+    return recipe, (recipe.baseline, written)
+
+
+def _require_something(space: Space) -> None:
+    if not space.runtimes or not space.precisions:
+        raise UsageError(
+            "there is nothing to try: " + (" ".join(space.left_out) or "no runtime is left"),
+            place=shown(space.recipe.path),
+            hint="widen tune.runtimes and tune.precisions, or install a runtime",
+        )
+
+
+def _batch_sizes(recipe: Recipe) -> tuple[int, ...]:
+    size = recipe.tune.batch_size
+    return (size,) if size is not None else recipe.latency.batch_sizes
+
+
+def _bar(recipe: Recipe) -> float:
+    """The bar before anything is judged: where it is a ratio, that of a perfect baseline."""
+    return recipe.accuracy.bar(1.0) if recipe.accuracy is not None else WITHOUT_METRIC
+
+
+def _key(start: _Start, store: Store) -> str:
+    """What decides the trials: the recipe, its data and model by content, the machine, this code."""
+    recipe = start.recipe
+    wanted = recipe.tune.model_dump(mode="json", exclude={"minutes", "finalists"})
+    name, variant = start.baseline
+    bare = load(recipe.path, [*start.overrides, f"variants={json.dumps({name: variant})}"])
+    planned = plan(bare, {}, store.digests)
+    return of_value(
+        {
+            "model": planned.variants[0].steps[0].key,
+            "data": planned.role_keys,
+            "recipe": recipe.model_dump(
+                mode="json", include={"inputs", "latency", "accuracy", "slo", "seed", "postprocess"}
+            ),
+            "tune": wanted,
+            "code": store.digests.of_folder(Path(__file__).parent),
+            "environment": environment.describe(["openvino", "onnxruntime", "torch", "nncf"]),
+        }
+    )
+
+
+def _searched(strategy: Strategy, study: Study, trials: Trials, display: Display, until: float) -> str:
+    """Carry out trials until nothing is left to try, or no time; gives why it ended."""
+    try:
+        while time.monotonic() < until:
+            proposal = strategy.next(study.trials)
+            if proposal is None:
+                break
+            parameters = proposal.parameters or study.sample(proposal.fixed)
+            if parameters is None:
+                return "the sampler found nothing that was not tried"
+            candidate = strategy.space.candidate(parameters)
+            best = best_of(study.trials)
+            number = len(study.trials)
+            display.begins(number, candidate.label, proposal.why, best)
+            left_s = until - time.monotonic()
+            trial = trials.attempt(
+                number, candidate, proposal.why, best, left_s, only_speed=proposal.only_speed
+            )
+            study.keep(trial)
+            display.ends(trial)
+    except KeyboardInterrupt:
+        return "it was interrupted"
+    spent_s = sum(trial.seconds for trial in study.trials)
+    used_up = time.monotonic() >= until or spent_s >= 0.9 * strategy.budget_s
+    return "the time is used up" if used_up else "there was nothing else to try"
+
+
+def _raise_where_the_reference_failed(trials: Sequence[TuningTrial]) -> None:
+    if trials and trials[0].stage == "failed":
+        raise UsageError(
+            f"the network cannot be built as it is: {trials[0].reason}",
+            place=trials[0].label,
+            hint="optcli build says more; tune.runtimes names the runtimes to try",
+        )
+
+
+def _next_idea(space: Space, bar: float, budget_s: float, trials: Sequence[TuningTrial]) -> str | None:
+    """What would be tried with twice the time."""
+    proposal = Strategy(space, bar, 2 * budget_s).next(trials)
+    if proposal is None:
+        return None
+    if proposal.parameters is None:
+        return "more options of the quantizer and the runner"
+    return f"{space.candidate(proposal.parameters).label} ({proposal.why})"
+
+
+@dataclass(frozen=True)
+class _Judged:
+    report: Report
+    confidence: float | None
+
+
+def _built(
+    start: _Start,
+    path: Path,
+    choices: Mapping[str, Choice],
+    store: Store,
+    artifacts: Path | None,
+    spare_s: float,
+    jobs: int,
+    trust: bool,
+    timeout_s: float,
+    observer: Observer,
+) -> _Judged:
+    """Write the tuned recipe and build it: the finalists, measured together and judged."""
+    recipe = start.recipe
+    confidence = None
+    if recipe.accuracy is not None:
+        confidence = 1.0 - (1.0 - recipe.accuracy.confidence) / len(choices)
+    rows = (len(choices) + 1) * len(recipe.latency.batch_sizes)
+    content = tuned_recipe.text(
+        recipe,
+        path,
+        choices,
+        start.baseline,
+        tuned_recipe.settings_of(start.overrides),
+        confidence=confidence,
+        measuring_s=round(min(30.0, max(2.0, spare_s / (2 * rows))), 1),
+        command=f"optcli tune {shown(recipe.path)}",
+    )
+    tuned_recipe.write(path, content)
+    report = pipeline.build(
+        path,
+        store=store.root,
+        artifacts=artifacts,
+        jobs=jobs,
+        timeout_s=timeout_s,
+        trust=trust,
+        observer=observer,
+    )
+    return _Judged(report, confidence)
+
+
+def _with_finalists(
+    tuning: Tuning,
+    report: Report,
+    choices: Mapping[str, Choice],
+    start: _Start,
+    confidence: float | None,
+) -> Tuning:
+    judged = tuple(_finalist(name, choice, report, tuning) for name, choice in choices.items())
+    winner = _winner(judged)
+    outcome: Any = "none"
+    if winner is not None:
+        surely = all((each.low or 0.0) > 1.0 for each in winner.speedup.values())
+        outcome = "faster" if winner.speedup and surely else "accurate"
+    return tuning.model_copy(
+        update={
+            "finalists": judged,
+            "confidence": confidence,
+            "winner": winner.variant if winner is not None else None,
+            "outcome": outcome,
+            "baseline": start.baseline[0],
+        }
+    )
+
+
+def _finalist(name: str, choice: Choice, report: Report, tuning: Tuning) -> Finalist:
+    variant, trial = report.variants[name], choice.trial
+    blocking = [each for each in variant.verdicts if each.blocking]
+    outcomes = {each.outcome for each in blocking}
+    outcome: Any = "reject" if "reject" in outcomes else "accept"
+    if outcome == "accept" and (
+        "inconclusive" in outcomes or variant.status not in ("built", "cached")
+    ):
+        outcome = "inconclusive"
+    accuracy = variant.accuracy
+    loss = None
+    if accuracy is not None:
+        loss = accuracy.drop.value if accuracy.drop is not None else None
+        if loss is None and accuracy.agreement is not None:
+            loss = 1.0 - accuracy.agreement
+    bounds = accuracy.bounds if accuracy is not None else None
+    bar = tuning.bar or 0.0
+    rows = {row.batch_size: row for row in variant.on_host if row.batch_size in tuning.batch_sizes}
+    before = trial.loss.value if trial.loss is not None else None
+    return Finalist(
+        variant=name,
+        trial=trial.number,
+        why=choice.why,
+        outcome=outcome,
+        certain=bounds is not None and bounds.high is not None and bounds.high < bar,
+        validation_loss=before,
+        loss=loss,
+        optimism=loss - before if loss is not None and before is not None else None,
+        speedup={size: row.speedup for size, row in rows.items() if row.speedup is not None},
+        p50_ms={size: row.p50_ms.value for size, row in rows.items()},
+        score=_final_score(tuning, variant, rows, trial),
+    )
+
+
+def _final_score(tuning: Tuning, variant: Any, rows: Mapping[int, Any], trial: TuningTrial) -> float:
+    """The objective as the finalists were measured; larger is better."""
+    if tuning.objective == "size":
+        return 1.0 / max(1, variant.artifact.size_bytes if variant.artifact else 1)
+    if tuning.objective == "memory":
+        known = [row.peak_memory_bytes for row in rows.values() if row.peak_memory_bytes]
+        return 1.0 / max(known, default=1)
+    if not rows:
+        return trial.score.value if trial.score is not None else 0.0
+    figure: Callable[[Any], float] = (
+        (lambda row: (row.p99_ms or row.p50_ms).value)
+        if tuning.objective == "p99"
+        else (lambda row: row.p50_ms.value)
+    )
+    product = 1.0
+    for row in rows.values():
+        product *= figure(row)
+    return float(product ** (-1.0 / len(rows)))
+
+
+def _winner(judged: Sequence[Finalist]) -> Finalist | None:
+    """The best finalist that is accepted; of those surely inside the bar, where there are any."""
+    accepted = [each for each in judged if each.outcome == "accept"]
+    certain = [each for each in accepted if each.certain]
+    return max(certain or accepted, key=lambda each: each.score or 0.0, default=None)

@@ -1,0 +1,297 @@
+"""What can be tried for one recipe on this machine, as parameters that Optuna chooses.
+
+`Space.suggest` asks an Optuna trial for every parameter that the choices before it leave open;
+`Space.candidate` turns the parameters into passes and a runner. What the recipe, its data or this
+machine do not allow is not in the space, and `left_out` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from optcli import environment, passes, runners
+from optcli.artifact import Format
+from optcli.pipeline.plan import source_of
+from optcli.recipe import Recipe, passes_between
+from optcli.tuning.candidates import Candidate, Use
+
+if TYPE_CHECKING:
+    import optuna
+
+Parameters = dict[str, Any]
+
+RUNTIMES = ("openvino", "onnxruntime", "pytorch")
+PRECISIONS = ("fp32", "bf16", "int8", "int8-dynamic", "int8-weights")
+# The format that a runtime computes from, and what quantizes to INT8 with ranges found beforehand.
+_FORMATS = {"openvino": Format.OPENVINO, "onnxruntime": Format.ONNX}
+_QUANTIZERS = {
+    "openvino": ("quantize_nncf",),
+    "onnxruntime": ("quantize_onnxruntime", "quantize_nncf"),
+    "pytorch": ("quantize_pt2e",),
+}
+_AWARE = {"openvino": "openvino", "onnxruntime": "onnx", "pytorch": "exported"}
+_RUNNERS = {"openvino": "openvino", "onnxruntime": "onnxruntime", "pytorch": "aoti"}
+_OTHER_PRECISIONS = {
+    "openvino": ("fp32", "bf16", "int8", "int8-weights"),
+    "onnxruntime": ("fp32", "int8", "int8-dynamic", "int8-weights"),
+    "pytorch": ("fp32", "bf16", "int8"),
+}
+_WIDEST, _DEEPEST, _LONGEST_S = 0.8, 0.9, 86_400
+_MOST_EPOCHS = 100
+
+# Options of the quantizers that the search varies: `None` leaves the pass's own default.
+_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "quantize_nncf": {
+        "preset": (None, "performance", "mixed"),
+        "smooth_quant": (None, True, False),
+        "fast_bias_correction": (None, False),
+    },
+    "quantize_onnxruntime": {
+        "method": (None, "percentile", "entropy"),
+        "per_channel": (None, False),
+    },
+    "quantize_pt2e": {"method": (None, "minmax")},
+}
+
+
+@dataclass(frozen=True)
+class Space:
+    """The choices of one recipe. `left_out` holds sentences on what is not tried."""
+
+    recipe: Recipe
+    source: Format
+    runtimes: tuple[str, ...]
+    precisions: dict[str, tuple[str, ...]]
+    trains: bool
+    prunes: bool
+    aware: bool
+    threads: tuple[int, ...]
+    left_out: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Space:
+        """The space of a recipe here. Imports nothing heavy."""
+        source = source_of(recipe).format
+        left: list[str] = []
+        runtimes = tuple(_runtimes(recipe, source, left))
+        precisions = {name: tuple(_precisions(recipe, name, left)) for name in runtimes}
+        can_train = source == Format.TORCH and "training" in recipe.data
+        wants = recipe.tune.prune or recipe.tune.quantize_aware
+        if wants and not can_train:
+            why = (
+                f"the model comes as {source}, which cannot be trained"
+                if source != Format.TORCH
+                else "the recipe has no data.training"
+            )
+            left.append(f"Pruning and training were not tried: {why}.")
+        prunes = can_train and recipe.tune.prune
+        if prunes and environment.missing(passes.find("prune").needs):
+            left.append("Pruning was not tried: Torch-Pruning is not installed.")
+            prunes = False
+        aware = can_train and recipe.tune.quantize_aware and "quantize_aware" in passes.names()
+        usual = recipe.latency.threads or environment.usable_cores()
+        return cls(
+            recipe,
+            source,
+            runtimes,
+            {name: found for name, found in precisions.items() if found},
+            can_train and wants,
+            prunes,
+            aware,
+            recipe.tune.threads or (usual,),
+            tuple(left),
+        )
+
+    def suggest(self, trial: optuna.Trial) -> Parameters:
+        """The parameters of a trial, each asked for where the ones before leave it open."""
+
+        def choose(name: str, values: tuple[Any, ...]) -> Any:
+            return values[0] if len(values) == 1 else trial.suggest_categorical(name, values)
+
+        runtime = choose("runtime", self.runtimes)
+        precision = choose(f"{runtime} precision", self.precisions[runtime])
+        parameters: Parameters = {"runtime": runtime, "precision": precision}
+        if self.prunes:
+            parameters["blocks"] = round(trial.suggest_float("blocks", 0.0, _DEEPEST), 3)
+            parameters["width"] = round(trial.suggest_float("width", 0.0, _WIDEST), 3)
+            parameters["train_s"] = trial.suggest_int("train_s", 0, _LONGEST_S)
+            parameters["more_s"] = trial.suggest_int("more_s", 0, _LONGEST_S)
+        if precision == "int8":
+            parameters |= self._quantizing(runtime, trial, choose)
+        if len(self.threads) > 1:
+            parameters["threads"] = choose("threads", self.threads)
+        if runtime in ("openvino", "onnxruntime"):
+            parameters["shapes"] = choose(f"{runtime} shapes", ("static", "dynamic"))
+        if runtime == "openvino" and self.recipe.tune.objective == "throughput":
+            parameters["hint"] = choose("hint", ("latency", "throughput"))
+        for name, options in self.recipe.tune.passes.items():
+            if choose(name, (False, True)):
+                chosen = {k: choose(f"{name} {k}", values) for k, values in options.items()}
+                parameters.setdefault("passes", {})[name] = chosen
+        return parameters
+
+    def _quantizing(self, runtime: str, trial: optuna.Trial, choose: Any) -> Parameters:
+        parameters: Parameters = {}
+        if self.aware:
+            parameters["aware_s"] = trial.suggest_int("aware_s", 0, _LONGEST_S)
+            if parameters["aware_s"]:
+                return parameters
+        quantizer = choose(f"{runtime} quantizer", self._quantizers(runtime))
+        parameters["quantizer"] = quantizer
+        for option, values in _OPTIONS[quantizer].items():
+            parameters[option] = choose(f"{quantizer} {option}", values)
+        return parameters
+
+    def _quantizers(self, runtime: str) -> tuple[str, ...]:
+        found = tuple(n for n in _QUANTIZERS[runtime] if not environment.missing(passes.find(n).needs))
+        return found or _QUANTIZERS[runtime]
+
+    def names(self, parameters: Mapping[str, Any]) -> Parameters:
+        """The parameters by the names that Optuna knows them by."""
+        runtime, quantizer = parameters["runtime"], parameters.get("quantizer")
+        owners = {"precision": runtime, "quantizer": runtime, "shapes": runtime}
+        owners |= dict.fromkeys(_OPTIONS.get(str(quantizer), {}), quantizer)
+        named: Parameters = {}
+        for key, value in parameters.items():
+            if key == "passes":
+                for name, options in value.items():
+                    named |= {name: True, **{f"{name} {k}": each for k, each in options.items()}}
+            else:
+                named[f"{owners[key]} {key}" if key in owners else key] = value
+        return named
+
+    def candidate(self, parameters: Mapping[str, Any]) -> Candidate:
+        """Passes and runner of these parameters; those that say nothing may be missing."""
+        uses = [*self._network(parameters), *self._compiled(parameters)]
+        return Candidate(tuple(uses), self._runner(parameters), _label(parameters), dict(parameters))
+
+    def _network(self, parameters: Mapping[str, Any]) -> Iterator[Use]:
+        """What is cut away, and how what is left learns."""
+        yield from _own(parameters, passes_of=Format.TORCH)
+        blocks, width = parameters.get("blocks", 0.0), parameters.get("width", 0.0)
+        if blocks or width:
+            options = {"block_ratio": blocks} if blocks else {}
+            yield "prune", options | ({"ratio": width} if width else {})
+        for key in ("train_s", "more_s"):
+            if parameters.get(key):
+                yield "finetune", self.finetuning(parameters[key])
+
+    def finetuning(self, seconds: float) -> dict[str, Any]:
+        """Options of `finetune` for so many seconds of training."""
+        return {"epochs": _MOST_EPOCHS, "max_minutes": round(seconds / 60, 2)}
+
+    def _compiled(self, parameters: Mapping[str, Any]) -> Iterator[Use]:
+        """From the network to what the runtime reads, quantized on the way where that is wanted."""
+        runtime, precision = parameters["runtime"], parameters["precision"]
+        aware_s = parameters.get("aware_s", 0)
+        if precision == "int8" and aware_s:
+            yield "quantize_aware", {"to": _AWARE[runtime], **self.finetuning(aware_s)}
+            if runtime == "pytorch":
+                yield "aot_inductor", {}
+            return
+        if runtime == "pytorch":
+            if precision == "bf16":
+                yield "convert_precision", {"precision": "bf16"}
+            elif precision == "int8":
+                yield "quantize_pt2e", _options("quantize_pt2e", parameters)
+            yield "aot_inductor", {}
+            return
+        for name in passes_between(self.source, (_FORMATS[runtime],)) or ():
+            yield name, {}
+        yield from _own(parameters, passes_of=_FORMATS[runtime])
+        if precision == "int8":
+            quantizer = parameters.get("quantizer", self._quantizers(runtime)[0])
+            yield quantizer, _options(quantizer, parameters)
+        elif precision == "int8-dynamic":
+            yield "quantize_dynamic", {}
+        elif precision == "int8-weights":
+            yield "weights_only", {}
+
+    def _runner(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        runtime = parameters["runtime"]
+        runner: dict[str, Any] = {"name": _RUNNERS[runtime]}
+        if runtime == "openvino" and parameters["precision"] == "bf16":
+            runner["precision"] = "bf16"
+        for key in ("threads", "shapes", "hint"):
+            if parameters.get(key) is not None:
+                runner[key] = parameters[key]
+        return runner
+
+
+def _own(parameters: Mapping[str, Any], *, passes_of: Format) -> Iterator[Use]:
+    """Passes that `tune: passes` names, where they fit: those of optcli by the formats they accept.
+
+    One of the user's own is not known before a worker has looked at it: it comes first, and the recipe
+    refuses it where it does not fit.
+    """
+    for name, options in parameters.get("passes", {}).items():
+        known = passes.find(name) if name in passes.names() else None
+        accepts = known.accepts if known is not None else (Format.TORCH, Format.ONNX)
+        first = next(
+            (each for each in (Format.TORCH, Format.ONNX, Format.OPENVINO) if each in accepts), None
+        )
+        if first == passes_of:
+            yield name, dict(options)
+
+
+def _options(quantizer: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    named = {option: parameters.get(option) for option in _OPTIONS[quantizer]}
+    # ONNX Runtime wants a share beside this method only.
+    return {option: value for option, value in named.items() if value is not None}
+
+
+def _runtimes(recipe: Recipe, source: Format, left: list[str]) -> Iterator[str]:
+    for name in recipe.tune.runtimes or RUNTIMES:
+        missing = environment.missing(runners.find(_RUNNERS[name]).needs)
+        if missing:
+            left.append(f"{name} was not tried: {missing[0].what}.")
+        elif name == "pytorch" and source not in (Format.TORCH, Format.EXPORTED):
+            if recipe.tune.runtimes:
+                left.append(f"pytorch was not tried: the model comes as {source}.")
+        elif name != "pytorch" and passes_between(source, (_FORMATS[name],)) is None:
+            left.append(f"{name} was not tried: no passes lead from {source} to it.")
+        else:
+            yield name
+
+
+def _precisions(recipe: Recipe, runtime: str, left: list[str]) -> Iterator[str]:
+    for precision in recipe.tune.precisions or PRECISIONS:
+        if precision not in _OTHER_PRECISIONS[runtime]:
+            continue
+        if precision == "bf16" and not environment.computes_in("bf16"):
+            sentence = "bf16 was not tried: this CPU has no instructions for it."
+            if sentence not in left:
+                left.append(sentence)
+        elif precision == "int8" and "calibration" not in recipe.data:
+            sentence = "Static INT8 was not tried: the recipe has no data.calibration."
+            if sentence not in left:
+                left.append(sentence)
+        else:
+            yield precision
+
+
+def _label(parameters: Mapping[str, Any]) -> str:
+    """The parameters in a few words: `openvino int8, 40 % of the blocks gone, 120 s trained`."""
+    words = [f"{parameters['runtime']} {parameters['precision']}"]
+    quantizer = parameters.get("quantizer")
+    if parameters.get("aware_s"):
+        words[0] += f" by quantization-aware training ({parameters['aware_s']} s)"
+    elif quantizer:
+        words[0] += f" by {quantizer}"
+    for key in ("preset", "smooth_quant", "fast_bias_correction", "method", "per_channel"):
+        if parameters.get(key) is not None:
+            words.append(f"{key} {str(parameters[key]).lower()}")
+    if parameters.get("blocks"):
+        words.append(f"{100 * parameters['blocks']:.0f} % of the blocks gone")
+    if parameters.get("width"):
+        words.append(f"{100 * parameters['width']:.0f} % of the channels gone")
+    trained = parameters.get("train_s", 0) + parameters.get("more_s", 0)
+    if trained:
+        words.append(f"trained for {trained} s")
+    for key in ("threads", "shapes", "hint"):
+        if parameters.get(key) is not None:
+            words.append(f"{key} {parameters[key]}")
+    words += parameters.get("passes", {})
+    return ", ".join(words)

@@ -1,0 +1,225 @@
+"""What to try next: a pure function of the trials so far and of the budget.
+
+Rules of thumb first; then, where there is training data, the speed of cut networks before any of them
+is trained, and training of the one that promises the wanted gain, of a milder one where it stays
+outside the bar and of a harder one where it is inside; at last Optuna's sampler on the options of the
+quantizer and the runner, around the best network. Time left is the budget without the seconds that the
+recorded trials took, so that the same records give the same decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from optcli.results.tuning import TuningTrial
+from optcli.tuning import rules
+from optcli.tuning.space import Parameters, Space
+
+# What a cut network should gain over the best one that is not cut, to be trained first.
+_WANTED_GAIN = 1.7
+# A cut network that gains less is not worth its training.
+_LEAST_GAIN = 1.1
+# Shares of the budget: for looking at the speed of cut networks, and for one training.
+_LOOKING_SHARE = 0.15
+_TRAINING_SHARE = 0.3
+_LEAST_TRAINING_S = 20.0
+# What a trial takes beside its training: exporting, quantizing, timing, judging.
+_OVERHEAD_S = 20.0
+# Losses up to so many bars may come back by more training.
+_NEAR = 2.5
+# The sampler ends after so many trials without a better one.
+_PATIENCE = 8
+
+_CUTS = ("blocks", "width", "train_s", "more_s")
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The next trial: parameters, or None where Optuna's sampler chooses them with some `fixed`."""
+
+    why: str
+    parameters: Parameters | None = None
+    fixed: Parameters = field(default_factory=dict)
+    only_speed: bool = False
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Proposes trials of a space; `bar` is the largest loss, `budget_s` what all trials may take."""
+
+    space: Space
+    bar: float
+    budget_s: float
+
+    def next(self, done: Sequence[TuningTrial]) -> Proposal | None:
+        """The next trial; None where nothing is left to try, or no time to try it."""
+        left_s = self.budget_s - sum(trial.seconds for trial in done)
+        if left_s <= 0:
+            return None
+        for proposals in (self._starts, self._looks, self._trainings, self._aware, self._samples):
+            for proposal in proposals(done, left_s):
+                if proposal.parameters is None or not self._was_tried(proposal, done):
+                    return proposal
+        return None
+
+    def _was_tried(self, proposal: Proposal, done: Sequence[TuningTrial]) -> bool:
+        assert proposal.parameters is not None
+        identity = self.space.candidate(proposal.parameters).identity
+        return any(self._identity(trial) == identity for trial in done)
+
+    def _identity(self, trial: TuningTrial) -> str:
+        return self.space.candidate(trial.parameters).identity
+
+    def _starts(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
+        if not done:
+            rule = rules.reference(self.space)
+            yield Proposal(rule.why, rule.parameters)
+        # Where a network can be cut and trained, that gains more than a fifth set of ranges.
+        share = 0.75 if self.space.prunes else 0.1
+        for index, rule in enumerate(rules.starts(self.space)):
+            if index < 2 or left_s > share * self.budget_s:
+                yield Proposal(rule.why, rule.parameters)
+
+    def _looks(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
+        """Cut networks that are not trained: only their speed is wanted."""
+        base = self._base(done)
+        if not self.space.prunes or base is None:
+            return
+        looked = [trial for trial in done if trial.stage == "timed" or _is_cut(trial)]
+        spent_s = sum(trial.seconds for trial in looked)
+        for blocks, width in rules.shapes():
+            if blocks and _blocks_cannot_go(done):
+                continue
+            if len(looked) >= 2 and spent_s > _LOOKING_SHARE * self.budget_s:
+                return
+            why = "how fast it is with so much cut away, before anything is trained"
+            parameters = {**base.parameters, "blocks": blocks, "width": width}
+            yield Proposal(why, parameters, only_speed=True)
+
+    def _trainings(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
+        base, ladder = self._base(done), self._ladder(done)
+        if base is None or not ladder or not self.space.trains:
+            return
+        train_s = self._training_s(left_s)
+        if train_s < _LEAST_TRAINING_S:
+            return
+        trained = [
+            trial
+            for trial in done
+            if trial.parameters.get("train_s") and not trial.parameters.get("aware_s")
+        ]
+        if not trained:
+            wanted = _WANTED_GAIN * _score(base)
+            rung = min(range(len(ladder)), key=lambda i: abs(_score(ladder[i]) - wanted))
+            yield self._training(ladder[rung], train_s, "the cut that promises the gain that is wanted")
+            return
+        last = trained[-1]
+        cuts = [_cut(each) for each in ladder]
+        if _cut(last) not in cuts:
+            return
+        rung = cuts.index(_cut(last))
+        results = {_cut(trial): trial for trial in trained}
+        if last.stage == "inside":
+            harder = [each for each in ladder[rung + 1 :] if _cut(each) not in results]
+            if harder:
+                yield self._training(harder[0], train_s, "the last one was inside: a harder cut")
+            return
+        is_near = last.loss is not None and last.loss.value <= _NEAR * max(self.bar, 1e-6)
+        if is_near and not last.parameters.get("more_s"):
+            more = {**last.parameters, "more_s": int(train_s)}
+            yield Proposal("the last one was nearly inside: more training", more)
+            return
+        milder = [each for each in ladder[:rung] if _cut(each) not in results]
+        if milder:
+            yield self._training(milder[-1], train_s, "the last one stayed outside: a milder cut")
+
+    def _training_s(self, left_s: float) -> float:
+        return min(_TRAINING_SHARE * self.budget_s, left_s - _OVERHEAD_S)
+
+    def _training(self, look: TuningTrial, train_s: float, why: str) -> Proposal:
+        return Proposal(why, {**look.parameters, "train_s": int(train_s)})
+
+    def _aware(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
+        """Quantization-aware training where quantizing costs what training has won back."""
+        train_s = min(self._training_s(left_s), 0.5 * left_s)
+        if not self.space.aware or train_s < _LEAST_TRAINING_S:
+            return
+        outside = [
+            trial
+            for trial in done
+            if trial.stage == "outside"
+            and trial.parameters["precision"] == "int8"
+            and trial.loss is not None
+            and trial.loss.value <= _NEAR * max(self.bar, 1e-6)
+            and not trial.parameters.get("aware_s")
+        ]
+        for trial in sorted(outside, key=lambda each: -_score(each))[:1]:
+            if _score(trial) <= max((_score(t) for t in done if t.stage == "inside"), default=0.0):
+                return
+            parameters = {k: v for k, v in trial.parameters.items() if k != "quantizer"}
+            why = "quantizing cost the accuracy: train with quantization in the network"
+            yield Proposal(why, {**parameters, "aware_s": int(train_s)})
+
+    def _samples(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
+        """The sampler, around the best network: its options cost no training."""
+        if left_s < 1.5 * _OVERHEAD_S:
+            return
+        if left_s > 6 * _OVERHEAD_S and not self.space.prunes:
+            for rule in rules.slow_starts(self.space):
+                yield Proposal(rule.why, rule.parameters)
+        best = best_of(done)
+        since = [trial for trial in done if best is None or trial.number > best.number]
+        sampled = [trial for trial in since if trial.why == SAMPLED]
+        if len(sampled) >= _PATIENCE:
+            return
+        fixed = {key: (best.parameters.get(key, 0) if best else 0) for key in _CUTS}
+        if self.space.aware:
+            fixed["aware_s"] = best.parameters.get("aware_s", 0) if best else 0
+        yield Proposal(SAMPLED, fixed=fixed if self.space.prunes else {})
+
+    def _base(self, done: Sequence[TuningTrial]) -> TuningTrial | None:
+        """The fastest network that is not cut, inside the bar or near it: what is cut next."""
+        whole = [trial for trial in done if not _is_cut(trial) and trial.score is not None]
+        inside = [trial for trial in whole if trial.stage == "inside"]
+        near = [
+            trial
+            for trial in whole
+            if trial.stage == "outside"
+            and trial.loss is not None
+            and trial.loss.value <= _NEAR * max(self.bar, 1e-6)
+        ]
+        return max(inside or near or whole, key=_score, default=None)
+
+    def _ladder(self, done: Sequence[TuningTrial]) -> list[TuningTrial]:
+        """Cut networks by their gain, the smallest first; those that another beats by less are left."""
+        base = self._base(done)
+        looks = [trial for trial in done if trial.stage == "timed" and trial.score is not None]
+        worth = [trial for trial in looks if base and _score(trial) >= _LEAST_GAIN * _score(base)]
+        return sorted(worth, key=_score)
+
+
+SAMPLED = "Optuna's sampler, around the best network"
+
+
+def best_of(done: Sequence[TuningTrial]) -> TuningTrial | None:
+    """The fastest trial inside the bar."""
+    inside = [trial for trial in done if trial.stage == "inside" and trial.score is not None]
+    return max(inside, key=_score, default=None)
+
+
+def _score(trial: TuningTrial) -> float:
+    return trial.score.value if trial.score is not None else 0.0
+
+
+def _is_cut(trial: TuningTrial) -> bool:
+    return any(_cut(trial))
+
+
+def _cut(trial: TuningTrial) -> tuple[float, float]:
+    return trial.parameters.get("blocks", 0.0), trial.parameters.get("width", 0.0)
+
+
+def _blocks_cannot_go(done: Sequence[TuningTrial]) -> bool:
+    """Whether removing blocks has failed: this network has none that can go."""
+    return any(t.stage == "failed" and t.parameters.get("blocks") and not t.trains for t in done)

@@ -1,0 +1,268 @@
+"""One trial of the search: built, timed beside the reference, judged on validation samples.
+
+The cheap questions come first, and a trial ends as soon as an answer is against it: slower than the
+best so far beyond doubt, or outside the bar beyond doubt on a part of the samples.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from optcli import accuracy, latency
+from optcli.errors import OptcliError, StepError
+from optcli.latency import Measured
+from optcli.pipeline.making import Made
+from optcli.recipe import Recipe, load
+from optcli.results import Accuracy, Estimate, Latency
+from optcli.results.tuning import TuningTrial, geometric_mean
+from optcli.settings import LatencySettings
+from optcli.tuning.candidates import Candidate, written
+from optcli.tuning.validation import Validation
+from optcli.tuning.workshop import Workshop, artifact
+
+REFERENCE = "reference"
+_BEST = "best"
+# The largest share of samples whose largest output may be another one, where there is no metric.
+WITHOUT_METRIC = 0.01
+_LAUNCHES = 2
+_SECONDS = 3.0
+
+
+@dataclass
+class Trials:
+    """Carries out trials of a recipe. `overrides` are what the tuned recipe changes of it.
+
+    `baseline` is the variant that accuracy is compared with, as a recipe writes it. `recipe` is the one
+    that was read, its evaluation samples those of `validation`.
+    """
+
+    workshop: Workshop
+    recipe: Recipe
+    overrides: Sequence[str]
+    baseline: tuple[str, Mapping[str, Any]]
+    validation: Validation
+    batch_sizes: tuple[int, ...]
+    reference: Candidate
+    _samples: int | None = field(default=None, init=False)
+
+    def attempt(
+        self,
+        number: int,
+        candidate: Candidate,
+        why: str,
+        best: TuningTrial | None,
+        seconds: float,
+        *,
+        only_speed: bool = False,
+    ) -> TuningTrial:
+        """Carry out a trial within so many seconds. Its errors are its `reason`.
+
+        `best` is the fastest trial inside the bar so far, which it is timed beside.
+        """
+        began = time.monotonic()
+        trial = TuningTrial(
+            number=number,
+            label=candidate.label,
+            why=why,
+            parameters=dict(candidate.parameters),
+            passes=tuple((name, options) for name, options in candidate.passes),
+            runner=dict(candidate.runner) if candidate.runner else None,
+            trains=candidate.trains,
+        )
+        try:
+            workshop = self.workshop.within(seconds)
+            trial = self._carried_out(workshop, trial, candidate, best, only_speed=only_speed)
+        except OptcliError as error:
+            trial = trial.model_copy(update={"stage": "failed", "reason": error.message})
+        return trial.model_copy(update={"seconds": round(time.monotonic() - began, 2)})
+
+    def _carried_out(
+        self,
+        workshop: Workshop,
+        trial: TuningTrial,
+        candidate: Candidate,
+        best: TuningTrial | None,
+        *,
+        only_speed: bool,
+    ) -> TuningTrial:
+        name = f"trial-{trial.number}"
+        variants = {REFERENCE: self.reference.written()}
+        if best is not None and best.passes:
+            variants[_BEST] = written(best.passes, best.runner)
+        made = workshop.make(self.planned({**variants, name: candidate.written()}))
+        built = artifact(made, name)
+        trial = trial.model_copy(update={"size_bytes": built.size_bytes, "key": built.key})
+        timed = [REFERENCE, *([_BEST] if _BEST in variants else []), name]
+        trial = self._timed(workshop, made, timed, trial)
+        if only_speed:
+            return trial.model_copy(update={"stage": "timed"})
+        if trial.ahead is not None and (trial.ahead.high or 1.0) < 1.0:
+            reason = f"{trial.ahead.value:.2f} times as fast as the best so far"
+            return trial.model_copy(update={"stage": "slower", "reason": reason})
+        return self._judged(workshop, made, name, trial)
+
+    def planned(self, variants: Mapping[str, Any]) -> Recipe:
+        """The recipe with these variants beside the baseline; its evaluation samples are validation's.
+
+        Raises `RecipeError` where passes and formats do not fit.
+        """
+        name, variant = self.baseline
+        every = json.dumps({name: variant, **variants})
+        recipe = load(self.recipe.path, [*self.overrides, f"variants={every}"])
+        data = {**recipe.data, "evaluation": self.validation.samples}
+        return recipe.model_copy(update={"data": data})
+
+    def _timed(
+        self, workshop: Workshop, made: Made, names: Sequence[str], trial: TuningTrial
+    ) -> TuningTrial:
+        """The trial with its speed over the reference, and over the best so far."""
+        objective = self.recipe.tune.objective
+        wants_p99 = objective == "p99" or bool(self.recipe.slo and self.recipe.slo.p99_ms)
+        settings = LatencySettings.model_validate(
+            {
+                "mode": "quick",
+                "batch_sizes": self.batch_sizes,
+                "launches": _LAUNCHES,
+                "threads": made.plan.threads,
+                "max_seconds": _SECONDS,
+            }
+        )
+        measured = workshop.measure(
+            made, names, settings, self.recipe.seed + trial.number, wants_p99=wants_p99
+        )
+        name = names[-1]
+        for failed, reason in measured.failures.items():
+            raise StepError(reason, place=f"{failed} › latency")
+        results = latency.to_results(measured)
+        rows = {row.batch_size: row for row in results[name] if row.region == "host"}
+        reference = {row.batch_size: row for row in results[REFERENCE] if row.region == "host"}
+        speedups = _ratios(measured, name, REFERENCE, self.batch_sizes)
+        ahead = (
+            geometric_mean(list(_ratios(measured, name, _BEST, self.batch_sizes).values()))
+            if _BEST in names
+            else None
+        )
+        score = _score(objective, self.batch_sizes, rows, reference, speedups)
+        if objective == "size":
+            base = artifact(made, REFERENCE).size_bytes
+            score = Estimate(value=base / max(1, trial.size_bytes or 1))
+        memory = [row.peak_memory_bytes for row in rows.values() if row.peak_memory_bytes]
+        return trial.model_copy(
+            update={
+                "speedups": speedups,
+                "ahead": ahead if objective in ("p50", "p99", "throughput") else None,
+                "score": score,
+                "p50_ms": {size: row.p50_ms.value for size, row in rows.items()},
+                "memory_bytes": max(memory, default=None),
+                "promises_kept": self._keeps_promises(rows, trial),
+            }
+        )
+
+    def _keeps_promises(self, rows: Mapping[int, Latency], trial: TuningTrial) -> bool:
+        """Whether service level and largest size are kept, by the figures as they are."""
+        most = self.recipe.tune.max_size_mb
+        if most is not None and (trial.size_bytes or 0) > most * 1e6:
+            return False
+        slo, row = self.recipe.slo, rows[min(rows)] if rows else None
+        if slo is None or row is None:
+            return True
+        limits = ((slo.p50_ms, row.p50_ms), (slo.p95_ms, row.p95_ms), (slo.p99_ms, row.p99_ms))
+        return all(
+            figure.value <= limit
+            for limit, figure in limits
+            if limit is not None and figure is not None
+        )
+
+    def _judged(self, workshop: Workshop, made: Made, name: str, trial: TuningTrial) -> TuningTrial:
+        """The trial with its loss: on a part of the samples first, on all where that leaves hope."""
+        part = self.validation.part(self._samples) if self._samples else None
+        if part is not None:
+            judged = workshop.judge(made, name, part)
+            trial = self._with_loss(trial, judged)
+            if trial.loss is not None and (trial.loss.low or 0.0) > self.bar(judged):
+                return trial
+        judged = workshop.judge(made, name)
+        self._samples = judged.samples
+        return self._with_loss(trial, judged)
+
+    def bar(self, judged: Accuracy) -> float:
+        """The largest loss allowed: of the metric, or the share of samples with another output."""
+        settings = self.recipe.accuracy
+        if settings is None or judged.baseline is None:
+            return WITHOUT_METRIC
+        return settings.bar(judged.baseline, lower_is_better=judged.better == "lower")
+
+    def _with_loss(self, trial: TuningTrial, judged: Accuracy) -> TuningTrial:
+        loss = judged.drop
+        if loss is None and judged.agreement is not None:
+            loss = Estimate(value=1.0 - judged.agreement)
+        error = judged.output_error
+        settings = self.recipe.accuracy
+        blocking = [
+            each
+            for each in accuracy.verdicts(judged, settings)
+            if each.blocking and each.outcome != "accept" and each.name != "accuracy"
+        ]
+        trial = trial.model_copy(
+            update={
+                "value": judged.value,
+                "baseline": judged.baseline,
+                "loss": loss,
+                "sqnr_db": error.sqnr_db if error is not None else None,
+                "samples": judged.samples,
+            }
+        )
+        if blocking:
+            return trial.model_copy(update={"stage": "outside", "reason": blocking[0].reason})
+        if loss is None:
+            reason = "neither the metric nor the largest output can be compared with the baseline's"
+            return trial.model_copy(update={"stage": "outside", "reason": reason})
+        bar = self.bar(judged)
+        if loss.value > bar:
+            reason = f"{100 * loss.value:.2f} points lost, {100 * bar:.2f} allowed"
+            return trial.model_copy(update={"stage": "outside", "reason": reason})
+        if not trial.promises_kept:
+            reason = "it does not keep the recipe's service level or largest size"
+            return trial.model_copy(update={"stage": "outside", "reason": reason})
+        return trial.model_copy(update={"stage": "inside", "reason": None})
+
+
+def _ratios(
+    measured: Measured, name: str, over: str, batch_sizes: Sequence[int]
+) -> dict[int, Estimate]:
+    ratios = {size: latency.speedup(measured, name, over, size) for size in batch_sizes}
+    return {size: ratio for size, ratio in ratios.items() if ratio is not None}
+
+
+def _score(
+    objective: str,
+    batch_sizes: Sequence[int],
+    rows: Mapping[int, Latency],
+    reference: Mapping[int, Latency],
+    speedups: Mapping[int, Estimate],
+) -> Estimate | None:
+    """The objective as a multiple of the reference's; larger is better. None where nothing is known.
+
+    Where the machine was not quiet enough for a ratio at a batch size, the medians' one stands in
+    without an interval: the search goes on, and nothing is decided by it at the end.
+    """
+    if objective == "memory":
+        pairs = [(reference[size].peak_memory_bytes, rows[size].peak_memory_bytes) for size in rows]
+        ratios = [base / own for base, own in pairs if base and own]
+        return geometric_mean([Estimate(value=each) for each in ratios])
+    ratios_by_size = []
+    for size in batch_sizes:
+        if size not in rows or size not in reference:
+            continue
+        if objective == "p99":
+            base, own = reference[size].p99_ms, rows[size].p99_ms
+            if base is not None and own is not None:
+                ratios_by_size.append(Estimate(value=base.value / own.value))
+                continue
+        stand_in = Estimate(value=reference[size].p50_ms.value / rows[size].p50_ms.value)
+        ratios_by_size.append(speedups.get(size, stand_in))
+    return geometric_mean(ratios_by_size)

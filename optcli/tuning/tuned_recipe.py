@@ -1,0 +1,158 @@
+"""The recipe that a search writes: the old one extended, its variants replaced by the finalists."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from optcli import regular_files
+from optcli.data import DataSettings
+from optcli.errors import StoreError
+from optcli.recipe import Recipe
+from optcli.tuning.candidates import written
+from optcli.tuning.finalists import Choice
+
+_WIDTH = 96
+
+
+def variant_names(choices: Sequence[Choice]) -> dict[str, Choice]:
+    """A name for each finalist: `openvino-int8`, `pruned-openvino-int8`, `openvino-int8-n2`, ..."""
+    names: dict[str, Choice] = {}
+    for choice in choices:
+        parameters = choice.trial.parameters
+        plain = f"{parameters['runtime']}-{parameters['precision']}"
+        if parameters.get("blocks") or parameters.get("width"):
+            plain = f"pruned-{plain}"
+        count = sum(name == plain or name.startswith(f"{plain}-n") for name in names)
+        names[f"{plain}-n{count + 1}" if count else plain] = choice
+    return names
+
+
+def changes(data: Mapping[str, DataSettings], recipe: Recipe) -> dict[str, Any]:
+    """What the tuned recipe says of the data: the roles that the search divided, with whole paths."""
+    changed = {
+        role: _placed(settings, recipe.folder).model_dump(
+            mode="json", by_alias=True, exclude_defaults=True
+        )
+        for role, settings in data.items()
+        if recipe.data.get(role) != settings
+    }
+    return {"data": changed} if changed else {}
+
+
+def _placed(settings: DataSettings, folder: Path) -> DataSettings:
+    """The settings with absolute paths: the recipe that names them may lie elsewhere."""
+    updates: dict[str, Any] = {}
+    if settings.kind in ("npz", "imagefolder", "coco"):
+        updates["source"] = f"{settings.kind}:{folder / regular_files.expanded(settings.place)}"
+    elif settings.kind == "python":
+        updates["source"] = f"python:{folder / settings.place}"
+    if settings.root is not None:
+        updates["root"] = str(folder / regular_files.expanded(settings.root))
+    if settings.files:
+        updates["files"] = tuple(str(folder / regular_files.expanded(f)) for f in settings.files)
+    return settings.model_copy(update=updates)
+
+
+def text(
+    recipe: Recipe,
+    out: Path,
+    choices: Mapping[str, Choice],
+    baseline: tuple[str, Mapping[str, Any]],
+    changed: Mapping[str, Any],
+    *,
+    confidence: float | None,
+    measuring_s: float,
+    command: str,
+) -> str:
+    """The tuned recipe. `changed` are settings that the search was told, as a recipe has them.
+
+    `confidence` is that of each finalist's verdict on accuracy, `measuring_s` the time cap of timed
+    calls. Paths of the old recipe stay right, since the new one extends it.
+    """
+    name, variant = baseline
+    replaced = [each for each in recipe.variants if each != name and each not in choices]
+    top: dict[str, Any] = {
+        "version": 1,
+        "name": f"{recipe.name}-tuned",
+        "extends": os.path.relpath(recipe.path, out.absolute().parent),
+        **({"matrix": dict.fromkeys(recipe.matrix)} if recipe.matrix else {}),
+        "baseline": name,
+        **changed,
+    }
+    if recipe.accuracy is not None and confidence is not None:
+        top["accuracy"] = {**top.get("accuracy", {}), "confidence": round(confidence, 6)}
+    top["latency"] = {**top.get("latency", {}), "mode": "table", "max_seconds": measuring_s}
+    lines = [
+        f"# Written by `{command}`. It is an ordinary recipe: build, compare and gate it.",
+        *(f"{key}: {_flow(value)}" for key, value in top.items()),
+        "variants:",
+        *(f"  {each}: null" for each in replaced),
+        f"  {name}: {_flow(variant)}",
+    ]
+    for each, choice in choices.items():
+        lines += [f"  {line}" for line in _comment(choice)]
+        lines += [f"  {each}:", *_variant(choice)]
+    return "\n".join(lines) + "\n"
+
+
+def write(path: Path, content: str) -> None:
+    """Write the recipe, whole or not at all. Raises `StoreError`."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(content, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise StoreError(
+            f"the tuned recipe cannot be written: {error.strerror}",
+            place=str(path),
+            hint="name another place with --out FILE",
+        ) from error
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def settings_of(overrides: Sequence[str]) -> dict[str, Any]:
+    """What `--set key.key=value` asked for, as a recipe has it; lists and variants are left out."""
+    settings: dict[str, Any] = {}
+    for override in overrides:
+        key, _, value = override.partition("=")
+        parts = key.strip().split(".")
+        if parts[0] in ("variants", "matrix", "baseline", "tune"):
+            continue
+        at = settings
+        for part in parts[:-1]:
+            at = at.setdefault(part, {})
+        at[parts[-1]] = YAML(typ="safe").load(value)
+    return settings
+
+
+def _variant(choice: Choice) -> list[str]:
+    variant = written(choice.trial.passes, choice.trial.runner)
+    lines = ["    passes:", *(f"      - {_flow(each)}" for each in variant["passes"])]
+    if not variant["passes"]:
+        lines = ["    passes: []"]
+    if "runner" in variant:
+        lines.append(f"    runner: {_flow(variant['runner'])}")
+    return lines
+
+
+def _comment(choice: Choice) -> list[str]:
+    trial = choice.trial
+    said = f"Trial {trial.number}: {choice.why}."
+    if trial.score is not None:
+        said += f" {trial.score.value:.2f} times the reference"
+    if trial.loss is not None:
+        said += f", {100 * trial.loss.value:.2f} points lost on {trial.samples} validation samples"
+    return textwrap.wrap(f"{said}.", _WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def _flow(value: Any) -> str:
+    """A value in YAML's flow style; JSON is YAML."""
+    return json.dumps(value)

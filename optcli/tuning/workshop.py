@@ -1,0 +1,125 @@
+"""Where trials are carried out: recipes built, artifacts judged and timed, as a build does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from optcli import data, latency
+from optcli.artifact import Artifact
+from optcli.data import DataSettings
+from optcli.errors import StepError
+from optcli.latency import Candidate, Measured
+from optcli.observer import Observer
+from optcli.pipeline import measurement_lock, plugins
+from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
+from optcli.pipeline.execute import Settings
+from optcli.pipeline.making import Made, make
+from optcli.pipeline.phases import Phases
+from optcli.pipeline.plan import PlannedVariant, plan
+from optcli.recipe import Recipe
+from optcli.results import Accuracy
+from optcli.settings import LatencySettings
+from optcli.store import Store, key_of
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Builds, judges and times the variants of recipes; what is made goes into the store.
+
+    `folder` is where logs go.
+    """
+
+    store: Store
+    folder: Path
+    observer: Observer
+    settings: Settings
+
+    def within(self, seconds: float) -> Workshop:
+        """The same, with every step ended after so many seconds."""
+        timeout_s = max(1.0, min(self.settings.timeout_s, seconds))
+        return replace(self, settings=replace(self.settings, timeout_s=timeout_s))
+
+    def make(self, recipe: Recipe) -> Made:
+        """Build all variants of a recipe. Raises what keeps all of them from being built."""
+        traits = plugins.traits(recipe, self.store, self.store.digests)
+        to_do = plan(recipe, traits, self.store.digests)
+        return make(to_do, self.store, self.observer, self.settings, Phases())
+
+    def judge(self, made: Made, name: str, samples: DataSettings | None = None) -> Accuracy:
+        """Accuracy of a variant beside the baseline on evaluation samples, or on these `samples`.
+
+        Raises what keeps either from being judged.
+        """
+        recipe, baseline = made.plan.recipe, made.plan.baseline
+        key = made.plan.role_keys["evaluation"]
+        if samples is not None:
+            recipe = recipe.model_copy(update={"data": {**recipe.data, "evaluation": samples}})
+            of = data.ingredients(samples, recipe.folder, self.store.digests)
+            key = key_of({"step": "samples", **of})
+        around = EvaluationContext(
+            recipe,
+            key,
+            self.store,
+            self.folder / "logs",
+            self.observer,
+            False,
+            self.settings.timeout_s,
+            self.settings.jobs,
+        )
+        subjects = [subject(made, each) for each in dict.fromkeys((baseline, name))]
+        accuracies, failures = compare_all(subjects, baseline, around)
+        for error in failures.values():
+            raise error
+        return accuracies[name]
+
+    def measure(
+        self,
+        made: Made,
+        names: Sequence[str],
+        settings: LatencySettings,
+        seed: int,
+        *,
+        wants_p99: bool = False,
+    ) -> Measured:
+        """Time variants in turns, the first as the one that the others are compared with."""
+        candidates = []
+        for name in names:
+            one = subject(made, name)
+            candidates.append(Candidate(name, one.artifact, one.runner_name, one.options))
+        with measurement_lock.acquired("latency", self.observer):
+            return latency.measure(
+                candidates,
+                names[0],
+                made.plan.recipe.inputs,
+                made.feeds,
+                settings,
+                self.folder / "logs",
+                seed,
+                self.observer,
+                wants_p99=wants_p99,
+            )
+
+
+def artifact(made: Made, name: str) -> Artifact:
+    """What was built of a variant. Raises the error of the step that failed."""
+    if name in made.artifacts:
+        return made.artifacts[name]
+    steps = planned(made, name).steps
+    errors = (made.done[step.key].error for step in steps if step.key in made.done)
+    missing = planned(made, name).missing
+    reason = missing[0].what if missing else "it was not built"
+    raise next((e for e in errors if e is not None), StepError(reason, place=name))
+
+
+def planned(made: Made, name: str) -> PlannedVariant:
+    """A variant as it was planned."""
+    return next(each for each in made.plan.variants if each.name == name)
+
+
+def subject(made: Made, name: str) -> Subject:
+    """A variant that was built, as it is judged. Raises the error of the step that failed."""
+    variant = planned(made, name)
+    options = variant.runner_options(made.plan.threads)
+    return Subject(name, artifact(made, name), variant.runner_name, variant.runner, options)
