@@ -10,7 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import InputError
-from optcli.formats import torch_compiled, torch_modules, torch_pruning, torch_quantized
+from optcli.formats import (
+    torch_blocks,
+    torch_compiled,
+    torch_modules,
+    torch_pruning,
+    torch_quantized,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +43,7 @@ def _channels_last(model: torch.nn.Module, record: dict[str, Any]) -> torch.nn.M
 
 TABLE: dict[str, Transform] = {
     "prune": torch_pruning.apply,
+    torch_blocks.NAME: torch_blocks.apply,
     "channels_last": _channels_last,
     "autocast": _unchanged,
     torch_compiled.NAME: _unchanged,

@@ -1,0 +1,349 @@
+"""Whole blocks of a network that can be removed: which there are, what each costs, which to remove.
+
+A block can be removed where its output is its first input plus something: then its input can stand
+for its output. See "Residual Networks Behave Like Ensembles of Relatively Shallow Networks" (Veit,
+Wilber, Belongie, 2016).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optcli.errors import StepError, first_line
+from optcli.formats import torch_blocks, torch_modules
+from optcli.formats.torch_calls import arguments, example_inputs
+from optcli.passes import Job
+from optcli.passes._torch.examples import ExampleSet, spread
+from optcli.passes._torch.learning import caller
+from optcli.passes._torch.tracing import plain_attention
+from optcli.settings import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from optcli.passes._torch.examples import Examples
+    from optcli.passes._torch.learning import Call, Outputs
+
+# What starting one operator costs, in multiply-accumulates: a small network's time is that of its
+# operators as much as that of its products. An assumption of the ranking alone.
+_MACS_PER_OPERATOR = 100_000
+_BATCH = 16
+
+# Steps of a backward pass that hand a value on: a path of these alone, with a sum on it, is a shortcut.
+_HANDING_ON = {
+    *("CloneBackward0", "AliasBackward0", "ToCopyBackward0", "NativeDropoutBackward0"),
+    *("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "PermuteBackward0"),
+    *("TransposeBackward0", "ReluBackward0", "HardtanhBackward0", "LeakyReluBackward0"),
+    *("GeluBackward0", "SiluBackward0", "HardswishBackward0", "NativeLayerNormBackward0"),
+}
+_SUM = "AddBackward0"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block that can be removed; `macs` are the multiply-accumulates of one sample."""
+
+    name: str
+    macs: int
+    operators: int
+
+    @property
+    def cost(self) -> int:
+        """What it costs to compute, in multiply-accumulates: its own, and so many per operator."""
+        return self.macs + _MACS_PER_OPERATOR * self.operators
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A block that goes; `change` is the relative change of the outputs without it and those before."""
+
+    block: Block
+    change: float
+
+
+def removable(model: torch.nn.Module, inputs: Sequence[TensorSpec]) -> dict[str, Block]:
+    """The residual blocks of a network by name, in the order in which they are computed.
+
+    Each lies in a Sequential, a ModuleList or a ModuleDict, is called once, gives a tensor of the shape
+    of its first input, and holds a shortcut from one to the other. Of blocks within blocks, the inner
+    ones are taken.
+    """
+    from torch import nn
+
+    containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+    parents = dict(torch_modules.named_modules(model))
+    names = [
+        name
+        for name, module in parents.items()
+        if name
+        and isinstance(parents[name.rpartition(".")[0]], containers)
+        and next(torch_modules.parameters(module), None) is not None
+    ]
+    size = min(2, inputs[0].batch_range().max)
+    calls = _calls(model, inputs, names, size)
+    blocks = {name: _counted(name, call, size) for name, call in calls.items() if _has_shortcut(*call)}
+    return {
+        name: block
+        for name, block in blocks.items()
+        if not any(other.startswith(f"{name}.") for other in blocks)
+    }
+
+
+def remove_named(model: torch.nn.Module, names: Sequence[str], inputs: Sequence[TensorSpec]) -> None:
+    """Remove modules, in place. Raises `StepError` for one whose input cannot stand for its output."""
+    size = min(2, inputs[0].batch_range().max)
+    calls = _calls(model, inputs, names, size)
+    others = [name for name in names if name not in calls]
+    if others:
+        raise StepError(
+            f"{', '.join(others[:3])} cannot be removed: wanted a module that is called once and gives "
+            "one tensor of the shape of its first input",
+            hint="name residual blocks in `remove`, without those that change the size or the width",
+        )
+    torch_blocks.apply(model, torch_blocks.record(names))
+    try:
+        _calls(model, inputs, (), size)
+    except Exception as error:
+        raise StepError(
+            f"the network does not run without {', '.join(names)}: {first_line(error)}",
+            hint="name other modules in `remove`",
+        ) from error
+
+
+@contextmanager
+def without(model: torch.nn.Module, name: str) -> Iterator[torch.nn.Module]:
+    """The network without a block; afterwards the block is there again. Gives what stands for it."""
+    block = model.get_submodule(name)
+    stand_in = torch_blocks.passing(block)
+    torch_blocks.replace(model, name, stand_in)
+    try:
+        yield stand_in
+    finally:
+        torch_blocks.replace(model, name, block)
+
+
+class OutputChange:
+    """How much a network's outputs on calibration samples differ from what they were at the start."""
+
+    def __init__(self, model: torch.nn.Module, job: Job, most_samples: int) -> None:
+        """Compute the outputs as they are. Raises `StepError` where there are no samples."""
+        examples = ExampleSet(job.calibration, "calibration")
+        positions = spread(len(examples), most_samples)
+        fixed = max((s for spec in job.inputs if isinstance(s := spec.shape[0], int)), default=1)
+        size = fixed if fixed > 1 else min(_BATCH, len(positions))
+        whole = -(-len(positions) // size) * size
+        # The last batch is filled up: a network may have one batch size only.
+        filled = [positions[index % len(positions)] for index in range(whole)]
+        self.samples = len(positions)
+        self._model = model
+        self._call: Call = caller(torch_modules.evaluating(model), job.inputs, "cpu")
+        self._batches: list[Examples] = list(examples.batches(filled, size))
+        self._outputs = [self._computed(batch) for batch in self._batches]
+
+    def __call__(self) -> float | None:
+        """The norm of the change by that of the outputs, the mean over outputs; None where it fails.
+
+        A network fails that does not run, or whose outputs have other names, shapes or types.
+        """
+        changes: dict[str, float] = defaultdict(float)
+        norms: dict[str, float] = defaultdict(float)
+        for batch, wanted in zip(self._batches, self._outputs, strict=True):
+            try:
+                outputs = self._computed(batch)
+            except StepError:
+                return None
+            if _kinds(outputs) != _kinds(wanted):
+                return None
+            for name, value in wanted.items():
+                if value.is_floating_point():
+                    changes[name] += float((outputs[name] - value).double().square().sum())
+                    norms[name] += float(value.double().square().sum())
+        ratios = [(changes[name] / norm) ** 0.5 for name, norm in norms.items() if norm > 0]
+        change = sum(ratios) / max(1, len(ratios))
+        return change if math.isfinite(change) else None
+
+    def _computed(self, batch: Examples) -> Outputs:
+        import torch
+
+        with torch.no_grad():
+            return self._call(batch)
+
+
+def remove_weakest(
+    model: torch.nn.Module,
+    blocks: Collection[Block],
+    count: int | Callable[[int], int],
+    change: Callable[[], float | None],
+    note: Callable[[float, str], None],
+) -> list[Removal]:
+    """Remove blocks one after the other, in place: each time the one with the least change by cost.
+
+    The change of the network without it, and without those before, is divided by the cost of all that
+    is removed. Removals interact, so each block that is left is tried anew after every removal. `count`
+    is the number to remove, or makes it of the number that can be removed. Raises `StepError` where
+    there are too few.
+    """
+    removals: list[Removal] = []
+    left = list(blocks)
+    wanted = count if isinstance(count, int) else 1
+    spent = 0
+    while len(removals) < wanted:
+        trials: list[Removal] = []
+        for index, block in enumerate(left):
+            note((len(removals) + index / len(left)) / wanted, f"trying without {block.name}")
+            with without(model, block.name) as stand_in:
+                seen: list[object] = []
+                stand_in.register_forward_hook(lambda *_, seen=seen: seen.append(None))
+                changed = change()
+            if changed is not None and seen:
+                trials.append(Removal(block, changed))
+        if not removals and not isinstance(count, int):
+            wanted = count(len(trials)) if trials else 1
+        if len(trials) < wanted - len(removals):
+            raise _too_few(len(trials) + len(removals), wanted)
+        best = min(trials, key=lambda trial: trial.change / (spent + trial.block.cost))
+        torch_blocks.apply(model, torch_blocks.record([best.block.name]))
+        removals.append(best)
+        spent += best.block.cost
+        left = [trial.block for trial in trials if trial is not best]
+    return removals
+
+
+def _too_few(available: int, wanted: int) -> StepError:
+    """The error of a network that has fewer blocks to remove than were asked for."""
+    if not available:
+        return StepError(
+            "no block of this network can be removed: wanted modules in a Sequential or ModuleList "
+            "whose output is their input plus something",
+            hint="prune channels alone (`ratio`), shorten `keep`, or name modules in `remove`",
+        )
+    return StepError(
+        f"{wanted} blocks are to be removed, and only {available} can be",
+        hint=f"lower `blocks` to {available} or less, or shorten `keep`",
+    )
+
+
+_Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+def _calls(
+    model: torch.nn.Module, inputs: Sequence[TensorSpec], names: Collection[str], size: int
+) -> dict[str, _Call]:
+    """Of some modules those that are called once and keep the shape, with their arguments, in order."""
+    import torch
+    from torch import nn
+
+    uses = Counter(id(each) for _, each in nn.Module.named_modules(model, remove_duplicate=False))
+    calls: dict[str, _Call] = {}
+    called: Counter[str] = Counter()
+
+    def hook(name: str) -> Callable[..., None]:
+        def take(
+            module: nn.Module, given: tuple[Any, ...], options: dict[str, Any], output: Any
+        ) -> None:
+            called[name] += 1
+            if given and _is_same_kind(given[0], output):
+                calls[name] = (module, given, options)
+
+        return take
+
+    modules = dict(torch_modules.named_modules(model))
+    hooks = [
+        modules[name].register_forward_hook(hook(name), with_kwargs=True)
+        for name in names
+        if uses[id(modules[name])] == 1
+    ]
+    try:
+        positional, keyword = arguments(model, inputs).split(example_inputs(inputs, size))
+        with torch.no_grad(), plain_attention():
+            model(*positional, **keyword)
+    finally:
+        for each in hooks:
+            each.remove()
+    return {name: call for name, call in calls.items() if called[name] == 1}
+
+
+def _is_same_kind(given: Any, output: Any) -> bool:
+    import torch
+
+    return (
+        isinstance(given, torch.Tensor)
+        and isinstance(output, torch.Tensor)
+        and given.is_floating_point()
+        and (given.shape, given.dtype) == (output.shape, output.dtype)
+    )
+
+
+def _has_shortcut(module: Any, given: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """Whether the first input reaches the output by sums, without a weight on the way."""
+    import torch
+
+    leaf = given[0].detach().clone().requires_grad_()
+    with torch.enable_grad(), plain_attention():
+        # A copy: a block may compute in place.
+        output = module(leaf.clone(), *given[1:], **options)
+    if not isinstance(output, torch.Tensor) or output.grad_fn is None:
+        return False
+    seen: set[tuple[Any, bool]] = set()
+    ahead = [(output.grad_fn, False)]
+    while ahead:
+        node, summed = ahead.pop()
+        if (node, summed) in seen:
+            continue
+        seen.add((node, summed))
+        if getattr(node, "variable", None) is leaf:
+            if summed:
+                return True
+            continue
+        nexts = [each for each, _ in node.next_functions if each is not None]
+        if node.name() == _SUM and len(nexts) == 2:
+            # `x + 3` and `x + weights` are no shortcuts: the other side is computed from the input.
+            ahead += [(a, True) for a, b in (nexts, nexts[::-1]) if _reaches(b, leaf)]
+        elif node.name() in _HANDING_ON:
+            ahead += [(each, summed) for each in nexts[:1]]
+    return False
+
+
+def _reaches(node: Any, leaf: torch.Tensor) -> bool:
+    seen: set[Any] = set()
+    ahead = [node]
+    while ahead:
+        node = ahead.pop()
+        if getattr(node, "variable", None) is leaf:
+            return True
+        if node not in seen:
+            seen.add(node)
+            ahead += [each for each, _ in node.next_functions if each is not None]
+    return False
+
+
+def _counted(name: str, call: _Call, size: int) -> Block:
+    """Count what a block computes. Operators that only look at memory in another way do not count."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    operators = 0
+
+    class Counting(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            nonlocal operators
+            operators += not function.is_view
+            return function(*args, **(kwargs or {}))
+
+    module, given, options = call
+    copy = given[0].detach().clone()
+    with torch.no_grad(), plain_attention(), FlopCounterMode(display=False) as flops, Counting():
+        module(copy, *given[1:], **options)
+    return Block(name, flops.get_total_flops() // (2 * size), operators)
+
+
+def _kinds(outputs: Outputs) -> dict[str, Any]:
+    return {name: (value.shape, value.dtype) for name, value in outputs.items()}
