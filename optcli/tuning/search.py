@@ -118,7 +118,6 @@ def tune(
         observer.warned("tune", f"going on with {len(study.trials)} trials of an earlier run")
     strategy = Strategy(space, bar, budget_s - final_s)
     why = _searched(strategy, study, trials, display, began + budget_s - final_s - before_s)
-    _raise_where_the_reference_failed(study.trials)
     spare_s = max(_LEAST_FINAL_S, budget_s - before_s - (time.monotonic() - began))
     most = min(read.tune.finalists, 5 if budget_s >= _FOR_ALL_S else 3)
     choices = tuned_recipe.variant_names(finalists.choose(study.trials, bar, most))
@@ -259,6 +258,8 @@ def _searched(strategy: Strategy, study: Study, trials: Trials, display: Display
             )
             study.keep(trial)
             display.ends(trial)
+            if number == 0:
+                _require_sound(trial)
     except KeyboardInterrupt:
         return "it was interrupted"
     spent_s = sum(trial.seconds for trial in study.trials)
@@ -266,12 +267,14 @@ def _searched(strategy: Strategy, study: Study, trials: Trials, display: Display
     return "the time is used up" if used_up else "there was nothing else to try"
 
 
-def _raise_where_the_reference_failed(trials: Sequence[TuningTrial]) -> None:
-    if trials and trials[0].stage == "failed":
+def _require_sound(reference: TuningTrial) -> None:
+    """Raise `UsageError` where the network as it is cannot be built or judged: nothing else can be."""
+    if reference.stage == "failed":
         raise UsageError(
-            f"the network cannot be built as it is: {trials[0].reason}",
-            place=trials[0].label,
-            hint="optcli build says more; tune.runtimes names the runtimes to try",
+            f"the network cannot be tried as it is: {reference.reason}",
+            place=reference.label,
+            hint="the search judges by data.validation in place of data.evaluation;"
+            " tune.runtimes names the runtimes to try",
         )
 
 

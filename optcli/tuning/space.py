@@ -180,7 +180,9 @@ class Space:
 
     def finetuning(self, seconds: float) -> dict[str, Any]:
         """Options of `finetune` for so many seconds of training."""
-        return {"epochs": _MOST_EPOCHS, "max_minutes": round(seconds / 60, 2)}
+        # The last epoch counts: validation samples choose between trials, and nothing within one.
+        options = {"epochs": _MOST_EPOCHS, "max_minutes": round(seconds / 60, 2)}
+        return {**options, "validate_epochs": False}
 
     def _compiled(self, parameters: Mapping[str, Any]) -> Iterator[Use]:
         """From the network to what the runtime reads, quantized on the way where that is wanted."""

@@ -113,7 +113,9 @@ class Trials:
         name, variant = self.baseline
         every = json.dumps({name: variant, **variants})
         recipe = load(self.recipe.path, [*self.overrides, f"variants={every}"])
-        data = {**recipe.data, "evaluation": self.validation.samples}
+        # Validation samples stand in for the evaluation samples, which must differ from all other roles.
+        others = {role: each for role, each in recipe.data.items() if role != "validation"}
+        data = {**others, "evaluation": self.validation.samples}
         return recipe.model_copy(update={"data": data})
 
     def _timed(
