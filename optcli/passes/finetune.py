@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -17,6 +18,7 @@ from optcli.passes._on_gpu import needs_of
 from optcli.passes._torch.checkpoint import Progress
 from optcli.passes._torch.computing import Autocast, Computing, chosen, computing_with, resolved
 from optcli.passes._torch.examples import ExampleSet
+from optcli.passes._torch.features import Features, matched
 from optcli.passes._torch.learning import Judge, Loss, Teacher
 from optcli.passes._torch.networks import network
 from optcli.passes._torch.training import Training
@@ -46,6 +48,10 @@ class Finetune(Pass):
 
     device: Literal["cpu", "cuda"] = Field("cpu", description="where it trains")
     epochs: int = Field(5, ge=0, description="times to go through the training data")
+    max_minutes: float | None = Field(
+        None, gt=0, description="train no longer than this: so many of `epochs` as fit, or fewer steps "
+        "where not one fits; the result depends on how fast the machine is",
+    )  # fmt: skip
     optimizer: Literal["adamw", "sgd"] = Field(
         "adamw", description="AdamW, or SGD with Nesterov momentum 0.9"
     )
@@ -61,6 +67,10 @@ class Finetune(Pass):
     distillation_weight: float | None = Field(
         None, ge=0, le=1, description="the teacher's share of the loss, the labels have the rest; "
         "default: 0.5, and 1 where there are no labels",
+    )  # fmt: skip
+    feature_weight: float = Field(
+        0.0, ge=0, description="weight, beside the loss, of the distance between the outputs of blocks "
+        "and those of the teacher's blocks of the same name and shape",
     )  # fmt: skip
     temperature: float = Field(2.0, gt=0, description="softens logits before they are compared")
     compare: Literal["logits", "outputs"] = Field(
@@ -146,15 +156,17 @@ class Finetune(Pass):
         examples = ExampleSet(job.training, "training")
         loss = self._loss(source, examples)
         computing = self._computing(model, examples, job)
-        teacher = self._teacher(job, computing) if loss.weight else None
+        teacher = self._teacher(job, computing) if loss.weight or self.feature_weight else None
+        call = computing.calling(model, job.inputs)
+        features = self._features((model, call), teacher, examples, job)
         rate = self.learning_rate or _RATES[self.optimizer]
         training = Training(
             model=model,
-            call=computing.calling(model, job.inputs),
+            call=call,
             examples=examples,
-            judge=self._judge(job, loss, teacher),
+            judge=self._judge(job, loss, teacher[1] if teacher and loss.weight else None),
             loss=loss,
-            teacher=teacher and Teacher(teacher, len(examples)),
+            teacher=teacher and _remembering(teacher[1], examples, features),
             optimizer=self._optimizer(model, rate),
             epochs=self.epochs,
             batch_size=self._batch_size(job),
@@ -164,8 +176,11 @@ class Finetune(Pass):
             settle=self.reestimate_batchnorm,
             seed=job.seed,
             zeros=_zeros(model, source),
+            features=features,
+            max_seconds=self.max_minutes and 60 * self.max_minutes,
         )
-        progress = training.run(job)
+        with features.taken(model, teacher[0]) if features and teacher else nullcontext():
+            progress = training.run(job)
         model.load_state_dict(progress.best_state)
         if self.epochs and progress.best_epoch == 0:
             job.warn("no epoch was better on the validation data: the weights stay as they were")
@@ -204,15 +219,36 @@ class Finetune(Pass):
             )
         return Loss(output, weight, self.temperature, self.label_smoothing, self.compare)
 
-    def _teacher(self, job: Job, computing: Computing) -> Call:
+    def _teacher(self, job: Job, computing: Computing) -> tuple[torch.nn.Module, Call]:
         if job.origin.format != Format.TORCH:
             raise StepError(
                 f"the teacher is the model as it came from its source, which is {job.origin.format}",
-                hint="set `distillation_weight: 0` to learn from labels alone",
+                hint="set `distillation_weight: 0` and `feature_weight: 0` to learn from labels alone",
             )
         model = torch_format.open(job.origin.path).to(job.device)
         computing.lay_out(model)
-        return computing.calling(model, job.inputs)
+        return model, computing.calling(model, job.inputs)
+
+    def _features(
+        self,
+        student: tuple[torch.nn.Module, Call],
+        teacher: tuple[torch.nn.Module, Call] | None,
+        examples: ExampleSet,
+        job: Job,
+    ) -> Features | None:
+        if not self.feature_weight or teacher is None:
+            return None
+        batch = examples.batch(range(min(self._batch_size(job), len(examples))))
+        features = matched(student, teacher, batch, self.feature_weight)
+        if features.skipped:
+            names = ", ".join(features.skipped[:3]) + (" ..." if len(features.skipped) > 3 else "")
+            job.warn(
+                f"feature_weight: {len(features.skipped)} blocks differ in shape from the teacher's, "
+                f"and are not matched: {names}"
+            )
+        if not features.names:
+            job.warn("feature_weight: no block can be matched; training without it")
+        return features if features.names else None
 
     def _judge(self, job: Job, loss: Loss, teacher: Call | None) -> Judge | None:
         if not self.validate_epochs:
@@ -241,6 +277,11 @@ class Finetune(Pass):
         return fixed if fixed > 1 else self.batch_size
 
 
+def _remembering(call: Call, examples: ExampleSet, features: Features | None) -> Teacher:
+    """The teacher; where its blocks are matched, it computes every batch: their outputs are large."""
+    return Teacher(call, len(examples)) if features is None else Teacher(call, len(examples), 0)
+
+
 def _zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
     """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name."""
     thinned = source.facts.get("sparsity", {}).get("layers", {})
@@ -256,13 +297,18 @@ def _facts(progress: Progress, training: Training) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "epochs": progress.epoch,
         "best_epoch": progress.best_epoch,
-        "stopped_early": progress.epoch < training.epochs,
+        "stopped_early": progress.epoch < (progress.planned or training.epochs),
         "training_samples": len(training.examples),
         "learning_rate": training.learning_rate,
         "batch_size": training.batch_size,
         "distillation_weight": loss.weight,
         "curve": progress.curve,
     }
+    if training.features is not None:
+        facts["feature_weight"] = training.features.weight
+        facts["features"] = list(training.features.names)
+    if training.max_seconds is not None:
+        facts |= {"max_minutes": training.max_seconds / 60, "epochs_that_fit": progress.planned}
     if training.judge is not None and progress.before is not None and progress.best is not None:
         facts["validation_samples"] = len(training.judge.examples)
         facts["validation_judged_by"] = "labels" if training.judge.examples.labelled else "teacher"

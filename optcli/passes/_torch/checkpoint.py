@@ -22,7 +22,8 @@ class Progress:
     """Where a training stands after `epoch` epochs.
 
     `before` is the score of the network as it was given, None where nothing judges. `curve` has one
-    record per epoch; epoch 0 is the state before the first.
+    record per epoch; epoch 0 is the state before the first. `share` of the learning rate's course is
+    done. Where time is limited: `planned` epochs fit, each that is left has `steps`, `spent_s` is over.
     """
 
     before: Score | None = None
@@ -31,6 +32,10 @@ class Progress:
     best: Score | None = None
     best_state: dict[str, torch.Tensor] = field(default_factory=dict)
     curve: list[dict[str, Any]] = field(default_factory=list)
+    share: float = 0.0
+    planned: int | None = None
+    steps: int | None = None
+    spent_s: float = 0.0
 
     def note(self, model: torch.nn.Module, epoch: int, loss: float | None, score: Score | None) -> None:
         """Take in an epoch; its weights are kept where it is the best, or where nothing judges."""

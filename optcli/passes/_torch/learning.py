@@ -111,7 +111,7 @@ class Loss:
         parts = []
         if self.weight < 1 and labels is not None:
             parts.append((1 - self.weight) * self._labelled(self.logits(outputs), labels))
-        if taught is not None:
+        if taught is not None and self.weight > 0:
             parts.append(self.weight * self._taught(outputs, taught))
         return sum(parts[1:], parts[0])
 

@@ -1,4 +1,4 @@
-"""How fast a training is and how long it will still take, by one clock."""
+"""How fast a training is, how long it will still take, and how much of it fits, by one clock."""
 
 from __future__ import annotations
 
@@ -91,3 +91,36 @@ class Pace:
         epochs = self.epochs - self.first
         before = self.judged * _JUDGED if self.first == 0 else 0
         return before + epochs * (self.trained * _TRAINED + self.judged * _JUDGED)
+
+
+@dataclass
+class Budget:
+    """The time that a training may take, of which `spent_s` went before a killed build was resumed."""
+
+    seconds: float
+    spent_s: float = 0.0
+    clock: Callable[[], float] = time.monotonic
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock() - self.spent_s
+
+    @property
+    def used_s(self) -> float:
+        """All that was spent."""
+        return self.clock() - self._began
+
+    def fit(
+        self, epochs: int, steps: int, step_s: float, judge_s: float, once_s: float = 0.0
+    ) -> tuple[int, int]:
+        """How many of the epochs fit into what is left, and the steps of each of them.
+
+        `judge_s` is spent after every epoch, `once_s` before the second. Where not one epoch fits, it
+        is one of fewer steps, or none: (0, 0).
+        """
+        left_s = self.seconds - self.used_s
+        whole = int((left_s - once_s) // max(steps * step_s + judge_s, 1e-9))
+        if min(whole, epochs) >= 1:
+            return min(whole, epochs), steps
+        some = int((left_s - judge_s) // (step_s + once_s / steps)) if step_s + once_s > 0 else steps
+        return (1, min(some, steps)) if min(some, epochs) >= 1 else (0, 0)

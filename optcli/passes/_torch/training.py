@@ -14,11 +14,12 @@ from optcli.passes import Job
 from optcli.passes._torch.checkpoint import Progress, load_checkpoint, save_checkpoint
 from optcli.passes._torch.examples import Examples, ExampleSet
 from optcli.passes._torch.learning import Judge, Loss, Score, Teacher, reestimate_batchnorm
-from optcli.passes._torch.pace import Pace
+from optcli.passes._torch.pace import Budget, Pace
 
 if TYPE_CHECKING:
     import torch
 
+    from optcli.passes._torch.features import Features
     from optcli.passes._torch.learning import Call
 
 # The learning rate climbs over this share of the steps, then falls along a cosine.
@@ -26,6 +27,9 @@ _WARMUP = 0.05
 # Means and variances of batch norms settle long before this many samples.
 _BATCHNORM_SAMPLES = 2048
 _SAY_EVERY_S = 0.5
+# Steps whose time is taken to plan a training of limited time, without the first; and what is added.
+_TRIAL_STEPS = 3
+_MARGIN = 1.05
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,10 @@ class Training:
     """All that decides how a network is trained.
 
     `zeros` maps a weight to what it is multiplied with after every step, so that its zeros stay.
-    `settle` averages the batch norms' statistics anew before every judgement.
+    `settle` averages the batch norms' statistics anew before every judgement. `features` are those of
+    the teacher to be matched. With `max_seconds`, so many of the epochs are trained as fit, by the pace
+    of a few steps and then of every epoch; where not one fits, it has fewer steps. The learning rate
+    reaches the end of its course all the same.
     """
 
     model: torch.nn.Module
@@ -52,28 +59,108 @@ class Training:
     seed: int
     zeros: dict[str, torch.Tensor]
     clock: Callable[[], float] = time.monotonic
+    features: Features | None = None
+    max_seconds: float | None = None
 
     def run(self, job: Job) -> Progress:
         """Train all epochs, or those that a killed build has left over. Raises `StepError`."""
         progress = load_checkpoint(job.scratch, self.model, self.optimizer)
-        pace = self._pace(0 if progress is None else progress.epoch)
-        news = _News(job, pace, self.epochs, self.clock, self._threads())
-        if progress is not None:
-            job.warn(f"resuming after epoch {progress.epoch} of {self.epochs}, where it was stopped")
-        else:
+        budget = self._budget(progress)
+        news = _News(job, self._pace(progress), self.epochs, self.clock, self._threads())
+        if progress is None:
             progress = self._beginning(news)
-        while progress.epoch < self.epochs and not self._is_out_of_patience(progress):
+            self._plan_first(budget, progress, job)
+        else:
+            job.warn(
+                f"resuming after epoch {progress.epoch} of {self._last(progress)}, where it was stopped"
+            )
+        while progress.epoch < self._last(progress) and not self._is_out_of_patience(progress):
+            news.plan(self._last(progress))
             number = progress.epoch + 1
-            loss = self._epoch(number, news)
+            times_s = [self.clock()]
+            loss, waited_s = self._epoch(number, progress, news)
+            times_s.append(self.clock())
             self._settle()
             score = self._judged(news)
+            times_s.append(self.clock())
             progress.note(self.model, number, loss, score)
             news.ended(number, loss, f", validation {_score_text(score, progress)}" if score else "")
-            if job.scratch is not None and number < self.epochs:
+            # Samples are prepared in the first epoch, and kept.
+            trained_s = times_s[1] - times_s[0] - (waited_s if number == 1 else 0.0)
+            self._plan_rest(budget, progress, trained_s, times_s[2] - times_s[1], job)
+            if job.scratch is not None and number < self._last(progress):
                 save_checkpoint(job.scratch, progress, self.model, self.optimizer)
         return progress
 
-    def _pace(self, first: int) -> Pace:
+    def _last(self, progress: Progress) -> int:
+        """The number of the last epoch."""
+        return self.epochs if progress.planned is None else progress.planned
+
+    def _steps(self) -> int:
+        """Those of a whole epoch."""
+        return -(-min(self._whole(len(self.examples)), len(self.examples)) // self.batch_size)
+
+    def _budget(self, progress: Progress | None) -> Budget | None:
+        if self.max_seconds is None:
+            return None
+        spent_s = 0.0 if progress is None else progress.spent_s
+        return Budget(self.max_seconds, spent_s, self.clock)
+
+    def _plan_first(self, budget: Budget | None, progress: Progress, job: Job) -> None:
+        """Settle how many epochs fit, by the time of a few steps and of the first judgement."""
+        if budget is None or self.epochs == 0:
+            return
+        judged_s = budget.used_s
+        step_s, wait_s = self._trial()
+        once_s = wait_s * self._steps()
+        times_s = (_MARGIN * step_s, judged_s, _MARGIN * once_s)
+        epochs, steps = budget.fit(self.epochs, self._steps(), *times_s)
+        if epochs == 0:
+            job.warn("max_minutes is over before the first step: one step is trained")
+            epochs = steps = 1
+        progress.planned, progress.steps, progress.spent_s = epochs, steps, budget.used_s
+
+    def _plan_rest(
+        self, budget: Budget | None, progress: Progress, trained_s: float, judged_s: float, job: Job
+    ) -> None:
+        """Train fewer epochs where the last one took longer than was planned."""
+        if budget is None or progress.planned is None or progress.steps is None:
+            return
+        progress.spent_s = budget.used_s
+        left = progress.planned - progress.epoch
+        if left == 0:
+            return
+        epochs, steps = budget.fit(left, progress.steps, trained_s / progress.steps, judged_s)
+        if epochs == 0:
+            job.warn(
+                f"max_minutes is over after epoch {progress.epoch} of {progress.planned}: it took "
+                "longer than the first steps had shown"
+            )
+        progress.planned, progress.steps = progress.epoch + epochs, steps or progress.steps
+
+    def _trial(self) -> tuple[float, float]:
+        """The time of a step, and that of preparing its samples; leaves the network as it is."""
+        state = {name: value.clone() for name, value in torch_modules.state(self.model).items()}
+        order = self._order(1)
+        self.model.train()
+        step_s = wait_s = 0.0
+        for index in range(_TRIAL_STEPS):
+            first = index * self.batch_size % self._whole(len(order))
+            times_s = [self.clock()]
+            batch = self.examples.batch(order[first : first + self.batch_size])
+            times_s.append(self.clock())
+            self._loss_of(batch).backward()
+            times_s.append(self.clock())
+            if index > 0:  # the first sets things up
+                step_s += (times_s[2] - times_s[1]) / (_TRIAL_STEPS - 1)
+                wait_s += (times_s[1] - times_s[0]) / (_TRIAL_STEPS - 1)
+        self.optimizer.zero_grad()
+        self.model.load_state_dict(state)
+        torch_modules.evaluating(self.model)
+        return step_s, wait_s
+
+    def _pace(self, progress: Progress | None) -> Pace:
+        first = 0 if progress is None else progress.epoch
         judged = 0 if self.judge is None else len(self.judge.examples)
         return Pace(self.epochs, first, self._whole(len(self.examples)), judged, self.clock)
 
@@ -108,21 +195,29 @@ class Training:
                 hint="leave out reestimate_batchnorm",
             )
 
-    def _epoch(self, number: int, news: _News) -> float:
-        """Train epoch `number`, from 1; gives the mean loss. Only seed and number decide it."""
+    def _epoch(self, number: int, progress: Progress, news: _News) -> tuple[float, float]:
+        """Train epoch `number`, from 1; gives the mean loss, and the time that samples took.
+
+        Only the seed, the number and the plan decide the result.
+        """
         import torch
 
         order = self._order(number)
         torch.manual_seed(self.seed * 100_003 + number)  # dropout draws from it
-        whole = order[: self._whole(len(order))]
-        steps = -(-len(whole) // self.batch_size)
+        steps = progress.steps or self._steps()
+        whole = order[: min(self._whole(len(order)), steps * self.batch_size)]
+        # The rest of the learning rate's course is laid over the steps that are left.
+        course = round((self._last(progress) - number + 1) * steps / (1 - progress.share), 6)
+        begun = progress.share * course
         self.model.train()
         values = list(torch_modules.parameters(self.model))
         masks = [(self.model.get_parameter(name), mask) for name, mask in self.zeros.items()]
-        total = 0.0
+        total = waited_s = 0.0
         news.begin_epoch()
+        asked = self.clock()
         for step, batch in enumerate(self.examples.batches(whole, self.batch_size)):
-            rate = self.learning_rate * schedule((number - 1) * steps + step, self.epochs * steps)
+            waited_s += self.clock() - asked
+            rate = self.learning_rate * schedule(begun + step, course)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             loss = self._step(batch, values, masks)
@@ -133,7 +228,9 @@ class Training:
                 )
             total += loss
             news.trained(number, len(batch.positions), (step + 1) / steps, total / (step + 1))
-        return total / steps
+            asked = self.clock()
+        progress.share = min(1.0, (begun + steps) / course)
+        return total / steps, waited_s
 
     def _step(
         self,
@@ -143,8 +240,7 @@ class Training:
     ) -> float:
         import torch
 
-        taught = self.teacher(batch) if self.teacher is not None else None
-        loss = self.loss(self.call(batch), batch.labels, taught)
+        loss = self._loss_of(batch)
         self.optimizer.zero_grad()
         loss.backward()
         if self.clip_norm is not None:
@@ -154,6 +250,11 @@ class Training:
             for value, mask in masks:
                 value.mul_(mask)
         return float(loss.detach())
+
+    def _loss_of(self, batch: Examples) -> torch.Tensor:
+        taught = self.teacher(batch) if self.teacher is not None else None
+        loss = self.loss(self.call(batch), batch.labels, taught)
+        return loss if self.features is None else loss + self.features.loss()
 
     def _order(self, number: int) -> list[int]:
         import torch
@@ -181,6 +282,10 @@ class _News:
     def begin(self, text: str) -> None:
         self._text = text
         self._job.progress(0.0, text)
+
+    def plan(self, epochs: int) -> None:
+        """So many epochs are trained."""
+        self._epochs = self._pace.epochs = epochs
 
     def begin_epoch(self) -> None:
         self._pace.begin_epoch()
@@ -215,7 +320,7 @@ class _News:
             self._job.warn(why)
 
 
-def schedule(step: int, steps: int) -> float:
+def schedule(step: float, steps: float) -> float:
     """The learning rate at a step as a share of the largest: a short climb, then half a cosine."""
     climb = max(1, round(steps * _WARMUP))
     if step < climb:
