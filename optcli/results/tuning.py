@@ -28,7 +28,7 @@ class TuningTrial(Result):
     label: str
     why: str
     parameters: dict[str, Any]
-    passes: tuple[Any, ...]
+    passes: tuple[tuple[str, dict[str, Any]], ...]
     runner: dict[str, Any] | None = None
     stage: Stage = "failed"
     score: Estimate | None = None

@@ -181,12 +181,9 @@ def _read(path: Path, overrides: tuple[str, ...]) -> tuple[Recipe, tuple[str, Ma
     try:
         recipe = load(path, overrides)
     except RecipeError as error:
-        if any("variants" not in problem.message for problem in error.problems):
+        if not any(problem.message == "missing key 'variants'" for problem in error.problems):
             raise
-        try:
-            recipe = load(path, (*overrides, "variants={source: []}"))
-        except RecipeError:
-            raise error from None
+        recipe = load(path, (*overrides, "variants={source: []}"))
         name = "eager" if source_of(recipe).format == Format.TORCH else "source"
         return recipe.model_copy(update={"baseline": name}), (name, {"passes": []})
     variant = recipe.variants[recipe.baseline]

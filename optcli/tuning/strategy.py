@@ -125,11 +125,13 @@ class Strategy:
             if harder:
                 yield self._training(harder[0], train_s, "the last one was inside: a harder cut")
             return
-        is_near = last.loss is not None and last.loss.value <= _NEAR * max(self.bar, 1e-6)
-        if is_near and not last.parameters.get("more_s"):
-            more = {**last.parameters, "more_s": int(train_s)}
-            yield Proposal("the last one was nearly inside: more training", more)
-            return
+        if self._is_near(last):
+            if self.space.aware and self._is_near(base) and base.parameters["precision"] == "int8":
+                yield self._aware_of(last, train_s)
+            elif not last.parameters.get("more_s"):
+                more = {**last.parameters, "more_s": int(train_s)}
+                yield Proposal("the last one was nearly inside: more training", more)
+                return
         milder = [each for each in ladder[:rung] if _cut(each) not in results]
         if milder:
             yield self._training(milder[-1], train_s, "the last one stayed outside: a milder cut")
@@ -141,25 +143,37 @@ class Strategy:
         return Proposal(why, {**look.parameters, "train_s": int(train_s)})
 
     def _aware(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
-        """Quantization-aware training where quantizing costs what training has won back."""
+        """Quantization-aware training of the fastest network that quantizing put outside the bar."""
         train_s = min(self._training_s(left_s), 0.5 * left_s)
         if not self.space.aware or train_s < _LEAST_TRAINING_S:
             return
+        fastest_inside = max((_score(t) for t in done if t.stage == "inside"), default=0.0)
         outside = [
             trial
             for trial in done
-            if trial.stage == "outside"
+            if self._is_near(trial)
             and trial.parameters["precision"] == "int8"
-            and trial.loss is not None
-            and trial.loss.value <= _NEAR * max(self.bar, 1e-6)
             and not trial.parameters.get("aware_s")
+            and _score(trial) > fastest_inside
         ]
         for trial in sorted(outside, key=lambda each: -_score(each))[:1]:
-            if _score(trial) <= max((_score(t) for t in done if t.stage == "inside"), default=0.0):
-                return
-            parameters = {k: v for k, v in trial.parameters.items() if k != "quantizer"}
-            why = "quantizing cost the accuracy: train with quantization in the network"
-            yield Proposal(why, {**parameters, "aware_s": int(train_s)})
+            yield self._aware_of(trial, train_s)
+
+    def _aware_of(self, trial: TuningTrial, train_s: float) -> Proposal:
+        """The same network, quantized while it trains."""
+        kept = ("runtime", "precision", "blocks", "width", "train_s", "more_s", "shapes", "threads")
+        parameters = {key: trial.parameters[key] for key in kept if key in trial.parameters}
+        why = "quantizing cost the accuracy: train with quantization in the network"
+        return Proposal(why, {**parameters, "aware_s": int(train_s)})
+
+    def _is_near(self, trial: TuningTrial) -> bool:
+        """Whether it is outside the bar by so little that training may bring it inside."""
+        return (
+            trial.stage == "outside"
+            and trial.score is not None
+            and trial.loss is not None
+            and trial.loss.value <= _NEAR * max(self.bar, 1e-6)
+        )
 
     def _samples(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         """The sampler, around the best network: its options cost no training."""
@@ -181,15 +195,9 @@ class Strategy:
     def _base(self, done: Sequence[TuningTrial]) -> TuningTrial | None:
         """The fastest network that is not cut, inside the bar or near it: what is cut next."""
         whole = [trial for trial in done if not _is_cut(trial) and trial.score is not None]
-        inside = [trial for trial in whole if trial.stage == "inside"]
-        near = [
-            trial
-            for trial in whole
-            if trial.stage == "outside"
-            and trial.loss is not None
-            and trial.loss.value <= _NEAR * max(self.bar, 1e-6)
-        ]
-        return max(inside or near or whole, key=_score, default=None)
+        whole = [trial for trial in whole if not trial.parameters.get("aware_s")]
+        usable = [trial for trial in whole if trial.stage == "inside" or self._is_near(trial)]
+        return max(usable or whole, key=_score, default=None)
 
     def _ladder(self, done: Sequence[TuningTrial]) -> list[TuningTrial]:
         """Cut networks by their gain, the smallest first; those that another beats by less are left."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import optuna
 
 _STARTUP = 5
-_VIOLATION = "violation"
+_ATTEMPTS = 40
 
 
 class Study:
@@ -50,31 +50,27 @@ class Study:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         seen = {self._space.candidate(trial.parameters).identity for trial in self.trials}
-        for attempt in range(20):
+        for attempt in range(_ATTEMPTS):
             seed = self._seed + 1000 * len(self.trials) + attempt
-            study = self._study(fixed, seed)
+            # Where the sampler keeps to what it knows, chance finds what else there is.
+            study = self._study(fixed, seed, by_chance=attempt >= _ATTEMPTS // 2)
             parameters = self._space.suggest(study.ask())
             if self._space.candidate(parameters).identity not in seen:
                 return parameters
         return None
 
-    def _study(self, fixed: Mapping[str, Any], seed: int) -> optuna.Study:
+    def _study(self, fixed: Mapping[str, Any], seed: int, *, by_chance: bool) -> optuna.Study:
         import warnings
 
         import optuna
 
-        def violation(trial: optuna.trial.FrozenTrial) -> tuple[float]:
-            return (float(trial.user_attrs[_VIOLATION]),)
-
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler: optuna.samplers.BaseSampler = optuna.samplers.TPESampler(
-                seed=seed,
-                n_startup_trials=_STARTUP,
-                multivariate=True,
-                group=True,
-                constraints_func=violation,
+                seed=seed, n_startup_trials=_STARTUP, multivariate=True, group=True
             )
+            if by_chance:
+                sampler = optuna.samplers.RandomSampler(seed=seed)
             if fixed:
                 sampler = optuna.samplers.PartialFixedSampler(dict(fixed), sampler)
         study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -88,8 +84,7 @@ class Study:
                     params=known.params,
                     distributions=known.distributions,
                     value=trial.score.value,
-                    user_attrs={_VIOLATION: trial.loss.value - self._bar},
-                    system_attrs={"constraints": (trial.loss.value - self._bar,)},
+                    constraints={"loss": trial.loss.value - self._bar},
                 )
             )
         return study

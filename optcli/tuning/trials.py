@@ -20,7 +20,7 @@ from optcli.recipe import Recipe, load
 from optcli.results import Accuracy, Estimate, Latency
 from optcli.results.tuning import TuningTrial, geometric_mean
 from optcli.settings import LatencySettings
-from optcli.tuning.candidates import Candidate, written
+from optcli.tuning.candidates import Candidate, candidate_of, written
 from optcli.tuning.validation import Validation
 from optcli.tuning.workshop import Workshop, artifact
 
@@ -90,20 +90,24 @@ class Trials:
         only_speed: bool,
     ) -> TuningTrial:
         name = f"trial-{trial.number}"
-        variants = {REFERENCE: self.reference.written()}
-        if best is not None and best.passes:
+        variants = {} if self._is_reference(candidate) else {REFERENCE: self.reference.written()}
+        if best is not None and not self._is_reference(candidate_of(best)):
             variants[_BEST] = written(best.passes, best.runner)
         made = workshop.make(self.planned({**variants, name: candidate.written()}))
         built = artifact(made, name)
         trial = trial.model_copy(update={"size_bytes": built.size_bytes, "key": built.key})
-        timed = [REFERENCE, *([_BEST] if _BEST in variants else []), name]
-        trial = self._timed(workshop, made, timed, trial)
+        trial = self._timed(workshop, made, [*variants, name], trial)
+        if best is not None and _BEST not in variants:
+            trial = trial.model_copy(update={"ahead": geometric_mean(list(trial.speedups.values()))})
         if only_speed:
             return trial.model_copy(update={"stage": "timed"})
         if trial.ahead is not None and (trial.ahead.high or 1.0) < 1.0:
             reason = f"{trial.ahead.value:.2f} times as fast as the best so far"
             return trial.model_copy(update={"stage": "slower", "reason": reason})
         return self._judged(workshop, made, name, trial)
+
+    def _is_reference(self, candidate: Candidate) -> bool:
+        return candidate.identity == self.reference.identity
 
     def planned(self, variants: Mapping[str, Any]) -> Recipe:
         """The recipe with these variants beside the baseline; its evaluation samples are validation's.
@@ -113,7 +117,7 @@ class Trials:
         name, variant = self.baseline
         every = json.dumps({name: variant, **variants})
         recipe = load(self.recipe.path, [*self.overrides, f"variants={every}"])
-        # Validation samples stand in for the evaluation samples, which must differ from all other roles.
+        # Validation samples stand in for evaluation's, which must differ from those of all other roles.
         others = {role: each for role, each in recipe.data.items() if role != "validation"}
         data = {**others, "evaluation": self.validation.samples}
         return recipe.model_copy(update={"data": data})
@@ -141,8 +145,8 @@ class Trials:
             raise StepError(reason, place=f"{failed} › latency")
         results = latency.to_results(measured)
         rows = {row.batch_size: row for row in results[name] if row.region == "host"}
-        reference = {row.batch_size: row for row in results[REFERENCE] if row.region == "host"}
-        speedups = _ratios(measured, name, REFERENCE, self.batch_sizes)
+        reference = {row.batch_size: row for row in results[names[0]] if row.region == "host"}
+        speedups = _ratios(measured, name, names[0], self.batch_sizes) if len(names) > 1 else {}
         ahead = (
             geometric_mean(list(_ratios(measured, name, _BEST, self.batch_sizes).values()))
             if _BEST in names
@@ -150,7 +154,7 @@ class Trials:
         )
         score = _score(objective, self.batch_sizes, rows, reference, speedups)
         if objective == "size":
-            base = artifact(made, REFERENCE).size_bytes
+            base = artifact(made, names[0]).size_bytes
             score = Estimate(value=base / max(1, trial.size_bytes or 1))
         memory = [row.peak_memory_bytes for row in rows.values() if row.peak_memory_bytes]
         return trial.model_copy(

@@ -1,0 +1,84 @@
+"""Which trials are judged at the end, and which of them is the winner."""
+
+from typing import Any
+
+from optcli.results import Estimate
+from optcli.results.tuning import Finalist, TuningTrial
+from optcli.tuning.finalists import choose, front
+from optcli.tuning.search import _winner
+
+BAR = 0.01
+
+
+def trial(
+    number: int, score: float, loss: float, high: float | None = None, **more: Any
+) -> TuningTrial:
+    stage: Any = "inside" if loss <= BAR else "outside"
+    return TuningTrial(
+        number=number,
+        label=f"trial {number}",
+        why="",
+        parameters={"runtime": "openvino", "precision": "int8"},
+        passes=(("to_openvino", {"number": number}),),
+        score=Estimate(value=score),
+        loss=Estimate(value=loss, low=loss - 0.005, high=high if high is not None else loss + 0.005),
+        stage=stage,
+    )
+
+
+def finalist(name: str, score: float, outcome: Any = "accept", *, certain: bool = False) -> Finalist:
+    return Finalist(variant=name, trial=0, why="", outcome=outcome, certain=certain, score=score)
+
+
+def test_what_is_outside_the_bar_is_no_finalist() -> None:
+    trials = [trial(0, 1.0, 0.0), trial(1, 3.0, 0.02), trial(2, 2.0, 0.004)]
+    assert [each.trial.number for each in choose(trials, BAR, 5)] == [2, 0]
+
+
+def test_without_a_trial_inside_there_is_none() -> None:
+    assert choose([trial(1, 3.0, 0.02)], BAR, 5) == []
+
+
+def test_the_fastest_that_is_surely_inside_stands_beside_the_fastest() -> None:
+    trials = [trial(1, 3.0, 0.009, 0.015), trial(2, 2.5, 0.003, 0.008), trial(3, 1.0, 0.0, 0.001)]
+    chosen = choose(trials, BAR, 2)
+    assert [each.trial.number for each in chosen] == [1, 2]
+    assert "surely" in chosen[1].why
+
+
+def test_there_are_at_most_so_many_and_none_twice() -> None:
+    trials = [trial(n, 3.0 - 0.1 * n, 0.009 - 0.0005 * n) for n in range(12)]
+    chosen = choose(trials, BAR, 5)
+    assert len(chosen) == 5
+    assert len({each.trial.number for each in chosen}) == 5
+    again = trials[0].model_copy(update={"number": 99})
+    assert 99 not in [each.trial.number for each in choose([*trials, again], BAR, 5)]
+
+
+def test_the_order_of_the_trials_changes_nothing() -> None:
+    trials = [trial(n, 3.0 - 0.1 * n, 0.009 - 0.0005 * n) for n in range(12)]
+    expected = [each.trial.number for each in choose(trials, BAR, 4)]
+    assert [each.trial.number for each in choose(trials[::-1], BAR, 4)] == expected
+
+
+def test_the_front_has_what_nothing_beats_in_both() -> None:
+    trials = [trial(1, 3.0, 0.008), trial(2, 2.0, 0.009), trial(3, 2.5, 0.004), trial(4, 1.0, 0.0)]
+    assert [each.number for each in front(trials)] == [1, 3, 4]
+
+
+def test_an_optimistic_finalist_does_not_win() -> None:
+    """Inside the bar on validation samples, rejected on those that the search never saw."""
+    judged = [finalist("overfitted", 5.0, "reject"), finalist("honest", 2.0)]
+    winner = _winner(judged)
+    assert winner is not None
+    assert winner.variant == "honest"
+
+
+def test_what_is_surely_inside_comes_before_what_is_faster() -> None:
+    winner = _winner([finalist("lucky", 5.0), finalist("sure", 2.0, certain=True)])
+    assert winner is not None
+    assert winner.variant == "sure"
+
+
+def test_nobody_wins_where_none_is_accepted() -> None:
+    assert _winner([finalist("a", 2.0, "reject"), finalist("b", 1.0, "inconclusive")]) is None

@@ -1,0 +1,180 @@
+"""What a search keeps, splits off and writes: trials, validation samples, the tuned recipe."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_project import DATA, HEAD, write_images, write_model
+
+from optcli.errors import UsageError
+from optcli.recipe import Recipe, load
+from optcli.results import Estimate
+from optcli.results.tuning import TuningTrial
+from optcli.tuning import tuned_recipe
+from optcli.tuning.finalists import Choice
+from optcli.tuning.space import Space
+from optcli.tuning.study import Study
+from optcli.tuning.validation import validation_of
+
+SPLIT = """\
+data:
+  calibration: {source: "imagefolder:images", split: {seed: 0, to: 0.5}, samples: 10}
+  evaluation: {source: "imagefolder:images", split: {seed: 0, from: 0.5}}
+accuracy: {metric: top1}
+"""
+
+
+def recipe(folder: Path, data: str = DATA, rest: str = "variants:\n  plain: []\n") -> Recipe:
+    write_images(folder / "images")
+    write_model(folder / "model.onnx")
+    path = folder / "recipe.yaml"
+    path.write_text(f"{HEAD}{data}{rest}")
+    return load(path)
+
+
+def trial(number: int, **more: Any) -> TuningTrial:
+    given: dict[str, Any] = {
+        "label": "openvino int8",
+        "why": "a rule",
+        "parameters": {
+            "runtime": "openvino",
+            "precision": "int8",
+            "quantizer": "quantize_nncf",
+            "preset": None,
+            "smooth_quant": None,
+            "fast_bias_correction": None,
+            "shapes": "static",
+        },
+        "passes": (("to_openvino", {}), ("quantize_nncf", {})),
+        "runner": {"name": "openvino", "shapes": "static"},
+        "stage": "inside",
+        "score": Estimate(value=2.0, low=1.9, high=2.1),
+        "loss": Estimate(value=0.002, low=0.0, high=0.004),
+        "samples": 400,
+        "seconds": 10.0,
+    }
+    return TuningTrial(number=number, **{**given, **more})
+
+
+def test_trials_outlive_a_run_and_a_torn_line_costs_itself(tmp_path: Path) -> None:
+    space = Space.of(recipe(tmp_path))
+    path = tmp_path / "store" / "trials.jsonl"
+    study = Study(path, space, 0, 0.01)
+    study.keep(trial(0))
+    study.keep(trial(1, stage="outside"))
+    with path.open("a") as file:
+        file.write('{"number": 2, "label": "to')
+    again = Study(path, space, 0, 0.01)
+    assert again.trials == study.trials
+    again.keep(trial(2))
+    assert [each.number for each in Study(path, space, 0, 0.01).trials] == [0, 1, 2]
+
+
+def test_the_sampler_is_seeded_and_proposes_what_was_not_tried(tmp_path: Path) -> None:
+    space = Space.of(recipe(tmp_path))
+    proposals = []
+    for seed in (1, 1, 2):
+        study = Study(tmp_path / str(len(proposals)) / "trials.jsonl", space, seed, 0.01)
+        seen = set()
+        for number in range(6):
+            parameters = study.sample({})
+            assert parameters is not None
+            candidate = space.candidate(parameters)
+            assert candidate.identity not in seen
+            seen.add(candidate.identity)
+            study.keep(
+                trial(number, parameters=parameters, passes=candidate.passes, label=candidate.label)
+            )
+        proposals.append([each.parameters for each in study.trials])
+    assert proposals[0] == proposals[1]
+    assert proposals[0] != proposals[2]
+
+
+def test_what_the_sampler_proposes_is_a_recipe_that_can_be_read(tmp_path: Path) -> None:
+    read = recipe(tmp_path, SPLIT)
+    space = Space.of(read)
+    study = Study(tmp_path / "trials.jsonl", space, 3, 0.01)
+    for number in range(25):
+        parameters = study.sample({})
+        if parameters is None:
+            break
+        candidate = space.candidate(parameters)
+        variants = json.dumps({"plain": [], "trial": candidate.written()})
+        load(read.path, [f"variants={variants}"])
+        study.keep(trial(number, parameters=parameters, passes=candidate.passes))
+    assert number > 10
+
+
+def test_validation_samples_are_the_recipe_s_own(tmp_path: Path) -> None:
+    own = '  validation: {source: "imagefolder:images", split: {seed: 1, to: 0.1}}\n'
+    data = SPLIT.replace("accuracy:", f"{own}accuracy:")
+    read = recipe(tmp_path, data)
+    found = validation_of(read)
+    assert found.samples == read.data["validation"]
+    assert found.taken_from == "data.validation"
+
+
+def test_validation_samples_are_split_off_and_calibration_loses_them(tmp_path: Path) -> None:
+    read = recipe(tmp_path, SPLIT)
+    found = validation_of(read)
+    rest, part = found.data["calibration"], found.samples
+    assert rest.split is not None
+    assert part.split is not None
+    assert (rest.split.start, rest.split.stop) == (0.0, pytest.approx(0.4))
+    assert (part.split.start, part.split.stop) == (pytest.approx(0.4), 0.5)
+    assert (rest.samples, part.samples) == (8, 2)
+    assert "calibration" in found.taken_from
+
+
+def test_a_split_by_a_list_cannot_be_divided(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("0/0.png\n")
+    data = SPLIT.replace("split: {seed: 0, to: 0.5}, samples: 10", "split: {file: ids.txt}")
+    with pytest.raises(UsageError, match="lists its ids") as caught:
+        validation_of(recipe(tmp_path, data))
+    assert "data.validation" in caught.value.hint
+
+
+def test_the_tuned_recipe_is_an_ordinary_one(tmp_path: Path) -> None:
+    read = recipe(tmp_path, SPLIT, "variants:\n  plain: []\n  other: [to_openvino]\n")
+    choices = tuned_recipe.variant_names(
+        [
+            Choice(trial(3), "the fastest"),
+            Choice(trial(4, passes=(("to_openvino", {}), ("quantize_nncf", {"preset": "mixed"}))), "x"),
+        ]
+    )
+    assert list(choices) == ["openvino-int8", "openvino-int8-n2"]
+    changed = tuned_recipe.settings_of(["latency.threads=1", "data.calibration.samples=4"])
+    out = tmp_path / "elsewhere" / "recipe.tuned.yaml"
+    out.parent.mkdir()
+    text = tuned_recipe.text(
+        read,
+        out,
+        choices,
+        ("plain", {"passes": []}),
+        changed,
+        confidence=0.975,
+        measuring_s=5.0,
+        command="optcli tune recipe.yaml",
+    )
+    tuned_recipe.write(out, text)
+    tuned = load(out)
+    assert list(tuned.variants) == ["plain", "openvino-int8", "openvino-int8-n2"]
+    assert tuned.baseline == "plain"
+    assert tuned.name == f"{read.name}-tuned"
+    assert tuned.latency.mode == "table"
+    assert tuned.latency.threads == 1
+    assert tuned.data["calibration"].samples == 4
+    assert tuned.accuracy is not None
+    assert tuned.accuracy.confidence == 0.975
+    passes = tuned.variants["openvino-int8-n2"].passes
+    assert [use.name for use in passes] == ["to_openvino", "quantize_nncf"]
+    assert passes[1].options == {"preset": "mixed"}
+    assert "0.20 points lost on 400 validation samples" in text.replace("\n  # ", " ")
+
+
+def test_a_part_that_was_split_off_is_named_with_its_whole_path(tmp_path: Path) -> None:
+    read = recipe(tmp_path, SPLIT)
+    changed = tuned_recipe.changes(validation_of(read).data, read)
+    assert changed["data"]["calibration"]["source"] == f"imagefolder:{tmp_path / 'images'}"
+    assert changed["data"]["calibration"]["split"]["to"] == pytest.approx(0.4)

@@ -1,0 +1,202 @@
+"""What the search tries next: rules, cut networks by their speed, training that follows results."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_project import HEAD, write_images, write_model
+
+from optcli.artifact import Format
+from optcli.recipe import Recipe, load
+from optcli.results import Estimate
+from optcli.results.tuning import TuningTrial
+from optcli.tuning import rules
+from optcli.tuning.space import Space
+from optcli.tuning.strategy import SAMPLED, Proposal, Strategy, best_of
+
+BAR = 0.01
+CUT = {"blocks": 0.5, "width": 0.0}
+
+
+def space(recipe: Recipe, *, trains: bool = True) -> Space:
+    return Space(
+        recipe=recipe,
+        source=Format.TORCH,
+        runtimes=("openvino", "onnxruntime"),
+        precisions={"openvino": ("fp32", "int8"), "onnxruntime": ("fp32", "int8")},
+        trains=trains,
+        prunes=trains,
+        aware=trains,
+        threads=(2,),
+    )
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    write_images(tmp_path / "images")
+    write_model(tmp_path / "model.onnx")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"{HEAD}variants:\n  plain: []\n")
+    return load(path)
+
+
+class Simulated:
+    """Carries out proposals by formulas: INT8 is twice as fast, a cut network as it is smaller."""
+
+    def __init__(self, strategy: Strategy, loss_of: Any, seconds: float = 20.0) -> None:
+        self.strategy, self.loss_of, self.seconds = strategy, loss_of, seconds
+        self.done: list[TuningTrial] = []
+        self.sampled = 0
+
+    def run(self, most: int = 40) -> list[TuningTrial]:
+        for _ in range(most):
+            proposal = self.strategy.next(self.done)
+            if proposal is None:
+                return self.done
+            self.done.append(self.trial(proposal))
+        raise AssertionError("the strategy does not end")
+
+    def trial(self, proposal: Proposal) -> TuningTrial:
+        parameters = proposal.parameters
+        if parameters is None:
+            self.sampled += 1
+            parameters = {"runtime": "openvino", "precision": "int8", "number": self.sampled}
+            parameters |= proposal.fixed
+        speed = 2.0 if parameters["precision"] == "int8" else 1.0
+        speed *= 0.9 if parameters["runtime"] == "onnxruntime" else 1.0
+        speed /= 1.0 - 0.8 * parameters.get("blocks", 0.0) - 0.2 * parameters.get("width", 0.0)
+        score = Estimate(value=speed)
+        candidate = self.strategy.space.candidate(parameters)
+        trained_s = parameters.get("train_s", 0) + parameters.get("more_s", 0)
+        common: dict[str, Any] = {
+            "number": len(self.done),
+            "label": candidate.label,
+            "why": proposal.why,
+            "parameters": parameters,
+            "passes": candidate.passes,
+            "score": score,
+            "trains": candidate.trains,
+            "seconds": self.seconds + trained_s + parameters.get("aware_s", 0),
+        }
+        if proposal.only_speed:
+            return TuningTrial(**common, stage="timed")
+        loss = self.loss_of(parameters)
+        stage = "inside" if loss <= BAR else "outside"
+        return TuningTrial(**common, stage=stage, loss=Estimate(value=loss, low=loss, high=loss))
+
+
+def test_the_reference_comes_first_then_the_rules(recipe: Recipe) -> None:
+    strategy = Strategy(space(recipe, trains=False), BAR, 900.0)
+    done = Simulated(strategy, lambda _: 0.0).run()
+    assert done[0].parameters == rules.reference(strategy.space).parameters
+    named = [rule.why for rule in rules.starts(strategy.space)]
+    assert {trial.why for trial in done[1:]} <= {*named, SAMPLED}
+    assert [t.parameters["precision"] for t in done[:3]] == ["fp32", "int8", "int8"]
+
+
+def test_without_training_data_nothing_is_cut(recipe: Recipe) -> None:
+    done = Simulated(Strategy(space(recipe, trains=False), BAR, 900.0), lambda _: 0.0).run()
+    assert not any(trial.parameters.get("blocks") or trial.trains for trial in done)
+
+
+def test_cut_networks_are_timed_before_any_is_trained(recipe: Recipe) -> None:
+    done = Simulated(
+        Strategy(space(recipe), BAR, 900.0), lambda p: 0.001 + 0.01 * p.get("blocks", 0)
+    ).run()
+    looks = [trial.number for trial in done if trial.stage == "timed"]
+    trained = [trial.number for trial in done if trial.parameters.get("train_s")]
+    assert len(looks) >= 2
+    assert trained
+    assert max(looks) < min(trained)
+    assert all(not done[number].trains for number in looks)
+
+
+def test_a_cut_that_is_inside_is_followed_by_a_harder_one(recipe: Recipe) -> None:
+    done = Simulated(Strategy(space(recipe), BAR, 900.0), lambda _: 0.0).run()
+    trained = [trial for trial in done if trial.parameters.get("train_s")]
+    scores = [trial.score.value for trial in trained if trial.score]
+    assert len(scores) >= 2
+    assert scores == sorted(scores)
+
+
+def test_a_cut_that_is_far_outside_is_followed_by_a_milder_one(recipe: Recipe) -> None:
+    def loss(parameters: Any) -> float:
+        return 0.2 if parameters.get("blocks", 0) >= 0.5 else 0.0
+
+    done = Simulated(Strategy(space(recipe), BAR, 1800.0), loss).run()
+    trained = [t for t in done if t.parameters.get("train_s") and not t.parameters.get("aware_s")]
+    assert trained[0].stage == "outside"
+    assert not trained[0].parameters.get("more_s")
+    assert trained[1].score is not None
+    assert trained[0].score is not None
+    assert trained[1].score.value < trained[0].score.value
+
+
+def test_a_near_miss_is_trained_longer(recipe: Recipe) -> None:
+    def loss(parameters: Any) -> float:
+        return 0.015 if parameters.get("blocks") and not parameters.get("more_s") else 0.0
+
+    done = Simulated(Strategy(space(recipe), BAR, 900.0), loss).run()
+    longer = [trial for trial in done if trial.parameters.get("more_s")]
+    assert longer
+    assert longer[0].stage == "inside"
+
+
+def test_quantization_aware_training_follows_what_quantizing_cost(recipe: Recipe) -> None:
+    def loss(parameters: Any) -> float:
+        int8 = parameters["precision"] == "int8" and not parameters.get("aware_s")
+        return 0.02 if int8 else 0.0
+
+    done = Simulated(Strategy(space(recipe), BAR, 900.0), loss).run()
+    aware = [trial for trial in done if trial.parameters.get("aware_s")]
+    assert aware
+    assert ("quantize_aware" in dict(aware[0].passes)) is True
+    assert not any(trial.parameters.get("quantizer") for trial in aware)
+
+
+def test_the_budget_is_what_recorded_trials_took(recipe: Recipe) -> None:
+    done = Simulated(Strategy(space(recipe), BAR, 300.0), lambda _: 0.0).run()
+    assert sum(trial.seconds for trial in done[:-1]) < 300.0
+    assert sum(trial.seconds for trial in done) <= 300.0 + 60.0
+
+
+def test_the_sampler_gives_up_after_trials_without_a_better_one(recipe: Recipe) -> None:
+    done = Simulated(Strategy(space(recipe, trains=False), BAR, 1e6), lambda _: 0.0).run(100)
+    assert sum(trial.why == SAMPLED for trial in done) == 8
+
+
+def test_the_same_records_give_the_same_decisions(recipe: Recipe) -> None:
+    strategy = Strategy(space(recipe), BAR, 900.0)
+    done = Simulated(strategy, lambda p: 0.02 * p.get("blocks", 0)).run()
+    for count in range(len(done)):
+        proposal = strategy.next(done[:count])
+        assert proposal is not None
+        assert proposal.why == done[count].why
+        if proposal.parameters is not None:
+            assert proposal.parameters == done[count].parameters
+
+
+def test_the_best_is_the_fastest_inside_the_bar(recipe: Recipe) -> None:
+    done = Simulated(Strategy(space(recipe), BAR, 900.0), lambda p: 0.02 * p.get("blocks", 0)).run()
+    best = best_of(done)
+    assert best is not None
+    assert best.stage == "inside"
+    assert not any(
+        t.stage == "inside" and t.score.value > best.score.value for t in done if t.score and best.score
+    )
+
+
+def test_networks_without_blocks_are_cut_by_width_alone(recipe: Recipe) -> None:
+    strategy = Strategy(space(recipe), BAR, 900.0)
+    simulated = Simulated(strategy, lambda _: 0.0)
+    for _ in range(30):
+        proposal = strategy.next(simulated.done)
+        if proposal is None:
+            break
+        trial = simulated.trial(proposal)
+        if trial.parameters.get("blocks"):
+            trial = trial.model_copy(update={"stage": "failed", "score": None, "reason": "no block"})
+        simulated.done.append(trial)
+    cut = [t for t in simulated.done if t.parameters.get("blocks")]
+    assert len(cut) == 1
+    assert any(t.parameters.get("width") and t.parameters.get("train_s") for t in simulated.done)
