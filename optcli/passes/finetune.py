@@ -14,7 +14,7 @@ from optcli.errors import StepError, did_you_mean
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_devices, torch_modules
 from optcli.passes import Job, Made, Pass, Role
-from optcli.passes._on_gpu import needs_of
+from optcli.passes._on_gpu import bound_to, needs_of
 from optcli.passes._torch.checkpoint import Progress
 from optcli.passes._torch.computing import Autocast, Computing, chosen, computing_with, resolved
 from optcli.passes._torch.examples import ExampleSet
@@ -38,7 +38,9 @@ class Finetune(Pass):
     It learns from labels, from the model as it came from its source (its teacher), or from both;
     without labels from the teacher alone. Only weights change: what was cut away stays away, and
     zeros that `sparsify` made stay zero. The epoch that is best on the validation data is kept. A
-    build that is killed goes on after the last whole epoch.
+    build that is killed goes on after the last whole epoch. With `feature_weight` its blocks learn to
+    give what the teacher's blocks give, as far as they have the same shape; the block before removed
+    ones takes their place.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
@@ -134,7 +136,11 @@ class Finetune(Pass):
         return ("training", "validation") if self.validate_epochs else ("training",)
 
     def bound_to(self) -> dict[str, Any]:
-        return {"autocast": resolved(self.autocast, self.device)}
+        bound: dict[str, Any] = {"autocast": resolved(self.autocast, self.device)}
+        if self.max_minutes is not None:  # how much fits depends on what it is computed with
+            bound |= bound_to(self.device) or {"cpu": environment.cpu()}
+            bound["threads"] = self.threads or environment.usable_cores()
+        return bound
 
     def run(self, source: Artifact, job: Job) -> Made:
         memory.keep_freed()

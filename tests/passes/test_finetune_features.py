@@ -12,6 +12,7 @@ import pytest
 import torch
 from tiny_networks import Heard, artifact
 
+from optcli import environment
 from optcli.artifact import Artifact, Format
 from optcli.formats import torch as torch_format
 from optcli.passes import Job, finetune
@@ -334,6 +335,13 @@ def test_a_killed_training_keeps_its_time(tmp_path, slow):
     assert len(rates) == 3 * 8
     assert states_equal(whole, resumed)
     assert same == facts
+
+
+def test_the_key_of_a_limited_training_holds_what_decides_its_pace(monkeypatch):
+    monkeypatch.setattr(environment, "cpu", lambda: {"model": "one", "flags": []})
+    assert Finetune(threads=2).bound_to() == {"autocast": "off"}
+    limited = Finetune(threads=2, max_minutes=3).bound_to()
+    assert limited == {"autocast": "off", "cpu": {"model": "one", "flags": []}, "threads": 2}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from optcli.passes.prune import Prune
 from optcli.sample import Sample
 from optcli.settings import TensorSpec
 from optcli.sources.python import PythonSource
+from optcli.sources.torchvision import TorchvisionSource
 
 pytestmark = pytest.mark.slow
 
@@ -381,3 +382,33 @@ def test_the_blocks_of_well_known_networks_are_found(name):
         torch_blocks.apply(model, torch_blocks.record([block]))
     with torch.no_grad():
         assert torch.isfinite(model(*image.values())).all()
+
+
+def test_a_trained_network_hardly_needs_the_block_that_goes(shared, tmp_path):
+    import numpy as np
+    from torchvision.datasets import FashionMNIST
+
+    images = FashionMNIST(shared / "datasets", train=False).data[:64, None].float() / 255
+    images = (torch.nn.functional.interpolate(images, size=64) - 0.2860) / 0.3530
+    images = images.expand(-1, 3, -1, -1).contiguous()
+
+    class Fashion(Images):
+        def __getitem__(self, index: int) -> Sample:
+            return Sample(f"{index}", {"input": images[index].numpy()}, 0)
+
+    inputs = [TensorSpec(name="input", shape=["batch", 3, 64, 64])]
+    (tmp_path / "a").mkdir()
+    TorchvisionSource(
+        target="mobilenet_v3_small",
+        weights="mobilenet_v3_small_fashion.safetensors",
+        arguments={"num_classes": 10},
+        folder=shared / "models",
+    ).write(tmp_path / "a", inputs)
+    source = artifact(tmp_path / "a", Format.TORCH, outputs=["output"])
+    model, facts = pruned(source, tmp_path / "b", inputs, Fashion(64), blocks=1, block_samples=32)
+    whole = torch_format.open(source.path)
+    with torch.no_grad():
+        classes = [each(images).argmax(1).numpy() for each in (whole, model)]
+    assert np.mean(classes[0] == classes[1]) > 0.9
+    assert facts["blocks_found"] == 6
+    assert facts["macs"] < facts["macs_before"]

@@ -149,7 +149,9 @@ class Training:
             times_s = [self.clock()]
             batch = self.examples.batch(order[first : first + self.batch_size])
             times_s.append(self.clock())
-            self._loss_of(batch).backward()
+            loss = self._loss_of(batch)
+            loss.backward()
+            float(loss.detach())  # waits for a GPU
             times_s.append(self.clock())
             if index > 0:  # the first sets things up
                 step_s += (times_s[2] - times_s[1]) / (_TRIAL_STEPS - 1)
