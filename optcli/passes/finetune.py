@@ -163,7 +163,7 @@ class Finetune(Pass):
             patience=self.patience,
             settle=self.reestimate_batchnorm,
             seed=job.seed,
-            zeros=_zeros(model, source),
+            zeros=kept_zeros(model, source),
         )
         progress = training.run(job)
         model.load_state_dict(progress.best_state)
@@ -173,7 +173,7 @@ class Finetune(Pass):
         torch_format.save(
             torch_modules.on(model, "cpu"), job.out, description, source.path / torch_format.CODE
         )
-        return Made(facts={"finetuning": _facts(progress, training) | computing.facts()})
+        return Made(facts={"finetuning": training_facts(progress, training) | computing.facts()})
 
     def _computing(self, model: torch.nn.Module, examples: ExampleSet, job: Job) -> Computing:
         size = min(self._batch_size(job), len(examples))
@@ -241,7 +241,7 @@ class Finetune(Pass):
         return fixed if fixed > 1 else self.batch_size
 
 
-def _zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
+def kept_zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
     """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name."""
     thinned = source.facts.get("sparsity", {}).get("layers", {})
     return {
@@ -251,7 +251,8 @@ def _zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
     }
 
 
-def _facts(progress: Progress, training: Training) -> dict[str, Any]:
+def training_facts(progress: Progress, training: Training) -> dict[str, Any]:
+    """What is to be known of a training that is over, as plain data."""
     loss = training.loss
     facts: dict[str, Any] = {
         "epochs": progress.epoch,
