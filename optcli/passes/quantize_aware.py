@@ -56,7 +56,7 @@ class _Beginning:
 
 
 class QuantizeAware(Finetune):
-    """Quantizes to INT8 and trains the network with the roundings in it, where calibration costs too much.
+    """Quantizes to INT8 and trains on with the roundings in it, where calibration alone costs too much.
 
     It begins where quantization after training ends: ranges come from the calibration samples. Then
     weights and ranges are trained on labels, on the answers of the FP32 network that this pass got (its
@@ -84,8 +84,8 @@ class QuantizeAware(Finetune):
     )  # fmt: skip
     to: Literal["onnx", "openvino", "exported"] = Field(
         "onnx",
-        description="what is written: ONNX or OpenVINO, quantized with NNCF, or an exported program for "
-        "`aot_inductor`, quantized with torchao (PT2E)",
+        description="what is written: ONNX or OpenVINO, quantized with NNCF, or an exported program "
+        "for `aot_inductor`, quantized with torchao (PT2E)",
     )
     samples: int = Field(300, ge=1, description="the most calibration samples to use")
     preset: Literal["performance", "mixed"] | None = Field(
@@ -164,7 +164,7 @@ class QuantizeAware(Finetune):
             job.warn(
                 "no epoch was better on the validation data: the network is as calibration left it"
             )
-        feed, wanted = _answers(training, examples)
+        feed, wanted = _answers(training, job)
         counts = self._write(beginning, source, job)
         error = require_agreement(self.produces(source.format), job.out, feed, wanted)
         facts = {
@@ -175,6 +175,13 @@ class QuantizeAware(Finetune):
             | _accuracy_of_floats(judge, model, taught, progress),
         }
         return Made(precision="int8", facts=facts)
+
+    def _batch_size(self, job: Job) -> int:
+        size = super()._batch_size(job)
+        if self.to != "exported":
+            return size
+        span = job.inputs[0].batch_range()  # a graph takes no other batches
+        return max(span.min, min(size, span.max))
 
     def _calibrated(self, source: Artifact, model: torch.nn.Module, job: Job) -> _Beginning:
         if self.to == "exported":
@@ -264,12 +271,14 @@ def _zeros(beginning: _Beginning, source: Artifact) -> dict[str, torch.Tensor]:
     return {f"graph.{name}": mask for name, mask in kept_zeros(graph, source).items()}
 
 
-def _answers(training: Training, examples: ExampleSet) -> tuple[dict[str, Any], dict[str, Any]]:
+def _answers(training: Training, job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the trained network is given, and what it gives, for a few training samples."""
     import torch
 
-    size = max(1, min(_COMPARED, len(examples))) if training.batch_size > 1 else 1
-    batch = examples.batch(spread(len(examples), size))
+    span = job.inputs[0].batch_range()
+    size = max(span.min, min(_COMPARED, span.max))
+    few = spread(len(training.examples), size)
+    batch = training.examples.batch([few[index % len(few)] for index in range(size)])
     with torch.no_grad():
         outputs = training.call(batch)
     feed = {name: value.numpy() for name, value in batch.feed.items()}

@@ -1,9 +1,9 @@
 """torchao's quantization of a PyTorch graph (PT2E) as the beginning of a training.
 
 torchao's own `prepare_qat_pt2e` keeps batch norms apart, and its switch between training and
-evaluation gives each the default epsilon: MobileNetV3, whose epsilon is another, would compute something
-else. Here batch norms are folded first, as `quantize_pt2e` does, and the observers of `prepare_pt2e`
-give way to fake quantizers once they have seen the calibration data.
+evaluation gives each the default epsilon: MobileNetV3, whose epsilon is another, would compute
+something else. Here batch norms are folded first, as `quantize_pt2e` does, and the observers of
+`prepare_pt2e` give way to fake quantizers once they have seen the calibration data.
 """
 
 from __future__ import annotations
