@@ -118,8 +118,8 @@ class QuantizeAware(Finetune):
     def requires(self) -> Needs:
         if self.to == "exported":
             return Needs(("torch", "torchao"))
-        others = {"torchao"} if self.to == "openvino" else {"torchao", "openvino"}
-        return Needs(tuple(name for name in self.needs.packages if name not in others))
+        packages = self.needs.packages  # NNCF imports torchao, too
+        return Needs(tuple(name for name in packages if name != "openvino" or self.to == "openvino"))
 
     def roles(self) -> tuple[Role, ...]:
         return ("calibration", *super().roles())

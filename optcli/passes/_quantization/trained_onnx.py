@@ -73,11 +73,12 @@ def keep_integer_weights(model: Model) -> int:
             continue
         axis = node.attributes.get_int("axis", 1)
         limits = np.iinfo(zero_point.dtype)
+        low = -limits.max if limits.min < 0 else 0  # either sign of a signed one fits
         steps = np.rint(weight / _along(scale, weight.ndim, axis))
         integers = steps + _along(zero_point, weight.ndim, axis).astype(np.float32)
         name = f"{node.inputs[0].name}_integers_{changed}"
         kept = add_initializer(
-            model.graph, name, integers.clip(limits.min, limits.max).astype(zero_point.dtype)
+            model.graph, name, integers.clip(low, limits.max).astype(zero_point.dtype)
         )
         onnx_ir.convenience.replace_all_uses_with(node.outputs[0], kept)
         remove_unread(node)
