@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -18,10 +15,16 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, StepError, first_line
 from optcli.formats import exported as exported_format
 from optcli.formats import onnx as onnx_format
-from optcli.onnx_graphs.interface import input_names, opset_of, output_names
+from optcli.onnx_graphs.interface import opset_of
 from optcli.passes import Job, Made, Pass
 from optcli.passes._torch.networks import network
-from optcli.passes._torch.tracing import example, flat, plain_attention, trace
+from optcli.passes._torch.onnx_exporting import (
+    onnx_of_program,
+    program_of,
+    quiet_exporters,
+    require_names,
+)
+from optcli.passes._torch.tracing import example, flat, plain_attention
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -64,7 +67,7 @@ class ExportOnnx(Pass):
         exporter = "torchscript" if self.exporter == "torchscript" else "dynamo"
         outputs = tuple(source.facts["outputs"])
         try:
-            with _quiet():
+            with quiet_exporters():
                 if exporter == "torchscript":
                     model = self._by_tracing(source, job, outputs)
                 else:
@@ -76,7 +79,7 @@ class ExportOnnx(Pass):
                 f"the {exporter} exporter failed: {first_line(error)}",
                 hint="set `exporter:` to the other one, or look into the log",
             ) from error
-        _require_names(model, [spec.name for spec in job.inputs], outputs)
+        require_names(model, [spec.name for spec in job.inputs], outputs)
         opset = opset_of(model)
         if self.opset is not None and opset != self.opset:
             raise StepError(
@@ -87,22 +90,8 @@ class ExportOnnx(Pass):
         return Made(facts={"exporter": exporter, "opset": opset})
 
     def _by_torch_export(self, source: Artifact, job: Job, outputs: Sequence[str]) -> ModelProto:
-        import torch
-
-        program = torch.onnx.export(
-            _program(source, job),
-            dynamo=True,
-            verbose=False,
-            input_names=[spec.name for spec in job.inputs],
-            output_names=list(outputs),
-            opset_version=self.opset,
-            optimize=self.optimize,
-        )
-        assert program is not None
-        model = program.model_proto
-        _name_dimensions(model, job.inputs)
-        _drop_traces(model)
-        return model
+        program = _program(source, job)
+        return onnx_of_program(program, job.inputs, outputs, self.opset, self.optimize)
 
     def _by_tracing(self, source: Artifact, job: Job, outputs: Sequence[str]) -> ModelProto:
         import torch
@@ -132,13 +121,7 @@ class ExportOnnx(Pass):
 def _program(source: Artifact, job: Job) -> ExportedProgram:
     if source.format == Format.EXPORTED:
         return exported_format.open(source.path, trust=source.trusted)
-    model = flat(network(source), job.inputs)
-    try:
-        return trace(model, job, strict=False)
-    except StepError:
-        raise
-    except Exception:
-        return trace(model, job, strict=True)
+    return program_of(flat(network(source), job.inputs), job)
 
 
 def _dynamic_axes(
@@ -165,57 +148,3 @@ def _dynamic_axes(
             if result.dim() and result.shape[0] == tensors[0].shape[0]:
                 axes[name] = {0: batch}
     return axes
-
-
-def _name_dimensions(model: ModelProto, inputs: Sequence[TensorSpec]) -> None:
-    """Give dynamic dimensions the recipe's names in the place of torch.export's (`s77`)."""
-    names: dict[str, str] = {}
-    for spec, value in zip(inputs, model.graph.input, strict=True):
-        for size, dim in zip(spec.shape, value.type.tensor_type.shape.dim, strict=True):
-            if dim.dim_param and isinstance(size, str):
-                names[dim.dim_param] = size
-    graph = model.graph
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param in names:
-                dim.dim_param = names[dim.dim_param]
-
-
-def _drop_traces(model: ModelProto) -> None:
-    """Leave out what torch notes at every node: it holds the paths of this machine.
-
-    The names of the modules stay: they say which layer an operator comes from.
-    """
-    graph, kept = model.graph, "pkg.torch.onnx.name_scopes"
-    functions = [node for function in model.functions for node in function.node]
-    for item in (*graph.node, *graph.input, *graph.output, *graph.value_info, *functions):
-        scopes = [entry.value for entry in item.metadata_props if entry.key == kept]
-        del item.metadata_props[:]
-        for scope in scopes:
-            item.metadata_props.add(key=kept, value=scope)
-
-
-def _require_names(model: ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    interface = (input_names(model), output_names(model))
-    if interface != (tuple(inputs), tuple(outputs)):
-        raise StepError(
-            f"the exporter changed the model's interface: found inputs {', '.join(interface[0])} and "
-            f"outputs {', '.join(interface[1])}, wanted {', '.join(inputs)} and {', '.join(outputs)}",
-            hint="take inputs that the network does not use out of the recipe",
-        )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep both exporters from warning about things that only their authors can change."""
-    loggers = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir", "torch.onnx")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)

@@ -181,9 +181,13 @@ class Finetune(Pass):
             patience=self.patience,
             settle=self.reestimate_batchnorm,
             seed=job.seed,
+<<<<<<< HEAD
             zeros=_zeros(model, source),
             features=features,
             max_seconds=self.max_minutes and 60 * self.max_minutes,
+=======
+            zeros=kept_zeros(model, source),
+>>>>>>> h-qat
         )
         with features.taken(model, teacher[0]) if features and teacher else nullcontext():
             progress = training.run(job)
@@ -194,7 +198,7 @@ class Finetune(Pass):
         torch_format.save(
             torch_modules.on(model, "cpu"), job.out, description, source.path / torch_format.CODE
         )
-        return Made(facts={"finetuning": _facts(progress, training) | computing.facts()})
+        return Made(facts={"finetuning": training_facts(progress, training) | computing.facts()})
 
     def _computing(self, model: torch.nn.Module, examples: ExampleSet, job: Job) -> Computing:
         size = min(self._batch_size(job), len(examples))
@@ -283,12 +287,16 @@ class Finetune(Pass):
         return fixed if fixed > 1 else self.batch_size
 
 
+<<<<<<< HEAD
 def _remembering(call: Call, examples: ExampleSet, features: Features | None) -> Teacher:
     """The teacher; where its blocks are matched, it computes every batch: their outputs are large."""
     return Teacher(call, len(examples)) if features is None else Teacher(call, len(examples), 0)
 
 
 def _zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
+=======
+def kept_zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
+>>>>>>> h-qat
     """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name."""
     thinned = source.facts.get("sparsity", {}).get("layers", {})
     return {
@@ -298,7 +306,8 @@ def _zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
     }
 
 
-def _facts(progress: Progress, training: Training) -> dict[str, Any]:
+def training_facts(progress: Progress, training: Training) -> dict[str, Any]:
+    """What is to be known of a training that is over, as plain data."""
     loss = training.loss
     facts: dict[str, Any] = {
         "epochs": progress.epoch,

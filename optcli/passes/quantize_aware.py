@@ -1,0 +1,294 @@
+"""Quantization-aware training: train a network further with the roundings of INT8 in it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from optcli.artifact import Artifact, Format
+from optcli.environment import Needs
+from optcli.errors import OptcliError, StepError, first_line
+from optcli.formats import onnx as onnx_format
+from optcli.formats import openvino as openvino_format
+from optcli.formats import torch_modules
+from optcli.passes import Job, Made, Role
+from optcli.passes._quantization.agreement import require_agreement
+from optcli.passes._quantization.calibration import Feeds
+from optcli.passes._quantization.graph_quantizers import graph_inputs, saturates, this_cpu
+from optcli.passes._quantization.trainable_graphs import TrainableGraph, trainable_graph
+from optcli.passes._quantization.trainable_networks import trainable_network
+from optcli.passes._quantization.trained_onnx import onnx_of_trained
+from optcli.passes._torch.computing import Autocast
+from optcli.passes._torch.examples import ExampleSet, spread
+from optcli.passes._torch.layers import require_fp32
+from optcli.passes._torch.learning import Judge, Teacher, caller
+from optcli.passes._torch.networks import network
+from optcli.passes._torch.onnx_exporting import onnx_of_program, program_of, quiet_exporters
+from optcli.passes._torch.selection import matching
+from optcli.passes._torch.tracing import flat
+from optcli.passes._torch.training import Training
+from optcli.passes.finetune import Finetune, kept_zeros, training_facts
+from optcli.passes.quantize_nncf import QuantizeNncf
+from optcli.passes.to_openvino import ToOpenvino
+
+if TYPE_CHECKING:
+    import torch
+
+    from optcli.passes._torch.checkpoint import Progress
+    from optcli.passes._torch.learning import Call
+
+_RATES = {"adamw": 1e-4, "sgd": 1e-3}
+_COMPARED = 8
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """A calibrated network that can be trained; `facts` are those of its calibration."""
+
+    model: torch.nn.Module
+    facts: dict[str, Any]
+    graph: TrainableGraph | None = None
+
+
+class QuantizeAware(Finetune):
+    """Quantizes to INT8 and trains on with the roundings in it, where calibration alone costs too much.
+
+    It begins where quantization after training ends: ranges come from the calibration samples. Then
+    weights and ranges are trained on labels, on the answers of the FP32 network that this pass got (its
+    teacher), or on both. The epoch that is best on the validation data is kept; the first judgement is
+    that of calibration alone. A build that is killed goes on after the last whole epoch. It trains on
+    the CPU, in FP32.
+    """
+
+    accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
+    needs: ClassVar[Needs] = Needs(
+        ("torch", "nncf", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "openvino", "torchao")
+    )
+    uses: ClassVar[tuple[Role, ...]] = ("calibration", "training", "validation")
+
+    # Options of fine-tuning that do not go with fake quantizers: bfloat16 is no finer than INT8.
+    device: ClassVar[Literal["cpu"]] = "cpu"  # type: ignore[misc]
+    autocast: ClassVar[Autocast] = "off"  # type: ignore[misc]
+    channels_last: ClassVar[bool | None] = False  # type: ignore[misc]
+    reestimate_batchnorm: ClassVar[bool] = False  # type: ignore[misc]
+
+    epochs: int = Field(3, ge=1, description="times to go through the training data")
+    learning_rate: float | None = Field(
+        None, gt=0, description="the largest one, soon reached, then falling along a cosine; "
+        "default: 0.0001 for adamw, 0.001 for sgd",
+    )  # fmt: skip
+    to: Literal["onnx", "openvino", "exported"] = Field(
+        "onnx",
+        description="what is written: ONNX or OpenVINO, quantized with NNCF, or an exported program "
+        "for `aot_inductor`, quantized with torchao (PT2E)",
+    )
+    samples: int = Field(300, ge=1, description="the most calibration samples to use")
+    preset: Literal["performance", "mixed"] | None = Field(
+        None,
+        description="`performance`: symmetric; `mixed`: asymmetric activations; default: as "
+        "`quantize_nncf` chooses; not for `to: exported`",
+    )
+    model_type: Literal["auto", "none", "transformer"] = Field(
+        "auto",
+        description="`transformer` keeps what attention is sensitive to in floating point; `auto`: "
+        "where there is attention; not for `to: exported`",
+    )
+    ignored_modules: tuple[str, ...] = Field(
+        (), description="modules to keep in floating point: names or patterns such as `layer4.*`"
+    )
+
+    @model_validator(mode="after")
+    def _options_of_nncf(self) -> Self:
+        if self.to == "exported":
+            for name, default in (("preset", None), ("model_type", "auto")):
+                if getattr(self, name) != default:
+                    raise ValueError(
+                        f"`{name}` does nothing with `to: exported`: the CPU's kernels decide"
+                    )
+        return self
+
+    def produces(self, source: Format) -> Format:
+        return Format(self.to)
+
+    def requires(self) -> Needs:
+        if self.to == "exported":
+            return Needs(("torch", "torchao"))
+        packages = self.needs.packages  # NNCF imports torchao, too
+        return Needs(tuple(name for name in packages if name != "openvino" or self.to == "openvino"))
+
+    def roles(self) -> tuple[Role, ...]:
+        return ("calibration", *super().roles())
+
+    def bound_to(self) -> dict[str, Any]:
+        # Where sums of 8-bit products saturate, weights or activations get 7 bits.
+        return {"quantizer": this_cpu(), "saturates": saturates(this_cpu())}
+
+    def _run(self, source: Artifact, job: Job) -> Made:
+        import torch
+
+        torch.manual_seed(job.seed)
+        require_fp32(source)
+        model = network(source)
+        examples = ExampleSet(job.training, "training")
+        loss = self._loss(source, examples)
+        taught = caller(model, job.inputs, "cpu")
+        judge = self._judge(job, loss, taught if loss.weight else None)
+        beginning = self._calibrated(source, model, job)
+        rate = self.learning_rate or _RATES[self.optimizer]
+        training = Training(
+            model=beginning.model,
+            call=caller(beginning.model, job.inputs, "cpu"),
+            examples=examples,
+            judge=judge,
+            loss=loss,
+            teacher=Teacher(taught, len(examples)) if loss.weight else None,
+            optimizer=self._optimizer(beginning.model, rate),
+            epochs=self.epochs,
+            batch_size=self._batch_size(job),
+            learning_rate=rate,
+            clip_norm=self.clip_norm,
+            patience=self.patience,
+            settle=False,
+            seed=job.seed,
+            zeros=_zeros(beginning, source),
+        )
+        progress = training.run(job)
+        beginning.model.load_state_dict(progress.best_state)
+        torch_modules.evaluating(beginning.model)
+        if progress.best_epoch == 0:
+            job.warn(
+                "no epoch was better on the validation data: the network is as calibration left it"
+            )
+        feed, wanted = _answers(training, job)
+        counts = self._write(beginning, source, job)
+        error = require_agreement(self.produces(source.format), job.out, feed, wanted)
+        facts = {
+            **beginning.facts,
+            "quantized_operators": counts,
+            "largest_error_of_export": error,
+            "quantization_aware_training": training_facts(progress, training)
+            | _accuracy_of_floats(judge, model, taught, progress),
+        }
+        return Made(precision="int8", facts=facts)
+
+    def _batch_size(self, job: Job) -> int:
+        size = super()._batch_size(job)
+        if self.to != "exported":
+            return size
+        span = job.inputs[0].batch_range()  # a graph takes no other batches
+        return max(span.min, min(size, span.max))
+
+    def _calibrated(self, source: Artifact, model: torch.nn.Module, job: Job) -> _Beginning:
+        if self.to == "exported":
+            feeds = Feeds(job, graph_inputs(job), self.samples)
+            graph = trainable_graph(source, job, feeds, source.facts["outputs"], self.ignored_modules)
+            facts = {"engine": "torchao", "calibration_samples": feeds.samples, **graph.facts}
+            return _Beginning(graph.model, facts, graph)
+        names = [name for name, _ in torch_modules.named_modules(model) if name]
+        ignored = matching(self.ignored_modules, names, "ignored_modules")
+        # Exported in FP32 first: it tells what kind of network it is, and whether it can be exported at
+        # all, which should not be found out after the training.
+        with tempfile.TemporaryDirectory(dir=job.beside) as folder:
+            floats = self._exported_floats(model, source, job, Path(folder))
+            ready = QuantizeNncf(
+                preset=self.preset, model_type=self.model_type, samples=self.samples, smooth_quant=False
+            ).ready(floats, job)
+        half_range = saturates(this_cpu())
+        quantized = trainable_network(model, job, ready.feeds, ready.arguments, ignored, half_range)
+        return _Beginning(
+            quantized,
+            {
+                "engine": "nncf",
+                "preset": ready.resolved.preset,
+                "model_type": ready.resolved.model_type,
+                "reduce_range": half_range,
+                "calibration_samples": ready.feeds.samples,
+                "calibration_batch_size": ready.feeds.batch_size,
+            },
+        )
+
+    def _exported_floats(
+        self, model: torch.nn.Module, source: Artifact, job: Job, folder: Path
+    ) -> Artifact:
+        job.progress(None, "exporting the network in FP32")
+        try:
+            with quiet_exporters():
+                program = program_of(flat(model, job.inputs), job)
+                onnx_format.save(onnx_of_program(program, job.inputs, source.facts["outputs"]), folder)
+        except OptcliError:
+            raise
+        except Exception as error:
+            raise _not_exported(error) from error
+        return replace(source, format=Format.ONNX, path=folder)
+
+    def _write(self, beginning: _Beginning, source: Artifact, job: Job) -> dict[str, int]:
+        """Write the trained network; how many operators of a type compute on integers."""
+        if beginning.graph is not None:
+            return beginning.graph.write(job)
+        job.progress(None, "exporting the trained network")
+        try:
+            model = onnx_of_trained(beginning.model, job, source.facts["outputs"])
+        except OptcliError:
+            raise
+        except Exception as error:
+            raise _not_exported(error) from error
+        if self.to == "onnx":
+            onnx_format.save(model, job.out)
+            return _counted(QuantizeNncf.quantized_operators(model))
+        with tempfile.TemporaryDirectory(dir=job.beside) as folder:
+            onnx_format.save(model, Path(folder))
+            ToOpenvino().run(replace(source, format=Format.ONNX, path=Path(folder)), job)
+        return _counted(QuantizeNncf.quantized_operators(openvino_format.open(job.out)))
+
+
+def _not_exported(error: Exception) -> StepError:
+    return StepError(
+        f"the network cannot be exported to ONNX: {first_line(error)}",
+        hint="the log shows the line of the network that torch.export cannot follow",
+    )
+
+
+def _counted(operators: dict[str, str]) -> dict[str, int]:
+    """How many there are of a type. Raises `StepError` where there is none."""
+    if not operators:
+        raise StepError(
+            "nothing in this network was quantized: convolutions, linear layers and products can be",
+            hint="take fewer modules out with ignored_modules, or drop the pass",
+        )
+    return dict(sorted(Counter(operators.values()).items()))
+
+
+def _zeros(beginning: _Beginning, source: Artifact) -> dict[str, torch.Tensor]:
+    """As `kept_zeros`, also of a graph, whose weights lie a module deeper."""
+    if beginning.graph is None:
+        return kept_zeros(beginning.model, source)
+    graph = beginning.model.get_submodule("graph")
+    return {f"graph.{name}": mask for name, mask in kept_zeros(graph, source).items()}
+
+
+def _answers(training: Training, job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the trained network is given, and what it gives, for a few training samples."""
+    import torch
+
+    span = job.inputs[0].batch_range()
+    size = max(span.min, min(_COMPARED, span.max))
+    few = spread(len(training.examples), size)
+    batch = training.examples.batch([few[index % len(few)] for index in range(size)])
+    with torch.no_grad():
+        outputs = training.call(batch)
+    feed = {name: value.numpy() for name, value in batch.feed.items()}
+    return feed, {name: value.numpy() for name, value in outputs.items()}
+
+
+def _accuracy_of_floats(
+    judge: Judge | None, model: torch.nn.Module, call: Call, progress: Progress
+) -> dict[str, Any]:
+    """The network before it was quantized, judged on the same samples."""
+    if judge is None or progress.before is None:
+        return {}
+    return {"validation_accuracy_in_fp32": judge(model, call).share}
