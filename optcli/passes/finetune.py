@@ -181,13 +181,9 @@ class Finetune(Pass):
             patience=self.patience,
             settle=self.reestimate_batchnorm,
             seed=job.seed,
-<<<<<<< HEAD
-            zeros=_zeros(model, source),
+            zeros=kept_zeros(model, source),
             features=features,
             max_seconds=self.max_minutes and 60 * self.max_minutes,
-=======
-            zeros=kept_zeros(model, source),
->>>>>>> h-qat
         )
         with features.taken(model, teacher[0]) if features and teacher else nullcontext():
             progress = training.run(job)
@@ -287,16 +283,12 @@ class Finetune(Pass):
         return fixed if fixed > 1 else self.batch_size
 
 
-<<<<<<< HEAD
 def _remembering(call: Call, examples: ExampleSet, features: Features | None) -> Teacher:
     """The teacher; where its blocks are matched, it computes every batch: their outputs are large."""
     return Teacher(call, len(examples)) if features is None else Teacher(call, len(examples), 0)
 
 
-def _zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
-=======
 def kept_zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
->>>>>>> h-qat
     """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name."""
     thinned = source.facts.get("sparsity", {}).get("layers", {})
     return {

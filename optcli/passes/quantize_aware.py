@@ -76,6 +76,8 @@ class QuantizeAware(Finetune):
     autocast: ClassVar[Autocast] = "off"  # type: ignore[misc]
     channels_last: ClassVar[bool | None] = False  # type: ignore[misc]
     reestimate_batchnorm: ClassVar[bool] = False  # type: ignore[misc]
+    # Blocks of a quantized network give other values than the teacher's: its outputs are compared.
+    feature_weight: ClassVar[float] = 0.0  # type: ignore[misc]
 
     epochs: int = Field(3, ge=1, description="times to go through the training data")
     learning_rate: float | None = Field(
@@ -156,6 +158,7 @@ class QuantizeAware(Finetune):
             settle=False,
             seed=job.seed,
             zeros=_zeros(beginning, source),
+            max_seconds=self.max_minutes and 60 * self.max_minutes,
         )
         progress = training.run(job)
         beginning.model.load_state_dict(progress.best_state)
