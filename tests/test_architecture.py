@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "model_files",
         "verification",
     },
-    "__init__": {"pipeline"},
+    "__init__": {"pipeline", "tuning"},
     "__main__": {"cli"},
 }
 HEAVY = {
