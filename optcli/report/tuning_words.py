@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from optcli import environment
 from optcli.paths import shown
 from optcli.report import wording
 from optcli.report.plain_text import aligned
@@ -16,6 +17,8 @@ _RESULTS = {"timed": "speed alone", "inside": "inside", "outside": "outside", "s
 # A gain in speed below this is none, and a difference in loss (a fraction) above this is one.
 _GAIN = 1.03
 _DIFFERENCE = 0.001
+# Few operators, and a short call: what integers save there is little.
+_FEW_OPERATORS, _SHORT_MS = 4, 0.5
 
 
 def tuning_text(tuning: Tuning) -> str:
@@ -91,7 +94,7 @@ def findings(tuning: Tuning) -> Iterator[str]:
     trials = [trial for trial in tuning.trials if trial.score is not None]
     if not trials:
         return
-    yield from _comparisons(trials)
+    yield from _comparisons(trials, tuning.isa)
     yield from _optimism(tuning)
     failed = [trial for trial in tuning.trials if trial.stage == "failed"]
     if failed:
@@ -103,9 +106,30 @@ def findings(tuning: Tuning) -> Iterator[str]:
         yield f"With twice the time the next trial would be: {tuning.next_idea}."
 
 
-def _comparisons(trials: Sequence[TuningTrial]) -> Iterator[str]:
+def _why_int8_does_not_pay(trials: Sequence[TuningTrial], isa: str | None) -> Iterator[str]:
+    """The likely cause, from what is known of the CPU, the file and the calls."""
+    int8, floats = _best(trials, _is("int8")), _best(trials, _is("fp32"))
+    if int8 is None or floats is None or _score(int8) >= _GAIN * _score(floats):
+        return
+    shortest_ms = min(int8.p50_ms.values(), default=1.0)
+    if isa is not None and environment.sums_saturate(isa):
+        cause = f"this CPU ({isa}) has no instructions that multiply and add 8-bit integers at once"
+    elif int8.operators is not None and int8.operators < _FEW_OPERATORS:
+        cause = f"only {int8.operators} operators compute on integers"
+    elif shortest_ms < _SHORT_MS:
+        cause = (
+            f"a call takes {wording.number(shortest_ms)} ms: starting operators and converting between"
+            " integers and floats takes as long as computing"
+        )
+    else:
+        cause = "`optcli profile` shows which operators stay in float or convert between the two"
+    yield f"INT8 does not pay here: {cause}."
+
+
+def _comparisons(trials: Sequence[TuningTrial], isa: str | None) -> Iterator[str]:
     uncut = [trial for trial in trials if not _is_cut(trial)]
     yield from _compared(uncut, "INT8", _is("int8"), "fp32", _is("fp32"))
+    yield from _why_int8_does_not_pay(uncut, isa)
     yield from _compared(uncut, "INT8", _is("int8"), "bf16", _is("bf16"))
     yield from _compared(uncut, "openvino", _runs("openvino"), "onnxruntime", _runs("onnxruntime"))
     trained = [trial for trial in trials if _is_cut(trial) and trial.loss is not None]

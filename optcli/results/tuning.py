@@ -21,7 +21,8 @@ class TuningTrial(Result):
     multiple of the reference's: larger is better. `loss` is what is lost against the baseline on
     `samples` validation samples: of the metric, or without labels the share of samples whose largest
     output is another. `stage` says how far it came, `reason` why no further. `parameters` are what the
-    search chose. Times are in seconds.
+    search chose. `operators` counts those that compute on integers, `float_groups` names layers that
+    may be left in float, where quantizing has cost too much. Times are in seconds.
     """
 
     number: int
@@ -45,6 +46,8 @@ class TuningTrial(Result):
     memory_bytes: int | None = None
     key: str | None = None
     trains: bool = False
+    operators: int | None = None
+    float_groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     seconds: float = 0.0
     reason: str | None = None
 
@@ -78,7 +81,8 @@ class Tuning(Result):
     `accurate` (inside, not known to be faster), `none`. `left_out` says what was not tried and why.
     `findings` are sentences. `bar` is the largest loss allowed. `confidence` is that of the finalists'
     verdicts, each, so that all of them together have the recipe's. `path` is the tuned recipe,
-    `baseline` its baseline, `next_idea` what would be tried with more time.
+    `baseline` its baseline, `next_idea` what would be tried with more time, `isa` the instructions that 8-bit sums
+    are computed with.
     """
 
     recipe: str
@@ -100,6 +104,7 @@ class Tuning(Result):
     left_out: tuple[str, ...] = ()
     stopped_because: str = ""
     next_idea: str | None = None
+    isa: str | None = None
     baseline: str | None = None
 
 

@@ -10,7 +10,7 @@ from optcli.settings import Settings
 
 Objective = Literal["p50", "p99", "throughput", "size", "memory"]
 Runtime = Literal["openvino", "onnxruntime", "pytorch"]
-Precision = Literal["fp32", "bf16", "int8", "int8-dynamic", "int8-weights"]
+Precision = Literal["fp32", "bf16", "fp16", "int8", "int8-dynamic", "int8-weights"]
 
 
 class TuneSettings(Settings):

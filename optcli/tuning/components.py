@@ -21,6 +21,10 @@ _PRODUCT_OF_GATES = frozenset({"Mul", "Multiply"})
 _WIDE = 4.0  # times the median width of all tensors
 
 
+# Passes that can be told which operators to leave in floating point.
+QUANTIZING = ("quantize_onnxruntime", "quantize_nncf")
+
+
 @dataclass(frozen=True)
 class Component:
     """A part of a trial: layers that stay in floats, other options of the pass, or both."""

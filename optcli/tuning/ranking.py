@@ -13,11 +13,15 @@ from optcli.recipe import Recipe
 
 Ranking = Callable[[Recipe, Artifact, Artifact, Observer], list[str]]
 STEP = "repair › layers"
-_LONGEST_S = 300.0
 
 
 def by_own_error(
-    recipe: Recipe, parent: Artifact, quantized: Artifact, observer: Observer
+    recipe: Recipe,
+    parent: Artifact,
+    quantized: Artifact,
+    observer: Observer,
+    *,
+    timeout_s: float = 300.0,
 ) -> list[str]:
     """Names of operators, the one that adds most error by itself first; empty where that is not known.
 
@@ -34,7 +38,7 @@ def by_own_error(
             data,
             recipe.folder,
             threads=recipe.latency.threads or usable_cores(),
-            timeout_s=_LONGEST_S,
+            timeout_s=timeout_s,
         )
     except OptcliError as error:
         observer.warned(STEP, error.message)

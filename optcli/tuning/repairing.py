@@ -23,14 +23,12 @@ from optcli.results import Accuracy
 from optcli.results.repair import Engine, Repair, Trial
 from optcli.store import Store
 from optcli.tuning import patch
+from optcli.tuning.components import QUANTIZING
 from optcli.tuning.control import controlled, require_control
 from optcli.tuning.layers import layers_of
 from optcli.tuning.proposals import Proposals
 from optcli.tuning.ranking import Ranking, by_own_error
 from optcli.tuning.trying import Trying
-
-# Passes that can be told which operators to leave in floating point.
-QUANTIZING = ("quantize_onnxruntime", "quantize_nncf")
 
 STEP = "repair"
 

@@ -49,9 +49,10 @@ def starts(space: Space) -> Iterator[Rule]:
         if "fp32" in space.precisions.get(runtime, ()):
             why = "the network as it is in each runtime: which one has the better kernels for it"
             yield Rule(_parameters(space, runtime, "fp32"), why)
-    if "bf16" in space.precisions.get("openvino", ()):
-        why = "bf16 needs no calibration and loses little; some networks gain as much as by INT8"
-        yield Rule(_parameters(space, "openvino", "bf16"), why)
+    for precision in ("bf16", "fp16"):
+        if precision in space.precisions.get("openvino", ()):
+            why = "16 bits need no calibration and lose little; some networks gain as much as by INT8"
+            yield Rule(_parameters(space, "openvino", precision), why)
     if "int8" in space.precisions.get("openvino", ()):
         for preset, why in (
             ("performance", "symmetric activations cost less where they are accurate enough"),

@@ -135,6 +135,7 @@ def tune(
         trials=tuple(study.trials),
         left_out=space.left_out,
         stopped_because=why,
+        isa=environment.isa(),
         next_idea=_next_idea(space, bar, budget_s, study.trials),
     )
     if choices:

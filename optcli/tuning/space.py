@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Parameters = dict[str, Any]
 
 RUNTIMES = ("openvino", "onnxruntime", "pytorch")
-PRECISIONS = ("fp32", "bf16", "int8", "int8-dynamic", "int8-weights")
+PRECISIONS = ("fp32", "bf16", "fp16", "int8", "int8-dynamic", "int8-weights")
 # The format that a runtime computes from, and what quantizes to INT8 with ranges found beforehand.
 _FORMATS = {"openvino": Format.OPENVINO, "onnxruntime": Format.ONNX}
 _QUANTIZERS = {
@@ -34,12 +34,13 @@ _QUANTIZERS = {
 _AWARE = {"openvino": "openvino", "onnxruntime": "onnx", "pytorch": "exported"}
 _RUNNERS = {"openvino": "openvino", "onnxruntime": "onnxruntime", "pytorch": "aoti"}
 _OTHER_PRECISIONS = {
-    "openvino": ("fp32", "bf16", "int8", "int8-weights"),
+    "openvino": ("fp32", "bf16", "fp16", "int8", "int8-weights"),
     "onnxruntime": ("fp32", "int8", "int8-dynamic", "int8-weights"),
     "pytorch": ("fp32", "bf16", "int8"),
 }
 _WIDEST, _DEEPEST, _LONGEST_S = 0.8, 0.9, 86_400
 _MOST_EPOCHS = 100
+_COMPUTED_IN = {"bf16": "bf16", "fp16": "f16"}
 
 # Options of the quantizers that the search varies: `None` leaves the pass's own default.
 _OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -205,7 +206,9 @@ class Space:
         yield from _own(parameters, passes_of=_FORMATS[runtime])
         if precision == "int8":
             quantizer = parameters.get("quantizer", self._quantizers(runtime)[0])
-            yield quantizer, _options(quantizer, parameters)
+            floats = parameters.get("floats", {})
+            ignored = {"ignored_names": sorted(floats["names"])} if floats else {}
+            yield quantizer, {**_options(quantizer, parameters), **ignored}
         elif precision == "int8-dynamic":
             yield "quantize_dynamic", {}
         elif precision == "int8-weights":
@@ -214,8 +217,8 @@ class Space:
     def _runner(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         runtime = parameters["runtime"]
         runner: dict[str, Any] = {"name": _RUNNERS[runtime]}
-        if runtime == "openvino" and parameters["precision"] == "bf16":
-            runner["precision"] = "bf16"
+        if runtime == "openvino" and parameters["precision"] in _COMPUTED_IN:
+            runner["precision"] = _COMPUTED_IN[parameters["precision"]]
         for key in ("threads", "shapes", "hint"):
             if parameters.get(key) is not None:
                 runner[key] = parameters[key]
@@ -262,8 +265,8 @@ def _precisions(recipe: Recipe, runtime: str, left: list[str]) -> Iterator[str]:
     for precision in recipe.tune.precisions or PRECISIONS:
         if precision not in _OTHER_PRECISIONS[runtime]:
             continue
-        if precision == "bf16" and not environment.computes_in("bf16"):
-            sentence = "bf16 was not tried: this CPU has no instructions for it."
+        if precision in ("bf16", "fp16") and not environment.computes_in(precision):
+            sentence = f"{precision} was not tried: this CPU has no instructions for it."
             if sentence not in left:
                 left.append(sentence)
         elif precision == "int8" and "calibration" not in recipe.data:
@@ -282,6 +285,8 @@ def _label(parameters: Mapping[str, Any]) -> str:
         words[0] += f" by quantization-aware training ({parameters['aware_s']} s)"
     elif quantizer:
         words[0] += f" by {quantizer}"
+    if parameters.get("floats"):
+        words.append(parameters["floats"]["label"])
     for key in ("preset", "smooth_quant", "fast_bias_correction", "method", "per_channel"):
         if parameters.get(key) is not None:
             words.append(f"{key} {str(parameters[key]).lower()}")

@@ -57,7 +57,15 @@ class Strategy:
         left_s = self.budget_s - sum(trial.seconds for trial in done)
         if left_s <= 0:
             return None
-        for proposals in (self._starts, self._looks, self._trainings, self._aware, self._samples):
+        orders = (
+            self._starts,
+            self._looks,
+            self._trainings,
+            self._aware,
+            self._floats,
+            self._samples,
+        )
+        for proposals in orders:
             for proposal in proposals(done, left_s):
                 if proposal.parameters is None or not self._was_tried(proposal, done):
                     return proposal
@@ -174,6 +182,18 @@ class Strategy:
             and trial.loss is not None
             and trial.loss.value <= _NEAR * max(self.bar, 1e-6)
         )
+
+    def _floats(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
+        """Layers left in float, of the fastest INT8 that quantizing has put outside the bar."""
+        fastest_inside = max((_score(t) for t in done if t.stage == "inside"), default=0.0)
+        known = [t for t in done if t.float_groups and _score(t) > _LEAST_GAIN * fastest_inside]
+        for trial in sorted(known, key=lambda each: -_score(each))[:2]:
+            if any(t.parameters.get("floats") and t.stage == "inside" for t in done):
+                return
+            for label, names in trial.float_groups.items():
+                floats = {"label": label, "names": list(names)}
+                why = "quantizing cost the accuracy: these layers stay in float"
+                yield Proposal(why, {**trial.parameters, "floats": floats})
 
     def _samples(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         """The sampler, around the best network: its options cost no training."""

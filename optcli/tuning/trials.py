@@ -21,13 +21,19 @@ from optcli.results import Accuracy, Estimate, Latency
 from optcli.results.tuning import TuningTrial, geometric_mean
 from optcli.settings import LatencySettings
 from optcli.tuning.candidates import Candidate, candidate_of, written
+from optcli.tuning.components import QUANTIZING, groups, worst
+from optcli.tuning.layers import layers_of
+from optcli.tuning.ranking import by_own_error
 from optcli.tuning.validation import Validation
-from optcli.tuning.workshop import Workshop, artifact
+from optcli.tuning.workshop import Workshop, artifact, planned
 
 REFERENCE = "reference"
 _BEST = "best"
 # The largest share of samples whose largest output may be another one, where there is no metric.
 WITHOUT_METRIC = 0.01
+# How long ranking layers by the error that each adds may take, and how many of the worst are tried.
+_RANKING_S = 60.0
+_WORST = (2, 4, 8)
 _LAUNCHES = 2
 _SECONDS = 3.0
 
@@ -93,9 +99,13 @@ class Trials:
         variants = {} if self._is_reference(candidate) else {REFERENCE: self.reference.written()}
         if best is not None and not self._is_reference(candidate_of(best)):
             variants[_BEST] = written(best.passes, best.runner)
-        made = workshop.make(self.planned({**variants, name: candidate.written()}))
+        made = workshop.make(self.variants_of({**variants, name: candidate.written()}))
         built = artifact(made, name)
-        trial = trial.model_copy(update={"size_bytes": built.size_bytes, "key": built.key})
+        counts = built.facts.get("quantized_operators")
+        operators = sum(counts.values()) if isinstance(counts, dict) else None
+        trial = trial.model_copy(
+            update={"size_bytes": built.size_bytes, "key": built.key, "operators": operators}
+        )
         trial = self._timed(workshop, made, [*variants, name], trial)
         if best is not None and _BEST not in variants:
             trial = trial.model_copy(update={"ahead": geometric_mean(list(trial.speedups.values()))})
@@ -104,12 +114,13 @@ class Trials:
         if trial.ahead is not None and (trial.ahead.high or 1.0) < 1.0:
             reason = f"{trial.ahead.value:.2f} times as fast as the best so far"
             return trial.model_copy(update={"stage": "slower", "reason": reason})
-        return self._judged(workshop, made, name, trial)
+        trial = self._judged(workshop, made, name, trial)
+        return self._with_groups(workshop, made, name, trial)
 
     def _is_reference(self, candidate: Candidate) -> bool:
         return candidate.identity == self.reference.identity
 
-    def planned(self, variants: Mapping[str, Any]) -> Recipe:
+    def variants_of(self, variants: Mapping[str, Any]) -> Recipe:
         """The recipe with these variants beside the baseline; its evaluation samples are validation's.
 
         Raises `RecipeError` where passes and formats do not fit.
@@ -194,6 +205,21 @@ class Trials:
         judged = workshop.judge(made, name)
         self._samples = judged.samples
         return self._with_loss(trial, judged)
+
+    def _with_groups(
+        self, workshop: Workshop, made: Made, name: str, trial: TuningTrial
+    ) -> TuningTrial:
+        """The trial with the layers that may be left in float, where quantizing has cost too much."""
+        is_plain = trial.parameters.get("quantizer") in QUANTIZING and "floats" not in trial.parameters
+        if trial.stage != "outside" or not is_plain or trial.trains:
+            return trial
+        parent = made.done[planned(made, name).steps[-2].key].artifact()
+        built = artifact(made, name)
+        components = groups(layers_of(built, parent))
+        ranking = by_own_error(made.plan.recipe, parent, built, workshop.observer, timeout_s=_RANKING_S)
+        components += [worst(ranking, count) for count in _WORST if count < len(ranking)]
+        names = {each.label: tuple(sorted(each.floats)) for each in components}
+        return trial.model_copy(update={"float_groups": names})
 
     def bar(self, judged: Accuracy) -> float:
         """The largest loss allowed: of the metric, or the share of samples with another output."""

@@ -1,0 +1,150 @@
+"""A search in words: the answer, what paid and what did not, tables and the picture."""
+
+from typing import Any
+
+import pytest
+
+from optcli.report import tuning_words
+from optcli.report.html.search import search
+from optcli.results import Estimate
+from optcli.results.tuning import Finalist, Tuning, TuningTrial, geometric_mean
+
+
+def trial(number: int, precision: str, score: float, loss: float, **more: Any) -> TuningTrial:
+    parameters = {"runtime": "openvino", "precision": precision, **more.pop("parameters", {})}
+    given: dict[str, Any] = {
+        "stage": "inside" if loss <= 0.01 else "outside",
+        "loss": Estimate(value=loss),
+        "score": Estimate(value=score),
+        "p50_ms": {1: 2.0 / score, 8: 9.0 / score},
+        "operators": 30 if precision == "int8" else None,
+        "size_bytes": 1000 * number + 500,
+        "seconds": 60.0,
+    }
+    return TuningTrial(
+        number=number,
+        label=f"openvino {precision}",
+        why="a rule",
+        parameters=parameters,
+        passes=(("to_openvino", {}),),
+        **{**given, **more},
+    )
+
+
+def tuning(*trials: TuningTrial, **more: Any) -> Tuning:
+    given: dict[str, Any] = {
+        "recipe": "r",
+        "path": "",
+        "objective": "p50",
+        "batch_sizes": (1, 8),
+        "reference": "openvino fp32",
+        "bar": 0.01,
+        "validation": "data.validation",
+        "minutes": 15.0,
+        "seconds": 800.0,
+        "baseline": "eager",
+        "isa": "avx512_vnni",
+        "stopped_because": "the time is used up",
+    }
+    return Tuning(trials=trials, **{**given, **more})
+
+
+def test_a_gain_is_told_with_its_price() -> None:
+    cut = trial(3, "int8", 4.0, 0.008, trains=True, parameters={"blocks": 0.5})
+    said = list(
+        tuning_words.findings(
+            tuning(
+                trial(0, "fp32", 1.0, 0.0),
+                trial(1, "bf16", 1.5, 0.001),
+                trial(2, "int8", 2.5, 0.004),
+                cut,
+            )
+        )
+    )
+    assert "INT8 over fp32: 2.50 times, 0.40 points more lost." in said
+    assert "INT8 over bf16: 1.67 times, 0.30 points more lost." in said
+    expected = (
+        "Cutting and training the network over leaving it whole: 1.60 times, 0.40 points more lost"
+    )
+    assert f"{expected}, for 1.0 minutes of training." in said
+
+
+def test_what_bought_nothing_is_not_worth_it() -> None:
+    said = list(
+        tuning_words.findings(tuning(trial(0, "bf16", 1.5, 0.0), trial(1, "int8", 1.515, 0.006)))
+    )
+    assert "INT8 over bf16: 1.01 times, 0.60 points more lost: not worth it." in said
+
+
+@pytest.mark.parametrize(
+    ("isa", "more", "cause"),
+    [
+        ("avx2", {}, "avx2"),
+        ("avx512_vnni", {"operators": 2}, "only 2 operators"),
+        ("avx512_vnni", {"p50_ms": {1: 0.2}}, "a call takes 0.200 ms"),
+        ("avx512_vnni", {}, "optcli profile"),
+    ],
+)
+def test_int8_that_does_not_pay_has_a_cause(isa: str, more: Any, cause: str) -> None:
+    found = tuning(trial(0, "fp32", 1.0, 0.0), trial(1, "int8", 0.9, 0.0, **more), isa=isa)
+    (said,) = [each for each in tuning_words.findings(found) if "does not pay" in each]
+    assert cause in said
+    better = tuning(trial(0, "fp32", 1.0, 0.0), trial(1, "int8", 2.0, 0.0, **more), isa=isa)
+    assert not [each for each in tuning_words.findings(better) if "does not pay" in each]
+
+
+def test_the_answer_says_what_is_not_known() -> None:
+    speedup = {1: Estimate(value=3.0, low=2.8, high=3.2), 8: Estimate(value=4.0, low=3.9, high=4.1)}
+    one = Finalist(
+        variant="a",
+        trial=1,
+        why="",
+        outcome="accept",
+        loss=0.005,
+        validation_loss=0.003,
+        speedup=speedup,
+    )
+    found = tuning(trial(1, "int8", 3.0, 0.003), finalists=(one,), winner="a", outcome="faster")
+    said = tuning_words.answer(found)
+    assert "Serve a: as fast as eager 3.00x [2.80, 3.20] at batch size 1 and 4.00x" in said
+    assert "0.50 points lost" in said
+    assert "too few" in said
+    sure = found.model_copy(update={"finalists": (one.model_copy(update={"certain": True}),)})
+    assert "too few" not in tuning_words.answer(sure)
+    slow = found.model_copy(update={"outcome": "accurate"})
+    assert "not known to be faster" in tuning_words.answer(slow)
+    assert "No finalist is accepted" in tuning_words.answer(found.model_copy(update={"winner": None}))
+    assert "No trial of 1" in tuning_words.answer(tuning(trial(0, "int8", 1.0, 0.5)))
+
+
+def test_the_optimism_of_the_choice_is_told() -> None:
+    finalists = tuple(
+        Finalist(variant=f"v{n}", trial=n, why="", outcome="accept", optimism=0.002) for n in range(2)
+    )
+    found = tuning(trial(0, "int8", 2.0, 0.0), finalists=finalists, confidence=0.975)
+    said = " ".join(tuning_words.findings(found))
+    assert "0.20 points too small on average" in said
+    assert "97.50 % confidence each" in said
+
+
+def test_the_text_and_the_page_have_every_trial() -> None:
+    failed = TuningTrial(
+        number=2, label="pytorch int8", why="", parameters={}, passes=(), reason="no <compiler> here"
+    )
+    found = tuning(trial(0, "fp32", 1.0, 0.0), trial(1, "int8", 2.0, 0.004), failed)
+    text = tuning_words.tuning_text(found)
+    assert "pytorch int8: no <compiler> here" in text
+    page = str(search(found))
+    assert page.count("<circle") == 2 * 2, "one for wide pages, one for narrow ones"
+    assert "no &lt;compiler&gt; here" in page
+
+
+def test_a_geometric_mean_has_bounds_where_all_have() -> None:
+    both = [Estimate(value=2.0, low=1.0, high=4.0), Estimate(value=8.0, low=4.0, high=16.0)]
+    mean = geometric_mean(both)
+    assert mean is not None
+    assert (mean.value, mean.low, mean.high) == pytest.approx((4.0, 2.0, 8.0))
+    open_ended = geometric_mean([*both, Estimate(value=4.0)])
+    assert open_ended is not None
+    assert open_ended.low is None
+    assert geometric_mean([]) is None
