@@ -135,7 +135,7 @@ def _comparisons(trials: Sequence[TuningTrial], isa: str | None) -> Iterator[str
     trained = [trial for trial in trials if _is_cut(trial) and trial.loss is not None]
     yield from _compared(
         [*uncut, *trained],
-        "Cutting the network and training it",
+        "Cutting and training the network",
         _is_cut,
         "leaving it whole",
         _is_whole,

@@ -81,8 +81,8 @@ class Tuning(Result):
     `accurate` (inside, not known to be faster), `none`. `left_out` says what was not tried and why.
     `findings` are sentences. `bar` is the largest loss allowed. `confidence` is that of the finalists'
     verdicts, each, so that all of them together have the recipe's. `path` is the tuned recipe,
-    `baseline` its baseline, `next_idea` what would be tried with more time, `isa` the instructions that 8-bit sums
-    are computed with.
+    `baseline` its baseline, `next_idea` what would be tried with more time, `isa` the instructions that
+    8-bit sums are computed with.
     """
 
     recipe: str
