@@ -17,6 +17,7 @@ _RESULTS = {"timed": "speed alone", "inside": "inside", "outside": "outside", "s
 # A gain in speed below this is none, and a difference in loss (a fraction) above this is one.
 _GAIN = 1.03
 _DIFFERENCE = 0.001
+_SAME_LOSS = 0.00005
 # Few operators, and a short call: what integers save there is little.
 _FEW_OPERATORS, _SHORT_MS = 4, 0.5
 
@@ -131,7 +132,11 @@ def _comparisons(trials: Sequence[TuningTrial], isa: str | None) -> Iterator[str
     yield from _compared(uncut, "INT8", _is("int8"), "fp32", _is("fp32"))
     yield from _why_int8_does_not_pay(uncut, isa)
     yield from _compared(uncut, "INT8", _is("int8"), "bf16", _is("bf16"))
-    yield from _compared(uncut, "openvino", _runs("openvino"), "onnxruntime", _runs("onnxruntime"))
+    runtimes = sorted(
+        ("openvino", "onnxruntime"), key=lambda name: -_score_of(_best(uncut, _runs(name)))
+    )
+    first, second = runtimes
+    yield from _compared(uncut, first, _runs(first), second, _runs(second))
     trained = [trial for trial in trials if _is_cut(trial) and trial.loss is not None]
     yield from _compared(
         [*uncut, *trained],
@@ -166,7 +171,10 @@ def _compared(
     said = f"{name} over {other_name}: {gain:.2f} times"
     if one.loss is not None and other.loss is not None:
         lost = one.loss.value - other.loss.value
-        said += f", {_points(abs(lost))} points {'more' if lost >= 0 else 'fewer'} lost"
+        if abs(lost) < _SAME_LOSS:
+            said += ", as much lost"
+        else:
+            said += f", {_points(abs(lost))} points {'more' if lost > 0 else 'fewer'} lost"
         costs = lost > _DIFFERENCE
     else:
         costs = False
@@ -187,8 +195,8 @@ def _optimism(tuning: Tuning) -> Iterator[str]:
     mean = sum(each.optimism or 0.0 for each in known) / len(known)
     way = "too small" if mean > 0 else "too large"
     yield (
-        f"The search chose by {tuning.validation}. Over {len(known)} finalists the loss there was"
-        f" {_points(abs(mean))} points {way} on average, against the evaluation samples."
+        f"The search chose by {tuning.validation}. There the loss was {_points(abs(mean))} points {way},"
+        f" on average over the finalists ({len(known)}), against the evaluation samples."
     )
     if tuning.confidence is not None and len(tuning.finalists) > 1:
         yield (
@@ -203,6 +211,10 @@ def _best(trials: Sequence[TuningTrial], of: Callable[[TuningTrial], bool]) -> T
     inside = [trial for trial in kind if trial.stage == "inside"]
     judged = [trial for trial in kind if trial.loss is not None]
     return max(inside or judged or kind, key=_score, default=None)
+
+
+def _score_of(trial: TuningTrial | None) -> float:
+    return _score(trial) if trial is not None else 0.0
 
 
 def _score(trial: TuningTrial) -> float:

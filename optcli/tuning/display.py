@@ -21,10 +21,10 @@ class Display:
 
     def begins(self, number: int, label: str, why: str, best: TuningTrial | None) -> None:
         """A trial begins; `best` is the fastest one inside the bar so far."""
-        self._trial = f"trial {number}: {label} ({why})"
+        self._trial = f"trial {number}: {label}"
         if best is not None and best.score is not None:
             self._best = f"best {best.score.value:.2f} times (trial {best.number})"
-        self._show("")
+        self._show(why)
 
     def ends(self, trial: TuningTrial) -> None:
         """A trial has ended."""

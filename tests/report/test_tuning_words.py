@@ -123,7 +123,7 @@ def test_the_optimism_of_the_choice_is_told() -> None:
     )
     found = tuning(trial(0, "int8", 2.0, 0.0), finalists=finalists, confidence=0.975)
     said = " ".join(tuning_words.findings(found))
-    assert "0.20 points too small on average" in said
+    assert "0.20 points too small, on average over the finalists (2)" in said
     assert "97.50 % confidence each" in said
 
 
