@@ -195,8 +195,8 @@ def _optimism(tuning: Tuning) -> Iterator[str]:
     mean = sum(each.optimism or 0.0 for each in known) / len(known)
     way = "too small" if mean > 0 else "too large"
     yield (
-        f"The search chose by {tuning.validation}. There the loss was {_points(abs(mean))} points {way},"
-        f" on average over the finalists ({len(known)}), against the evaluation samples."
+        f"The search chose by {tuning.validation}. There the loss was {_points(abs(mean))} points"
+        f" {way}, on average over the finalists ({len(known)}), against the evaluation samples."
     )
     if tuning.confidence is not None and len(tuning.finalists) > 1:
         yield (
