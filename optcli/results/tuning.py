@@ -21,7 +21,8 @@ class TuningTrial(Result):
     multiple of the reference's: larger is better. `loss` is what is lost against the baseline on
     `samples` validation samples: of the metric, or without labels the share of samples whose largest
     output is another. `stage` says how far it came, `reason` why no further. `parameters` are what the
-    search chose. `operators` counts those that compute on integers, `float_groups` names layers that
+    search chose. `operators` counts those that compute on integers, `family` says
+    whether the network is a `transformer` or `convolutional`, `float_groups` names layers that
     may be left in float, where quantizing has cost too much. Times are in seconds.
     """
 
@@ -47,6 +48,7 @@ class TuningTrial(Result):
     key: str | None = None
     trains: bool = False
     operators: int | None = None
+    family: str | None = None
     float_groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     seconds: float = 0.0
     reason: str | None = None

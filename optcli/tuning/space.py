@@ -40,6 +40,7 @@ _OTHER_PRECISIONS = {
 }
 _WIDEST, _DEEPEST, _LONGEST_S = 0.8, 0.9, 86_400
 _MOST_EPOCHS = 100
+_BATCH = 64
 _COMPUTED_IN = {"bf16": "bf16", "fp16": "f16"}
 
 # Options of the quantizers that the search varies: `None` leaves the pass's own default.
@@ -119,6 +120,8 @@ class Space:
             parameters["width"] = round(trial.suggest_float("width", 0.0, _WIDEST), 3)
             parameters["train_s"] = trial.suggest_int("train_s", 0, _LONGEST_S)
             parameters["more_s"] = trial.suggest_int("more_s", 0, _LONGEST_S)
+            parameters["rate"] = trial.suggest_float("rate", 0.0, 0.01)
+            parameters["feature_weight"] = trial.suggest_float("feature_weight", 0.0, 10.0)
         if precision == "int8":
             parameters |= self._quantizing(runtime, trial, choose)
         if len(self.threads) > 1:
@@ -177,10 +180,15 @@ class Space:
             yield "prune", options | ({"ratio": width} if width else {})
         for key in ("train_s", "more_s"):
             if parameters.get(key):
-                yield "finetune", self.finetuning(parameters[key])
+                options = self.finetuning(parameters[key])
+                if parameters.get("rate"):
+                    options["learning_rate"] = parameters["rate"]
+                if parameters.get("feature_weight"):
+                    options["feature_weight"] = parameters["feature_weight"]
+                yield "finetune", {**options, "batch_size": _BATCH}
 
     def finetuning(self, seconds: float) -> dict[str, Any]:
-        """Options of `finetune` for so many seconds of training."""
+        """Options of a pass that trains for so many seconds."""
         # The last epoch counts: validation samples choose between trials, and nothing within one.
         options = {"epochs": _MOST_EPOCHS, "max_minutes": round(seconds / 60, 2)}
         return {**options, "validate_epochs": False}

@@ -17,7 +17,7 @@ from optcli.tuning import rules
 from optcli.tuning.space import Parameters, Space
 
 # What a cut network should gain over the best one that is not cut, to be trained first.
-_WANTED_GAIN = 1.7
+_WANTED_GAIN = 1.6
 # A cut network that gains less is not worth its training.
 _LEAST_GAIN = 1.1
 # Shares of the budget: for looking at the speed of cut networks, and for one training.
@@ -120,7 +120,9 @@ class Strategy:
         if not trained:
             wanted = _WANTED_GAIN * _score(base)
             rung = min(range(len(ladder)), key=lambda i: abs(_score(ladder[i]) - wanted))
-            yield self._training(ladder[rung], train_s, "the cut that promises the gain that is wanted")
+            yield self._training(
+                done, ladder[rung], train_s, "the cut that promises the gain that is wanted"
+            )
             return
         last = trained[-1]
         cuts = [_cut(each) for each in ladder]
@@ -131,7 +133,7 @@ class Strategy:
         if last.stage == "inside":
             harder = [each for each in ladder[rung + 1 :] if _cut(each) not in results]
             if harder:
-                yield self._training(harder[0], train_s, "the last one was inside: a harder cut")
+                yield self._training(done, harder[0], train_s, "the last one was inside: a harder cut")
             return
         if self._is_near(last):
             if self.space.aware and self._is_near(base) and base.parameters["precision"] == "int8":
@@ -142,13 +144,16 @@ class Strategy:
                 return
         milder = [each for each in ladder[:rung] if _cut(each) not in results]
         if milder:
-            yield self._training(milder[-1], train_s, "the last one stayed outside: a milder cut")
+            yield self._training(done, milder[-1], train_s, "the last one stayed outside: a milder cut")
 
     def _training_s(self, left_s: float) -> float:
         return min(_TRAINING_SHARE * self.budget_s, left_s - _OVERHEAD_S)
 
-    def _training(self, look: TuningTrial, train_s: float, why: str) -> Proposal:
-        return Proposal(why, {**look.parameters, "train_s": int(train_s)})
+    def _training(
+        self, done: Sequence[TuningTrial], look: TuningTrial, train_s: float, why: str
+    ) -> Proposal:
+        family = done[0].family
+        return Proposal(why, {**look.parameters, **rules.training(family), "train_s": int(train_s)})
 
     def _aware(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         """Quantization-aware training of the fastest network that quantizing put outside the bar."""
@@ -169,7 +174,7 @@ class Strategy:
 
     def _aware_of(self, trial: TuningTrial, train_s: float) -> Proposal:
         """The same network, quantized while it trains."""
-        kept = ("runtime", "precision", "blocks", "width", "train_s", "more_s", "shapes", "threads")
+        kept = ("runtime", "precision", *_CUTS, "rate", "feature_weight", "shapes", "threads")
         parameters = {key: trial.parameters[key] for key in kept if key in trial.parameters}
         why = "quantizing cost the accuracy: train with quantization in the network"
         return Proposal(why, {**parameters, "aware_s": int(train_s)})
@@ -207,7 +212,8 @@ class Strategy:
         sampled = [trial for trial in since if trial.why == SAMPLED]
         if len(sampled) >= _PATIENCE:
             return
-        fixed = {key: (best.parameters.get(key, 0) if best else 0) for key in _CUTS}
+        trained = (*_CUTS, "rate", "feature_weight")
+        fixed = {key: (best.parameters.get(key, 0) if best else 0) for key in trained}
         if self.space.aware:
             fixed["aware_s"] = best.parameters.get("aware_s", 0) if best else 0
         yield Proposal(SAMPLED, fixed=fixed if self.space.prunes else {})

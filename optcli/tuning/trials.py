@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optcli import accuracy, latency
+from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.latency import Measured
 from optcli.pipeline.making import Made
@@ -24,6 +25,7 @@ from optcli.tuning.candidates import Candidate, candidate_of, written
 from optcli.tuning.components import QUANTIZING, groups, worst
 from optcli.tuning.layers import layers_of
 from optcli.tuning.ranking import by_own_error
+from optcli.tuning.rules import CONVOLUTIONAL, TRANSFORMER
 from optcli.tuning.validation import Validation
 from optcli.tuning.workshop import Workshop, artifact, planned
 
@@ -35,6 +37,7 @@ WITHOUT_METRIC = 0.01
 _RANKING_S = 60.0
 _WORST = (2, 4, 8)
 _LAUNCHES = 2
+_ATTENTION = {"ScaledDotProductAttention", "Softmax", "SoftMax", "Attention"}
 _SECONDS = 3.0
 
 
@@ -106,6 +109,8 @@ class Trials:
         trial = trial.model_copy(
             update={"size_bytes": built.size_bytes, "key": built.key, "operators": operators}
         )
+        if self._is_reference(candidate):
+            trial = trial.model_copy(update={"family": _family(built)})
         trial = self._timed(workshop, made, [*variants, name], trial)
         if best is not None and _BEST not in variants:
             trial = trial.model_copy(update={"ahead": geometric_mean(list(trial.speedups.values()))})
@@ -261,6 +266,14 @@ class Trials:
             reason = "it does not keep the recipe's service level or largest size"
             return trial.model_copy(update={"stage": "outside", "reason": reason})
         return trial.model_copy(update={"stage": "inside", "reason": None})
+
+
+def _family(built: Artifact) -> str | None:
+    """Whether a network is a transformer: it has attention, several times over."""
+    kinds = [layer.kind for layer in layers_of(built, built)]
+    if not kinds:
+        return None
+    return TRANSFORMER if sum(kind in _ATTENTION for kind in kinds) > 1 else CONVOLUTIONAL
 
 
 def _ratios(
