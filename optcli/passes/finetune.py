@@ -241,13 +241,17 @@ class Finetune(Pass):
         return fixed if fixed > 1 else self.batch_size
 
 
-def kept_zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
-    """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name."""
+def kept_zeros(
+    model: torch.nn.Module, source: Artifact, prefixes: tuple[str, ...] = ("",)
+) -> dict[str, torch.Tensor]:
+    """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name.
+
+    `prefixes` are what `model` may put before the names that the weights have in `source`.
+    """
     thinned = source.facts.get("sparsity", {}).get("layers", {})
+    names = {f"{prefix}{name}" for prefix in prefixes for name in thinned}
     return {
-        name: (v != 0).to(v.dtype)
-        for name, v in torch_modules.named_parameters(model)
-        if name in thinned
+        name: (v != 0).to(v.dtype) for name, v in torch_modules.named_parameters(model) if name in names
     }
 
 
