@@ -33,10 +33,13 @@ from optcli.formats import openvino as openvino_format
 from optcli.formats import torch as torch_format
 from optcli.passes._quantization import agreement
 from optcli.passes._torch.checkpoint import CHECKPOINT
+from optcli.passes.aot_inductor import AotInductor
 from optcli.passes.export_onnx import ExportOnnx
 from optcli.passes.finetune import Finetune
 from optcli.passes.quantize_aware import QuantizeAware
 from optcli.passes.quantize_nncf import QuantizeNncf
+from optcli.passes.quantize_pt2e import QuantizePt2e
+from optcli.runners.aoti import AotiRunner
 from optcli.runners.onnxruntime import OnnxruntimeRunner
 from optcli.runners.openvino import OpenvinoRunner
 from optcli.runners.torch import TorchRunner
@@ -175,7 +178,12 @@ def training_of(made: Artifact) -> dict:
     return made.facts["quantization_aware_training"]
 
 
-RUNNERS = {"onnx": OnnxruntimeRunner, "openvino": OpenvinoRunner, "exported": TorchRunner}
+RUNNERS = {
+    "onnx": OnnxruntimeRunner,
+    "openvino": OpenvinoRunner,
+    "exported": TorchRunner,
+    "aoti": AotiRunner,
+}
 
 
 def accuracy(made: Artifact, batch_size: int) -> float:
@@ -267,6 +275,33 @@ def test_openvino_computes_products_on_integers(residual, tmp_path):
     assert len(kinds) == 3
     if set(environment.cpu()["flags"]) & {"avx512_vnni", "avx_vnni", "amx_int8"}:
         assert all(kind.upper().endswith("_I8") for kind in kinds.values()), kinds
+
+
+@pytest.mark.long
+def test_aot_inductor_compiles_it_to_as_many_integer_kernels(residual, tmp_path):
+    calibrated = apply(
+        QuantizePt2e(), residual, tmp_path / "ptq", IMAGE, calibration=DATA["calibration"]
+    )
+    made = quantized(residual, tmp_path / "qat", to="exported", epochs=1)
+    assert made.facts["quantized_operators"] == calibrated.facts["quantized_operators"]
+    packages = [apply(AotInductor(), each, each.path / "aoti", IMAGE) for each in (calibrated, made)]
+    kernels = [package.facts["integer_kernels"] for package in packages]
+    assert kernels[0] == kernels[1] == 4
+    assert accuracy(packages[1], 64) > 0.95
+
+
+@pytest.mark.parametrize("to", ["onnx", "exported"])
+def test_a_network_of_one_fixed_batch_size(tmp_path, to):
+    inputs = (TensorSpec(name="image", shape=[1, 3, 16, 16]),)
+    source = written(tmp_path, "Residual")
+    data = {role: Stripes(8) for role in DATA}
+    options = {"to": to, "epochs": 1, "batch_size": 4, "threads": 1}
+    made = apply(QuantizeAware(**options), source, tmp_path / "made", inputs, **data)
+    assert training_of(made)["batch_size"] == (1 if to == "exported" else 4)
+    values = feed(inputs, 1)
+    wanted = reference(source, inputs, values)["scores"]
+    with RUNNERS[to](threads=1).open(made, inputs) as model:
+        assert sqnr_db(wanted, model.run(values)["scores"]) > 10
 
 
 @pytest.mark.parametrize("to", ["onnx", "exported"])
@@ -426,7 +461,9 @@ def test_options_that_make_no_sense_are_refused(options, words):
 def test_what_it_reads_needs_and_depends_on(monkeypatch):
     assert QuantizeAware().roles() == ("calibration", "training", "validation")
     assert QuantizeAware(validate_epochs=False).roles() == ("calibration", "training")
-    needs = {to: set(QuantizeAware(to=to).requires().packages) for to in RUNNERS}
+    needs = {
+        to: set(QuantizeAware(to=to).requires().packages) for to in ("onnx", "openvino", "exported")
+    }
     assert {"nncf", "onnxruntime"} <= needs["onnx"] - needs["exported"]
     assert "openvino" in needs["openvino"] - needs["onnx"]
     assert "torchao" in needs["exported"]
