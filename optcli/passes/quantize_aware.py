@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _RATES = {"adamw": 1e-4, "sgd": 1e-3}
 _COMPARED = 8
+# What stands before the names of weights in a graph: see `trainable_graphs` and `tracing.flat`.
+_PREFIXES = ("", "graph.", "graph.model.")
 
 
 @dataclass(frozen=True)
@@ -157,8 +159,12 @@ class QuantizeAware(Finetune):
             patience=self.patience,
             settle=False,
             seed=job.seed,
+<<<<<<< HEAD
             zeros=_zeros(beginning, source),
             max_seconds=self.max_minutes and 60 * self.max_minutes,
+=======
+            zeros=kept_zeros(beginning.model, source, _PREFIXES),
+>>>>>>> h-qat
         )
         progress = training.run(job)
         beginning.model.load_state_dict(progress.best_state)
@@ -264,14 +270,6 @@ def _counted(operators: dict[str, str]) -> dict[str, int]:
             hint="take fewer modules out with ignored_modules, or drop the pass",
         )
     return dict(sorted(Counter(operators.values()).items()))
-
-
-def _zeros(beginning: _Beginning, source: Artifact) -> dict[str, torch.Tensor]:
-    """As `kept_zeros`, also of a graph, whose weights lie a module deeper."""
-    if beginning.graph is None:
-        return kept_zeros(beginning.model, source)
-    graph = beginning.model.get_submodule("graph")
-    return {f"graph.{name}": mask for name, mask in kept_zeros(graph, source).items()}
 
 
 def _answers(training: Training, job: Job) -> tuple[dict[str, Any], dict[str, Any]]:

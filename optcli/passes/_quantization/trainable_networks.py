@@ -76,8 +76,6 @@ def trainable_network(
     storage = get_hook_storage(quantized)
     for name, quantizer in list(storage.named_hooks()):
         storage.set_submodule(name, _learned(quantizer))
-    for value in quantized.parameters():
-        value.requires_grad_(value.is_floating_point())
     return quantized
 
 

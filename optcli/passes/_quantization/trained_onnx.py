@@ -59,6 +59,10 @@ def onnx_of_trained(model: torch.nn.Module, job: Job, outputs: Sequence[str]) ->
     return written(graph)
 
 
+# Products whose results have their channels where batch norms look for them.
+_NORMED = PRODUCTS - {"MatMul"}
+
+
 def keep_integer_weights(model: Model) -> int:
     """Replace weights that are rounded at each call by their integers; returns how many were."""
     import numpy as np
@@ -76,7 +80,7 @@ def keep_integer_weights(model: Model) -> int:
         low = -limits.max if limits.min < 0 else 0  # either sign of a signed one fits
         steps = np.rint(weight / _along(scale, weight.ndim, axis))
         integers = steps + _along(zero_point, weight.ndim, axis).astype(np.float32)
-        name = f"{node.inputs[0].name}_integers_{changed}"
+        name = f"{node.outputs[0].name}_kept"
         kept = add_initializer(
             model.graph, name, integers.clip(low, limits.max).astype(zero_point.dtype)
         )
@@ -125,7 +129,7 @@ def fold_batch_norms(model: Model) -> int:
     """
     folded = 0
     for node in list(model.graph):
-        product = maker(node.inputs[0], *PRODUCTS) if node.op_type == "BatchNormalization" else None
+        product = maker(node.inputs[0], *_NORMED) if node.op_type == "BatchNormalization" else None
         if product is None or node.outputs[0].is_graph_output():
             continue
         if len(product.outputs[0].uses()) == 1 and not product.outputs[0].is_graph_output():
@@ -144,7 +148,10 @@ def _fold(model: Model, product: Node, norm: Node) -> bool:
     numbers = [array(value) for value in norm.inputs[1:5]]
     if back is None or weight is None or scale is None or zero_point is None or bias is None:
         return False
-    gamma, beta, mean, variance = (each.astype(np.float64) for each in numbers if each is not None)
+    known = [each.astype(np.float64) for each in numbers if each is not None]
+    if len(known) < len(numbers):
+        return False
+    gamma, beta, mean, variance = known
     factor = gamma / np.sqrt(variance + norm.attributes.get_float("epsilon", 1e-5))
     if scale.shape != factor.shape or zero_point.any():
         return False
