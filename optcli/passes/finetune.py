@@ -283,15 +283,11 @@ class Finetune(Pass):
         return fixed if fixed > 1 else self.batch_size
 
 
-<<<<<<< HEAD
 def _remembering(call: Call, examples: ExampleSet, features: Features | None) -> Teacher:
     """The teacher; where its blocks are matched, it computes every batch: their outputs are large."""
     return Teacher(call, len(examples)) if features is None else Teacher(call, len(examples), 0)
 
 
-def kept_zeros(model: torch.nn.Module, source: Artifact) -> dict[str, torch.Tensor]:
-    """Where the weights that `sparsify` thinned out may be other than zero, by the weight's name."""
-=======
 def kept_zeros(
     model: torch.nn.Module, source: Artifact, prefixes: tuple[str, ...] = ("",)
 ) -> dict[str, torch.Tensor]:
@@ -299,7 +295,6 @@ def kept_zeros(
 
     `prefixes` are what `model` may put before the names that the weights have in `source`.
     """
->>>>>>> h-qat
     thinned = source.facts.get("sparsity", {}).get("layers", {})
     names = {f"{prefix}{name}" for prefix in prefixes for name in thinned}
     return {

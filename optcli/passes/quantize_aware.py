@@ -159,12 +159,8 @@ class QuantizeAware(Finetune):
             patience=self.patience,
             settle=False,
             seed=job.seed,
-<<<<<<< HEAD
-            zeros=_zeros(beginning, source),
-            max_seconds=self.max_minutes and 60 * self.max_minutes,
-=======
             zeros=kept_zeros(beginning.model, source, _PREFIXES),
->>>>>>> h-qat
+            max_seconds=self.max_minutes and 60 * self.max_minutes,
         )
         progress = training.run(job)
         beginning.model.load_state_dict(progress.best_state)
