@@ -297,8 +297,7 @@ class Report(Result):
     `recommended` is that of the first, `recommendation` says all of them in words. `exit_reason` is why
     the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`,
     `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate compares with;
-    None in older reports. Of schema 1, where flags were sentences, it is read as the present one
-    (`results.flag_texts`).
+    None in older reports.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -316,11 +315,6 @@ class Report(Result):
     took_s: dict[str, float] = Field(default_factory=dict)
     judged_by: dict[str, Any] | None = None
     variants: dict[str, VariantReport]
-
-    @field_validator("schema_version")
-    @classmethod
-    def _schema_1_is_read(cls, schema: int) -> int:
-        return SCHEMA if schema == 1 else schema
 
     def to_json(self) -> str:
         """The public JSON form."""
@@ -353,7 +347,7 @@ class Report(Result):
             ) from error
         if report.schema_version != SCHEMA:
             raise UsageError(
-                f"the report has schema {report.schema_version}, this optcli reads 1 and {SCHEMA}",
+                f"the report has schema {report.schema_version}, this optcli reads {SCHEMA}",
                 place=str(path),
                 hint="use the optcli that wrote it, or build again",
             )
