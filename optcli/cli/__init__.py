@@ -6,7 +6,7 @@ import importlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -14,9 +14,7 @@ from optcli import __version__
 from optcli.errors import ExitCode, OptcliError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from types import FrameType
-
-    from optcli.results import Report
+    from types import FrameType, ModuleType
 
 # By task, verb to its one-line help: shown without importing the verb, which keeps --help instant.
 _TASKS = {
@@ -193,13 +191,14 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def show(found: Report) -> None:
-    """Print a report's table to stdout: laid out for a terminal, one line a row for a pipe."""
-    from optcli import report
+def show(result: Any, forms: ModuleType) -> None:
+    """Print a result to stdout: laid out for a terminal, one line a row for a pipe.
 
+    `forms` makes both of it: it has the functions `table` and `text`.
+    """
     if not sys.stdout.isatty():
-        click.echo(report.text(found), nl=False)
+        click.echo(forms.text(result), nl=False)
         return
     from rich.console import Console
 
-    Console().print(report.table(found))
+    Console().print(forms.table(result))

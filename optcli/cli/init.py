@@ -27,21 +27,13 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("what")
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write it here, not to stdout."
-)
+@click.option("--out", type=options.FILE, help="Write it here, not to stdout.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="NAME:DTYPE[SIZES]",
-    help='An input, where looking does not find it: "image:float32[batch,3,224,224]".',
-)
+@options.inputs
 @click.option("--weights", help="A local file, or a name that the source knows, such as DEFAULT.")
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="FOLDER",
     help="Images in class folders, images beside masks, or COCO's annotations (a JSON file too).",
 )

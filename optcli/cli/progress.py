@@ -14,6 +14,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable
+from typing import Self
 
 # Control characters and the escape sequences of terminals: a step's words must not move the cursor.
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -38,6 +39,13 @@ class Progress:
         self._clock = clock
         self._said: dict[str, float] = {}
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the last line away."""
+        self._update("")
+
     def started(self, step: str) -> None:
         self._said[step] = self._clock()
         self._update(f"{step} …")
@@ -61,10 +69,6 @@ class Progress:
 
     def warned(self, step: str, message: str) -> None:
         self._line(f"  note    {step}: {message}")
-
-    def close(self) -> None:
-        """Take the last line away."""
-        self._update("")
 
     def _line(self, text: str) -> None:
         plain = _UNPRINTABLE.sub("", text).replace("\t", " ")

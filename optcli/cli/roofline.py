@@ -26,11 +26,8 @@ def command(store: Path | None, remeasure: bool, as_json: bool) -> None:
     from optcli.roofline import lines
     from optcli.roofline import share as roofline
 
-    progress = Progress()
-    try:
+    with Progress() as progress:
         peaks = roofline.measured(Store(Store.default_root(store)), progress, remeasure=remeasure)
-    finally:
-        progress.close()
     if as_json:
         click.echo(peaks.model_dump_json(by_alias=True, indent=2))
     else:

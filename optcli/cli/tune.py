@@ -20,9 +20,7 @@ from optcli.results.repair import Engine
         "optcli tune recipe.yaml --from onnx-int8 --minutes 15 --write",
     ),
 )
-@click.argument(
-    "where", required=False, type=click.Path(path_type=Path, dir_okay=False), metavar="[RECIPE|REPORT]"
-)
+@click.argument("where", required=False, type=options.FILE, metavar="[RECIPE|REPORT]")
 @click.option("--from", "start", metavar="VARIANT", help="The quantized variant to start at.")
 @click.option(
     "--engine",
@@ -48,7 +46,7 @@ from optcli.results.repair import Engine
 @click.option("--write", is_flag=True, help="Apply the patch to the recipe.")
 @click.option("--trust", is_flag=True, help="Build the recipe of a report from elsewhere.")
 @options.jobs
-@options.timeout
+@options.timeout("step")
 @options.overrides
 @options.store
 @options.artifacts
@@ -89,8 +87,7 @@ def command(
     from optcli.pipeline.execute import usual_jobs
     from optcli.report.repair_text import repair_text
 
-    progress = Progress()
-    try:
+    with Progress() as progress:
         result = tuning.repair(
             recipe,
             start,
@@ -106,8 +103,6 @@ def command(
             trust=trust,
             observer=progress,
         )
-    finally:
-        progress.close()
     click.echo(result.model_dump_json(indent=2) if as_json else repair_text(result), nl=as_json)
     codes = {"repaired": ExitCode.DONE, "accurate": ExitCode.INCONCLUSIVE}
     return codes.get(result.outcome, ExitCode.REJECTED)
