@@ -16,6 +16,8 @@ import unicodedata
 from collections.abc import Callable
 from typing import Self
 
+from optcli.observer import Observer
+
 # Control characters and the escape sequences of terminals: a step's words must not move the cursor.
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -23,7 +25,7 @@ _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\
 _LINE_EVERY_S = 30.0
 
 
-class Progress:
+class Progress(Observer):
     """An observer that writes to stderr. On a terminal the last line is kept up to date.
 
     It writes no colours, so NO_COLOR has nothing to switch off. `clock` gives seconds.
