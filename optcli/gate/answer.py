@@ -35,13 +35,10 @@ def answer(
     if outcome == "inconclusive" and on_inconclusive == "fail":
         code = ExitCode.REJECTED
     if outcome == "inconclusive" and on_inconclusive == "pass":
-        noise = not undeclared and not nothing and all(_is_noise(each) for _, each in _doubts(variants))
+        doubts = _with_outcome(variants, "inconclusive")
+        noise = not undeclared and not nothing and all(_is_noise(each) for _, each in doubts)
         code = ExitCode.DONE if noise else code
     return outcome, _sentence(variants, undeclared, baseline, outcome, code), code
-
-
-def _doubts(variants: Mapping[str, GatedVariant]) -> list[tuple[str, Comparison]]:
-    return _with_outcome(variants, "inconclusive")
 
 
 def _is_noise(comparison: Comparison) -> bool:
@@ -73,7 +70,8 @@ def _sentence(
         return _cannot_tell(variants, undeclared, baseline, code, decisive)
     new = [name for name, variant in variants.items() if not _judged({name: variant})]
     besides = f"; {', '.join(new)} is new and was not compared" if new else ""
-    if not any(_is_accuracy(each) for each in variants.values()):
+    shown = (each for variant in variants.values() for each in variant.comparisons)
+    if not any(each.metric == "accuracy" and each.blocking for each in shown):
         besides += "; accuracy was not judged"
     nothing = f"nothing became worse than {baseline} beyond its limit{besides}"
     better = [(name, each) for name, each in decisive if each.improved]
@@ -103,10 +101,6 @@ def _cannot_tell(
         parts.append(f"{', '.join(variants)} is not in {baseline}, nothing was compared")
     endings = {ExitCode.DONE: " Taken as a pass.", ExitCode.REJECTED: " Taken as a failure."}
     return f"Cannot tell: {'; '.join(parts)}.{endings.get(code, '')}"
-
-
-def _is_accuracy(variant: GatedVariant) -> bool:
-    return any(each.metric == "accuracy" and each.blocking for each in variant.comparisons)
 
 
 def _judged(variants: Mapping[str, GatedVariant]) -> bool:

@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from optcli import environment, latency
+from optcli.baselines import Kept
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
 from optcli.gate.rule import Decision, Rule, planned
@@ -48,6 +49,12 @@ class Timed:
 def threads_of(settings: GateSettings) -> int:
     """Threads of each artifact: one core is left to what else runs on a shared machine."""
     return settings.threads or max(1, environment.usable_cores() - 1)
+
+
+def candidate(name: str, kept: Kept, settings: GateSettings) -> Candidate:
+    """An artifact as the gate runs it."""
+    options = {**kept.options, "threads": threads_of(settings)}
+    return Candidate(name, kept.artifact, kept.runner, options)
 
 
 def bars(settings: GateSettings, batch_sizes: Sequence[int]) -> dict[Figure, GateBar]:
@@ -163,6 +170,7 @@ def latencies(
     compared = []
     for figure, bar in judged_bars.items():
         metric: Metric = "p50" if figure.q == 0.5 else "p95"
+        blocks = bar.undecided == "blocks"
         now, before = (_value(rows, figure) for rows in (mine, theirs))
         if figure in decisions and now is not None and before is not None:
             comparison = comparisons.latency(
@@ -170,20 +178,13 @@ def latencies(
             )
             doubt = _unfit([*mine, *theirs], figure.batch_size)
             if doubt is not None:
-                blocks = bar.undecided == "blocks"
-                comparison = comparisons.unfit(comparison, doubt).model_copy(
-                    update={"blocking": blocks}
-                )
+                comparison = comparisons.unfit(comparison, doubt, blocks=blocks)
             compared.append(comparison)
-        elif bar.undecided == "blocks":
-            why = (
-                f"too few calls for {metric}: raise gate.max_seconds,"
-                f" or set gate.{metric}.undecided: advice"
-            )
-            compared.append(comparisons.cannot_tell(metric, why, figure.batch_size))
         else:
             why = f"too few calls for {metric}"
-            compared.append(comparisons.not_given(metric, figure.batch_size, why))
+            if blocks:
+                why += f": raise gate.max_seconds, or set gate.{metric}.undecided: advice"
+            compared.append(comparisons.not_compared(metric, why, figure.batch_size, blocks=blocks))
     return compared
 
 
@@ -205,17 +206,15 @@ def _value(rows: Sequence[Latency], figure: Figure) -> float | None:
 
 
 def _p99(mine: Sequence[Latency], theirs: Sequence[Latency]) -> list[Comparison]:
-    both = [(a, b) for a in mine for b in theirs if _place(a) == _place(b)]
+    both = [
+        (a, b) for a in mine for b in theirs if (a.batch_size, a.region) == (b.batch_size, b.region)
+    ]
     return [
         comparisons.reported("p99", now.batch_size, before.p99_ms.value, now.p99_ms.value)
         if now.p99_ms and before.p99_ms
-        else comparisons.not_given("p99", now.batch_size, "too few calls for p99")
+        else comparisons.not_compared("p99", "too few calls for p99", now.batch_size, blocks=False)
         for now, before in both
     ]
-
-
-def _place(row: Latency) -> tuple[int, str]:
-    return row.batch_size, row.region
 
 
 def service_level(rows: Sequence[Latency], slo: SloSettings | None) -> list[Comparison]:
@@ -226,7 +225,7 @@ def service_level(rows: Sequence[Latency], slo: SloSettings | None) -> list[Comp
             judged = comparisons.judged("slo", "ms", verdict)
             doubt = _unfit(rows, min(row.batch_size for row in rows))
             if doubt is not None and verdict.outcome != "inconclusive":
-                judged = comparisons.unfit(judged, doubt)
+                judged = comparisons.unfit(judged, doubt, blocks=judged.blocking)
             compared.append(judged)
     return compared
 
@@ -239,9 +238,10 @@ def _memory(
     if settings.max_memory_growth is None:
         return []
     if not now and not before:
-        return [comparisons.not_given("memory", None, "this system does not report peak memory")]
+        why = "this system does not report peak memory"
+        return [comparisons.not_compared("memory", why, blocks=False)]
     if not now or not before:
-        return [comparisons.cannot_tell("memory", "peak memory was measured on one side only")]
+        return [comparisons.not_compared("memory", "peak memory was measured on one side only")]
     return [
         comparisons.plain(
             "memory",

@@ -161,8 +161,8 @@ class _Commit(Origin):
         asked = self._asked(())
         try:
             if self._options.baseline_python is None:
-                return elsewhere.suggested(asked, self._settings, self._observer)
-            return elsewhere.suggested_with(self._python(), asked, self._settings, self._log("suggest"))
+                return elsewhere.suggested(asked, self._observer)
+            return elsewhere.suggested_with(self._python(), asked, self._log("suggest"))
         except _ITS_OWN as error:
             self.recipe, self._unreadable = None, self._first_line(error)
             return ()
@@ -183,9 +183,8 @@ class _Commit(Origin):
     def _built(self, names: Sequence[str]) -> Baseline:
         asked = self._asked(names)
         if self._options.baseline_python is None:
-            return elsewhere.build(asked, self._settings, self._observer)
-        python, log = self._python(), self._log("build")
-        return elsewhere.build_with(python, asked, self._settings, self._observer, log)
+            return elsewhere.build(asked, self._observer)
+        return elsewhere.build_with(self._python(), asked, self._observer, self._log("build"))
 
     def changes(self, now: Recipe) -> list[Change]:
         changes = files.in_submodules(now, self._there, self._store.digests)
@@ -198,11 +197,14 @@ class _Commit(Origin):
                 changes.append(Change(kind="libraries", place="requirements", files=tuple(changed)))
         return changes
 
-    def _asked(self, names: Sequence[str]) -> elsewhere.Asked:
-        place, options = str(self._there.recipe), self._options
-        root = str(self._folder / "baseline")
-        return elsewhere.Asked(
-            place, tuple(options.overrides), tuple(names), str(self._store.root), root
+    def _asked(self, names: Sequence[str]) -> elsewhere.BuildRequest:
+        return elsewhere.BuildRequest(
+            self._there.recipe,
+            tuple(self._options.overrides),
+            tuple(names),
+            self._store.root,
+            self._folder / "baseline",
+            self._settings,
         )
 
     def _python(self) -> str:
