@@ -140,9 +140,7 @@ class _Judging:
             "confidence": confidence,
         }
         key = key_of(ingredients)
-        if around.remeasure:
-            around.store.discard(_COMPARISON, key)
-        entry = around.store.get(_COMPARISON, key)
+        entry = around.store.get(_COMPARISON, key, anew=around.remeasure)
         if entry is not None:
             around.observer.cached(f"{subject.name} › accuracy")
             return Accuracy.model_validate(entry.record)
@@ -162,9 +160,8 @@ class _Judging:
     def _evaluation(self, subject: Subject, ingredients: dict[str, Any]) -> Path:
         """The folder with what an artifact made of the evaluation set; computed where not kept."""
         around, key = self._around, key_of(ingredients)
-        if around.remeasure and key not in self._fresh:
-            around.store.discard(_EVALUATION, key)
-        entry = around.store.get(_EVALUATION, key)
+        anew = around.remeasure and key not in self._fresh
+        entry = around.store.get(_EVALUATION, key, anew=anew)
         if entry is not None:
             return entry.path
         step = f"{subject.name} › accuracy"

@@ -97,9 +97,7 @@ def _ratios(
         "code": keys.of_measurement(variant.runner_name, _CODE, store.digests),
     }
     key = key_of(ingredients)
-    if remeasure:
-        store.discard(_KIND, key)
-    entry = store.get(_KIND, key)
+    entry = store.get(_KIND, key, anew=remeasure)
     if entry is not None:
         return dict(entry.record["ratios"])
     step = f"{variant.name} › {_KIND}"

@@ -110,9 +110,14 @@ def _explained(
 
 
 def _why_not_built(variant: PlannedVariant) -> str:
-    reasons = "; ".join(one.what for one in variant.missing)
-    hints = "; ".join(dict.fromkeys(one.hint for one in variant.missing))
+    reasons, hints = _lacking(variant.missing)
     return f"{reasons} ({hints})"
+
+
+def _lacking(missing: Sequence[environment.Missing]) -> tuple[str, str]:
+    """What is missing and what brings it, each in one text."""
+    hints = dict.fromkeys(one.hint for one in missing)
+    return "; ".join(one.what for one in missing), "; ".join(hints)
 
 
 def _checked(steps: Sequence[Step], done: Mapping[str, StepResult]) -> tuple[str, ...]:
@@ -125,8 +130,7 @@ def _why_not_run(variant: PlannedVariant) -> str | None:
     """Why an artifact that is there has neither latency nor accuracy; None where it was run."""
     if not variant.unmeasurable:
         return None
-    reasons = "; ".join(one.what for one in variant.unmeasurable)
-    hints = "; ".join(dict.fromkeys(one.hint for one in variant.unmeasurable))
+    reasons, hints = _lacking(variant.unmeasurable)
     return f"not measured here: {reasons}, so neither latency nor accuracy is known ({hints})"
 
 
