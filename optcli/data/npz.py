@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 import zipfile
@@ -14,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.identity import digest_of
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
 from optcli.errors import InputError, TrustError, did_you_mean, excerpt
@@ -77,8 +77,7 @@ class Npz(Collection):
         }
 
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
-        for _, message, hint in self.problems():
-            raise InputError(message, place=self.settings.source, hint=hint)
+        self.require()
         archive = _Archive.of(self.path)
         image = self.settings.input or inputs[0].name
         members = {spec.name: spec.name for spec in inputs}
@@ -151,12 +150,8 @@ class NpzItems(Items):
         return ((name, labels[row]) for name, row in zip(self._ids, self._rows, strict=True))
 
     def identity(self, index: int) -> tuple[str, str]:
-        mark = hashlib.sha256()
-        for name, array in sorted(self._arrays.items()):
-            row = array[self._rows[index]]
-            mark.update(f"{name}{row.dtype}{row.shape}".encode())
-            mark.update(row.tobytes())
-        return self._ids[index], mark.hexdigest()
+        row = self._rows[index]
+        return self._ids[index], digest_of({name: rows[row] for name, rows in self._arrays.items()})
 
 
 class _Archive:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import regular_files, user_code
 from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.identity import digest_of
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
 from optcli.errors import InputError, OptcliError, excerpt, first_line
@@ -59,8 +59,7 @@ class PythonData(Collection):
         }
 
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
-        for _, message, hint in self.problems():
-            raise InputError(message, place=self.settings.source, hint=hint)
+        self.require()
         samples = self._called(user_code.load(self.settings.place, self.folder))
         if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")) or isinstance(
             samples, Mapping
@@ -135,14 +134,7 @@ class PythonItems(Items):
 
     def identity(self, index: int) -> tuple[str, str]:
         item = self.read(index)
-        mark = hashlib.sha256()
-        for name, value in sorted(item.raw.items()):
-            described = (
-                (value.mode, value.size) if hasattr(value, "mode") else (value.dtype, value.shape)
-            )
-            mark.update(f"{name}{described}".encode())
-            mark.update(value.tobytes())
-        return item.id, mark.hexdigest()
+        return item.id, digest_of(item.raw)
 
     def _parts(self, sample: Any, place: str) -> tuple[dict[str, Any], Any, Any, Mapping[str, Any]]:
         target, name, meta = None, None, {}

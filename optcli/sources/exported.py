@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from optcli.artifact import Format
-from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError
 from optcli.formats import exported as exported_format
@@ -16,8 +15,9 @@ from optcli.formats import exported_archive
 from optcli.formats import torch as torch_format
 from optcli.formats.torch_calls import Arguments
 from optcli.settings import TensorSpec
-from optcli.sources import Source, SourceFacts, _declared, _file, _network
+from optcli.sources import SourceFacts, _declared, _network
 from optcli.sources._declared import Difference, Shape
+from optcli.sources._file import FileSource
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -26,23 +26,12 @@ if TYPE_CHECKING:
 _UNBOUNDED = 2**31
 
 
-class ExportedSource(Source):
+class ExportedSource(FileSource):
     """A network in a `.pt2` file that torch.export.save wrote; the file is taken as it is."""
 
     format: ClassVar[Format] = Format.EXPORTED
     needs: ClassVar[Needs] = Needs(("torch",))
-    foreign: ClassVar[bool] = True
-
-    @property
-    def file(self) -> Path:
-        """The file, absolute."""
-        return (self.folder / self.target).absolute()
-
-    def problems(self) -> list[tuple[str, str, str]]:
-        return _file.problems(self, self.file, "an exported program", (".pt2",))
-
-    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
-        return {"kind": "exported", "file": digests.of(self.file)}
+    what: ClassVar[str] = "an exported program"
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         import torch

@@ -14,13 +14,13 @@ from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError
-from optcli.formats import model_files
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.interface import graphs, input_names, input_shapes, opset_of, output_names
 from optcli.onnx_graphs.precision import precision_of
 from optcli.settings import TensorSpec
-from optcli.sources import Source, SourceFacts, _declared, _file
+from optcli.sources import SourceFacts, _declared
 from optcli.sources._declared import Difference
+from optcli.sources._file import FileSource
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -29,20 +29,12 @@ if TYPE_CHECKING:
 _LOCATION = re.compile(rb"\x0a\x08location\x12([\x80-\xff][\x01-\x7f]|[\x00-\x7f])")
 
 
-class OnnxSource(Source):
+class OnnxSource(FileSource):
     """A network in an ONNX file; it is taken as it is, but for nodes of the same name."""
 
     format: ClassVar[Format] = Format.ONNX
     needs: ClassVar[Needs] = Needs(("onnx",))
-    foreign: ClassVar[bool] = True
-
-    @property
-    def file(self) -> Path:
-        """The file, absolute."""
-        return (self.folder / self.target).absolute()
-
-    def problems(self) -> list[tuple[str, str, str]]:
-        return _file.problems(self, self.file, "an ONNX file", model_files.suffixes(self.format))
+    what: ClassVar[str] = "an ONNX file"
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         data = {}
@@ -50,7 +42,7 @@ class OnnxSource(Source):
             path = self.file.parent / name
             inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
             data[name] = digests.of(path) if inside and regular_files.is_file(path) else None
-        return {"kind": "onnx", "file": digests.of(self.file), "data": data}
+        return {**super().ingredients(digests), "data": data}
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         import onnx
