@@ -45,12 +45,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def _loaded(path: Path, overrides: Sequence[str], problems: Problems) -> Recipe | None:
-    extending = Extending(os.environ, problems)
+    extending = Extending(problems)
     node = extending.read(path, str(path))
     if node is None or not extending.complete:
         return None
     for text in overrides:
-        node = override(node, text, os.environ, problems, extending.budget)
+        node = override(node, text, problems, extending.budget)
     folder = Path(os.path.abspath(path)).parent
     recipe = _checked(node, path, Rebasing(extending.folders, folder), problems)
     return recipe and recipe.model_copy(update={"read_from": tuple(extending.read_from)})
@@ -107,7 +107,7 @@ def _variant_nodes(recipe: Node, problems: Problems) -> dict[str, Node]:
             message = "variants: found an empty mapping, wanted at least one variant"
             problems.add(variants.place, message, "write variants: {eager: []}")
     if matrix is not None and matrix.value is not None:
-        for name, node in expanded(matrix, os.environ, problems).items():
+        for name, node in expanded(matrix, problems).items():
             if name in nodes:
                 message = f"the matrix writes a variant {name!r}, which variants has already"
                 problems.add(node.start, message, "rename one of them")
