@@ -14,7 +14,10 @@ from optcli import __version__
 from optcli.errors import ExitCode, OptcliError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from types import FrameType, ModuleType
+
+    from pydantic import BaseModel
 
 # By task, verb to its one-line help: shown without importing the verb, which keeps --help instant.
 _TASKS = {
@@ -191,11 +194,22 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def show(result: Any, forms: ModuleType) -> None:
-    """Print a result to stdout: laid out for a terminal, one line a row for a pipe.
+def tell(findings: BaseModel, lines: Callable[[Any], Iterable[str]], *, as_json: bool) -> None:
+    """Print findings to stdout: as JSON, or the lines that `lines` makes of them."""
+    if as_json:
+        click.echo(findings.model_dump_json(indent=2, by_alias=True))
+    else:
+        click.echo("\n".join(lines(findings)))
 
-    `forms` makes both of it: it has the functions `table` and `text`.
+
+def show(result: Any, forms: ModuleType, *, as_json: bool = False) -> None:
+    """Print a result to stdout: as JSON, laid out for a terminal, or one line a row for a pipe.
+
+    `forms` makes the last two of it: it has the functions `table` and `text`.
     """
+    if as_json:
+        click.echo(result.to_json())
+        return
     if not sys.stdout.isatty():
         click.echo(forms.text(result), nl=False)
         return

@@ -77,8 +77,5 @@ def command(
             store=store,
             observer=progress,
         )
-    if as_json:
-        click.echo(report.to_json())
-    else:
-        show(report, forms)
+    show(report, forms, as_json=as_json)
     return report.exit_code

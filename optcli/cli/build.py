@@ -76,9 +76,7 @@ def command(
             trust=trust,
             observer=progress,
         )
+    show(report, forms, as_json=as_json)
     if as_json:
-        click.echo(report.to_json())
         click.echo(forms.ending(report), err=True)
-    else:
-        show(report, forms)
     return report.exit_code

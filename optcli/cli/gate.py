@@ -141,10 +141,7 @@ def command(
     for path, form in forms.items():
         if path is not None:
             path.write_text(form(report), encoding="utf-8")
-    if as_json:
-        click.echo(report.to_json())
-    else:
-        show(report, shown)
+    show(report, shown, as_json=as_json)
     _tell_github(report)
     return report.exit_code
 

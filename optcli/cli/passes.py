@@ -15,7 +15,6 @@ from optcli import passes, registry
 from optcli.artifact import Format
 from optcli.cli import options
 from optcli.cli.option_types import in_words
-from optcli.errors import UsageError
 from optcli.passes import Pass
 from optcli.workers import Channel, run
 
@@ -75,15 +74,9 @@ class About:
 
 def describe(request: DescribeRequest, channel: Channel) -> About:
     """In a worker: what a pass of somebody else's code says of itself."""
-    from optcli import user_code
+    from optcli.pipeline.plugins import loaded
 
-    kind = user_code.load(request.reference, request.folder)
-    if not (inspect.isclass(kind) and issubclass(kind, Pass)):
-        raise UsageError(
-            f"{request.reference} is not a pass: wanted a subclass of optcli.passes.Pass",
-            hint="see docs/add-a-pass.md",
-        )
-    return _of(kind)
+    return _of(loaded(request.reference, request.folder))
 
 
 def _about(name: str) -> About:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options, reports
+from optcli.cli import options, reports, tell
 from optcli.cli.progress import Progress
 
 
@@ -78,7 +78,4 @@ def command(
             store=Store(Store.default_root(place.own_store(store))),
             observer=progress,
         )
-    if as_json:
-        click.echo(operator_times.model_dump_json(indent=2, by_alias=True))
-    else:
-        click.echo("\n".join(lines(operator_times, top)))
+    tell(operator_times, lambda found: lines(found, top), as_json=as_json)

@@ -12,7 +12,6 @@ import shutil
 import sys
 import threading
 import time
-import unicodedata
 from collections.abc import Callable
 from typing import Self
 
@@ -97,19 +96,8 @@ class Progress(Observer):
 
 def shortened(text: str, columns: int) -> str:
     """As much of a text as fits into that many columns of a terminal, with `…` where it was cut."""
-    if sum(map(_columns, text)) <= columns:
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= columns:
         return text
-    kept, used = "", 1  # the ellipsis has one
-    for character in text:
-        used += _columns(character)
-        if used > columns:
-            break
-        kept += character
-    return kept + "…" if columns > 0 else ""
-
-
-def _columns(character: str) -> int:
-    """How many columns a terminal gives a character: none to accents, two to wide ones."""
-    if unicodedata.combining(character) or unicodedata.category(character) in ("Cf", "Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return set_cell_size(text, columns - 1).rstrip() + "…" if columns > 0 else ""

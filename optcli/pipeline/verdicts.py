@@ -196,7 +196,7 @@ def _step_summary(name: str, key: str, done: StepResult, store: Store) -> StepSu
         seconds=done.seconds,
         log=_log(store, key),
         repeat=repeat_command(store, key) if log_of(store, key).exists() else None,
-        facts=done.entry.record["facts"] if done.entry is not None else {},
+        facts=done.entry.record.get("facts", {}) if done.entry is not None else {},
     )
 
 

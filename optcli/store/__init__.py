@@ -136,17 +136,13 @@ class Store:
     # Writing
 
     def lock(
-        self,
-        kind: str,
-        key: str,
-        timeout_s: float | None = None,
-        waiting: Callable[[], None] | None = None,
+        self, kind: str, key: str, waiting: Callable[[], None] | None = None
     ) -> AbstractContextManager[None]:
         """Be the only process, and thread, that makes this entry; look with `get` once you are.
 
-        `waiting` is called once where another has the lock. Raises `StoreError` after `timeout_s`.
+        `waiting` is called once where another has the lock.
         """
-        return locks.held(self.lock_path(kind, key), timeout_s, waiting)
+        return locks.held(self.lock_path(kind, key), waiting=waiting)
 
     def lock_path(self, kind: str, key: str) -> Path:
         """The file locked while an entry is made. It stays: removing it would split those waiting."""

@@ -111,10 +111,13 @@ def size_of(folder: Path) -> int:
     return size_bytes
 
 
-def modified(folder: Path) -> float:
-    """When a folder last gained or lost a file, in seconds since 1970; 0 where it is gone."""
+def modified(path: Path) -> float:
+    """When a file was last written, or a folder last gained or lost one, in seconds since 1970.
+
+    0 where it is gone.
+    """
     try:
-        return folder.stat().st_mtime
+        return path.stat().st_mtime
     except OSError:
         return 0.0
 
