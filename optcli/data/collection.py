@@ -77,15 +77,18 @@ class Collection(ABC):
     def require(self) -> None:
         """Raise `InputError` for the first of the problems."""
         for _, message, hint in self.problems():
-            raise InputError(message, place=self.settings.source, hint=hint)
+            raise self.wrong(message, hint)
+
+    def wrong(self, message: str, hint: str) -> InputError:
+        """The error for what is wrong with the source as a whole."""
+        return InputError(message, place=self.settings.source, hint=hint)
 
     def only_input(self, inputs: Sequence[TensorSpec], what: str, hint: str) -> str:
         """The one input of the model, for `what` feeds no more. Raises `InputError`."""
         names = [spec.name for spec in inputs]
         name = self.settings.input or names[0]
         if names != [name]:
-            message = f"{what} feeds one input, the model has {', '.join(names)}"
-            raise InputError(message, place=self.settings.source, hint=hint)
+            raise self.wrong(f"{what} feeds one input, the model has {', '.join(names)}", hint)
         return name
 
     @abstractmethod

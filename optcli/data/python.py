@@ -78,11 +78,9 @@ class PythonData(Collection):
         arguments = dict(self.settings.arguments)
         if self.part is not None:
             if "split" not in inspect.signature(loaded).parameters:
-                raise InputError(
-                    f"the callable has no parameter `split` to take {self.part!r}",
-                    place=self.settings.source,
-                    hint="give it one, or choose by seed: split: {seed: 0, to: 0.5}",
-                )
+                message = f"the callable has no parameter `split` to take {self.part!r}"
+                hint = "give it one, or choose by seed: split: {seed: 0, to: 0.5}"
+                raise self.wrong(message, hint)
             arguments["split"] = self.part
         try:
             return loaded(**arguments)
@@ -93,11 +91,8 @@ class PythonData(Collection):
 
     def _listed(self, samples: Any) -> list[Any]:
         if isinstance(samples, Mapping) or not hasattr(samples, "__iter__"):
-            raise InputError(
-                f"the callable returns a {type(samples).__name__}, wanted a sequence of samples",
-                place=self.settings.source,
-                hint=_WANTED,
-            )
+            what = type(samples).__name__
+            raise self.wrong(f"the callable returns a {what}, wanted a sequence of samples", _WANTED)
         try:
             return list(samples)
         except Exception as error:

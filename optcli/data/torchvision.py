@@ -76,11 +76,8 @@ class TorchvisionDataset(Collection):
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         if not regular_files.is_folder(self._files):
-            raise InputError(
-                f"{self.settings.place} is not in {self.settings.root} yet",
-                place=self.settings.source,
-                hint="fetch it once, then build",
-            )
+            message = f"{self.settings.place} is not in {self.settings.root} yet"
+            raise self.wrong(message, "fetch it once, then build")
         return {
             "files": digests.of_folder(self._files),
             "split": split_digest(self.settings, self.folder, digests.of),
@@ -111,10 +108,8 @@ class TorchvisionDataset(Collection):
         try:
             from torchvision import datasets
         except ImportError as error:
-            hint = "pip install torchvision"
-            raise MissingError(
-                f"{self.settings.source} needs torchvision: {error}", hint=hint
-            ) from error
+            message = f"{self.settings.source} needs torchvision: {error}"
+            raise MissingError(message, hint="pip install torchvision") from error
         _without_programs()
         layout = DATASETS[self.settings.place]
         options: dict[str, Any] = {"root": str(self._root), "download": self.settings.download}
@@ -126,9 +121,7 @@ class TorchvisionDataset(Collection):
             return getattr(datasets, self.settings.place)(**options)
         except (RuntimeError, OSError, ValueError) as error:
             hint = "download: true fetches it" if not self.settings.download else ""
-            raise InputError(
-                f"torchvision cannot load it: {error}", place=self.settings.source, hint=hint
-            ) from error
+            raise self.wrong(f"torchvision cannot load it: {error}", hint) from error
 
 
 def _without_programs() -> None:

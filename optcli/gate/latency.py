@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from optcli import environment, latency
 from optcli.baselines import Kept
@@ -23,9 +23,6 @@ from optcli.results.gate import Comparison, Metric
 from optcli.results.outcomes import SERVICE_LEVELS
 from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings, TensorSpec
 from optcli.statistics import log_ratios, needed
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # From so many calls on a round has a 95th percentile of its own; else a launch has one.
 _CALLS_FOR_P95 = 60
@@ -146,14 +143,8 @@ class _Launched:
             if figure.q == 0.5 or min(map(len, mine)) >= _CALLS_FOR_P95:
                 ratios.append(median(log_ratios(mine, theirs, figure.q)))
             elif sum(map(len, mine)) >= needed(figure.q):
-                ratios += log_ratios([_joined(mine)], [_joined(theirs)], figure.q)
+                ratios += log_ratios([[*chain(*mine)]], [[*chain(*theirs)]], figure.q)
         return ratios
-
-
-def _joined(rounds: Sequence[np.ndarray]) -> np.ndarray:
-    import numpy as np
-
-    return np.concatenate(rounds)
 
 
 def latencies(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from optcli import baselines
 from optcli.baselines import Baseline, CheckedOut
@@ -28,16 +28,35 @@ from optcli.pipeline.execute import Settings
 from optcli.pipeline.terms import terms_of
 from optcli.pipeline.trusting import is_from_file, opened_as
 from optcli.recipe import Recipe, load
-from optcli.results.gate import Change
+from optcli.results.gate import Change, ChangeKind
 from optcli.results.terms import Terms
 from optcli.store import Store
-
-if TYPE_CHECKING:
-    from optcli.gate.options import Options
 
 _GIT = "git:"
 # What is wrong with a commit's recipe, model or data; not what this machine lacks.
 _ITS_OWN = (InputError, RecipeError, RunnerError, StepError, UsageError)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the gate runs; what it demands stands in the recipe.
+
+    `only` names variants to judge instead of those marked `gate: true`. `baseline_python` is the
+    interpreter (or its virtual environment) for the baseline. `history` is a file to append to.
+    `accept` are the changes of what the candidate is judged by that whoever runs the gate declares.
+    """
+
+    only: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    jobs: int = 1
+    timeout_s: float = 3600.0
+    trust: bool = False
+    baseline_python: Path | None = None
+    against_recorded: bool = False
+    on_inconclusive: Literal["fail", "pass"] | None = None
+    confirm: bool | None = None
+    history: Path | None = None
+    accept: frozenset[ChangeKind] = frozenset()
 
 
 class Origin(ABC):

@@ -12,8 +12,7 @@ from optcli.gate import elsewhere, history, terms
 from optcli.gate.answer import answer
 from optcli.gate.choosing import chosen
 from optcli.gate.latency import threads_of
-from optcli.gate.options import Options
-from optcli.gate.origins import Origin, opened
+from optcli.gate.origins import Options, Origin, opened
 from optcli.gate.side import Side, candidates, runner_changes, sides
 from optcli.gate.variant import Gating, judge
 from optcli.observer import Observer, Silent

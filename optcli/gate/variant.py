@@ -13,8 +13,7 @@ from optcli.gate.accuracy import Incomparable
 from optcli.gate.baseline import cannot_run, other_versions
 from optcli.gate.explain import explain
 from optcli.gate.latency import STEP, Timed, candidate, compare, service_level
-from optcli.gate.options import Options
-from optcli.gate.origins import Origin
+from optcli.gate.origins import Options, Origin
 from optcli.gate.side import Side
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.observer import Observer

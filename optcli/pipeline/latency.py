@@ -88,7 +88,10 @@ def measure(
         return _of_record(entry.record, ids)
     with measurement_lock.acquired(STEP, observer):
         measured = latency.measure(
-            [_candidate(v, artifacts[v.name], plan.threads) for v in variants],
+            [
+                Candidate(v.name, artifacts[v.name], v.runner_name, v.runner_options(plan.threads))
+                for v in variants
+            ],
             plan.baseline,
             plan.recipe.inputs,
             feeds,
@@ -132,10 +135,6 @@ def _ids(
         count = sum(identity.partition("#")[0] == plain for identity in ids.values())
         ids[variant.name] = f"{plain}#{count + 1}" if count else plain
     return ids
-
-
-def _candidate(variant: PlannedVariant, artifact: Artifact, threads: int) -> Candidate:
-    return Candidate(variant.name, artifact, variant.runner_name, variant.runner_options(threads))
 
 
 def _ingredients(

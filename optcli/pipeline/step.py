@@ -199,14 +199,11 @@ def _plain(out: Path) -> None:
         plain_files(out)
     except StoreError as error:
         path = Path(error.place)
+        what = "a link" if path.is_symlink() else regular_files.kind(path.lstat().st_mode) or "a file"
         raise StepError(
-            f"it wrote {path.name}, which is {_what(path)}; wanted regular files only",
+            f"it wrote {path.name}, which is {what}; wanted regular files only",
             hint="write a copy of the file instead of a link, and no pipes, sockets or devices",
         ) from error
-
-
-def _what(path: Path) -> str:
-    return "a link" if path.is_symlink() else regular_files.kind(path.lstat().st_mode) or "a file"
 
 
 def _told(made: Any) -> Made:

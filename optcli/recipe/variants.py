@@ -175,9 +175,9 @@ class Variants:
     def _options(self, kind: type[passes.Pass], name: str, options: Node) -> passes.Pass | None:
         """The configured pass; an option of another pass is called that."""
         allowed = allowed_keys(kind)
-        foreign = [key for key in options.value if key not in allowed]
-        for key in foreign:
-            owners = [other for other in _with_option(key) if other != name]
+        others = {n: passes.find(n) for n in registry.names(passes.__name__) if n != name}
+        for key in (key for key in options.value if key not in allowed):
+            owners = [other for other, one in others.items() if key in one.model_fields]
             if owners and "did you mean" not in did_you_mean(key, allowed):
                 message = f"unknown key {key!r} in {name}"
                 own = ", ".join(allowed) or "none"
@@ -208,10 +208,6 @@ class Variants:
 
 
 _A_RUNNER = "write runner: openvino, or runner: {name: openvino, threads: 2}"
-
-
-def _with_option(key: str) -> list[str]:
-    return [n for n in registry.names(passes.__name__) if key in passes.find(n).model_fields]
 
 
 @dataclass(frozen=True)
