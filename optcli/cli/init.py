@@ -62,9 +62,7 @@ def command(
     from optcli.scaffold import InputText, draft
 
     if out is not None and out.exists() and not force:
-        raise UsageError(
-            "this file is there already", place=str(out), hint="add --force, or another name"
-        )
+        raise _taken(out, "add --force, or another name")
     folder = (out.parent if out is not None else Path()).absolute()
     read = tuple(InputText.read(text) for text in inputs)
     recipe_draft = draft(
@@ -99,9 +97,7 @@ def _write(
     beside = {out.with_name(name): text for name, text in recipe_draft.files.items()}
     for path, text in beside.items():
         if path.exists() and path.read_text("utf-8") != text and not force:
-            raise UsageError(
-                "this file is there already", place=str(path), hint="add --force, or another folder"
-            )
+            raise _taken(path, "add --force, or another folder")
     new = [path for path in beside if not path.exists()]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -125,6 +121,10 @@ def _write(
     finally:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
+
+
+def _taken(path: Path, hint: str) -> UsageError:
+    return UsageError("this file is there already", place=str(path), hint=hint)
 
 
 def _not_set(error: RecipeError, overrides: tuple[str, ...], fresh: Path) -> OptcliError:

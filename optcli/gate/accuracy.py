@@ -137,7 +137,6 @@ def _on(
         gating.store,
         gating.logs,
         gating.observer,
-        False,
         gating.options.timeout_s,
         gating.options.jobs,
     )

@@ -151,26 +151,23 @@ class _Saved(Origin):
         return replace(before, environment=around, interpreter=there)
 
 
+@dataclass
 class _Commit(Origin):
     """The recipe as it was at a commit, built through the same store: equal steps are not repeated."""
 
-    def __init__(
-        self,
-        origin: str,
-        there: CheckedOut,
-        store: Store,
-        observer: Observer,
-        settings: Settings,
-        options: Options,
-        folder: Path,
-    ) -> None:
-        self._origin, self._there, self._store = origin, there, store
-        self._observer, self._settings, self._options = observer, settings, options
-        self._folder = folder
-        self._unreadable = ""
+    _origin: str
+    _there: CheckedOut
+    _store: Store
+    _observer: Observer
+    _settings: Settings
+    _options: Options
+    _folder: Path
+    _unreadable: str = ""
+
+    def __post_init__(self) -> None:
         try:
-            self.recipe = load(there.recipe, options.overrides)
-            self.terms = terms_of(self.recipe, store.digests)
+            self.recipe = load(self._there.recipe, self._options.overrides)
+            self.terms = terms_of(self.recipe, self._store.digests)
         except _ITS_OWN as error:  # a recipe that this optcli refuses, or data that are gone
             self.recipe, self._unreadable = None, self._first_line(error)
 

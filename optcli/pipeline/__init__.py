@@ -74,9 +74,9 @@ def build(
                 kept,
                 logs,
                 observer,
-                remeasure,
                 timeout_s,
                 jobs,
+                remeasure,
             )
             judged, failures = judge(to_do, built, around)
             wrong_data = failures.get(to_do.baseline)

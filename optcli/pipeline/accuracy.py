@@ -66,9 +66,9 @@ class EvaluationContext:
     store: Store
     logs: Path
     observer: Observer
-    remeasure: bool
     timeout_s: float
     jobs: int = 1
+    remeasure: bool = False
 
 
 def judge(

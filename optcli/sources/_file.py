@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from optcli import regular_files
 from optcli.digest import FileDigests
-from optcli.errors import excerpt
+from optcli.errors import InputError, excerpt
 from optcli.formats import model_files
 from optcli.paths import shown
 from optcli.sources import Source
@@ -30,6 +30,17 @@ def absent(file: Path, suffixes: Sequence[str]) -> tuple[str, str] | None:
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             return f"{shown(file)}: {error.strerror or error}", hint
     return f"there is no file {shown(file)}", hint
+
+
+def wrong(file: Path, message: str, hint: str) -> InputError:
+    """The error for what is wrong within a file."""
+    return InputError(message, place=str(file), hint=hint)
+
+
+def no_tensor(file: Path, name: str) -> InputError:
+    """The error for an input of a file that is no tensor."""
+    hint = "only models whose inputs are tensors can be run"
+    return wrong(file, f"the input {name!r} is no tensor", hint)
 
 
 class FileSource(Source):

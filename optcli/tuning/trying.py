@@ -138,7 +138,6 @@ class Trying:
             self.store,
             self.folder / "logs",
             self.observer,
-            False,
             self.settings.timeout_s,
             self.settings.jobs,
         )
