@@ -237,15 +237,15 @@ class Keeping:
             if _restored(json.loads(text)) != meta:
                 return None
             places.append(metas.setdefault(text, len(metas)))
-        kind = _kind(targets)
-        if kind is None or self._rows is None:
+        plain = all(target is None or type(target) in (int, str) for target in targets)
+        if self._rows is None or not (plain or _are_one_array(targets)):
             return None
         return {
             "span": [self._span.start, self._span.stop],
             "total": len(self),
             "inputs": list(self._rows),
             "ids": [name for name, _, _ in facts],
-            "targets": targets if kind == "plain" else None,
+            "targets": targets if plain else None,
             "metas": [json.loads(text) for text in metas],
             "meta": places,
         }
@@ -386,16 +386,12 @@ def _parts(folder: Path) -> list[Path]:
     return ordered
 
 
-def _kind(targets: Sequence[Any]) -> str | None:
-    """How targets can be kept: as `plain` data, as an `array`; None: they cannot."""
+def _are_one_array(targets: Sequence[Any]) -> bool:
+    """Whether targets are arrays of numbers that can be stacked."""
     import numpy as np
 
-    if all(target is None or type(target) in (int, str) for target in targets):
-        return "plain"
     shapes = {(t.shape, t.dtype.str) if isinstance(t, np.ndarray) else None for t in targets}
-    if len(shapes) == 1 and None not in shapes and targets[0].dtype.kind in "buif":
-        return "array"
-    return None
+    return len(shapes) == 1 and None not in shapes and targets[0].dtype.kind in "buif"
 
 
 def _plain(value: Any) -> Any:

@@ -90,6 +90,10 @@ def _about(name: str) -> About:
 def _of(kind: type[Pass]) -> About:
     schema = kind.model_json_schema()
     properties = schema["properties"]
+
+    def written(option: dict[str, Any]) -> str:
+        return json.dumps(option["default"]).strip('"') if "default" in option else "is worked out"
+
     return About(
         help=inspect.getdoc(kind) or "",
         reads=tuple(str(source) for source in getattr(kind, "accepts", ())),
@@ -100,7 +104,7 @@ def _of(kind: type[Pass]) -> About:
             Option(
                 name=name,
                 type=in_words(properties[name], schema.get("$defs")),
-                default=None if field.is_required() else _default(properties[name]),
+                default=None if field.is_required() else written(properties[name]),
                 help=field.description or "",
             )
             for name, field in kind.model_fields.items()
@@ -108,11 +112,6 @@ def _of(kind: type[Pass]) -> About:
         example=_example(kind),
         schema=schema,
     )
-
-
-def _default(schema: dict[str, Any]) -> str:
-    """An option's default as a recipe writes it."""
-    return json.dumps(schema["default"]).strip('"') if "default" in schema else "is worked out"
 
 
 def _makes(kind: type[Pass]) -> dict[str, str]:

@@ -114,7 +114,8 @@ def command(
                 trust=trust,
                 timeout_s=timeout,
             )
-            if _is_of_a_build(place.path):
+            # It lies among the artifacts that it speaks of, and is no copy of it elsewhere.
+            if place.path.name == "report.json" and any(place.path.parent.glob("*/artifact.json")):
                 looked = {n: {"layers": v.layers} for n, v in report.variants.items() if v.layers}
                 report_files.add(place.path.parent, looked, progress)
     else:
@@ -147,11 +148,6 @@ def command(
         code = ExitCode(report.exit_code)
     _show(report, as_json, as_markdown, junit, per_class)
     return code
-
-
-def _is_of_a_build(path: Path) -> bool:
-    """Whether the report lies among the artifacts that it speaks of, and is no copy of it elsewhere."""
-    return path.name == "report.json" and any(path.parent.glob("*/artifact.json"))
 
 
 def _of_build(place: reports.FoundReport, overrides: Sequence[str]) -> tuple[Report, ExitCode]:

@@ -105,12 +105,15 @@ class TorchvisionDataset(Collection):
         return self._root / DATASETS[self.settings.place].folder
 
     def _load(self) -> Any:
+        from PIL import EpsImagePlugin
+
         try:
             from torchvision import datasets
         except ImportError as error:
             message = f"{self.settings.source} needs torchvision: {error}"
             raise MissingError(message, hint="pip install torchvision") from error
-        _without_programs()
+        # torchvision opens any format, and Pillow starts Ghostscript on an image that is EPS.
+        EpsImagePlugin.gs_binary = False
         layout = DATASETS[self.settings.place]
         options: dict[str, Any] = {"root": str(self._root), "download": self.settings.download}
         if layout.train_flag:
@@ -122,13 +125,6 @@ class TorchvisionDataset(Collection):
         except (RuntimeError, OSError, ValueError) as error:
             hint = "download: true fetches it" if not self.settings.download else ""
             raise self.wrong(f"torchvision cannot load it: {error}", hint) from error
-
-
-def _without_programs() -> None:
-    """Keep Pillow from starting Ghostscript on an image that is EPS: torchvision opens any format."""
-    from PIL import EpsImagePlugin
-
-    EpsImagePlugin.gs_binary = False
 
 
 class TorchvisionItems(Items):

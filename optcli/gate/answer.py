@@ -65,7 +65,10 @@ def _sentence(
 ) -> str:
     decisive = _with_outcome(variants, outcome)
     if outcome == "reject":
-        return f"Do not merge: {_listed(decisive)}{_because(variants)}."
+        # The strongest cause, where one is known.
+        known = (v.causes[0] for v in variants.values() if v.outcome == "reject" and v.causes)
+        because = next((f". What changed: {cause}" for cause in known), "")
+        return f"Do not merge: {_listed(decisive)}{because}."
     if outcome == "inconclusive":
         return _cannot_tell(variants, undeclared, baseline, code, decisive)
     new = [name for name, variant in variants.items() if not _judged({name: variant})]
@@ -113,11 +116,3 @@ def _listed(named: list[tuple[str, Comparison]]) -> str:
     parts = [f"{name} {each.name}: {each.reason}" for name, each in named[:_MOST_TOLD]]
     more = f", and {len(named) - _MOST_TOLD} more" if len(named) > _MOST_TOLD else ""
     return "; ".join(parts) + more
-
-
-def _because(variants: Mapping[str, GatedVariant]) -> str:
-    """The strongest cause, where one is known."""
-    for variant in variants.values():
-        if variant.outcome == "reject" and variant.causes:
-            return f". What changed: {variant.causes[0]}"
-    return ""

@@ -97,7 +97,8 @@ def _other_machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
     """What tells that the figures were recorded on another machine; None: nothing does."""
     for name in _MACHINE:
         if then.get(name) != now.get(name):
-            was, here = (_told(each.get(name)) for each in (then, now))
+            told = [each.get(name) for each in (then, now)]
+            was, here = (e.get("model", "unknown") if isinstance(e, Mapping) else e for e in told)
             return f"recorded on another machine: {name} {was}, here {here}"
     then_host, now_host = then.get("machine", {}), now.get("machine", {})
     if not isinstance(then_host, Mapping):  # no build writes that
@@ -106,7 +107,3 @@ def _other_machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
         if name in then_host and then_host[name] != now_host.get(name):
             return f"recorded on another machine: its {name} differs"
     return None
-
-
-def _told(value: Any) -> Any:
-    return value.get("model", "unknown") if isinstance(value, Mapping) else value

@@ -220,7 +220,7 @@ class Store:
     def gc(
         self,
         older_than_s: float | None = None,
-        max_bytes: int | None = None,
+        max_bytes: float | None = None,
         *,
         dry_run: bool = False,
     ) -> list[Removed]:

@@ -55,7 +55,7 @@ def damaged(store: Store, *, repair: bool) -> list[Damage]:
 
 
 def collect(
-    store: Store, older_than_s: float | None, max_bytes: int | None, *, dry_run: bool
+    store: Store, older_than_s: float | None, max_bytes: float | None, *, dry_run: bool
 ) -> list[Removed]:
     """Remove entries unused for `older_than_s` seconds, then the least recently used above `max_bytes`.
 
@@ -89,7 +89,7 @@ def collect(
 
 
 def _scratch(
-    store: Store, older_than_s: float | None, max_bytes: int | None, total: int, *, dry_run: bool
+    store: Store, older_than_s: float | None, max_bytes: float | None, total: int, *, dry_run: bool
 ) -> list[Removed]:
     """Remove what unfinished steps have kept: too old, in the way, or of a step that is done."""
     removed = []

@@ -56,7 +56,7 @@ class Child:
     ) -> None:
         self._connection = connection
         self._ended_in = ended
-        self._scratch: Path | None = None
+        self._scratch: Path | None = None  # a temporary folder, removed when the worker has ended
         self._writing = writing
         self.pid = pid
         self.log = log
@@ -70,7 +70,8 @@ class Child:
         try:
             call = {"function": function, "message": messages.to_record(message)}
             if confined is not None:
-                call["scratch"] = str(self.scratch())
+                self._scratch = Path(tempfile.mkdtemp(prefix="optcli-worker-"))
+                call["scratch"] = str(self._scratch)
                 call["writable"] = [str(folder) for folder in confined]
             self._send(call)
         except BaseException as error:
@@ -106,12 +107,6 @@ class Child:
                 return messages.read(gives, record["result"])
             if listener is not None:
                 listener.hear(messages.read(listener.kind, record.get("event")))
-
-    def scratch(self) -> Path:
-        """A temporary folder for the worker, removed when it has ended."""
-        if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="optcli-worker-"))
-        return self._scratch
 
     def _ended(self, timeout_s: float) -> int | None:
         """Its exit status once it has ended, None before that."""
