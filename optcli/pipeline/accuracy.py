@@ -166,7 +166,7 @@ class _Judging:
             return entry.path
         step = f"{subject.name} › accuracy"
         around.observer.started(step)
-        began, cores = time.monotonic(), environment.usable_cores()
+        began = time.monotonic()
         samples = Prepared(around.store, around.samples, around.recipe.inputs)
         with around.store.lock(_EVALUATION, key), around.store.work(_EVALUATION, key) as work:
             scratch = work / "evaluation"
@@ -186,8 +186,7 @@ class _Judging:
                 step=step,
                 log=around.logs / f"{subject.name}.accuracy.log",
                 timeout_s=around.timeout_s,
-                # No more processes than there are cores for their threads.
-                jobs=max(1, min(around.jobs, cores // int(subject.options.get("threads") or cores))),
+                jobs=_jobs(subject, around.jobs),
                 interpreter=subject.interpreter,
                 prepared=samples.find(),
                 # What a file from elsewhere could write to, nobody else reads.
@@ -225,6 +224,12 @@ class _Judging:
                 ),
             }
         return self._ingredients[subject.name]
+
+
+def _jobs(subject: Subject, jobs: int) -> int:
+    """How many processes share an evaluation: no more than there are cores for their threads."""
+    cores = environment.usable_cores()
+    return max(1, min(jobs, cores // int(subject.options.get("threads") or cores)))
 
 
 def _evaluated_on(around: EvaluationContext) -> str:
