@@ -35,7 +35,7 @@ _DISTRIBUTIONS = {
         "onnxruntime-ep-nv-tensorrt-rtx-cu13",
         "onnxruntime-ep-nv-tensorrt-rtx-cu12",
     ),
-    # Carried to a machine where nothing can be installed, they come without what only names the parts.
+    # Where the packages were copied by hand, the one that only names its parts may be missing.
     "tensorrt_rtx": ("tensorrt-rtx-cu13", "tensorrt-rtx", "tensorrt-rtx-cu13-bindings"),
     "tensorrt": (
         *("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),

@@ -41,10 +41,10 @@ class Keeping:
     """A sample set that prepares each of its samples once, as long as there is room to keep it.
 
     What fits into `memory_bytes` is held in memory; a larger set in files below `folder`, as far as
-    `FILE_BYTES` and half of the disk's free space allow. What fits nowhere is prepared anew each time.
-    A set of at most `shared_bytes` goes into files in any case: see `finish`. With no `memory_bytes` no
-    other is kept. `span` are the samples that are kept, by default all. `threads` may
-    prepare samples of one batch side by side.
+    `FILE_BYTES` and half of the disk's free space allow. A sample that fits nowhere is prepared anew
+    each time. A set of at most `shared_bytes` goes into files in any case: see `finish`. Where
+    `memory_bytes` is 0, only such a set is kept. `span` are the samples that are kept, by default all.
+    `threads` is how many samples of one batch are prepared side by side.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Files that code opens while it runs.
 
-A key holds the code of a network and what the recipe names. What the code opens by itself is in no key:
-an old result would be taken for that of another file, and a gate would see the same file on both sides.
+A key holds the code of a network and the files that the recipe names. A file that the code opens by
+itself is in no key: after a change of it optcli would reuse an old result, and a gate would give both
+sides the same file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Annotations in COCO's format, checked whole: one that is wrong changes a metric without a word."""
+"""Annotations in COCO's format. All are checked: a wrong one would change a metric without an error."""
 
 from __future__ import annotations
 

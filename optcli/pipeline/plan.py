@@ -181,8 +181,8 @@ def _planned(
     else:
         runner_name = DEFAULTS[steps[-1].format]
         runner = find_runner(runner_name)()
-    # A GPU that the runner's options ask for is as needful as one that a pass needs: what was asked
-    # for is skipped where there is none, not run on the CPU.
+    # Where the runner's options ask for a GPU and there is none, the variant is skipped, as where a
+    # pass needs one. It does not run on the CPU instead.
     asked = environment.Needs(gpu=runner.requires().gpu and not runner.needs.gpu)
     needs = (*(step.needs for step in steps), asked)
     missing = tuple(dict.fromkeys(one for each in needs for one in environment.missing(each)))

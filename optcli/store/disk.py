@@ -77,8 +77,8 @@ def write_whole(path: Path, data: bytes) -> None:
 def settle(folder: Path) -> None:
     """Wait until everything below a folder is on the disk, so that no crash can lose half of it.
 
-    Files become read-only, against edits by accident. Folders stay writable: a person who deletes or
-    copies a store is not in danger of anything.
+    Files become read-only, against edits by accident. Folders stay writable, so that a person can
+    delete a store.
     """
     for parent, folders, names in os.walk(folder):
         for name in list(folders):
