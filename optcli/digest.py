@@ -1,4 +1,4 @@
-"""Digests of values and files: the one way in which optcli says "the same".
+"""Digests of values and files: by these optcli tells whether two things are the same.
 
 Every digest is SHA-256 in hexadecimal. Reading large files again and again would make a cached
 build slow, so `FileDigests` remembers a file's digest by path, size, modification time and inode.

@@ -35,7 +35,7 @@ _DISTRIBUTIONS = {
         "onnxruntime-ep-nv-tensorrt-rtx-cu13",
         "onnxruntime-ep-nv-tensorrt-rtx-cu12",
     ),
-    # Carried to a machine where nothing can be installed, they come without what only names the parts.
+    # Where the packages were copied by hand, the one that only names its parts may be missing.
     "tensorrt_rtx": ("tensorrt-rtx-cu13", "tensorrt-rtx", "tensorrt-rtx-cu13-bindings"),
     "tensorrt": (
         *("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
@@ -80,30 +80,25 @@ class Missing:
 
 def missing(needs: Needs) -> list[Missing]:
     """What of `needs` is not here."""
+    here, there = needs.packages, needs.foreign
+    if needs.python is None:
+        here, there = (*here, *there), ()
     lacking = [
         Missing(f"the package {name} is not installed", _INSTALL.get(name, f"pip install {name}"))
-        for name in needs.packages
+        for name in here
         if version(name) is None
     ]
     lacking += [
-        _missing_there(name, needs.python) for name in needs.foreign if not _is_there(name, needs)
+        Missing(
+            f"the interpreter {needs.python} does not import {name}",
+            f"see what `{needs.python} -c 'import {name}'` says",
+        )
+        for name in there
+        if version_in(needs.python, name) is None
     ]
     if needs.gpu and not has_gpu():
         lacking.append(Missing("no NVIDIA GPU was found", "run on a machine with a GPU and its driver"))
     return lacking
-
-
-def _is_there(package: str, needs: Needs) -> bool:
-    return version_in(needs.python, package) is not None
-
-
-def _missing_there(package: str, python: str | None) -> Missing:
-    if python is None:
-        return Missing(f"the package {package} is not installed", _INSTALL.get(package, ""))
-    return Missing(
-        f"the interpreter {python} does not import {package}",
-        f"see what `{python} -c 'import {package}'` says",
-    )
 
 
 @cache
@@ -149,9 +144,14 @@ def has_gpu() -> bool:
 
 def usable_cores() -> int:
     """Cores this process may use: affinity, bounded by the container's CPU quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(_affinity() or ()) or os.cpu_count() or 1
     quota = _cgroup_quota()
     return max(1, min(cores, int(quota))) if quota else cores
+
+
+def _affinity() -> list[int] | None:
+    """The numbers of the cores that this process may run on; None where the system does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def _cgroup_quota() -> float | None:
@@ -165,19 +165,10 @@ def _cgroup_quota() -> float | None:
 @cache
 def cpu() -> dict[str, Any]:
     """Model name and the instruction-set flags that decide which kernels are chosen."""
-    model, flags = platform.processor() or platform.machine(), ""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                model = value.strip()
-            if name.strip() in ("flags", "Features"):
-                flags = value
-                break
-    except OSError:
-        pass
+    fields = _cpu_fields()
+    model = fields.get("model name") or platform.processor() or platform.machine()
     matters = ("avx", "amx", "fma", "sse4", "f16c", "asimd", "sve", "i8mm", "bf16")
-    kept = sorted(flag for flag in flags.split() if flag.startswith(matters) or flag in matters)
+    kept = sorted(flag for flag in _cpu_flags(fields) if flag.startswith(matters))
     return {"model": model, "machine": platform.machine(), "flags": kept}
 
 
@@ -212,13 +203,13 @@ def conditions() -> dict[str, Any]:
     """
     return {
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
-        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "affinity": _affinity(),
         "cpu_quota": _cgroup_quota(),
         "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "boost": _text("/sys/devices/system/cpu/cpufreq/boost"),
         "hyper_threading": _text("/sys/devices/system/cpu/smt/active"),
         "steal_s": steal_s(),
-        "gpus": _gpus(),
+        "gpus": _asked_of_nvidia_smi(_GPU_FIELDS),
     }
 
 
@@ -235,33 +226,21 @@ def _text(path: str) -> str | None:
         return None
 
 
-_GPU_FIELDS = (
-    "name",
-    "driver_version",
-    "clocks.sm",
-    "clocks.mem",
-    "power.limit",
-    "temperature.gpu",
-    "clocks_throttle_reasons.active",
-)
-
-
-def _gpus() -> list[dict[str, str]]:
-    """Clocks, limits and throttling of each GPU, as `nvidia-smi` says."""
-    if not has_gpu():
-        return []
-    return _asked_of_nvidia_smi(_GPU_FIELDS)
+_GPU_MODEL = ("name", "driver_version")
+_GPU_STATE = ("clocks.sm", "clocks.mem", "power.limit", "temperature.gpu")
+_GPU_FIELDS = (*_GPU_MODEL, *_GPU_STATE, "clocks_throttle_reasons.active")
 
 
 @cache
 def gpu_models() -> tuple[dict[str, str], ...]:
     """Model and driver of each GPU, which make runs comparable; empty where nobody tells."""
-    if not has_gpu():
-        return ()
-    return tuple(_asked_of_nvidia_smi(("name", "driver_version")))
+    return tuple(_asked_of_nvidia_smi(_GPU_MODEL))
 
 
 def _asked_of_nvidia_smi(fields: Sequence[str]) -> list[dict[str, str]]:
+    """What `nvidia-smi` says of each GPU; nothing where there is none, or it does not answer."""
+    if not has_gpu():
+        return []
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
     try:
         completed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
@@ -285,7 +264,8 @@ def machine() -> dict[str, Any]:
     of the running kernel is part of it, so that nothing is reused after a restart.
     """
     fields = _cpu_fields()
-    virtual = "hypervisor" in fields.get("flags", "").split() or _in_container()
+    flags = _cpu_flags(fields)
+    virtual = "hypervisor" in flags or _in_container()
     ids = [_text("/etc/machine-id") or _text("/var/lib/dbus/machine-id"), platform.node()]
     if virtual or ids[0] is None:
         ids.append(_text("/proc/sys/kernel/random/boot_id"))
@@ -293,11 +273,11 @@ def machine() -> dict[str, Any]:
     return {
         "identity": of_value(["optcli measures on", ids])[:16],
         "processor": {name: fields[name] for name in names if name in fields},
-        "instructions": of_value(sorted(fields.get("flags", fields.get("Features", "")).split()))[:16],
+        "instructions": of_value(sorted(flags))[:16],
         "kernel": platform.release(),
         "hypervisor": virtual,
         "online": os.cpu_count(),
-        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "affinity": _affinity(),
         "cpu_quota": _cgroup_quota(),
         "hyper_threading": _text("/sys/devices/system/cpu/smt/active"),
         "memory_gib": _memory_gib(),
@@ -311,9 +291,13 @@ def _cpu_fields() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
+def _cpu_flags(fields: dict[str, str]) -> list[str]:
+    """The instruction-set flags, as x86 (`flags`) or ARM (`Features`) names them."""
+    return fields.get("flags", fields.get("Features", "")).split()
+
+
 def _in_container() -> bool:
-    marks = ("/.dockerenv", "/run/.containerenv")
-    return any(Path(mark).exists() for mark in marks)
+    return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
 
 
 def _memory_gib() -> int | None:

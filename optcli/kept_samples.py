@@ -41,10 +41,10 @@ class Keeping:
     """A sample set that prepares each of its samples once, as long as there is room to keep it.
 
     What fits into `memory_bytes` is held in memory; a larger set in files below `folder`, as far as
-    `FILE_BYTES` and half of the disk's free space allow. What fits nowhere is prepared anew each time.
-    A set of at most `shared_bytes` goes into files in any case: see `finish`. With no `memory_bytes` no
-    other is kept. `span` are the samples that are kept, by default all. `threads` may
-    prepare samples of one batch side by side.
+    `FILE_BYTES` and half of the disk's free space allow. A sample that fits nowhere is prepared anew
+    each time. A set of at most `shared_bytes` goes into files in any case: see `finish`. Where
+    `memory_bytes` is 0, only such a set is kept. `span` are the samples that are kept, by default all.
+    `threads` is how many samples of one batch are prepared side by side.
     """
 
     def __init__(
@@ -142,7 +142,8 @@ class Keeping:
         """Samples that are not kept yet, prepared, and kept where there is room."""
         began = time.perf_counter()
         slow = self._prepared > 1 and self.spent_s / self._prepared > _SLOW_S
-        if slow and self._threads > 1 and len(positions) > 1 and self._may_be_parallel:
+        parallel = getattr(self._samples, "parallel", False)
+        if slow and self._threads > 1 and len(positions) > 1 and parallel:
             self._pool = self._pool or ThreadPoolExecutor(self._threads)
             samples = list(self._pool.map(self._samples.__getitem__, positions))
         else:
@@ -153,10 +154,6 @@ class Keeping:
         for position, sample in fresh.items():
             self._keep(position, sample)
         return fresh
-
-    @property
-    def _may_be_parallel(self) -> bool:
-        return bool(getattr(self._samples, "parallel", False))
 
     def _keep(self, position: int, sample: Sample) -> None:
         if position not in self._span:
@@ -189,7 +186,10 @@ class Keeping:
         import numpy as np
 
         sample_bytes, count = max(1, _size_bytes(first)), len(self._span)
-        free = shutil.disk_usage(_there(self._folder)).free // 2 if self._folder is not None else 0
+        free = 0
+        if self._folder is not None:
+            there = next(each for each in (self._folder, *self._folder.parents) if each.exists())
+            free = shutil.disk_usage(there).free // 2
         in_files = min(free, FILE_BYTES) // sample_bytes
         self._shared = count * sample_bytes <= min(self._shared_bytes, free)
         large = self._memory_bytes > 0 and count * sample_bytes > self._memory_bytes
@@ -237,15 +237,15 @@ class Keeping:
             if _restored(json.loads(text)) != meta:
                 return None
             places.append(metas.setdefault(text, len(metas)))
-        kind = _kind(targets)
-        if kind is None or self._rows is None:
+        plain = all(target is None or type(target) in (int, str) for target in targets)
+        if self._rows is None or not (plain or _are_one_array(targets)):
             return None
         return {
             "span": [self._span.start, self._span.stop],
             "total": len(self),
             "inputs": list(self._rows),
             "ids": [name for name, _, _ in facts],
-            "targets": targets if kind == "plain" else None,
+            "targets": targets if plain else None,
             "metas": [json.loads(text) for text in metas],
             "meta": places,
         }
@@ -281,8 +281,9 @@ class KeptSet:
         if not 0 <= index < len(self):
             raise IndexError(index)
         part = self._part(index)
-        inputs = {name: rows[index - part.start] for name, rows in part.inputs.items()}
-        return Sample(*part.fact(index, inputs))
+        row = index - part.start
+        inputs = {name: rows[row] for name, rows in part.inputs.items()}
+        return Sample(part.ids[row], inputs, part.targets[row], part.metas[part.places[row]])
 
     def batch(self, positions: Sequence[int]) -> Batch:
         """Some samples, stacked; the arrays are copies."""
@@ -346,10 +347,6 @@ class _Part:
         if (folder / CONTENTS).is_file():
             self.contents = np.load(folder / CONTENTS, allow_pickle=False)
 
-    def fact(self, index: int, inputs: dict[str, np.ndarray]) -> tuple[str, Any, Any, Any]:
-        row = index - self.start
-        return self.ids[row], inputs, self.targets[row], self.metas[self.places[row]]
-
 
 def is_whole(folder: Path) -> bool:
     """Whether a folder holds a whole set, so far as `about.json` says; imports nothing heavy."""
@@ -389,16 +386,12 @@ def _parts(folder: Path) -> list[Path]:
     return ordered
 
 
-def _kind(targets: Sequence[Any]) -> str | None:
-    """How targets can be kept: as `plain` data, as an `array`; None: they cannot."""
+def _are_one_array(targets: Sequence[Any]) -> bool:
+    """Whether targets are arrays of numbers that can be stacked."""
     import numpy as np
 
-    if all(target is None or type(target) in (int, str) for target in targets):
-        return "plain"
     shapes = {(t.shape, t.dtype.str) if isinstance(t, np.ndarray) else None for t in targets}
-    if len(shapes) == 1 and None not in shapes and targets[0].dtype.kind in "buif":
-        return "array"
-    return None
+    return len(shapes) == 1 and None not in shapes and targets[0].dtype.kind in "buif"
 
 
 def _plain(value: Any) -> Any:
@@ -427,11 +420,3 @@ def _restored(value: Any) -> Any:
 def _size_bytes(sample: Sample) -> int:
     own = sum(int(array.nbytes) for array in sample.inputs.values())
     return own + int(getattr(sample.target, "nbytes", 0))
-
-
-def _there(folder: Path | None) -> Path:
-    """The nearest folder above that exists."""
-    assert folder is not None
-    while not folder.exists():
-        folder = folder.parent
-    return folder

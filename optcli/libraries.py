@@ -10,7 +10,7 @@ from collections.abc import Iterable
 def bring_in(names: Iterable[str]) -> None:
     """Import modules, with the garbage collector paused meanwhile. Raises ImportError as ever.
 
-    What an import makes stays: looking for garbage meanwhile costs time and finds next to none.
+    Imported objects stay alive: a collection during the import costs time and frees next to nothing.
     """
     paused = gc.isenabled()
     gc.disable()

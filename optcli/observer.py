@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
 
+class Observer:
+    """Hears of every step of a build; what a subclass does not define does nothing.
 
-class Observer(Protocol):
-    """Hears of every step of a build. `step` is a readable name such as `onnx-int8 › quantize_nncf`."""
+    `step` is a readable name such as `onnx-int8 › quantize_nncf`.
+    """
 
     def started(self, step: str) -> None: ...
 
@@ -38,23 +39,5 @@ def rate(images: float, seconds: float) -> str:
     return f"{images_per_s:.0f} images/s" if images_per_s >= 1000 else f"{images_per_s:.3g} images/s"
 
 
-class Silent:
+class Silent(Observer):
     """An observer that keeps quiet: for tests and for callers from Python."""
-
-    def started(self, step: str) -> None:
-        pass
-
-    def cached(self, step: str) -> None:
-        pass
-
-    def progress(self, step: str, fraction: float | None, message: str) -> None:
-        pass
-
-    def finished(self, step: str, seconds: float) -> None:
-        pass
-
-    def failed(self, step: str, reason: str) -> None:
-        pass
-
-    def warned(self, step: str, message: str) -> None:
-        pass

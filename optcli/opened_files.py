@@ -1,7 +1,8 @@
 """Files that code opens while it runs.
 
-A key holds the code of a network and what the recipe names. What the code opens by itself is in no key:
-an old result would be taken for that of another file, and a gate would see the same file on both sides.
+A key holds the code of a network and the files that the recipe names. A file that the code opens by
+itself is in no key: after a change of it optcli would reuse an old result, and a gate would give both
+sides the same file.
 """
 
 from __future__ import annotations
@@ -65,11 +66,8 @@ def of_project(
     for path in map(os.path.realpath, paths):
         inside = [Path(path).relative_to(top).parts for top in tops if Path(path).is_relative_to(top)]
         hidden = any(part.startswith(".") or part == "site-packages" for i in inside for part in i)
-        other = hidden or path in named or path.endswith(_CODE) or _is_metadata(Path(path))
+        metadata = Path(path).parent.name.endswith(_INSTALLERS) and Path(path).name in _METADATA
+        other = hidden or path in named or path.endswith(_CODE) or metadata
         if inside and not other and regular_files.is_file(path):
             files[Path(path)] = None
     return list(files)
-
-
-def _is_metadata(path: Path) -> bool:
-    return path.parent.name.endswith(_INSTALLERS) and path.name in _METADATA

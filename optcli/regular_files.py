@@ -43,6 +43,10 @@ def check(path: str | Path) -> os.stat_result:
         status = os.stat(path)
     except ValueError as error:  # a NUL, or characters that no name of a file can have
         raise OSError(errno.EINVAL, f"no file can have this name ({error})", str(path)) from error
+    return _regular(status, path)
+
+
+def _regular(status: os.stat_result, path: str | Path) -> os.stat_result:
     irregular = kind(status.st_mode)
     if irregular is not None:
         raise IrregularFileError(errno.EINVAL, f"found {irregular}, wanted a regular file", str(path))
@@ -57,10 +61,7 @@ def opened(path: str | Path) -> BufferedReader:
     check(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     try:
-        irregular = kind(os.fstat(descriptor).st_mode)
-        if irregular is not None:
-            message = f"found {irregular}, wanted a regular file"
-            raise IrregularFileError(errno.EINVAL, message, str(path))
+        _regular(os.fstat(descriptor), path)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)

@@ -100,12 +100,8 @@ class Outside:
         inner = module.split(".")[1:]
         if not inner:
             return self.origin
-        for folder in self.folders:
-            base = folder.joinpath(*inner)
-            for file in (base / "__init__.py", base.with_name(base.name + ".py")):
-                if regular_files.is_file(file):
-                    return file
-        return None
+        files = (_source_file(folder.joinpath(*inner)) for folder in self.folders)
+        return next(filter(None, files), None)
 
 
 def outside(top: str) -> Outside | None:
@@ -167,11 +163,13 @@ def local_file(root: Path, module: str) -> Path | None:
     """The source file of a module below the root; None where there is none."""
     if module.split(".")[0] == _OWN:
         return None  # the program itself, even where the recipe lies beside it
-    base = root.joinpath(*module.split("."))
-    for file in (base / "__init__.py", base.with_name(base.name + ".py")):
-        if regular_files.is_file(file):
-            return file
-    return None
+    return _source_file(root.joinpath(*module.split(".")))
+
+
+def _source_file(base: Path) -> Path | None:
+    """The source of a package or module that is named without its ending; None where there is none."""
+    files = (base / "__init__.py", base.with_name(base.name + ".py"))
+    return next(filter(regular_files.is_file, files), None)
 
 
 def is_local_name(root: Path, module: str) -> bool:

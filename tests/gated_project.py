@@ -8,16 +8,17 @@ import subprocess
 import numpy as np
 from tiny_project import Heard
 
-from optcli import gate, latency
+from optcli import latency
 from optcli.gate import comparisons
 from optcli.gate import running as gating
 from optcli.gate.latency import Timed
+from optcli.gate.rule import decide, planned
 from optcli.settings import GateBar, GateSettings
 
 PLAIN = "  plain: []\n"
 COPIED = PLAIN + '  copied: {passes: [{"./fakes.py:Copy": {note: %s}}], gate: true}\n'
 BAR = GateBar(limit=0.05)
-RULE = gate.planned(BAR, GateSettings(), 1)
+RULE = planned(BAR, GateSettings(), 1)
 # A log ratio that stands for pairs which differ wildly.
 WILD = 0.123456
 
@@ -62,7 +63,7 @@ class Script:
         ratios = [value + x / 1e4 for x in range(8)]
         if value is WILD:
             ratios = [(-1) ** x * (0.3 + x / 50) for x in range(24)]
-        decision = gate.decide(ratios, RULE)
+        decision = decide(ratios, RULE)
         found = comparisons.latency("p50", 1, 1.0, 1.0 + value, decision, RULE, BAR)
         measured = latency.Measured(
             baseline=before.name, measured_at="", settings={}, seed=seed, real_inputs=False,

@@ -6,7 +6,7 @@ import importlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -14,9 +14,10 @@ from optcli import __version__
 from optcli.errors import ExitCode, OptcliError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from collections.abc import Callable, Iterable
+    from types import FrameType, ModuleType
 
-    from optcli.results import Report
+    from pydantic import BaseModel
 
 # By task, verb to its one-line help: shown without importing the verb, which keeps --help instant.
 _TASKS = {
@@ -193,13 +194,25 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def show(found: Report) -> None:
-    """Print a report's table to stdout: laid out for a terminal, one line a row for a pipe."""
-    from optcli import report
+def tell(findings: BaseModel, lines: Callable[[Any], Iterable[str]], *, as_json: bool) -> None:
+    """Print findings to stdout: as JSON, or the lines that `lines` makes of them."""
+    if as_json:
+        click.echo(findings.model_dump_json(indent=2, by_alias=True))
+    else:
+        click.echo("\n".join(lines(findings)))
 
+
+def show(result: Any, forms: ModuleType, *, as_json: bool = False) -> None:
+    """Print a result to stdout: as JSON, laid out for a terminal, or one line a row for a pipe.
+
+    `forms` makes the last two of it: it has the functions `table` and `text`.
+    """
+    if as_json:
+        click.echo(result.to_json())
+        return
     if not sys.stdout.isatty():
-        click.echo(report.text(found), nl=False)
+        click.echo(forms.text(result), nl=False)
         return
     from rich.console import Console
 
-    Console().print(report.table(found))
+    Console().print(forms.table(result))

@@ -27,14 +27,14 @@ def command() -> None:
 @click.option(
     "--report",
     "where",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="RECIPE|REPORT",
     help="Which build; default: the last one.",
 )
 @click.option("--only", multiple=True, metavar="VARIANT", help="Save just these variants.")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     help="Write to this file instead of artifacts/baselines/NAME.optcli.tar.",
 )
 @options.store

@@ -18,14 +18,8 @@ from optcli.cli.progress import Progress
         'optcli bench model.onnx --input "image:float32[batch,3,224,224]" --batch-size 8',
     ),
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="NAME:DTYPE[SIZES]",
-    help='An input, where looking does not find it: "image:float32[batch,3,224,224]".',
-)
+@click.argument("files", nargs=-1, required=True, type=options.PATH, metavar="FILE...")
+@options.inputs
 @click.option(
     "--batch-size", "batch_sizes", multiple=True, type=click.IntRange(1), help="May be repeated."
 )
@@ -40,7 +34,7 @@ from optcli.cli.progress import Progress
 @click.option("--runner", metavar="NAME", help="Run all of them in this runner.")
 @click.option(
     "--samples",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     metavar="FILE.npz",
     help="Real inputs: arrays called like the inputs, [samples, ...]; default: random ones.",
 )
@@ -66,11 +60,11 @@ def command(
     .ptl, .torchscript), or the folder of an artifact. Inputs are found by looking; their values are
     random unless --samples says otherwise. Only speed is measured: outputs are not compared.
     """
+    from optcli import report as forms
     from optcli.model_files.measuring import bench
     from optcli.scaffold import InputText
 
-    progress = Progress()
-    try:
+    with Progress() as progress:
         report = bench(
             files,
             inputs=tuple(InputText.read(text) for text in inputs),
@@ -83,10 +77,5 @@ def command(
             store=store,
             observer=progress,
         )
-    finally:
-        progress.close()
-    if as_json:
-        click.echo(report.to_json())
-    else:
-        show(report)
+    show(report, forms, as_json=as_json)
     return report.exit_code

@@ -26,7 +26,7 @@ from optcli.cli.progress import Progress
 @click.option(
     "--keep-going/--fail-fast", default=True, show_default=True, help="After a step has failed."
 )
-@options.timeout
+@options.timeout("step")
 @click.option("--remeasure", is_flag=True, help="Measure latency and accuracy again.")
 @options.trust
 @click.option("--dry-run", is_flag=True, help="Show the steps and what is cached; do nothing.")
@@ -54,16 +54,15 @@ def command(
     artifacts/NAME/report.json, the files of each variant beside it. The last line says which exit code
     the build has, and why.
     """
+    from optcli import report as forms
     from optcli.pipeline import build, preview
     from optcli.pipeline.execute import usual_jobs
-    from optcli.report import ending
 
     if dry_run or explain:
         lines, record = preview(recipe, store=store, overrides=overrides, only=only, explain=explain)
         click.echo(json.dumps(record, indent=2) if as_json else "\n".join(lines))
         return 0
-    progress = Progress()
-    try:
+    with Progress() as progress:
         report = build(
             recipe,
             store=store,
@@ -77,11 +76,7 @@ def command(
             trust=trust,
             observer=progress,
         )
-    finally:
-        progress.close()
+    show(report, forms, as_json=as_json)
     if as_json:
-        click.echo(report.to_json())
-        click.echo(ending(report), err=True)
-    else:
-        show(report)
+        click.echo(forms.ending(report), err=True)
     return report.exit_code

@@ -107,7 +107,7 @@ def gc(
     """Make room: leftovers of killed builds always; entries, checkpoints by age or size when asked."""
     removed = _open(store).gc(
         older_than_s=_amount(older_than, {"s": 1, "m": 60, "h": 3600, "d": 86400}, "--older-than"),
-        max_bytes=_bytes(max_size),
+        max_bytes=_amount(max_size, {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}, "--max-size"),
         dry_run=dry_run,
     )
     if as_json:
@@ -121,11 +121,6 @@ def gc(
 
 def _open(store: Path | None) -> Store:
     return Store(Store.default_root(store))
-
-
-def _bytes(text: str | None) -> int | None:
-    amount = _amount(text, {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}, "--max-size")
-    return None if amount is None else int(amount)
 
 
 def _amount(text: str | None, units: dict[str, float], option: str) -> float | None:

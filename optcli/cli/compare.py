@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,14 +29,12 @@ _SUFFIXES = {".md": "markdown", ".json": "json", ".csv": "csv", ".html": "html",
         "optcli compare before.json after.json --format markdown --output changes.md",
     ),
 )
-@click.argument("where", nargs=-1, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT]...")
+@click.argument("where", nargs=-1, type=options.PATH, metavar="[RECIPE|REPORT]...")
 @options.artifacts
 @click.option(
     "--format", "form", type=click.Choice(_FORMATS), help="Default: terminal, or what --output ends in."
 )
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file instead."
-)
+@click.option("--output", "-o", type=options.FILE, help="Write to a file instead.")
 @options.as_json
 @click.option("--markdown", is_flag=True, help="The same as --format markdown, for a pull request.")
 @click.option("--force", is_flag=True, help="Compare although the machines differ.")
@@ -83,12 +80,15 @@ def _compare(
     roofline: bool,
     store: Path | None,
 ) -> int:
+    from optcli import report as forms
+    from optcli.report import changes
+
     if len(where) < 2:
         place = reports.find(where[0] if where else None, artifacts)
         report, path = place.report, place.path
         report = _near_the_limit(report, path.parent, place.own_store(store)) if roofline else report
         if form == "terminal" and output is None:
-            show(report)
+            show(report, forms)
         else:
             _give(_one(report, path, form), output)
         return report.exit_code
@@ -101,7 +101,7 @@ def _compare(
     named = [(str(each), reports.find(each, artifacts).report) for each in where]
     comparisons = _compared(named, force)
     if form == "terminal" and output is None:
-        _show(comparisons)
+        show(comparisons, changes)
     else:
         _give(_several(comparisons, form), output)
     return 0
@@ -136,16 +136,12 @@ def _one(report: Report, path: Path, form: str) -> str:
 
     if form == "json":
         return report.to_json() + "\n"
-    if form == "markdown":
-        return markdown(report)
-    if form == "csv":
-        return csv_text(report)
     if form == "html":
         from optcli.latency.quantiles import quantiles_of
         from optcli.report import html
 
         return html.page(report, quantiles_of(path.with_name("samples.npz")))
-    return text(report)
+    return {"markdown": markdown, "csv": csv_text, "terminal": text}[form](report)
 
 
 def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[Comparison]:
@@ -163,35 +159,14 @@ def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[Comparis
 
 
 def _several(comparisons: Sequence[Comparison], form: str) -> str:
-    from optcli.report import changes
+    from optcli.report import changes, html
+    from optcli.report.csv_text import csv_of_changes
 
     if form == "json":
-        return (
-            json.dumps([each.model_dump(mode="json", by_alias=True) for each in comparisons], indent=2)
-            + "\n"
-        )
-    if form == "markdown":
-        return changes.markdown(comparisons)
-    if form == "csv":
-        from optcli.report.csv_text import csv_of_changes
-
-        return csv_of_changes(comparisons)
-    if form == "html":
-        from optcli.report import html
-
-        return html.changes_page(comparisons)
-    return changes.text(comparisons)
-
-
-def _show(comparisons: Sequence[Comparison]) -> None:
-    from optcli.report import changes
-
-    if not sys.stdout.isatty():
-        click.echo(changes.text(comparisons), nl=False)
-        return
-    from rich.console import Console
-
-    Console().print(changes.table(comparisons))
+        records = [each.model_dump(mode="json", by_alias=True) for each in comparisons]
+        return json.dumps(records, indent=2) + "\n"
+    forms = {"markdown": changes.markdown, "csv": csv_of_changes, "html": html.changes_page}
+    return forms.get(form, changes.text)(comparisons)
 
 
 def _give(text: str, output: Path | None) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options
+from optcli.cli import options, tell
 from optcli.store import Store
 
 
@@ -20,11 +20,8 @@ def command(store: Path | None, as_json: bool) -> int:
     Every runtime is imported and runs a tiny model, which takes some seconds. The exit code is 3
     where something that optcli cannot do without is broken.
     """
-    from optcli.doctor import examine
+    from optcli.doctor import Examination, examine
 
     examination = examine(Store.default_root(store))
-    if as_json:
-        click.echo(examination.model_dump_json(indent=2, by_alias=True))
-    else:
-        click.echo("\n".join(examination.lines()))
+    tell(examination, Examination.lines, as_json=as_json)
     return int(examination.exit_code)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from optcli.cli import options, reports
+from optcli.cli import options, reports, show
 from optcli.cli.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optcli.results.gate import GateReport
-
-_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(
@@ -45,7 +42,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @options.artifacts
 @options.overrides
 @options.jobs
-@options.timeout
+@options.timeout("step")
 @click.option(
     "--trust", is_flag=True, help="Run what a baseline or a model from elsewhere holds, code too."
 )
@@ -73,11 +70,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     " compared, or changed without --accept, stays 5.",
 )
 @click.option("--confirm/--no-confirm", default=None, help="Repeat a failure independently.")
-@click.option("--history", type=_FILE, help="Append the figures to this file: see `optcli history`.")
-@click.option("--markdown", type=_FILE, help="Write a comment for a pull request.")
-@click.option("--junit", type=_FILE, help="Write JUnit XML.")
-@click.option("--gitlab-metrics", type=_FILE, help="Write a metrics report for GitLab.")
-@click.option("--benchmark-json", type=_FILE, help="Write JSON for github-action-benchmark.")
+@click.option(
+    "--history", type=options.FILE, help="Append the figures to this file: see `optcli history`."
+)
+@click.option("--markdown", type=options.FILE, help="Write a comment for a pull request.")
+@click.option("--junit", type=options.FILE, help="Write JUnit XML.")
+@click.option("--gitlab-metrics", type=options.FILE, help="Write a metrics report for GitLab.")
+@click.option("--benchmark-json", type=options.FILE, help="Write JSON for github-action-benchmark.")
 @options.as_json
 @options.verbose
 def command(
@@ -112,8 +111,7 @@ def command(
     from optcli.pipeline.execute import usual_jobs
     from optcli.report import gate as shown
 
-    progress = Progress()
-    try:
+    with Progress() as progress:
         report = gate(
             recipe,
             reference,
@@ -134,8 +132,6 @@ def command(
             artifacts=reports.root(artifacts),
             observer=progress,
         )
-    finally:
-        progress.close()
     forms: dict[Path | None, Callable[[GateReport], str]] = {
         markdown: shown.markdown,
         junit: shown.junit,
@@ -145,23 +141,9 @@ def command(
     for path, form in forms.items():
         if path is not None:
             path.write_text(form(report), encoding="utf-8")
-    if as_json:
-        click.echo(report.to_json())
-    else:
-        _show(report)
+    show(report, shown, as_json=as_json)
     _tell_github(report)
     return report.exit_code
-
-
-def _show(report: GateReport) -> None:
-    from optcli.report import gate as shown
-
-    if not sys.stdout.isatty():
-        click.echo(shown.text(report), nl=False)
-        return
-    from rich.console import Console
-
-    Console().print(shown.table(report))
 
 
 def _tell_github(report: GateReport) -> None:

@@ -21,15 +21,11 @@ if TYPE_CHECKING:
         "optcli history gate-history.jsonl --variant onnx-int8 --html history.html",
     ),
 )
-@click.argument("path", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+@click.argument("path", type=options.FILE, metavar="FILE")
 @click.option("--recipe", help="Only this recipe.")
 @click.option("--variant", help="Only this variant.")
 @click.option("--metric", help="Only this figure, such as p50 or size.")
-@click.option(
-    "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the trends as an HTML page into this file.",
-)
+@click.option("--html", type=options.FILE, help="Write the trends as an HTML page into this file.")
 @options.as_json
 @options.verbose
 def command(
@@ -62,17 +58,11 @@ def command(
 
 
 def _record(trend: Trend) -> dict[str, Any]:
+    series = ("recipe", "variant", "metric", "batch_size", "unit", "machine")
+    found = ("enough", "change", "latest", "earliest")
     return {
-        "recipe": trend.recipe,
-        "variant": trend.variant,
-        "metric": trend.metric,
-        "batch_size": trend.batch_size,
-        "unit": trend.unit,
-        "machine": trend.machine,
+        **{name: getattr(trend, name) for name in series},
         "entries": [entry.model_dump(mode="json") for entry in trend.entries],
         "steps": [{"index": step, "growth": trend.growth(step)} for step in trend.steps],
-        "enough": trend.enough,
-        "change": trend.change,
-        "latest": trend.latest,
-        "earliest": trend.earliest,
+        **{name: getattr(trend, name) for name in found},
     }

@@ -27,21 +27,13 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("what")
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write it here, not to stdout."
-)
+@click.option("--out", type=options.FILE, help="Write it here, not to stdout.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="NAME:DTYPE[SIZES]",
-    help='An input, where looking does not find it: "image:float32[batch,3,224,224]".',
-)
+@options.inputs
 @click.option("--weights", help="A local file, or a name that the source knows, such as DEFAULT.")
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="FOLDER",
     help="Images in class folders, images beside masks, or COCO's annotations (a JSON file too).",
 )
@@ -70,9 +62,7 @@ def command(
     from optcli.scaffold import InputText, draft
 
     if out is not None and out.exists() and not force:
-        raise UsageError(
-            "this file is there already", place=str(out), hint="add --force, or another name"
-        )
+        raise _taken(out, "add --force, or another name")
     folder = (out.parent if out is not None else Path()).absolute()
     read = tuple(InputText.read(text) for text in inputs)
     recipe_draft = draft(
@@ -107,9 +97,7 @@ def _write(
     beside = {out.with_name(name): text for name, text in recipe_draft.files.items()}
     for path, text in beside.items():
         if path.exists() and path.read_text("utf-8") != text and not force:
-            raise UsageError(
-                "this file is there already", place=str(path), hint="add --force, or another folder"
-            )
+            raise _taken(path, "add --force, or another folder")
     new = [path for path in beside if not path.exists()]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -133,6 +121,10 @@ def _write(
     finally:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
+
+
+def _taken(path: Path, hint: str) -> UsageError:
+    return UsageError("this file is there already", place=str(path), hint=hint)
 
 
 def _not_set(error: RecipeError, overrides: tuple[str, ...], fresh: Path) -> OptcliError:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options, reports
+from optcli.cli import options, reports, tell
 
 
 @click.command(
@@ -35,7 +35,4 @@ def command(
     model = trusting(model, Store(Store.default_root(store)), trust=trust)
     require_trusted_code(model)
     findings = inspection.look_into(model)
-    if as_json:
-        click.echo(findings.model_dump_json(indent=2, by_alias=True))
-    else:
-        click.echo("\n".join(inspection.lines(findings)))
+    tell(findings, inspection.lines, as_json=as_json)

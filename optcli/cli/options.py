@@ -14,6 +14,11 @@ from optcli.errors import UsageError
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+PATH = click.Path(path_type=Path)
+
+
 def examples(*commands: str) -> str:
     """The end of a verb's help."""
     return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
@@ -21,12 +26,12 @@ def examples(*commands: str) -> str:
 
 store = click.option(
     "--store",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="The store; default: OPTCLI_STORE, else artifacts/.store.",
 )
 artifacts = click.option(
     "--artifacts",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Where artifacts and reports are laid out; default: OPTCLI_ARTIFACTS, else artifacts.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
@@ -42,14 +47,13 @@ jobs = click.option(
     type=click.IntRange(1),
     help="Steps side by side.  [default: 2 where there are cores and memory for them, else 1]",
 )
-timeout = click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=3600.0,
-    show_default=True,
-    help="Seconds that one step may take.",
+inputs = click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME:DTYPE[SIZES]",
+    help='An input, where looking does not find it: "image:float32[batch,3,224,224]".',
 )
-
 trust = click.option(
     "--trust",
     is_flag=True,
@@ -70,7 +74,18 @@ def _no_model(_: click.Context, __: click.Parameter, path: Path) -> Path:
     return path
 
 
-recipe = click.argument("recipe", type=click.Path(path_type=Path), callback=_no_model)
+recipe = click.argument("recipe", type=PATH, callback=_no_model)
+
+
+def timeout(of: str) -> Callable[[Command], Command]:
+    """`--timeout`: how long one step, or whatever else is meant, may take."""
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=3600.0,
+        show_default=True,
+        help=f"Seconds that one {of} may take.",
+    )
 
 
 def verbose(function: Command) -> Command:

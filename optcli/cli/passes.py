@@ -15,7 +15,6 @@ from optcli import passes, registry
 from optcli.artifact import Format
 from optcli.cli import options
 from optcli.cli.option_types import in_words
-from optcli.errors import UsageError
 from optcli.passes import Pass
 from optcli.workers import Channel, run
 
@@ -75,15 +74,9 @@ class About:
 
 def describe(request: DescribeRequest, channel: Channel) -> About:
     """In a worker: what a pass of somebody else's code says of itself."""
-    from optcli import user_code
+    from optcli.pipeline.plugins import loaded
 
-    kind = user_code.load(request.reference, request.folder)
-    if not (inspect.isclass(kind) and issubclass(kind, Pass)):
-        raise UsageError(
-            f"{request.reference} is not a pass: wanted a subclass of optcli.passes.Pass",
-            hint="see docs/add-a-pass.md",
-        )
-    return _of(kind)
+    return _of(loaded(request.reference, request.folder))
 
 
 def _about(name: str) -> About:
@@ -97,6 +90,10 @@ def _about(name: str) -> About:
 def _of(kind: type[Pass]) -> About:
     schema = kind.model_json_schema()
     properties = schema["properties"]
+
+    def written(option: dict[str, Any]) -> str:
+        return json.dumps(option["default"]).strip('"') if "default" in option else "is worked out"
+
     return About(
         help=inspect.getdoc(kind) or "",
         reads=tuple(str(source) for source in getattr(kind, "accepts", ())),
@@ -107,7 +104,7 @@ def _of(kind: type[Pass]) -> About:
             Option(
                 name=name,
                 type=in_words(properties[name], schema.get("$defs")),
-                default=None if field.is_required() else _default(properties[name]),
+                default=None if field.is_required() else written(properties[name]),
                 help=field.description or "",
             )
             for name, field in kind.model_fields.items()
@@ -115,11 +112,6 @@ def _of(kind: type[Pass]) -> About:
         example=_example(kind),
         schema=schema,
     )
-
-
-def _default(schema: dict[str, Any]) -> str:
-    """An option's default as a recipe writes it."""
-    return json.dumps(schema["default"]).strip('"') if "default" in schema else "is worked out"
 
 
 def _makes(kind: type[Pass]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options, reports
+from optcli.cli import options, reports, tell
 from optcli.cli.progress import Progress
 
 
@@ -20,7 +20,7 @@ from optcli.cli.progress import Progress
 @click.argument("variant")
 @click.option(
     "--recipe",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="NAME|RECIPE.yaml",
     help="Which recipe's build; default: the last one that was built.",
 )
@@ -37,7 +37,7 @@ from optcli.cli.progress import Progress
 )
 @click.option(
     "--trace",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     metavar="FILE",
     help="Where the Chrome trace goes; default: profiles/VARIANT.trace.json beside the report.",
 )
@@ -66,8 +66,7 @@ def command(
     from optcli.store import Store
 
     place = reports.find(recipe, artifacts)
-    progress = Progress()
-    try:
+    with Progress() as progress:
         operator_times = profile(
             variant,
             place.report,
@@ -79,9 +78,4 @@ def command(
             store=Store(Store.default_root(place.own_store(store))),
             observer=progress,
         )
-    finally:
-        progress.close()
-    if as_json:
-        click.echo(operator_times.model_dump_json(indent=2, by_alias=True))
-    else:
-        click.echo("\n".join(lines(operator_times, top)))
+    tell(operator_times, lambda found: lines(found, top), as_json=as_json)

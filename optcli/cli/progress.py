@@ -12,8 +12,10 @@ import shutil
 import sys
 import threading
 import time
-import unicodedata
 from collections.abc import Callable
+from typing import Self
+
+from optcli.observer import Observer
 
 # Control characters and the escape sequences of terminals: a step's words must not move the cursor.
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -22,7 +24,7 @@ _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\
 _LINE_EVERY_S = 30.0
 
 
-class Progress:
+class Progress(Observer):
     """An observer that writes to stderr. On a terminal the last line is kept up to date.
 
     It writes no colours, so NO_COLOR has nothing to switch off. `clock` gives seconds.
@@ -37,6 +39,13 @@ class Progress:
         self._shown = False
         self._clock = clock
         self._said: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the last line away."""
+        self._update("")
 
     def started(self, step: str) -> None:
         self._said[step] = self._clock()
@@ -61,10 +70,6 @@ class Progress:
 
     def warned(self, step: str, message: str) -> None:
         self._line(f"  note    {step}: {message}")
-
-    def close(self) -> None:
-        """Take the last line away."""
-        self._update("")
 
     def _line(self, text: str) -> None:
         plain = _UNPRINTABLE.sub("", text).replace("\t", " ")
@@ -91,19 +96,8 @@ class Progress:
 
 def shortened(text: str, columns: int) -> str:
     """As much of a text as fits into that many columns of a terminal, with `…` where it was cut."""
-    if sum(map(_columns, text)) <= columns:
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= columns:
         return text
-    kept, used = "", 1  # the ellipsis has one
-    for character in text:
-        used += _columns(character)
-        if used > columns:
-            break
-        kept += character
-    return kept + "…" if columns > 0 else ""
-
-
-def _columns(character: str) -> int:
-    """How many columns a terminal gives a character: none to accents, two to wide ones."""
-    if unicodedata.combining(character) or unicodedata.category(character) in ("Cf", "Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return set_cell_size(text, columns - 1).rstrip() + "…" if columns > 0 else ""

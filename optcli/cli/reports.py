@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,7 +75,10 @@ def find(where: Path | None, explicit: Path | None) -> FoundReport:
     recipe = where if where is not None and where.suffix in RECIPES else None
     places = _places(recipe, explicit)
     if where is None:
-        return _newest(places)
+        newest = ((files[-1], place) for place in places if (files := _reports(place)))
+        for file, place in newest:
+            return _read(file, place)
+        raise _nothing("", places)
     if recipe is not None:
         return _of_recipe(recipe, places)
     if (where / _FILE).is_file():
@@ -100,13 +103,6 @@ def _places(recipe: Path | None, explicit: Path | None) -> list[Path]:
 
 def _reports(place: Path) -> list[Path]:
     return sorted(place.glob(f"*/{_FILE}"), key=lambda path: path.stat().st_mtime)
-
-
-def _newest(places: Sequence[Path]) -> FoundReport:
-    for place in places:
-        if files := _reports(place):
-            return _read(files[-1], place)
-    raise _nothing("", places)
 
 
 def _of_recipe(recipe: Path, places: Sequence[Path]) -> FoundReport:
@@ -140,20 +136,12 @@ def _read(path: Path, place: Path) -> FoundReport:
     report = Report.load(path)
     recorded = report.recipe.path
     if recorded and not os.path.isabs(recorded):
-        file = next(
-            (each / recorded for each in _anchors(place) if (each / recorded).is_file()), Path(recorded)
-        )
+        above = [place.parent] if place.name == _FOLDER else []
+        files = [each / recorded for each in (*above, Path.cwd(), place.parent)]
+        file = next((each for each in files if each.is_file()), Path(recorded))
         summary = report.recipe.model_copy(update={"path": shown(file)})
         report = report.model_copy(update={"recipe": summary})
     return FoundReport(report, path, place)
-
-
-def _anchors(place: Path) -> Iterator[Path]:
-    """The folders from which a recipe's path may count, for a report that lies in `place`."""
-    if place.name == _FOLDER:
-        yield place.parent
-    yield Path.cwd()
-    yield place.parent
 
 
 def _is_file(recorded: str, recipe: Path) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcli.cli import options
+from optcli.cli import options, tell
 from optcli.cli.progress import Progress
 from optcli.store import Store
 
@@ -26,12 +26,6 @@ def command(store: Path | None, remeasure: bool, as_json: bool) -> None:
     from optcli.roofline import lines
     from optcli.roofline import share as roofline
 
-    progress = Progress()
-    try:
+    with Progress() as progress:
         peaks = roofline.measured(Store(Store.default_root(store)), progress, remeasure=remeasure)
-    finally:
-        progress.close()
-    if as_json:
-        click.echo(peaks.model_dump_json(by_alias=True, indent=2))
-    else:
-        click.echo("\n".join(lines(peaks)))
+    tell(peaks, lines, as_json=as_json)

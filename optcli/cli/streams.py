@@ -1,4 +1,4 @@
-"""Standard output and error as the command line needs them: there, patient, in any encoding."""
+"""Standard output and error that are open, outlive their reader and take every character."""
 
 from __future__ import annotations
 

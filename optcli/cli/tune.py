@@ -22,9 +22,7 @@ from optcli.settings.tuning import Objective
         "optcli tune recipe.yaml --from onnx-int8 --write",
     ),
 )
-@click.argument(
-    "where", required=False, type=click.Path(path_type=Path, dir_okay=False), metavar="[RECIPE|REPORT]"
-)
+@click.argument("where", required=False, type=options.FILE, metavar="[RECIPE|REPORT]")
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
@@ -44,7 +42,7 @@ from optcli.settings.tuning import Objective
 @click.option("--seed", type=click.IntRange(0), help="In place of the recipe's seed.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     help="The recipe to write. Default: NAME.tuned.yaml beside the recipe.",
 )
 @click.option("--restart", is_flag=True, help="Forget the trials of an earlier run.")
@@ -65,7 +63,7 @@ from optcli.settings.tuning import Objective
 @click.option("--write", is_flag=True, help="With --from, apply the patch to the recipe.")
 @click.option("--trust", is_flag=True, help="Build the recipe of a report from elsewhere.")
 @options.jobs
-@options.timeout
+@options.timeout("step")
 @options.overrides
 @options.store
 @options.artifacts
@@ -123,7 +121,6 @@ def command(
     from optcli import tuning
     from optcli.pipeline.execute import usual_jobs
 
-    progress = Progress()
     common: dict[str, Any] = {
         "store": built.own_store(store) if built else store,
         "artifacts": built.root if built else reports.root(artifacts),
@@ -131,9 +128,9 @@ def command(
         "jobs": jobs or usual_jobs(),
         "timeout_s": timeout,
         "trust": trust,
-        "observer": progress,
     }
-    try:
+    with Progress() as progress:
+        common["observer"] = progress
         if start is None:
             found = tuning.tune(
                 recipe,
@@ -155,8 +152,6 @@ def command(
                 write=write,
                 **common,
             )
-    finally:
-        progress.close()
     if start is None:
         from optcli.report.tuning_words import tuning_text
 

@@ -22,15 +22,15 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
         "optcli verify-accuracy --baseline float.onnx int8.onnx --recipe recipe.yaml",
     ),
 )
-@click.argument("where", nargs=-1, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT|FILE...]")
+@click.argument("where", nargs=-1, type=options.PATH, metavar="[RECIPE|REPORT|FILE...]")
 @click.option(
     "--baseline",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     help="The file that the others are compared with; default: the first.",
 )
 @click.option(
     "--recipe",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     help="For files: the recipe that gives inputs, data, metric and postprocess.",
 )
 @click.option("--runner", "runners", multiple=True, metavar="NAME", help="For files; may be repeated.")
@@ -39,18 +39,10 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
 @click.option(
     "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes for each file."
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=3600.0,
-    show_default=True,
-    help="Seconds that one file may take.",
-)
+@options.timeout("file")
 @click.option("--per-class", is_flag=True, help="Show the metric of every class, too.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
-@click.option(
-    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML for a CI system."
-)
+@click.option("--junit", type=options.FILE, help="Write JUnit XML for a CI system.")
 @click.option(
     "--layers",
     metavar="[VARIANT]",
@@ -108,8 +100,7 @@ def command(
 
         place = reports.find(where[0] if where else None, artifacts)
         report, code = _of_build(place, overrides)
-        progress = Progress()
-        try:
+        with Progress() as progress:
             report = with_layers(
                 report,
                 place.path,
@@ -123,11 +114,10 @@ def command(
                 trust=trust,
                 timeout_s=timeout,
             )
-            if _is_of_a_build(place.path):
+            # It lies among the artifacts that it speaks of, and is no copy of it elsewhere.
+            if place.path.name == "report.json" and any(place.path.parent.glob("*/artifact.json")):
                 looked = {n: {"layers": v.layers} for n, v in report.variants.items() if v.layers}
                 report_files.add(place.path.parent, looked, progress)
-        finally:
-            progress.close()
     else:
         from optcli.verification.model_files import verify
 
@@ -140,8 +130,7 @@ def command(
         named = [*([baseline] if baseline else []), *(path for path in where if path != baseline)]
         if not named:
             raise UsageError("no files are named", place="FILE", hint="a.onnx b.onnx c.xml")
-        progress = Progress()
-        try:
+        with Progress() as progress:
             report = verify(
                 named,
                 recipe,
@@ -156,16 +145,9 @@ def command(
                 store=store,
                 observer=progress,
             )
-        finally:
-            progress.close()
         code = ExitCode(report.exit_code)
     _show(report, as_json, as_markdown, junit, per_class)
     return code
-
-
-def _is_of_a_build(path: Path) -> bool:
-    """Whether the report lies among the artifacts that it speaks of, and is no copy of it elsewhere."""
-    return path.name == "report.json" and any(path.parent.glob("*/artifact.json"))
 
 
 def _of_build(place: reports.FoundReport, overrides: Sequence[str]) -> tuple[Report, ExitCode]:

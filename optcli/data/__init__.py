@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import registry, regular_files
 from optcli.data.collection import Collection, Finding
-from optcli.data.identity import disjoint, identities, overlap
-from optcli.data.preparation import Letterbox, Preparation
-from optcli.data.settings import DataSettings, Split
+from optcli.data.identity import disjoint
+from optcli.data.preparation import Preparation
+from optcli.data.settings import DataSettings
 from optcli.digest import FileDigests
 from optcli.environment import version
 from optcli.errors import InputError, did_you_mean, excerpt
@@ -24,19 +24,7 @@ from optcli.settings import TensorSpec
 if TYPE_CHECKING:
     from optcli.data.samples import PreparedSet
 
-__all__ = [
-    "KINDS",
-    "DataSettings",
-    "Letterbox",
-    "Preparation",
-    "Split",
-    "disjoint",
-    "identities",
-    "ingredients",
-    "open",
-    "overlap",
-    "problems",
-]
+__all__ = ["KINDS", "DataSettings", "Preparation", "disjoint", "ingredients", "open", "problems"]
 
 KINDS = ("coco", "imagefolder", "npz", "python", "torchvision")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from optcli.data.annotations import Annotations, read
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.imagefolder import open_image
 from optcli.data.selection import choose, split_digest
-from optcli.digest import FileDigests
+from optcli.digest import FileDigests, of_file
 from optcli.errors import InputError, excerpt
 from optcli.settings import TensorSpec
 
@@ -62,14 +61,8 @@ class Coco(Collection):
         }
 
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
-        names = [spec.name for spec in inputs]
-        name = self.settings.input or names[0]
-        if names != [name]:
-            raise InputError(
-                f"a set of images feeds one input, the model has {', '.join(names)}",
-                place=self.settings.source,
-                hint="use python:FILE.py:CALLABLE, which can feed several",
-            )
+        hint = "use python:FILE.py:CALLABLE, which can feed several"
+        name = self.only_input(inputs, "a set of images", hint)
         return CocoItems(name, self.chosen, self._labels)
 
     @property
@@ -107,8 +100,7 @@ class Coco(Collection):
     @cached_property
     def chosen(self) -> list[Annotated]:
         """The chosen images, sorted by file name. Raises `InputError`."""
-        for _, message, hint in self.problems():
-            raise InputError(message, place=self.settings.source, hint=hint)
+        self.require()
         root = self._images
         assert root is not None
         everything = [
@@ -146,8 +138,7 @@ class CocoItems(Items):
 
     def identity(self, index: int) -> tuple[str, str]:
         image = self._chosen[index]
-        with regular_files.opened(image.path) as stream:
-            return image.name, hashlib.file_digest(stream, "sha256").hexdigest()
+        return image.name, of_file(image.path)
 
     def _target(self, image: Annotated) -> dict[str, Any]:
         import numpy as np

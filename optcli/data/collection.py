@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from optcli import regular_files
 from optcli.data.settings import DataSettings
 from optcli.digest import FileDigests
+from optcli.errors import InputError
 from optcli.settings import TensorSpec
 
 Finding = tuple[str, str, str]
@@ -72,6 +73,23 @@ class Collection(ABC):
     def part(self) -> str | None:
         """The named part of the source that is read; None: all of it."""
         return self.settings.split.part if self.settings.split else None
+
+    def require(self) -> None:
+        """Raise `InputError` for the first of the problems."""
+        for _, message, hint in self.problems():
+            raise self.wrong(message, hint)
+
+    def wrong(self, message: str, hint: str) -> InputError:
+        """The error for what is wrong with the source as a whole."""
+        return InputError(message, place=self.settings.source, hint=hint)
+
+    def only_input(self, inputs: Sequence[TensorSpec], what: str, hint: str) -> str:
+        """The one input of the model, for `what` feeds no more. Raises `InputError`."""
+        names = [spec.name for spec in inputs]
+        name = self.settings.input or names[0]
+        if names != [name]:
+            raise self.wrong(f"{what} feeds one input, the model has {', '.join(names)}", hint)
+        return name
 
     @abstractmethod
     def problems(self) -> list[Finding]:

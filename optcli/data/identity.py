@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any
 
 from optcli.errors import InputError
 from optcli.sample import SampleSet
@@ -50,8 +51,14 @@ def disjoint(roles: Mapping[str, SampleSet]) -> None:
 
 def _of_inputs(samples: SampleSet, index: int) -> Identity:
     sample = samples[index]
+    return sample.id, digest_of(sample.inputs)
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    """Digest of arrays and PIL images by their names."""
     mark = hashlib.sha256()
-    for name, array in sorted(sample.inputs.items()):
-        mark.update(f"{name}{array.dtype}{array.shape}".encode())
-        mark.update(array.tobytes())
-    return sample.id, mark.hexdigest()
+    for name, value in sorted(values.items()):
+        form = (value.mode, value.size) if hasattr(value, "mode") else (value.dtype, value.shape)
+        mark.update(f"{name}{form}".encode())
+        mark.update(value.tobytes())
+    return mark.hexdigest()

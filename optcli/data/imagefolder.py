@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
 from optcli.data.selection import choose
-from optcli.digest import FileDigests, of_value
+from optcli.digest import FileDigests, of_file, of_value
 from optcli.errors import InputError, did_you_mean, excerpt
 from optcli.settings import TensorSpec
 
@@ -47,13 +46,8 @@ class ImageFolder(Collection):
             return [("source", f"no such folder: {excerpt(self.settings.place)}", _nearest(self.path))]
         if self.part and not regular_files.is_folder(self.path / self.part):
             folders = _folders(self.path)
-            return [
-                (
-                    "split",
-                    f"no folder {excerpt(self.part)!r} in the data",
-                    did_you_mean(self.part, folders),
-                )
-            ]
+            message = f"no folder {excerpt(self.part)!r} in the data"
+            return [("split", message, did_you_mean(self.part, folders))]
         try:
             if not any(_images(self._base)):
                 hint = f"images are known by their suffix: {' '.join(SUFFIXES)}"
@@ -74,15 +68,8 @@ class ImageFolder(Collection):
         return record
 
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
-        names = [spec.name for spec in inputs]
-        name = self.settings.input or names[0]
-        if names != [name]:
-            raise InputError(
-                f"a folder of images feeds one input, the model has {', '.join(names)}",
-                place=self.settings.source,
-                hint="use an npz with one array per input",
-            )
-        return ImageItems(name, self.files)
+        hint = "use an npz with one array per input"
+        return ImageItems(self.only_input(inputs, "a folder of images", hint), self.files)
 
     @property
     def _base(self) -> Path:
@@ -95,10 +82,7 @@ class ImageFolder(Collection):
     @cached_property
     def files(self) -> list[ImageFile]:
         """The chosen files, sorted by id. Raises `InputError`."""
-        findings = self.problems()
-        if findings:
-            _, message, hint = findings[0]
-            raise InputError(message, place=self.settings.source, hint=hint)
+        self.require()
         everything = self._everything()
         chosen = choose(self.settings, self.folder, [file.id for file in everything], self.path.name)
         return [everything[position] for position in chosen]
@@ -135,24 +119,17 @@ class ImageItems(Items):
 
     def identity(self, index: int) -> tuple[str, str]:
         file = self._files[index]
-        with regular_files.opened(file.path) as stream:
-            return file.id, hashlib.file_digest(stream, "sha256").hexdigest()
+        return file.id, of_file(Path(file.path))
 
 
 def open_image(path: str) -> Any:
     """An image of Pillow, decoded. Raises `InputError` where the file is none."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
         with regular_files.opened(path) as stream, Image.open(stream, formats=FORMATS) as image:
             image.load()
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        UnidentifiedImageError,
-        Image.DecompressionBombError,
-    ) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
             f"not a readable image: {excerpt(reason, 200)}",
@@ -198,7 +175,8 @@ def _images(base: Path) -> Iterator[str]:
     """
     seen: dict[tuple[int, int], str] = {}
     for root, folders, names in os.walk(base, followlinks=True):
-        first = seen.setdefault(_identity(root), root)
+        status = os.stat(root)
+        first = seen.setdefault((status.st_dev, status.st_ino), root)
         folders[:] = [name for name in filter(_shown, folders) if not _leads_up(root, name)]
         if len(seen) > _MOST_FOLDERS:
             raise InputError(
@@ -212,11 +190,6 @@ def _images(base: Path) -> Iterator[str]:
                 hint="remove the link: each image counts once",
             )
         yield from (os.path.join(root, name) for name in names if _is_image(name))
-
-
-def _identity(folder: str) -> tuple[int, int]:
-    status = os.stat(folder)
-    return status.st_dev, status.st_ino
 
 
 def _leads_up(root: str, name: str) -> bool:

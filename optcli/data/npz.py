@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.identity import digest_of
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
 from optcli.errors import InputError, TrustError, did_you_mean, excerpt
@@ -77,8 +78,7 @@ class Npz(Collection):
         }
 
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
-        for _, message, hint in self.problems():
-            raise InputError(message, place=self.settings.source, hint=hint)
+        self.require()
         archive = _Archive.of(self.path)
         image = self.settings.input or inputs[0].name
         members = {spec.name: spec.name for spec in inputs}
@@ -96,11 +96,8 @@ class Npz(Collection):
             everything[target] = labels
         for name, array in everything.items():
             if len(array) != count:
-                raise InputError(
-                    f"array {name!r} has {len(array)} rows, the others {count}",
-                    place=str(self.path),
-                    hint="wanted one row a sample in every array",
-                )
+                message = f"array {name!r} has {len(array)} rows, the others {count}"
+                raise _wrong(self.path, message, "wanted one row a sample in every array")
         rows = self._part(extra.get("split"), count)
         ids = [_text(extra["id"][row]) if "id" in extra else str(row) for row in rows]
         chosen = choose(self.settings, self.folder, ids)
@@ -113,25 +110,21 @@ class Npz(Collection):
         names = [_text(name) for name in split]
         if self.part not in names:
             hint = did_you_mean(self.part, sorted(set(names)))
-            raise InputError(f"no rows of split {self.part!r}", place=str(self.path), hint=hint)
+            raise _wrong(self.path, f"no rows of split {self.part!r}", hint)
         return [row for row, name in enumerate(names) if name == self.part]
 
 
+@dataclass
 class NpzItems(Items):
     """The chosen rows. The arrays are views of what was read; nothing is copied."""
 
     parallel: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        archive: _Archive,
-        arrays: dict[str, np.ndarray],
-        labels: np.ndarray | None,
-        rows: list[int],
-        ids: list[str],
-    ) -> None:
-        self._archive, self._arrays, self._labels = archive, arrays, labels
-        self._rows, self._ids = rows, ids
+    _archive: _Archive
+    _arrays: dict[str, np.ndarray]
+    _labels: np.ndarray | None
+    _rows: list[int]
+    _ids: list[str]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -151,12 +144,8 @@ class NpzItems(Items):
         return ((name, labels[row]) for name, row in zip(self._ids, self._rows, strict=True))
 
     def identity(self, index: int) -> tuple[str, str]:
-        mark = hashlib.sha256()
-        for name, array in sorted(self._arrays.items()):
-            row = array[self._rows[index]]
-            mark.update(f"{name}{row.dtype}{row.shape}".encode())
-            mark.update(row.tobytes())
-        return self._ids[index], mark.hexdigest()
+        row = self._rows[index]
+        return self._ids[index], digest_of({name: rows[row] for name, rows in self._arrays.items()})
 
 
 class _Archive:
@@ -181,11 +170,9 @@ class _Archive:
     def rows(self, name: str) -> np.ndarray:
         """One array. Raises `InputError` where it is missing or damaged, `TrustError` for a pickle."""
         if name not in self.names:
-            raise InputError(
-                f"no array {name!r} in the file, it has {excerpt(', '.join(self.names))}",
-                place=str(self.path),
-                hint=did_you_mean(name, self.names) or "name the array as the model's input",
-            )
+            message = f"no array {name!r} in the file, it has {excerpt(', '.join(self.names))}"
+            hint = did_you_mean(name, self.names) or "name the array as the model's input"
+            raise _wrong(self.path, message, hint)
         if name not in self._read:
             self._read[name] = self._load(name)
         return self._read[name]
@@ -209,17 +196,11 @@ class _Archive:
                     place=str(self.path),
                     hint="save it as a plain numeric or text array",
                 ) from error
-            raise InputError(
-                f"array {name!r} cannot be read: {error}",
-                place=str(self.path),
-                hint="the file is damaged: copy or write it again",
-            ) from error
+            hint = "the file is damaged: copy or write it again"
+            raise _wrong(self.path, f"array {name!r} cannot be read: {error}", hint) from error
         if array.ndim == 0:
-            raise InputError(
-                f"array {name!r} has no rows: it is one value",
-                place=str(self.path),
-                hint="wanted the samples along the first dimension",
-            )
+            hint = "wanted the samples along the first dimension"
+            raise _wrong(self.path, f"array {name!r} has no rows: it is one value", hint)
         rows: np.ndarray = array
         return rows
 
@@ -231,19 +212,17 @@ def _names(path: Path) -> list[str]:
         packed, unpacked = os.fstat(stream.fileno()).st_size, sum(each.file_size for each in members)
         names = [each.filename.removesuffix(".npy") for each in members]
     if unpacked > _MOST_UNPACKED * max(packed, _SMALL_BYTES):
-        raise InputError(
-            f"the npz has {packed / 1e6:.1f} MB and unpacks to {unpacked / 1e6:.0f} MB",
-            place=str(path),
-            hint="write it with numpy.savez, which does not compress",
-        )
+        message = f"the npz has {packed / 1e6:.1f} MB and unpacks to {unpacked / 1e6:.0f} MB"
+        raise _wrong(path, message, "write it with numpy.savez, which does not compress")
     twice = next((name for name in names if names.count(name) > 1), None) if len(names) < 1000 else None
     if twice is not None:
-        raise InputError(
-            f"the npz has two arrays {excerpt(twice)!r}",
-            place=str(path),
-            hint="write it again with numpy.savez",
-        )
+        message = f"the npz has two arrays {excerpt(twice)!r}"
+        raise _wrong(path, message, "write it again with numpy.savez")
     return names
+
+
+def _wrong(path: Path, message: str, hint: str) -> InputError:
+    return InputError(message, place=str(path), hint=hint)
 
 
 def _text(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import regular_files, user_code
 from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.identity import digest_of
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
 from optcli.errors import InputError, OptcliError, excerpt, first_line
@@ -59,8 +59,7 @@ class PythonData(Collection):
         }
 
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
-        for _, message, hint in self.problems():
-            raise InputError(message, place=self.settings.source, hint=hint)
+        self.require()
         samples = self._called(user_code.load(self.settings.place, self.folder))
         if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")) or isinstance(
             samples, Mapping
@@ -79,11 +78,9 @@ class PythonData(Collection):
         arguments = dict(self.settings.arguments)
         if self.part is not None:
             if "split" not in inspect.signature(loaded).parameters:
-                raise InputError(
-                    f"the callable has no parameter `split` to take {self.part!r}",
-                    place=self.settings.source,
-                    hint="give it one, or choose by seed: split: {seed: 0, to: 0.5}",
-                )
+                message = f"the callable has no parameter `split` to take {self.part!r}"
+                hint = "give it one, or choose by seed: split: {seed: 0, to: 0.5}"
+                raise self.wrong(message, hint)
             arguments["split"] = self.part
         try:
             return loaded(**arguments)
@@ -94,11 +91,8 @@ class PythonData(Collection):
 
     def _listed(self, samples: Any) -> list[Any]:
         if isinstance(samples, Mapping) or not hasattr(samples, "__iter__"):
-            raise InputError(
-                f"the callable returns a {type(samples).__name__}, wanted a sequence of samples",
-                place=self.settings.source,
-                hint=_WANTED,
-            )
+            what = type(samples).__name__
+            raise self.wrong(f"the callable returns a {what}, wanted a sequence of samples", _WANTED)
         try:
             return list(samples)
         except Exception as error:
@@ -135,14 +129,7 @@ class PythonItems(Items):
 
     def identity(self, index: int) -> tuple[str, str]:
         item = self.read(index)
-        mark = hashlib.sha256()
-        for name, value in sorted(item.raw.items()):
-            described = (
-                (value.mode, value.size) if hasattr(value, "mode") else (value.dtype, value.shape)
-            )
-            mark.update(f"{name}{described}".encode())
-            mark.update(value.tobytes())
-        return item.id, mark.hexdigest()
+        return item.id, digest_of(item.raw)
 
     def _parts(self, sample: Any, place: str) -> tuple[dict[str, Any], Any, Any, Mapping[str, Any]]:
         target, name, meta = None, None, {}

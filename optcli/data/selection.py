@@ -103,34 +103,26 @@ def _read_list(place: Path, name: str | None) -> list[str]:
         text = regular_files.read(place, regular_files.MOST_JSON_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise InputError(
-            f"cannot read the split: {reason}", place=str(place), hint="wanted a text file in UTF-8"
-        ) from error
+        message = f"cannot read the split: {reason}"
+        raise _wrong(place, message, "wanted a text file in UTF-8") from error
     if place.suffix.lower() != ".json":
         if name is not None:
             hint = "leave name away, or write a JSON mapping from names to lists"
-            raise InputError(f"a text file has no part {name!r}", place=str(place), hint=hint)
+            raise _wrong(place, f"a text file has no part {name!r}", hint)
         return [line.strip() for line in text.splitlines() if line.strip()]
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"not JSON: {error}", place=str(place), hint="mend it, or list one id a line in a .txt file"
-        ) from error
+        hint = "mend it, or list one id a line in a .txt file"
+        raise _wrong(place, f"not JSON: {error}", hint) from error
     if isinstance(value, dict):
         value = _named(value, name, place)
     elif name is not None:
-        raise InputError(
-            f"found a list, wanted a mapping with {name!r}",
-            place=str(place),
-            hint=f'write {{"{name}": [...]}}, or leave `name` away',
-        )
+        hint = f'write {{"{name}": [...]}}, or leave `name` away'
+        raise _wrong(place, f"found a list, wanted a mapping with {name!r}", hint)
     if not isinstance(value, list) or not all(isinstance(item, str | int) for item in value):
-        raise InputError(
-            "wanted a list of ids, or a mapping from names to lists",
-            place=str(place),
-            hint='such as ["a/1.png", "b/2.png"]',
-        )
+        message = "wanted a list of ids, or a mapping from names to lists"
+        raise _wrong(place, message, 'such as ["a/1.png", "b/2.png"]')
     return [str(item) for item in value]
 
 
@@ -138,9 +130,11 @@ def _named(value: dict[str, Any], name: str | None, place: Path) -> Any:
     if name is None:
         hint = did_you_mean("", [*value]) or "the file has no parts"
         hint = f"set name to {hint}"
-        raise InputError("the file lists several parts and none is named", place=str(place), hint=hint)
+        raise _wrong(place, "the file lists several parts and none is named", hint)
     if name not in value:
-        raise InputError(
-            f"no part {name!r} in the file", place=str(place), hint=did_you_mean(name, [*value])
-        )
+        raise _wrong(place, f"no part {name!r} in the file", did_you_mean(name, [*value]))
     return value[name]
+
+
+def _wrong(place: Path, message: str, hint: str) -> InputError:
+    return InputError(message, place=str(place), hint=hint)

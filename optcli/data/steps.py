@@ -7,7 +7,7 @@ image in an npz come out equal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optcli.data.preparation import Letterbox, Preparation
@@ -32,7 +32,6 @@ class Placed:
     original_size: tuple[int, int]
     scale: tuple[float, float] = (1.0, 1.0)
     padding: tuple[int, int] = (0, 0)
-    order: str = field(default="rgb")
 
     @property
     def size(self) -> tuple[int, int]:

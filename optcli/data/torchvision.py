@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, ClassVar
 
 from optcli import regular_files
 from optcli.data.collection import Collection, Finding, Item, Items
+from optcli.data.identity import digest_of
 from optcli.data.selection import choose, split_digest
 from optcli.digest import FileDigests
 from optcli.errors import InputError, MissingError, did_you_mean
@@ -25,17 +25,16 @@ class _Layout:
     train_flag: bool = False
 
 
-_TRAIN_TEST = ("train", "test")
 _WITH_VAL = ("train", "val", "test")
 
 # Written down here because a check must not import torchvision to know them. Only data sets of one
 # image and one class; none runs code on loading (CIFAR's pickles are read after their MD5 is checked).
 DATASETS = {
-    "MNIST": _Layout("MNIST/raw", _TRAIN_TEST, True),
-    "FashionMNIST": _Layout("FashionMNIST/raw", _TRAIN_TEST, True),
-    "KMNIST": _Layout("KMNIST/raw", _TRAIN_TEST, True),
-    "CIFAR10": _Layout("cifar-10-batches-py", _TRAIN_TEST, True),
-    "CIFAR100": _Layout("cifar-100-python", _TRAIN_TEST, True),
+    "MNIST": _Layout("MNIST/raw", train_flag=True),
+    "FashionMNIST": _Layout("FashionMNIST/raw", train_flag=True),
+    "KMNIST": _Layout("KMNIST/raw", train_flag=True),
+    "CIFAR10": _Layout("cifar-10-batches-py", train_flag=True),
+    "CIFAR100": _Layout("cifar-100-python", train_flag=True),
     "STL10": _Layout("stl10_binary"),
     "GTSRB": _Layout("gtsrb"),
     "Flowers102": _Layout("flowers-102", _WITH_VAL),
@@ -77,26 +76,17 @@ class TorchvisionDataset(Collection):
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         if not regular_files.is_folder(self._files):
-            raise InputError(
-                f"{self.settings.place} is not in {self.settings.root} yet",
-                place=self.settings.source,
-                hint="fetch it once, then build",
-            )
+            message = f"{self.settings.place} is not in {self.settings.root} yet"
+            raise self.wrong(message, "fetch it once, then build")
         return {
             "files": digests.of_folder(self._files),
             "split": split_digest(self.settings, self.folder, digests.of),
         }
 
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
-        for _, message, hint in self.problems():
-            raise InputError(message, place=self.settings.source, hint=hint)
-        name = self.settings.input or inputs[0].name
-        if [spec.name for spec in inputs] != [name]:
-            raise InputError(
-                f"a torchvision data set feeds one input, the model has {len(inputs)}",
-                place=self.settings.source,
-                hint="use an npz with one array per input",
-            )
+        self.require()
+        hint = "use an npz with one array per input"
+        name = self.only_input(inputs, "a torchvision data set", hint)
         dataset = self._load()
         ids = [str(index) for index in range(len(dataset))]
         return TorchvisionItems(
@@ -115,14 +105,15 @@ class TorchvisionDataset(Collection):
         return self._root / DATASETS[self.settings.place].folder
 
     def _load(self) -> Any:
+        from PIL import EpsImagePlugin
+
         try:
             from torchvision import datasets
         except ImportError as error:
-            hint = "pip install torchvision"
-            raise MissingError(
-                f"{self.settings.source} needs torchvision: {error}", hint=hint
-            ) from error
-        _without_programs()
+            message = f"{self.settings.source} needs torchvision: {error}"
+            raise MissingError(message, hint="pip install torchvision") from error
+        # torchvision opens any format, and Pillow starts Ghostscript on an image that is EPS.
+        EpsImagePlugin.gs_binary = False
         layout = DATASETS[self.settings.place]
         options: dict[str, Any] = {"root": str(self._root), "download": self.settings.download}
         if layout.train_flag:
@@ -133,16 +124,7 @@ class TorchvisionDataset(Collection):
             return getattr(datasets, self.settings.place)(**options)
         except (RuntimeError, OSError, ValueError) as error:
             hint = "download: true fetches it" if not self.settings.download else ""
-            raise InputError(
-                f"torchvision cannot load it: {error}", place=self.settings.source, hint=hint
-            ) from error
-
-
-def _without_programs() -> None:
-    """Keep Pillow from starting Ghostscript on an image that is EPS: torchvision opens any format."""
-    from PIL import EpsImagePlugin
-
-    EpsImagePlugin.gs_binary = False
+            raise self.wrong(f"torchvision cannot load it: {error}", hint) from error
 
 
 class TorchvisionItems(Items):
@@ -169,7 +151,4 @@ class TorchvisionItems(Items):
 
     def identity(self, index: int) -> tuple[str, str]:
         item = self.read(index)
-        image = item.raw[self._name]
-        mark = hashlib.sha256(f"{image.mode}{image.size}".encode())
-        mark.update(image.tobytes())
-        return item.id, mark.hexdigest()
+        return item.id, digest_of(item.raw)

@@ -47,18 +47,7 @@ class Incomparable:
 
     def said(self, metric: Metric) -> Comparison:
         """The figure that is not compared; what was declared does not block."""
-        if self.declared:
-            return comparisons.not_given(metric, None, self.why)
-        return comparisons.cannot_tell(metric, self.why)
-
-
-@dataclass(frozen=True)
-class _Anchor:
-    """A float variant: the baseline's, or the candidate's own."""
-
-    name: str
-    kept: Kept
-    is_baselines: bool
+        return comparisons.not_compared(metric, self.why, blocks=not self.declared)
 
 
 def compare(
@@ -82,18 +71,18 @@ def compare(
             compared += _on(gating, side, incomparable, then, samples, bars, label)[0]
         except OptcliError as error:
             why = f"the candidate cannot be judged by the baseline's recipe: {error.message}"
-            compared.append(comparisons.cannot_tell("accuracy", why))
+            compared.append(comparisons.not_compared("accuracy", why))
     lacking = _lacking(gating, side, incomparable) if "evaluation" in now.data else None
     if lacking is not None:
         if side.before is None:
             why = f"the float variant {lacking} was built on neither side"
-            compared.append(comparisons.cannot_tell("accuracy", why))
+            compared.append(comparisons.not_compared("accuracy", why))
         else:
             doubts.append(flags.no_float_anchor(lacking))
     if not compared:
         why = "this is the float variant itself"
         why = why if "evaluation" in now.data else "the recipe names no evaluation data"
-        compared = [comparisons.not_given("accuracy", None, why)]
+        compared = [comparisons.not_compared("accuracy", why, blocks=False)]
     return compared, doubts
 
 
@@ -148,7 +137,6 @@ def _on(
         gating.store,
         gating.logs,
         gating.observer,
-        False,
         gating.options.timeout_s,
         gating.options.jobs,
     )
@@ -165,23 +153,25 @@ def _on(
             doubts.append(few)
     if recipe.accuracy is None and side.before is not None:
         return compared, doubts
-    for anchor in _anchors(gating, side, incomparable):
-        name = f"{anchor.name} (float)"
-        base = (
-            _baselines(gating, f"{anchor.name} (float, baseline)", anchor.kept)
-            if anchor.is_baselines
-            else _subject(name, anchor.kept)
-        )
-        whose = "the baseline's" if anchor.is_baselines else "its own"
+    for name, kept, is_baselines in _anchors(gating, side, incomparable):
+        if is_baselines:
+            base, whose = _baselines(gating, f"{name} (float, baseline)", kept), "the baseline's"
+        else:
+            base, whose = _subject(f"{name} (float)", kept), "its own"
         result, theirs = _beside(mine, base, around)
-        against = f" against {whose} {anchor.name}{label}"
+        against = f" against {whose} {name}{label}"
         # Outputs count where nothing else is compared.
         compared += _judged(result, theirs, bars, against, outputs=recipe.accuracy is None)
     return compared, doubts
 
 
-def _anchors(gating: Gating, side: Side, incomparable: Incomparable | None) -> Iterator[_Anchor]:
-    """The float variants that this one has not been compared with yet; each artifact once."""
+def _anchors(
+    gating: Gating, side: Side, incomparable: Incomparable | None
+) -> Iterator[tuple[str, Kept, bool]]:
+    """The float variants that this one has not been compared with yet; each artifact once.
+
+    Each with its name, and whether it is the baseline's.
+    """
     seen = {side.now.artifact.digest}
     if side.before is not None:
         seen.add(side.before.artifact.digest)
@@ -190,7 +180,7 @@ def _anchors(gating: Gating, side: Side, incomparable: Incomparable | None) -> I
             continue
         if each is not None and each.artifact.digest not in seen:
             seen.add(each.artifact.digest)
-            yield _Anchor(name, each, is_baselines)
+            yield name, each, is_baselines
 
 
 def _floats(gating: Gating) -> Iterator[tuple[str, Kept | None, bool]]:
@@ -231,12 +221,12 @@ def _judged(
         is_judged = any(verdict.name == "accuracy" for verdict in accuracy.verdicts(result, settings))
         if settings is not None and not is_judged and not whose:
             why = "the evaluation data have no labels that the metric reads"
-            compared.append(comparisons.cannot_tell("accuracy", why))
+            compared.append(comparisons.not_compared("accuracy", why))
     _, settings = bars[0]
     for verdict in accuracy.verdicts(theirs, settings, is_baseline=True):
         if verdict.outcome != "accept" and (verdict.blocking or verdict.name == "labels"):
             why = f"the artifact that it is compared with is no valid reference: {verdict.reason}"
-            compared.append(comparisons.cannot_tell("accuracy", why))
+            compared.append(comparisons.not_compared("accuracy", why))
     return compared
 
 

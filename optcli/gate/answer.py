@@ -35,13 +35,10 @@ def answer(
     if outcome == "inconclusive" and on_inconclusive == "fail":
         code = ExitCode.REJECTED
     if outcome == "inconclusive" and on_inconclusive == "pass":
-        noise = not undeclared and not nothing and all(_is_noise(each) for _, each in _doubts(variants))
+        doubts = _with_outcome(variants, "inconclusive")
+        noise = not undeclared and not nothing and all(_is_noise(each) for _, each in doubts)
         code = ExitCode.DONE if noise else code
     return outcome, _sentence(variants, undeclared, baseline, outcome, code), code
-
-
-def _doubts(variants: Mapping[str, GatedVariant]) -> list[tuple[str, Comparison]]:
-    return _with_outcome(variants, "inconclusive")
 
 
 def _is_noise(comparison: Comparison) -> bool:
@@ -68,12 +65,16 @@ def _sentence(
 ) -> str:
     decisive = _with_outcome(variants, outcome)
     if outcome == "reject":
-        return f"Do not merge: {_listed(decisive)}{_because(variants)}."
+        # The strongest cause, where one is known.
+        known = (v.causes[0] for v in variants.values() if v.outcome == "reject" and v.causes)
+        because = next((f". What changed: {cause}" for cause in known), "")
+        return f"Do not merge: {_listed(decisive)}{because}."
     if outcome == "inconclusive":
         return _cannot_tell(variants, undeclared, baseline, code, decisive)
     new = [name for name, variant in variants.items() if not _judged({name: variant})]
     besides = f"; {', '.join(new)} is new and was not compared" if new else ""
-    if not any(_is_accuracy(each) for each in variants.values()):
+    shown = (each for variant in variants.values() for each in variant.comparisons)
+    if not any(each.metric == "accuracy" and each.blocking for each in shown):
         besides += "; accuracy was not judged"
     nothing = f"nothing became worse than {baseline} beyond its limit{besides}"
     better = [(name, each) for name, each in decisive if each.improved]
@@ -105,10 +106,6 @@ def _cannot_tell(
     return f"Cannot tell: {'; '.join(parts)}.{endings.get(code, '')}"
 
 
-def _is_accuracy(variant: GatedVariant) -> bool:
-    return any(each.metric == "accuracy" and each.blocking for each in variant.comparisons)
-
-
 def _judged(variants: Mapping[str, GatedVariant]) -> bool:
     """Whether anything was compared with what was there before."""
     old = [variant for variant in variants.values() if not variant.is_new]
@@ -119,11 +116,3 @@ def _listed(named: list[tuple[str, Comparison]]) -> str:
     parts = [f"{name} {each.name}: {each.reason}" for name, each in named[:_MOST_TOLD]]
     more = f", and {len(named) - _MOST_TOLD} more" if len(named) > _MOST_TOLD else ""
     return "; ".join(parts) + more
-
-
-def _because(variants: Mapping[str, GatedVariant]) -> str:
-    """The strongest cause, where one is known."""
-    for variant in variants.values():
-        if variant.outcome == "reject" and variant.causes:
-            return f". What changed: {variant.causes[0]}"
-    return ""

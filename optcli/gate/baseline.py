@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import optcli
 from optcli import environment
 from optcli.baselines import Baseline
 from optcli.errors import InputError, MissingError
 from optcli.gate.side import Side
+
+# The folder in which this very optcli lies.
+_BESIDE = Path(optcli.__file__).parents[1]
 
 
 def interpreter_of(place: Path) -> str:
@@ -31,25 +36,12 @@ def interpreter_of(place: Path) -> str:
 def versions_in(interpreter: str, packages: Sequence[str]) -> dict[str, str | None]:
     """Versions of packages that another interpreter has. Raises `MissingError` where it cannot say."""
     code = (
-        "import json, sys\nfrom optcli.environment import versions\n"
+        f"import json, sys; sys.path[:] = [*filter(None, sys.path), {str(_BESIDE)!r}]\n"
+        "from optcli.environment import versions\n"
         "print(json.dumps(versions(json.loads(sys.argv[1]))))"
     )
-    import json
-
-    from optcli import __file__ as own
-
-    path = str(Path(own).parents[1])
-    done = subprocess.run(
-        [
-            interpreter,
-            "-c",
-            f"import sys; sys.path[:] = [*filter(None, sys.path), {path!r}]\n{code}",
-            json.dumps(list(packages)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [interpreter, "-c", code, json.dumps(list(packages))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         raise MissingError(

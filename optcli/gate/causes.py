@@ -93,9 +93,7 @@ def _words(step: str, name: str, was: Any, now: Any) -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
-    if value is ABSENT:
-        return "not set"
-    return "not set" if value is None else shown(value)
+    return "not set" if value is None or value is ABSENT else shown(value)
 
 
 def _chain(names: Sequence[str]) -> str:

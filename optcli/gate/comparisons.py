@@ -93,37 +93,26 @@ def reported(metric: Metric, batch_size: int, baseline_ms: float, candidate_ms: 
     )
 
 
-def not_given(metric: Metric, batch_size: int | None, why: str) -> Comparison:
-    """A figure that nobody could compare; it does not block."""
+def not_compared(
+    metric: Metric, why: str, batch_size: int | None = None, *, blocks: bool = True
+) -> Comparison:
+    """A figure that cannot be compared, here and now; inconclusive where it had to be (`blocks`)."""
     return Comparison(
         metric=metric,
         name=metric,
         batch_size=batch_size,
         unit=_UNITS.get(metric, "ms"),
-        outcome="accept",
-        blocking=False,
+        outcome="inconclusive" if blocks else "accept",
+        blocking=blocks,
         compared=False,
-        reason=f"n/a: {why}",
+        reason=f"not compared: {why}" if blocks else f"n/a: {why}",
     )
 
 
-def cannot_tell(metric: Metric, why: str, batch_size: int | None = None) -> Comparison:
-    """A figure that had to be compared and cannot be, here and now."""
-    return Comparison(
-        metric=metric,
-        name=metric,
-        batch_size=batch_size,
-        unit=_UNITS.get(metric, "ms"),
-        outcome="inconclusive",
-        compared=False,
-        reason=f"not compared: {why}",
-    )
-
-
-def unfit(comparison: Comparison, why: str) -> Comparison:
+def unfit(comparison: Comparison, why: str, *, blocks: bool) -> Comparison:
     """The comparison made inconclusive: the machine was not quiet enough."""
     reason = f"the machine was not fit to tell ({why}); measured: {comparison.reason}"
-    update = {"outcome": "inconclusive", "improved": False, "reason": reason}
+    update = {"outcome": "inconclusive", "improved": False, "reason": reason, "blocking": blocks}
     return comparison.model_copy(update=update)
 
 

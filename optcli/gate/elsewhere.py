@@ -24,67 +24,57 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What to build: of the variants `names` those that the recipe (a path) has, and its float one.
+class BuildRequest:
+    """What to build: of the variants `names` those that the recipe has, and its float one.
 
     `artifacts` is where a report of the whole build is laid out, where one is asked for.
     """
 
-    recipe: str
+    recipe: Path
     overrides: tuple[str, ...]
     names: tuple[str, ...]
-    store: str
-    artifacts: str
-
-
-@dataclass(frozen=True)
-class BuildRequest:
-    """What the other interpreter is asked to build, and how."""
-
-    asked: Asked
+    store: Path
+    artifacts: Path
     settings: Settings
 
 
-def build(asked: Asked, settings: Settings, observer: Observer) -> Baseline:
+def build(asked: BuildRequest, observer: Observer) -> Baseline:
     """The baseline, built here. Its `origin` is left to the caller."""
-    recipe, store = Path(asked.recipe), Store(Path(asked.store))
+    store = Store(asked.store)
     # A variant that was not there yet is new: there is nothing to compare it with.
-    loaded = load(recipe, asked.overrides)
+    loaded = load(asked.recipe, asked.overrides)
     there = [name for name in asked.names if name in loaded.variants]
-    to_do = planned(recipe, store, asked.overrides, there or [loaded.baseline])
-    made = make(to_do, store, observer, settings, Phases())
+    to_do = planned(asked.recipe, store, asked.overrides, there or [loaded.baseline])
+    made = make(to_do, store, observer, asked.settings, Phases())
     kept = kept_of(made, [*there, to_do.baseline])
     absent = {name: why_not_built(made, name).message for name in there if name not in kept}
     packages = sorted({package for v in to_do.variants for package in v.runner.needs.packages})
     return Baseline("", kept, to_do.recipe.inputs, environment.describe(packages), None, absent)
 
 
-def suggested(asked: Asked, settings: Settings, observer: Observer) -> tuple[str, ...]:
+def suggested(asked: BuildRequest, observer: Observer) -> tuple[str, ...]:
     """The variants that a whole build of the recipe, measured here, recommends."""
     report = pipeline.build(
         asked.recipe,
-        store=Path(asked.store),
-        artifacts=Path(asked.artifacts),
+        store=asked.store,
+        artifacts=asked.artifacts,
         overrides=asked.overrides,
-        jobs=settings.jobs,
-        timeout_s=settings.timeout_s,
-        trust=settings.trust,
+        jobs=asked.settings.jobs,
+        timeout_s=asked.settings.timeout_s,
+        trust=asked.settings.trust,
         observer=observer,
     )
     return suggested_by(report)
 
 
-def suggested_with(interpreter: str, asked: Asked, settings: Settings, log: Path) -> tuple[str, ...]:
+def suggested_with(interpreter: str, asked: BuildRequest, log: Path) -> tuple[str, ...]:
     """What `suggested` gives, by another interpreter. Raises as `build_with` does."""
-    return _run("serve_suggestion", interpreter, asked, settings, tuple[str, ...], log)
+    return _run("serve_suggestion", interpreter, asked, tuple[str, ...], log)
 
 
-def _run(
-    function: str, interpreter: str, asked: Asked, settings: Settings, gives: type[T], log: Path
-) -> T:
-    request = BuildRequest(asked, settings)
+def _run(function: str, interpreter: str, asked: BuildRequest, gives: type[T], log: Path) -> T:
     try:
-        return run(f"{__name__}:{function}", request, gives, interpreter=interpreter, log=log)
+        return run(f"{__name__}:{function}", asked, gives, interpreter=interpreter, log=log)
     except NoModuleError as error:
         raise MissingError(
             f"the baseline's interpreter cannot build the recipe: {error.message}",
@@ -93,9 +83,7 @@ def _run(
         ) from error
 
 
-def build_with(
-    interpreter: str, asked: Asked, settings: Settings, observer: Observer, log: Path
-) -> Baseline:
+def build_with(interpreter: str, asked: BuildRequest, observer: Observer, log: Path) -> Baseline:
     """What `build` gives, by another interpreter.
 
     Raises `MissingError` where that lacks what the recipe needs.
@@ -104,7 +92,7 @@ def build_with(
     observer.started(step)
     began = time.monotonic()
     try:
-        baseline = _run("serve", interpreter, asked, settings, Baseline, log)
+        baseline = _run("serve", interpreter, asked, Baseline, log)
     except OptcliError as error:
         observer.failed(step, error.message)
         raise
@@ -114,9 +102,9 @@ def build_with(
 
 def serve(request: BuildRequest, channel: Channel) -> Baseline:
     """Build the baseline; runs in the other interpreter."""
-    return build(request.asked, request.settings, Silent())
+    return build(request, Silent())
 
 
 def serve_suggestion(request: BuildRequest, channel: Channel) -> tuple[str, ...]:
     """Say what the baseline's build recommends; runs in the other interpreter."""
-    return suggested(request.asked, request.settings, Silent())
+    return suggested(request, Silent())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from optcli.errors import OptcliError
 from optcli.gate import causes
 from optcli.gate.side import Side
 from optcli.inspection import Target
-from optcli.results import ArtifactSummary, Flag, flags
+from optcli.pipeline import reporting
+from optcli.results import Flag, flags
 from optcli.results.gate import OperatorGrowth
 from optcli.settings import TensorSpec, batch_range
 
@@ -47,29 +48,29 @@ def explain(
 def _graph(then: Kept, now: Kept) -> list[str]:
     """How the two networks differ: operators by type, where both can be looked into."""
     try:
-        counts = [_counts(kept) for kept in (then, now)]
+        before, after = _counts(then), _counts(now)
     except OptcliError:
         return []
     words = [
-        f"{name} {counts[0].get(name, 0)}, now {counts[1].get(name, 0)}"
-        for name in sorted(set(counts[0]) | set(counts[1]))
-        if counts[0].get(name, 0) != counts[1].get(name, 0)
+        f"{name} {before[name]}, now {after[name]}"
+        for name in sorted({*before, *after})
+        if before[name] != after[name]
     ]
     if then.artifact.precision != now.artifact.precision:
         words.insert(0, f"precision {then.artifact.precision}, now {now.artifact.precision}")
     return [f"in the graph: {', '.join(words)}"] if words else []
 
 
-def _counts(kept: Kept) -> dict[str, int]:
+def _counts(kept: Kept) -> Counter[str]:
     artifact = kept.artifact
     about = {"precision": artifact.precision, "made_by": list(kept.made_by), "facts": artifact.facts}
     findings = inspection.look_into(
         Target("gate", "artifact", artifact.format.value, artifact.path, about, artifact.trusted)
     )
-    counts: dict[str, int] = defaultdict(int)
+    counts: Counter[str] = Counter()
     for operator in findings.operators or ():
         counts[operator.type] += operator.count
-    return dict(counts)
+    return counts
 
 
 def _operators(
@@ -91,17 +92,10 @@ def _times(
 ) -> dict[str, float]:
     """Milliseconds a call by type of operator; the Chrome trace is left beside the logs."""
     artifact = kept.artifact
-    summary = ArtifactSummary(
-        key=artifact.key,
-        format=artifact.format.value,
-        path=str(artifact.path),
-        precision=artifact.precision,
-        size_bytes=artifact.size_bytes,
-    )
     request = profiling.ProfileRequest(
         variant=name,
         recipe="gate",
-        summary=summary,
+        summary=reporting.artifact_summary(artifact, str(artifact.path)),
         artifact=artifact,
         runner=kept.runner,
         options={name: value for name, value in kept.options.items() if value is not None},
@@ -113,4 +107,4 @@ def _times(
     times: dict[str, float] = defaultdict(float)
     for each in profile.operators:
         times[each.type] += each.time_ms
-    return dict(times)
+    return times

@@ -110,14 +110,13 @@ def trends(entries: Iterable[Entry]) -> list[Trend]:
     for each in entries:
         key = (each.recipe, each.variant, each.metric, each.batch_size, each.unit, each.machine)
         groups[key].append(each)
-    return [_trend(key, group) for key, group in groups.items()]
-
-
-def _trend(key: tuple[str, str, str, int | None, str, str], group: Sequence[Entry]) -> Trend:
-    values = [each.value for each in group]
-    steps = change_points(values)
-    earliest = None if steps else leaving(values[::-1], [])
-    return Trend(*key, tuple(group), tuple(steps), 2 * _SHORTEST, leaving(values, steps), earliest)
+    found = []
+    for key, group in groups.items():
+        values = [each.value for each in group]
+        steps = change_points(values)
+        latest, earliest = leaving(values, steps), None if steps else leaving(values[::-1], [])
+        found.append(Trend(*key, tuple(group), tuple(steps), 2 * _SHORTEST, latest, earliest))
+    return found
 
 
 def leaving(values: Sequence[float], steps: Sequence[int]) -> float | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from optcli import environment, latency
+from optcli.baselines import Kept
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
 from optcli.gate.rule import Decision, Rule, planned
@@ -22,9 +23,6 @@ from optcli.results.gate import Comparison, Metric
 from optcli.results.outcomes import SERVICE_LEVELS
 from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings, TensorSpec
 from optcli.statistics import log_ratios, needed
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # From so many calls on a round has a 95th percentile of its own; else a launch has one.
 _CALLS_FOR_P95 = 60
@@ -48,6 +46,12 @@ class Timed:
 def threads_of(settings: GateSettings) -> int:
     """Threads of each artifact: one core is left to what else runs on a shared machine."""
     return settings.threads or max(1, environment.usable_cores() - 1)
+
+
+def candidate(name: str, kept: Kept, settings: GateSettings) -> Candidate:
+    """An artifact as the gate runs it."""
+    options = {**kept.options, "threads": threads_of(settings)}
+    return Candidate(name, kept.artifact, kept.runner, options)
 
 
 def bars(settings: GateSettings, batch_sizes: Sequence[int]) -> dict[Figure, GateBar]:
@@ -139,14 +143,8 @@ class _Launched:
             if figure.q == 0.5 or min(map(len, mine)) >= _CALLS_FOR_P95:
                 ratios.append(median(log_ratios(mine, theirs, figure.q)))
             elif sum(map(len, mine)) >= needed(figure.q):
-                ratios += log_ratios([_joined(mine)], [_joined(theirs)], figure.q)
+                ratios += log_ratios([[*chain(*mine)]], [[*chain(*theirs)]], figure.q)
         return ratios
-
-
-def _joined(rounds: Sequence[np.ndarray]) -> np.ndarray:
-    import numpy as np
-
-    return np.concatenate(rounds)
 
 
 def latencies(
@@ -163,6 +161,7 @@ def latencies(
     compared = []
     for figure, bar in judged_bars.items():
         metric: Metric = "p50" if figure.q == 0.5 else "p95"
+        blocks = bar.undecided == "blocks"
         now, before = (_value(rows, figure) for rows in (mine, theirs))
         if figure in decisions and now is not None and before is not None:
             comparison = comparisons.latency(
@@ -170,20 +169,13 @@ def latencies(
             )
             doubt = _unfit([*mine, *theirs], figure.batch_size)
             if doubt is not None:
-                blocks = bar.undecided == "blocks"
-                comparison = comparisons.unfit(comparison, doubt).model_copy(
-                    update={"blocking": blocks}
-                )
+                comparison = comparisons.unfit(comparison, doubt, blocks=blocks)
             compared.append(comparison)
-        elif bar.undecided == "blocks":
-            why = (
-                f"too few calls for {metric}: raise gate.max_seconds,"
-                f" or set gate.{metric}.undecided: advice"
-            )
-            compared.append(comparisons.cannot_tell(metric, why, figure.batch_size))
         else:
             why = f"too few calls for {metric}"
-            compared.append(comparisons.not_given(metric, figure.batch_size, why))
+            if blocks:
+                why += f": raise gate.max_seconds, or set gate.{metric}.undecided: advice"
+            compared.append(comparisons.not_compared(metric, why, figure.batch_size, blocks=blocks))
     return compared
 
 
@@ -205,17 +197,15 @@ def _value(rows: Sequence[Latency], figure: Figure) -> float | None:
 
 
 def _p99(mine: Sequence[Latency], theirs: Sequence[Latency]) -> list[Comparison]:
-    both = [(a, b) for a in mine for b in theirs if _place(a) == _place(b)]
+    both = [
+        (a, b) for a in mine for b in theirs if (a.batch_size, a.region) == (b.batch_size, b.region)
+    ]
     return [
         comparisons.reported("p99", now.batch_size, before.p99_ms.value, now.p99_ms.value)
         if now.p99_ms and before.p99_ms
-        else comparisons.not_given("p99", now.batch_size, "too few calls for p99")
+        else comparisons.not_compared("p99", "too few calls for p99", now.batch_size, blocks=False)
         for now, before in both
     ]
-
-
-def _place(row: Latency) -> tuple[int, str]:
-    return row.batch_size, row.region
 
 
 def service_level(rows: Sequence[Latency], slo: SloSettings | None) -> list[Comparison]:
@@ -226,7 +216,7 @@ def service_level(rows: Sequence[Latency], slo: SloSettings | None) -> list[Comp
             judged = comparisons.judged("slo", "ms", verdict)
             doubt = _unfit(rows, min(row.batch_size for row in rows))
             if doubt is not None and verdict.outcome != "inconclusive":
-                judged = comparisons.unfit(judged, doubt)
+                judged = comparisons.unfit(judged, doubt, blocks=judged.blocking)
             compared.append(judged)
     return compared
 
@@ -239,9 +229,10 @@ def _memory(
     if settings.max_memory_growth is None:
         return []
     if not now and not before:
-        return [comparisons.not_given("memory", None, "this system does not report peak memory")]
+        why = "this system does not report peak memory"
+        return [comparisons.not_compared("memory", why, blocks=False)]
     if not now or not before:
-        return [comparisons.cannot_tell("memory", "peak memory was measured on one side only")]
+        return [comparisons.not_compared("memory", "peak memory was measured on one side only")]
     return [
         comparisons.plain(
             "memory",

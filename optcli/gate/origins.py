@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from optcli import baselines
 from optcli.baselines import Baseline, CheckedOut
@@ -28,16 +28,35 @@ from optcli.pipeline.execute import Settings
 from optcli.pipeline.terms import terms_of
 from optcli.pipeline.trusting import is_from_file, opened_as
 from optcli.recipe import Recipe, load
-from optcli.results.gate import Change
+from optcli.results.gate import Change, ChangeKind
 from optcli.results.terms import Terms
 from optcli.store import Store
-
-if TYPE_CHECKING:
-    from optcli.gate.options import Options
 
 _GIT = "git:"
 # What is wrong with a commit's recipe, model or data; not what this machine lacks.
 _ITS_OWN = (InputError, RecipeError, RunnerError, StepError, UsageError)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the gate runs; what it demands stands in the recipe.
+
+    `only` names variants to judge instead of those marked `gate: true`. `baseline_python` is the
+    interpreter (or its virtual environment) for the baseline. `history` is a file to append to.
+    `accept` are the changes of what the candidate is judged by that whoever runs the gate declares.
+    """
+
+    only: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    jobs: int = 1
+    timeout_s: float = 3600.0
+    trust: bool = False
+    baseline_python: Path | None = None
+    against_recorded: bool = False
+    on_inconclusive: Literal["fail", "pass"] | None = None
+    confirm: bool | None = None
+    history: Path | None = None
+    accept: frozenset[ChangeKind] = frozenset()
 
 
 class Origin(ABC):
@@ -132,26 +151,23 @@ class _Saved(Origin):
         return replace(before, environment=around, interpreter=there)
 
 
+@dataclass
 class _Commit(Origin):
     """The recipe as it was at a commit, built through the same store: equal steps are not repeated."""
 
-    def __init__(
-        self,
-        origin: str,
-        there: CheckedOut,
-        store: Store,
-        observer: Observer,
-        settings: Settings,
-        options: Options,
-        folder: Path,
-    ) -> None:
-        self._origin, self._there, self._store = origin, there, store
-        self._observer, self._settings, self._options = observer, settings, options
-        self._folder = folder
-        self._unreadable = ""
+    _origin: str
+    _there: CheckedOut
+    _store: Store
+    _observer: Observer
+    _settings: Settings
+    _options: Options
+    _folder: Path
+    _unreadable: str = ""
+
+    def __post_init__(self) -> None:
         try:
-            self.recipe = load(there.recipe, options.overrides)
-            self.terms = terms_of(self.recipe, store.digests)
+            self.recipe = load(self._there.recipe, self._options.overrides)
+            self.terms = terms_of(self.recipe, self._store.digests)
         except _ITS_OWN as error:  # a recipe that this optcli refuses, or data that are gone
             self.recipe, self._unreadable = None, self._first_line(error)
 
@@ -161,8 +177,8 @@ class _Commit(Origin):
         asked = self._asked(())
         try:
             if self._options.baseline_python is None:
-                return elsewhere.suggested(asked, self._settings, self._observer)
-            return elsewhere.suggested_with(self._python(), asked, self._settings, self._log("suggest"))
+                return elsewhere.suggested(asked, self._observer)
+            return elsewhere.suggested_with(self._python(), asked, self._log("suggest"))
         except _ITS_OWN as error:
             self.recipe, self._unreadable = None, self._first_line(error)
             return ()
@@ -183,9 +199,8 @@ class _Commit(Origin):
     def _built(self, names: Sequence[str]) -> Baseline:
         asked = self._asked(names)
         if self._options.baseline_python is None:
-            return elsewhere.build(asked, self._settings, self._observer)
-        python, log = self._python(), self._log("build")
-        return elsewhere.build_with(python, asked, self._settings, self._observer, log)
+            return elsewhere.build(asked, self._observer)
+        return elsewhere.build_with(self._python(), asked, self._observer, self._log("build"))
 
     def changes(self, now: Recipe) -> list[Change]:
         changes = files.in_submodules(now, self._there, self._store.digests)
@@ -198,11 +213,14 @@ class _Commit(Origin):
                 changes.append(Change(kind="libraries", place="requirements", files=tuple(changed)))
         return changes
 
-    def _asked(self, names: Sequence[str]) -> elsewhere.Asked:
-        place, options = str(self._there.recipe), self._options
-        root = str(self._folder / "baseline")
-        return elsewhere.Asked(
-            place, tuple(options.overrides), tuple(names), str(self._store.root), root
+    def _asked(self, names: Sequence[str]) -> elsewhere.BuildRequest:
+        return elsewhere.BuildRequest(
+            self._there.recipe,
+            tuple(self._options.overrides),
+            tuple(names),
+            self._store.root,
+            self._folder / "baseline",
+            self._settings,
         )
 
     def _python(self) -> str:

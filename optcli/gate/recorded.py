@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from optcli import environment, latency
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
-from optcli.gate.latency import STEP, service_level, threads_of
+from optcli.gate.latency import STEP, candidate, service_level, threads_of
 from optcli.gate.side import Side
-from optcli.latency import Candidate
 from optcli.pipeline import measurement_lock
 from optcli.results import Flag, Latency, flags
 from optcli.results.gate import Comparison
@@ -29,10 +28,11 @@ def compare(gating: Gating, side: Side) -> tuple[list[Comparison], list[Flag]]:
     then = report.variants.get(side.name) if report is not None else None
     if then is None or not then.latency:
         why = "the baseline has no recorded latency of this variant"
-        return [comparisons.cannot_tell("p50", why)], []
-    elsewhere = _other_machine(gating.before.environment, _here(side))
+        return [comparisons.not_compared("p50", why)], []
+    here = {**environment.describe(side.packages), "machine": environment.machine()}
+    elsewhere = _other_machine(gating.before.environment, here)
     if elsewhere is not None:
-        return [comparisons.cannot_tell("p50", elsewhere)], []
+        return [comparisons.not_compared("p50", elsewhere)], []
     rows = alone(gating, side)
     recorded = {row.batch_size: row for row in then.on_host}
     compared = _compared(gating.settings, recorded, {row.batch_size: row for row in rows})
@@ -44,16 +44,10 @@ def alone(gating: Gating, side: Side) -> list[Latency]:
     settings = LatencySettings(
         mode="table", batch_sizes=gating.settings.batch_sizes, threads=threads_of(gating.settings)
     )
-    candidate = Candidate(
-        side.name,
-        side.now.artifact,
-        side.now.runner,
-        {**side.now.options, "threads": threads_of(gating.settings)},
-    )
     recipe = gating.made.plan.recipe
     with measurement_lock.acquired(STEP, gating.observer):
         measured = latency.measure(
-            [candidate],
+            [candidate(side.name, side.now, gating.settings)],
             side.name,
             recipe.inputs,
             gating.made.feeds,
@@ -77,19 +71,15 @@ def _compared(
         if settings.p50 is not None:
             why = _why_not(old, row)
             if why is not None or old is None:
-                compared.append(comparisons.cannot_tell("p50", why or "", size))
+                compared.append(comparisons.not_compared("p50", why or "", size))
             else:
                 limit = settings.p50.limit
                 compared.append(comparisons.recorded(size, old.p50_ms, row.p50_ms, limit))
         if settings.p95 is not None:
             why = "only medians are compared with recorded figures"
             blocks = settings.p95.undecided == "blocks"
-            compared.append(
-                comparisons.cannot_tell("p95", why, size)
-                if blocks
-                else comparisons.not_given("p95", size, why)
-            )
-    return compared or [comparisons.cannot_tell("p50", "nothing was measured")]
+            compared.append(comparisons.not_compared("p95", why, size, blocks=blocks))
+    return compared or [comparisons.not_compared("p50", "nothing was measured")]
 
 
 def _why_not(old: Latency | None, row: Latency) -> str | None:
@@ -103,15 +93,12 @@ def _why_not(old: Latency | None, row: Latency) -> str | None:
     return None
 
 
-def _here(side: Side) -> dict[str, Any]:
-    return {**environment.describe(side.packages), "machine": environment.machine()}
-
-
 def _other_machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """What tells that the figures were recorded on another machine; None: nothing does."""
     for name in _MACHINE:
         if then.get(name) != now.get(name):
-            was, here = (_told(each.get(name)) for each in (then, now))
+            told = [each.get(name) for each in (then, now)]
+            was, here = (e.get("model", "unknown") if isinstance(e, Mapping) else e for e in told)
             return f"recorded on another machine: {name} {was}, here {here}"
     then_host, now_host = then.get("machine", {}), now.get("machine", {})
     if not isinstance(then_host, Mapping):  # no build writes that
@@ -120,7 +107,3 @@ def _other_machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
         if name in then_host and then_host[name] != now_host.get(name):
             return f"recorded on another machine: its {name} differs"
     return None
-
-
-def _told(value: Any) -> Any:
-    return value.get("model", "unknown") if isinstance(value, Mapping) else value

@@ -20,7 +20,7 @@ from typing import Literal
 
 from optcli.results import Estimate
 from optcli.settings import GateBar, GateSettings
-from optcli.statistics import sign_bounds, signed_rank_bounds
+from optcli.statistics import hodges_lehmann, sign_bounds, signed_rank_bounds
 
 Answer = Literal["pass", "fail", "continue", "inconclusive"]
 
@@ -113,12 +113,8 @@ def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
 
 
 def _change(log_ratios: Sequence[float], rule: Rule) -> Estimate:
-    import numpy as np
-
     low, high = rule.bounds(log_ratios, 0.025)
-    x = np.asarray(log_ratios, dtype=float)
-    first, second = np.triu_indices(x.size)
-    centre = float(np.median((x[first] + x[second]) / 2))
+    centre, _, _ = hodges_lehmann(log_ratios)
     finite = math.isfinite(low) and math.isfinite(high)
     return Estimate(
         value=math.expm1(centre),

@@ -8,12 +8,11 @@ from typing import Any
 
 from optcli import baselines, environment
 from optcli.digest import FileDigests
-from optcli.gate import history, terms
+from optcli.gate import elsewhere, history, terms
 from optcli.gate.answer import answer
-from optcli.gate.choosing import chosen, suggested_by
+from optcli.gate.choosing import chosen
 from optcli.gate.latency import threads_of
-from optcli.gate.options import Options
-from optcli.gate.origins import Origin, opened
+from optcli.gate.origins import Options, Origin, opened
 from optcli.gate.side import Side, candidates, runner_changes, sides
 from optcli.gate.variant import Gating, judge
 from optcli.observer import Observer, Silent
@@ -55,8 +54,10 @@ def gate(
     loaded = load(recipe, options.overrides)
     folder = root / loaded.name / "gate"
 
+    whole = elsewhere.BuildRequest(recipe, options.overrides, (), kept.root, root, settings)
+
     def suggested() -> tuple[str, ...]:
-        return _suggested(recipe, options, root, kept, observer)
+        return _suggested(whole, observer)
 
     with opened(reference, recipe, root, kept, observer, settings, options, folder) as origin:
         names, missing = chosen(loaded, options.only, origin.terms, suggested, origin.suggested)
@@ -98,23 +99,8 @@ def gate(
     return report
 
 
-def _suggested(
-    recipe: Path, options: Options, root: Path, store: Store, observer: Observer
-) -> tuple[str, ...]:
-    """What the candidate's build recommends, measured here."""
-    from optcli.pipeline import build
-
-    report = build(
-        recipe,
-        store=store.root,
-        artifacts=root,
-        overrides=options.overrides,
-        jobs=options.jobs,
-        timeout_s=options.timeout_s,
-        trust=options.trust,
-        observer=observer,
-    )
-    return suggested_by(report)
+# What the candidate's build recommends, measured here.
+_suggested = elsewhere.suggested
 
 
 def _changes(

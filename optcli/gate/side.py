@@ -9,6 +9,7 @@ from typing import Any
 from optcli.baselines import Baseline, Kept
 from optcli.errors import MissingError, OptcliError, UsageError
 from optcli.pipeline.making import Made, made_by
+from optcli.pipeline.plan import PlannedVariant
 from optcli.results.gate import Change
 from optcli.runners import find as find_runner
 
@@ -43,9 +44,7 @@ def candidates(made: Made, names: Sequence[str]) -> dict[str, Side]:
             raise MissingError(first.what, place=variant.name, hint=first.hint)
         if variant.name not in made.artifacts:
             raise why_not_built(made, variant.name)
-        artifact = made.artifacts[variant.name]
-        options = variant.runner_options(made.plan.threads)
-        kept = Kept(artifact, variant.runner_name, options, tuple(made_by(variant)))
+        kept = _kept(made, variant)
         use = made.plan.recipe.variants[variant.name].runner
         is_open = use is None or getattr(use.configured, "shapes", None) is None
         packages = tuple(variant.runner.needs.packages)
@@ -103,15 +102,16 @@ def _settings(kept: Kept) -> dict[str, Any]:
 def kept_of(made: Made, names: Sequence[str]) -> dict[str, Kept]:
     """What was built of these variants, for a baseline."""
     return {
-        variant.name: Kept(
-            made.artifacts[variant.name],
-            variant.runner_name,
-            variant.runner_options(made.plan.threads),
-            tuple(made_by(variant)),
-        )
+        variant.name: _kept(made, variant)
         for variant in made.plan.variants
         if variant.name in names and variant.name in made.artifacts
     }
+
+
+def _kept(made: Made, variant: PlannedVariant) -> Kept:
+    options = variant.runner_options(made.plan.threads)
+    artifact, steps = made.artifacts[variant.name], tuple(made_by(variant))
+    return Kept(artifact, variant.runner_name, options, steps)
 
 
 def why_not_built(made: Made, name: str) -> OptcliError:

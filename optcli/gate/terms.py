@@ -157,18 +157,14 @@ def _accuracy(before: AccuracySettings | None, now: AccuracySettings | None) -> 
             tighter = before is None and now is not None and now.interface == "same"
             yield Change(kind="bar", place="accuracy", before=was, after=is_now, tighter=tighter)
         return
-    then, here = _resolved(before), _resolved(now)
-    for name in then:
-        if then[name] == here[name]:
-            continue
-        direction = _ACCURACY_BARS.get(name)
-        yield Change(
-            kind="metric" if direction is None else "bar",
-            place=f"accuracy.{name}",
-            before=then[name],
-            after=here[name],
-            tighter=_is_tighter(then[name], here[name], direction or 0),
-        )
+    for each in _section("metric", "accuracy", _resolved(before), _resolved(now)):
+        direction = _ACCURACY_BARS.get(each.place.removeprefix("accuracy."))
+        if direction is None:
+            yield each
+        else:
+            is_set = direction and None not in (each.before, each.after)
+            tighter = bool(is_set) and (each.after - each.before) * direction > 0
+            yield each.model_copy(update={"kind": "bar", "tighter": tighter})
 
 
 def _resolved(settings: AccuracySettings) -> dict[str, Any]:
@@ -177,12 +173,6 @@ def _resolved(settings: AccuracySettings) -> dict[str, Any]:
     ratio = settings.ratio
     # `bar` of a baseline at 1 is the absolute drop itself, where that is the bar.
     return {**record, "min_ratio": ratio, "max_drop": settings.bar(1.0) if ratio is None else None}
-
-
-def _is_tighter(before: float | None, now: float | None, direction: int) -> bool:
-    if not direction or before is None or now is None:
-        return False
-    return (now - before) * direction > 0
 
 
 def _code(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Change]:
@@ -218,14 +208,8 @@ def _gate(before: GateSettings, now: GateSettings) -> Iterator[Change]:
             )
     for name in _GROWTHS:
         yield from _limit(f"gate.{name}", getattr(before, name), getattr(now, name))
-    for name in _RULE:
-        if getattr(before, name) != getattr(now, name):
-            yield Change(
-                kind="rule",
-                place=f"gate.{name}",
-                before=_plain(getattr(before, name)),
-                after=_plain(getattr(now, name)),
-            )
+    rules = (each.model_dump(mode="json", include={*_RULE}) for each in (before, now))
+    yield from _section("rule", "gate", *rules)
     # More of them are not tighter: they share the time, so that none may be decided.
     if set(before.batch_sizes) != set(now.batch_sizes):
         yield Change(
@@ -234,10 +218,6 @@ def _gate(before: GateSettings, now: GateSettings) -> Iterator[Change]:
             before=list(before.batch_sizes),
             after=list(now.batch_sizes),
         )
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _limit(place: str, before: float | None, now: float | None) -> Iterator[Change]:

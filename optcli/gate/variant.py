@@ -7,16 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from optcli import environment, latency
-from optcli.baselines import Baseline, Kept
+from optcli.baselines import Baseline
 from optcli.gate import accuracy, comparisons, recorded
 from optcli.gate.accuracy import Incomparable
 from optcli.gate.baseline import cannot_run, other_versions
 from optcli.gate.explain import explain
-from optcli.gate.latency import STEP, Timed, compare, service_level, threads_of
-from optcli.gate.options import Options
-from optcli.gate.origins import Origin
+from optcli.gate.latency import STEP, Timed, candidate, compare, service_level
+from optcli.gate.origins import Options, Origin
 from optcli.gate.side import Side
-from optcli.latency import Candidate
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.observer import Observer
 from optcli.pipeline import measurement_lock
@@ -64,10 +62,11 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
     """
     runner = side.now.runner
     if side.absent is not None:
-        absent = comparisons.cannot_tell("p50", side.absent)
+        absent = comparisons.not_compared("p50", side.absent)
         return GatedVariant(runner=runner, chosen=tuple(chosen), comparisons=(absent,))
     if side.before is None:
-        new = comparisons.not_given("p50", None, "new: the baseline has no variant of this name")
+        why = "new: the baseline has no variant of this name"
+        new = comparisons.not_compared("p50", why, blocks=False)
         right, doubts = accuracy.compare(gating, side, None)
         return GatedVariant(
             runner=runner,
@@ -76,14 +75,14 @@ def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -
             comparisons=(new, *right),
             flags=tuple(doubts),
         )
-    why = _incomparable(gating, side)
-    compared, timing, samples = _latency(gating, side, variants, why)
+    apart = _incomparable(gating, side)
+    compared, timing, samples = _latency(gating, side, variants, apart)
     limit = gating.settings.max_size_growth
     if limit is not None:
         sizes = side.before.artifact.size_bytes, side.now.artifact.size_bytes
         compared.append(comparisons.plain("size", "size", "bytes", *sizes, limit))
     # Latency under another runtime cannot be compared, but accuracy can.
-    right, doubts = accuracy.compare(gating, side, None if why is None or why.evaluates else why)
+    right, doubts = accuracy.compare(gating, side, None if apart is None or apart.evaluates else apart)
     judged = GatedVariant(
         runner=runner,
         chosen=tuple(chosen),
@@ -175,10 +174,10 @@ def _same_calls(
 
 def _timed(gating: Gating, side: Side, name: str, variants: int, seed: int) -> Timed:
     assert side.before is not None
-    before = _candidate(name, side.before, gating.settings)
+    before = candidate(name, side.before, gating.settings)
     return compare(
         replace(before, interpreter=gating.before.interpreter),
-        _candidate(side.name, side.now, gating.settings),
+        candidate(side.name, side.now, gating.settings),
         gating.made.plan.recipe.inputs,
         gating.made.feeds,
         gating.settings,
@@ -190,17 +189,14 @@ def _timed(gating: Gating, side: Side, name: str, variants: int, seed: int) -> T
     )
 
 
-def _candidate(name: str, kept: Kept, settings: GateSettings) -> Candidate:
-    options = {**kept.options, "threads": threads_of(settings)}
-    return Candidate(name, kept.artifact, kept.runner, options)
-
-
 def _confirmed(first: Timed, again: Timed) -> tuple[Comparison, ...]:
     """A figure fails only where it failed twice; otherwise the second answer stands."""
-    second = {(each.metric, each.name, each.batch_size): each for each in again.comparisons}
+
+    def figure(comparison: Comparison) -> tuple[str, str, int | None]:
+        return comparison.metric, comparison.name, comparison.batch_size
+
+    second = {figure(each): each for each in again.comparisons}
     return tuple(
-        second.get((each.metric, each.name, each.batch_size), each)
-        if each.outcome == "reject"
-        else each
+        second.get(figure(each), each) if each.outcome == "reject" else each
         for each in first.comparisons
     )

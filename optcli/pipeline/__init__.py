@@ -74,12 +74,14 @@ def build(
                 kept,
                 logs,
                 observer,
-                remeasure,
                 timeout_s,
                 jobs,
+                remeasure,
             )
             judged, failures = judge(to_do, built, around)
-            _raise_wrong_data(failures.get(to_do.baseline))
+            wrong_data = failures.get(to_do.baseline)
+            if isinstance(wrong_data, InputError):  # they can judge no variant
+                raise wrong_data
         with phases.take("latency"):
             measured = latency.measure(to_do, built, kept, feeds, samples, logs, observer, remeasure)
         with phases.take("sweep"):
@@ -91,12 +93,6 @@ def build(
         report_files.write(folder, report, measured.quantiles)
     kept.digests.save()
     return report
-
-
-def _raise_wrong_data(error: OptcliError | None) -> None:
-    """Raise an `InputError` of the baseline's evaluation: its data cannot judge any variant."""
-    if isinstance(error, InputError):
-        raise error
 
 
 def _report(

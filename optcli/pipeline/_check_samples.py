@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     Feed = dict[str, np.ndarray]
 
-# Of the tolerance: what a parent's outputs may depend on the batch for one of another size to stand
-# for them.
+# Where the parent's outputs differ between batch sizes by less than this share of the tolerance, those
+# of one batch size stand for those of another.
 _ALIKE = 0.1
 # Outputs of the parent that are held; those of more samples are computed for each batch.
 _HELD_BYTES = 512 << 20

@@ -66,9 +66,9 @@ class EvaluationContext:
     store: Store
     logs: Path
     observer: Observer
-    remeasure: bool
     timeout_s: float
     jobs: int = 1
+    remeasure: bool = False
 
 
 def judge(
@@ -140,9 +140,7 @@ class _Judging:
             "confidence": confidence,
         }
         key = key_of(ingredients)
-        if around.remeasure:
-            around.store.discard(_COMPARISON, key)
-        entry = around.store.get(_COMPARISON, key)
+        entry = around.store.get(_COMPARISON, key, anew=around.remeasure)
         if entry is not None:
             around.observer.cached(f"{subject.name} › accuracy")
             return Accuracy.model_validate(entry.record)
@@ -162,9 +160,8 @@ class _Judging:
     def _evaluation(self, subject: Subject, ingredients: dict[str, Any]) -> Path:
         """The folder with what an artifact made of the evaluation set; computed where not kept."""
         around, key = self._around, key_of(ingredients)
-        if around.remeasure and key not in self._fresh:
-            around.store.discard(_EVALUATION, key)
-        entry = around.store.get(_EVALUATION, key)
+        anew = around.remeasure and key not in self._fresh
+        entry = around.store.get(_EVALUATION, key, anew=anew)
         if entry is not None:
             return entry.path
         step = f"{subject.name} › accuracy"
@@ -208,32 +205,31 @@ class _Judging:
         """What decides the outputs and the metric of a subject."""
         if subject.name not in self._ingredients:
             around, recipe = self._around, self._around.recipe
-            settings, decoding = recipe.accuracy, recipe.postprocess
+            metric, decoding, users = _judged_by(around, _DECIDES)
             identity = [subject.artifact.digest, subject.runner_name, subject.options]
             self._ingredients[subject.name] = {
                 "step": _EVALUATION,
                 "artifact": of_value(identity),
                 "data": around.samples,
-                "metric": settings.model_dump(mode="json", exclude=set(_DECIDES)) if settings else None,
-                "postprocess": decoding.model_dump(mode="json") if decoding else None,
-                "users": [
-                    user_code.digest(r, recipe.folder, around.store.digests)
-                    for r in judging_code(recipe).values()
-                ],
+                "metric": metric,
+                "postprocess": decoding,
+                "users": users,
                 "inputs": [spec.model_dump(mode="json") for spec in recipe.inputs],
                 "feeds": [spec.model_dump(mode="json") for spec in subject.feeds or ()],
                 "cpu": environment.cpu(),
                 "versions": environment.versions((*subject.runner.needs.packages, "pycocotools"))
                 | dict(subject.versions or {}),
-                "code": keys.of_measurement(subject.runner_name, _code(settings), around.store.digests),
+                "code": keys.of_measurement(
+                    subject.runner_name, _code(recipe.accuracy), around.store.digests
+                ),
             }
         return self._ingredients[subject.name]
 
 
 def _jobs(subject: Subject, jobs: int) -> int:
     """How many processes share an evaluation: no more than there are cores for their threads."""
-    threads = int(subject.options.get("threads") or environment.usable_cores())
-    return max(1, min(jobs, environment.usable_cores() // threads))
+    cores = environment.usable_cores()
+    return max(1, min(jobs, cores // int(subject.options.get("threads") or cores)))
 
 
 def _evaluated_on(around: EvaluationContext) -> str:
@@ -244,14 +240,17 @@ def _evaluated_on(around: EvaluationContext) -> str:
     recipe = around.recipe
     ingredients = data.ingredients(recipe.data["evaluation"], recipe.folder, around.store.digests)
     samples = {part: ingredients[part] for part in ("settings", "content")}
-    settings, decoding = recipe.accuracy, recipe.postprocess
-    metric = settings.model_dump(mode="json", exclude={*_DECIDES, "batch_size"}) if settings else None
-    users = [
-        user_code.digest(each, recipe.folder, around.store.digests)
-        for each in judging_code(recipe).values()
-    ]
-    after = decoding.model_dump(mode="json") if decoding else None
-    return of_value([samples, metric, after, users])
+    return of_value([samples, *_judged_by(around, (*_DECIDES, "batch_size"))])
+
+
+def _judged_by(around: EvaluationContext, but: Sequence[str]) -> tuple[Any, Any, list[str]]:
+    """Plain data of the metric's settings `but` some, those of what follows the model, users' code."""
+    recipe = around.recipe
+    metric = recipe.accuracy and recipe.accuracy.model_dump(mode="json", exclude=set(but))
+    decoding = recipe.postprocess and recipe.postprocess.model_dump(mode="json")
+    references, digests = judging_code(recipe).values(), around.store.digests
+    users = [user_code.digest(each, recipe.folder, digests) for each in references]
+    return metric, decoding, users
 
 
 def _code(settings: AccuracySettings | None) -> list[str]:

@@ -72,7 +72,9 @@ def against_parent(
                 if not error <= allowed and expected.shared:
                     error = relative_error(expected.exact(rows), outputs)
                 if not error <= allowed:
-                    allowed = _allowed(parent_runner, samples.feed(rows), allowed)
+                    # More of a parent in which a rounding of the inputs grows that far.
+                    grown = _ROUNDINGS * rounding_error(parent_runner, samples.feed(rows))
+                    allowed = max(tolerance, min(_MOST_ROUNDING, grown))
                 if not error <= allowed:
                     raise StepError(
                         "the artifact does not compute what its parent computes: at batch size"
@@ -83,11 +85,6 @@ def against_parent(
                 worst, compared = max(worst, error), compared + len(rows)
                 most_allowed = max(most_allowed, allowed)
     return {"largest_relative_error": worst, "samples": compared, "tolerance": most_allowed}
-
-
-def _allowed(parent: Runner, feed: Feed, tolerance: float) -> float:
-    """The tolerance, or more of a parent in which a rounding of the inputs grows that far."""
-    return max(tolerance, min(_MOST_ROUNDING, _ROUNDINGS * rounding_error(parent, feed)))
 
 
 def _hint(

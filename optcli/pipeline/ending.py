@@ -50,7 +50,7 @@ def _failed(
 ) -> Iterator[Ending]:
     names = [name for name, variant in variants.items() if variant.status == "failed"]
     for code in dict.fromkeys(error.exit_code for error in errors.values()):
-        yield Ending(code, f"{_listed(names) or 'a step'} failed")
+        yield Ending(code, f"{', '.join(names) or 'a step'} failed")
 
 
 def _missing(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Ending]:
@@ -77,7 +77,7 @@ def _marked(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterator[Endin
                 yield Ending(ExitCode.INCONCLUSIVE, reason)
             elif outcome != "accept":
                 yield Ending(
-                    ExitCode.of(outcome), f"{name}{mark} {_WORDS[outcome]} ({_listed(against)})"
+                    ExitCode.of(outcome), f"{name}{mark} {_WORDS[outcome]} ({', '.join(against)})"
                 )
 
 
@@ -96,7 +96,7 @@ def _none_accepted(plan: Plan, variants: Mapping[str, VariantReport]) -> Iterato
         return
     outcome: Outcome = "reject" if any(o == "reject" for o, _ in run.values()) else "inconclusive"
     blocked_variants = [
-        f"{name} {_WORDS[o]} ({_listed(against)})" for name, (o, against) in run.items()
+        f"{name} {_WORDS[o]} ({', '.join(against)})" for name, (o, against) in run.items()
     ]
     yield Ending(ExitCode.of(outcome), f"no variant is accepted: {'; '.join(blocked_variants)}")
 
@@ -134,9 +134,5 @@ def _done(plan: Plan, variants: Mapping[str, VariantReport], advice: Advice) -> 
     run = {name: blocked(each) for name, each in _run(plan, variants).items()}
     for outcome, word in (("reject", "rejected"), ("inconclusive", "undecided")):
         names = [name for name, (worst, _) in run.items() if worst == outcome]
-        reason += f"; {word}: {_listed(names)}" if names else ""
+        reason += f"; {word}: {', '.join(names)}" if names else ""
     return reason
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)

@@ -36,7 +36,7 @@ from optcli.pipeline.messages import (
     Written,
 )
 from optcli.pipeline.plan import Plan, Step
-from optcli.pipeline.prepared import Roles
+from optcli.pipeline.prepared import Prepared, Roles
 from optcli.pipeline.trusting import doubts_of, is_confined, opened_as, require_trust
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
@@ -129,16 +129,13 @@ class Execution:
         call = Call("optcli.pipeline.step:prepare_data", request, SampleCounts)
         made_of = plan.data_ingredients
         entry, _ = self._obtain("data", plan.data_key, "data", made_of, call, forked_after=_GROUND)
-        self._remember_roles()
-        self._probe = entry.path / "probe.npz"
-        return entry
-
-    def _remember_roles(self) -> None:
-        """Keep which files each role is made of, so that `cache why` can name the one that changed."""
-        for key, ingredients in self._plan.data_roles.items():
+        # Which files each role is made of, so that `cache why` can name the one that changed.
+        for key, ingredients in plan.data_roles.items():
             if self._store.peek("samples", key) is None:
                 with self._store.lock("samples", key), self._store.work("samples", key) as work:
                     self._store.put("samples", key, work, {}, ingredients)
+        self._probe = entry.path / "probe.npz"
+        return entry
 
     def run(self) -> dict[str, StepResult]:
         """Carry out every step that can be done here; gives what became of each, by key."""
@@ -355,7 +352,8 @@ class Execution:
         roles: Iterable[str] = ()
         if isinstance(request, PassRequest) and request.traits.reference is None and not confined:
             roles = request.data
-        return Roles.of(self._store, plan.role_keys, roles, plan.recipe.inputs, keep)
+        keys, inputs = plan.role_keys, plan.recipe.inputs
+        return Roles({role: Prepared(self._store, keys[role], inputs) for role in roles}, keep)
 
     def _see_that_the_store_kept(self, inputs: Inputs) -> None:
         """Put back what a step has changed of its inputs in the store, and blame the step."""
@@ -439,7 +437,7 @@ def _packages(step: Step) -> tuple[str, ...]:
 
 def log_of(store: Store, key: str) -> Path:
     """Where the log of a step lies; the call that repeats it lies beside."""
-    return store.root / "logs" / key / "log.txt"
+    return store.log_folder(key) / "log.txt"
 
 
 def repeat_command(store: Store, key: str) -> str:

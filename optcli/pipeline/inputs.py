@@ -1,8 +1,8 @@
-"""What a step reads: copies of its inputs, so that a pass which spoils them spoils nobody else's.
+"""What a step reads: copies of its inputs, so that a pass which changes them harms no other step.
 
-Mode bits stop no pass that runs as root, and what is noticed afterwards has been read by others in the
-meantime. A copy costs little beside a pass (nothing on file systems that share blocks), and what
-happened to it says which pass did it.
+Read-only files do not stop a pass that runs as root. A change in the store itself would be noticed only
+after other steps have read it. A copy costs little beside a pass (nothing on file systems that share
+blocks), and a changed copy tells which pass changed it.
 """
 
 from __future__ import annotations

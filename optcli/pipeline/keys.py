@@ -1,9 +1,9 @@
 """Which of optcli's own modules decide a result, found by walking imports: they belong to its key.
 
-Who makes something names the modules that do the work; `code` gives these and all that they import, at
-the top or inside functions, or name in a string for another process to import. `from room import name`
-leads to the module of that name, or to the room's `__init__` where there is none: to have a room's
-`__init__` executed on the way is not to use it.
+A step or a measurement names the modules that do its work. `code` gives these and every module that
+they import, at the top, inside functions, or by a string that another process imports. `from room
+import name` leads to the module of that name. Where there is none, it leads to the room's `__init__`;
+otherwise that `__init__` does not count, although Python runs it.
 """
 
 from __future__ import annotations

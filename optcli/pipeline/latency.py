@@ -81,16 +81,17 @@ def measure(
         for name in sorted({variant.runner_name for variant in variants})
     }
     key = key_of(ingredients)
-    if remeasure:
-        store.discard(_KIND, key)
-    entry = store.get(_KIND, key)
+    entry = store.get(_KIND, key, anew=remeasure)
     if entry is not None:
         observer.cached(STEP)
         shutil.copyfile(entry.path / "samples.npz", samples)
         return _of_record(entry.record, ids)
     with measurement_lock.acquired(STEP, observer):
         measured = latency.measure(
-            [_candidate(v, artifacts[v.name], plan.threads) for v in variants],
+            [
+                Candidate(v.name, artifacts[v.name], v.runner_name, v.runner_options(plan.threads))
+                for v in variants
+            ],
             plan.baseline,
             plan.recipe.inputs,
             feeds,
@@ -98,7 +99,7 @@ def measure(
             logs,
             plan.recipe.seed,
             observer,
-            wants_p99=plan.recipe.slo is not None and plan.recipe.slo.p99_ms is not None,
+            wants_p99=_wants_p99(plan),
         )
     record = _to_record(measured, ids)
     samples.unlink(missing_ok=True)
@@ -115,9 +116,13 @@ def measure(
 
 def _is_decided(plan: Plan, measured: Measured) -> bool:
     """Whether everything was measured, on a machine that was fit for every figure that is wanted."""
-    wants_p99 = plan.recipe.slo is not None and plan.recipe.slo.p99_ms is not None
-    is_certain = not latency.undecided(measured) and not (wants_p99 and latency.lost_p99(measured))
+    lost = _wants_p99(plan) and latency.lost_p99(measured)
+    is_certain = not latency.undecided(measured) and not lost
     return not measured.failures and is_certain
+
+
+def _wants_p99(plan: Plan) -> bool:
+    return plan.recipe.slo is not None and plan.recipe.slo.p99_ms is not None
 
 
 def _ids(
@@ -132,15 +137,10 @@ def _ids(
     return ids
 
 
-def _candidate(variant: PlannedVariant, artifact: Artifact, threads: int) -> Candidate:
-    return Candidate(variant.name, artifact, variant.runner_name, variant.runner_options(threads))
-
-
 def _ingredients(
     plan: Plan, variants: list[PlannedVariant], ids: dict[str, str], feeds: Path | None
 ) -> dict[str, Any]:
     packages = sorted({name for variant in variants for name in variant.runner.needs.packages})
-    slo = plan.recipe.slo
     return {
         "step": STEP,
         "artifacts": sorted(set(ids.values())),
@@ -148,7 +148,7 @@ def _ingredients(
         "settings": plan.recipe.latency.model_dump(mode="json", exclude={"min_speedup", "sweep"}),
         "inputs": [spec.model_dump(mode="json") for spec in plan.recipe.inputs],
         "seed": plan.recipe.seed,
-        "wants_p99": slo is not None and slo.p99_ms is not None,
+        "wants_p99": _wants_p99(plan),
         "real_inputs": plan.data_key if feeds else None,
         "environment": environment.describe(packages),
         "machine": environment.machine(),

@@ -80,7 +80,6 @@ class SourceFindings:
     """What a pass that cannot run here says of its source, a sentence each."""
 
     findings: tuple[str, ...]
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from optcli.pipeline.plan import Plan, PlannedVariant, Step
+from optcli.pipeline.plan import Plan, PlannedVariant
 
 
 def parent_of(variant: PlannedVariant, plan: Plan) -> str | None:
@@ -34,11 +34,9 @@ def changes_network(variant: PlannedVariant) -> bool:
 
 def _passes(variant: PlannedVariant) -> list[tuple[str, str]]:
     """The variant's steps by name and options; the source comes first."""
-    return [(step.name, _options(step)) for step in variant.steps]
-
-
-def _options(step: Step) -> str:
-    return json.dumps(step.ingredients.get("options"), sort_keys=True, default=str)
+    options = (step.ingredients.get("options") for step in variant.steps)
+    texts = (json.dumps(each, sort_keys=True, default=str) for each in options)
+    return [(step.name, text) for step, text in zip(variant.steps, texts, strict=True)]
 
 
 def _is_within(some: Sequence[tuple[str, str]], all_: Sequence[tuple[str, str]]) -> bool:

@@ -17,7 +17,7 @@ from optcli.digest import FileDigests, of_value
 from optcli.errors import InputError
 from optcli.passes import Traits
 from optcli.pipeline import keys
-from optcli.recipe import PassUse, Recipe, RunnerUse
+from optcli.recipe import Recipe, RunnerUse
 from optcli.runners import DEFAULTS, Runner
 from optcli.runners import find as find_runner
 from optcli.sources import Source
@@ -145,7 +145,9 @@ def plan(
         variant = recipe.variants[name]
         steps = [first]
         for use in variant.passes:
-            steps.append(context.pass_step(steps[-1], context.traits_of(use, traits)))
+            own = use.configured
+            known = traits[use.place] if own is None else Traits.of(own, use.name)
+            steps.append(context.pass_step(steps[-1], known))
         planned = _planned(name, tuple(steps), variant.runner, variant.required)
         variants.append(context.with_checks(planned) if planned.missing else planned)
     metric = recipe.accuracy.metric if recipe.accuracy else None
@@ -167,13 +169,8 @@ def plan(
 
 def source_of(recipe: Recipe) -> Source:
     """The recipe's model as a source."""
-    kind, _, target = recipe.model.source.partition(":")
-    return sources.find(kind)(
-        target=target,
-        weights=recipe.model.weights,
-        arguments=recipe.model.arguments,
-        folder=recipe.folder,
-    )
+    model = recipe.model
+    return sources.named(model.source, recipe.folder, model.weights, model.arguments)
 
 
 def _planned(
@@ -184,8 +181,8 @@ def _planned(
     else:
         runner_name = DEFAULTS[steps[-1].format]
         runner = find_runner(runner_name)()
-    # A GPU that the runner's options ask for is as needful as one that a pass needs: what was asked
-    # for is skipped where there is none, not run on the CPU.
+    # Where the runner's options ask for a GPU and there is none, the variant is skipped, as where a
+    # pass needs one. It does not run on the CPU instead.
     asked = environment.Needs(gpu=runner.requires().gpu and not runner.needs.gpu)
     needs = (*(step.needs for step in steps), asked)
     missing = tuple(dict.fromkeys(one for each in needs for one in environment.missing(each)))
@@ -203,10 +200,6 @@ class _Context:
     data: dict[str, str]
     digests: FileDigests
     inputs: list[dict[str, Any]]
-
-    def traits_of(self, use: PassUse, traits: Mapping[str, Traits]) -> Traits:
-        """The traits of a pass: known at once for optcli's own, from a worker for others."""
-        return traits[use.place] if use.configured is None else Traits.of(use.configured, use.name)
 
     def source_step(self, source: Source) -> Step:
         kind = self.recipe.model.source.partition(":")[0]

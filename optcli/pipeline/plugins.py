@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optcli import user_code
 from optcli.artifact import Format
@@ -63,12 +62,7 @@ def describe(request: DescribeRequest, channel: Channel) -> Traits:
     from pydantic import ValidationError
 
     use, reference = request.use, str(request.use.reference)
-    kind: Any = user_code.load(reference, request.folder)
-    if not (inspect.isclass(kind) and issubclass(kind, Pass)):
-        raise UsageError(
-            f"{reference} is not a pass: wanted a subclass of optcli.passes.Pass",
-            hint="see docs/add-a-pass.md",
-        )
+    kind = loaded(reference, request.folder)
     if lacking := sorted({*kind.__abstractmethods__} | ({"accepts"} - {*dir(kind)})):
         raise UsageError(
             f"the pass {reference} lacks {', '.join(lacking)}",
@@ -80,6 +74,17 @@ def describe(request: DescribeRequest, channel: Channel) -> Traits:
         raise RecipeError(option_problems(use, kind, error)) from None
     _check_formats(configured, reference)
     return Traits.of(configured, use.name, request.code, reference)
+
+
+def loaded(reference: str, folder: Path) -> type[Pass]:
+    """The class of a pass of somebody else's code. Raises `UsageError` for what is none."""
+    kind = user_code.load(reference, folder)
+    if inspect.isclass(kind) and issubclass(kind, Pass):
+        return kind
+    raise UsageError(
+        f"{reference} is not a pass: wanted a subclass of optcli.passes.Pass",
+        hint="see docs/add-a-pass.md",
+    )
 
 
 def _check_formats(configured: Pass, reference: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,17 +61,6 @@ class Roles:
 
     sets: Mapping[str, Prepared]
     keep: Path
-
-    @staticmethod
-    def of(
-        store: Store,
-        role_keys: Mapping[str, str],
-        roles: Iterable[str],
-        inputs: Sequence[TensorSpec],
-        keep: Path,
-    ) -> Roles:
-        """Those of a plan."""
-        return Roles({role: Prepared(store, role_keys[role], inputs) for role in roles}, keep)
 
     def kept(self) -> dict[str, Path]:
         """Where the samples of each role lie that somebody has prepared before."""

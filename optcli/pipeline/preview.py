@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from optcli.pipeline.making import planned
-from optcli.pipeline.plan import Plan
 from optcli.store import Store
 from optcli.store import explain as store_explain
 
@@ -27,6 +26,8 @@ def preview(
     """
     kept = Store(Store.default_root(store))
     to_do = planned(recipe, kept, overrides, only)
+    current = {step.key: step.ingredients for v in to_do.variants for step in v.steps}
+    current |= to_do.data_roles
     lines: list[str] = []
     record: dict[str, Any] = {"recipe": to_do.recipe.name, "variants": {}}
     shown: set[str] = set()
@@ -39,7 +40,7 @@ def preview(
             lines.append(f"  {state:<7} {step.name:<20} {step.format.value:<10} {step.key[:12]}")
             steps.append({"name": step.name, "key": step.key, "cached": cached})
             if explain and not cached and step.key not in shown:
-                why = _why(to_do, kept, step.ingredients)
+                why = list(store_explain(step.ingredients, kept, "artifact", current).lines())
                 lines.extend(f"          {line}" for line in why)
                 steps[-1]["why"] = why
             shown.add(step.key)
@@ -53,9 +54,3 @@ def preview(
             "missing": [one.what for one in variant.missing],
         }
     return lines, record
-
-
-def _why(to_do: Plan, store: Store, ingredients: dict[str, Any]) -> list[str]:
-    current = {step.key: step.ingredients for v in to_do.variants for step in v.steps}
-    current.update(to_do.data_roles)
-    return list(store_explain(ingredients, store, "artifact", current).lines())

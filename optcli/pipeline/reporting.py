@@ -72,6 +72,18 @@ def recipe_summary(recipe: Recipe) -> RecipeSummary:
     return RecipeSummary(name=recipe.name, path=str(recipe.path), digest=recipe.digest)
 
 
+def artifact_summary(artifact: Artifact, path: str) -> ArtifactSummary:
+    """What a report says of an artifact; `path` is where the report says that it lies."""
+    return ArtifactSummary(
+        key=artifact.key,
+        format=artifact.format.value,
+        path=path,
+        precision=artifact.precision,
+        size_bytes=artifact.size_bytes,
+        digest=artifact.digest,
+    )
+
+
 def ran(
     artifact: Artifact,
     path: str,
@@ -92,14 +104,7 @@ def ran(
     return VariantReport(
         status="failed" if problem else status,
         reason=str(problem) if problem else reason,
-        artifact=ArtifactSummary(
-            key=artifact.key,
-            format=artifact.format.value,
-            path=path,
-            precision=artifact.precision,
-            size_bytes=artifact.size_bytes,
-            digest=artifact.digest,
-        ),
+        artifact=artifact_summary(artifact, path),
         runner=runner,
         latency=latency,
         accuracy=accuracy,

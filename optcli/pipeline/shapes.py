@@ -6,11 +6,11 @@ then on it is part of the runner's settings: what measures, judges and serves it
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from optcli import environment, workers
@@ -97,9 +97,7 @@ def _ratios(
         "code": keys.of_measurement(variant.runner_name, _CODE, store.digests),
     }
     key = key_of(ingredients)
-    if remeasure:
-        store.discard(_KIND, key)
-    entry = store.get(_KIND, key)
+    entry = store.get(_KIND, key, anew=remeasure)
     if entry is not None:
         return dict(entry.record["ratios"])
     step = f"{variant.name} › {_KIND}"
@@ -136,15 +134,10 @@ def _chosen(
 ) -> PlannedVariant:
     gains = {size: round(ratio, 3) for size, ratio in ratios.items()}
     variant = replace(variant, static_gains=gains)
-    if ratios and _mean(ratios) >= _WORTH:
+    if ratios and geometric_mean(ratios.values()) >= _WORTH:
         return _set(variant, shapes="static", batch_sizes=sizes)
     return _set(variant, shapes="dynamic")
 
 
 def _set(variant: PlannedVariant, **settings: Any) -> PlannedVariant:
     return replace(variant, runner=variant.runner.model_copy(update=settings))
-
-
-def _mean(ratios: Mapping[str, float]) -> float:
-    """The geometric mean."""
-    return math.exp(sum(map(math.log, ratios.values())) / len(ratios))

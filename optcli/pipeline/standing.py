@@ -45,14 +45,12 @@ def _is_fit(rows: tuple[Latency, ...], where: Latency) -> bool:
 
 def _against(measured: LatencyResults, name: str, other: str, batch_size: int) -> Against | None:
     """The ratio of two variants; None where they took no turns together, or one of them is not fit."""
-    if not all(_fit_at(measured.rows.get(each, ()), batch_size) for each in (name, other)):
-        return None
+    for each in (name, other):
+        rows = (row for row in measured.rows.get(each, ()) if row.region == "host")
+        if not any(row.fit for row in rows if row.batch_size == batch_size):
+            return None
     ratio = measured.ratio(name, other, batch_size)
     return None if ratio is None else Against(variant=other, speedup=ratio)
-
-
-def _fit_at(rows: tuple[Latency, ...], batch_size: int) -> bool:
-    return any(row.fit for row in rows if (row.batch_size, row.region) == (batch_size, "host"))
 
 
 def beside_fp32(

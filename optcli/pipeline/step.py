@@ -17,7 +17,7 @@ from typing import Any
 
 from optcli import data, environment, formats, passes, regular_files, sources, user_code
 from optcli.artifact import UNPROVEN, Artifact, Format
-from optcli.errors import InputError, StepError, StoreError, TrustError
+from optcli.errors import InputError, StepError, StoreError, TrustError, first_line
 from optcli.kept_samples import MEMORY_BYTES, SHARED_BYTES, Keeping, KeptSet
 from optcli.observer import Silent
 from optcli.passes import Job, Made, Pass, Role, Traits
@@ -88,8 +88,11 @@ def make_artifact(request: PassRequest, channel: Channel | None) -> Written:
             traceback.print_exc()  # into the step's log
             failures.append(f"{attempt!r}: {error}")
             next_one = attempts[number]
-            observer.warned("", f"{attempt!r} did not work ({_first_line(error)}); trying {next_one!r}")
-            _empty(job.out)
+            observer.warned(
+                "", f"{attempt!r} did not work ({first_line(error)[:200]}); trying {next_one!r}"
+            )
+            shutil.rmtree(job.out)
+            job.out.mkdir()
     for samples in (job.calibration, job.training, job.validation):
         if isinstance(samples, Keeping):
             samples.finish()
@@ -196,14 +199,11 @@ def _plain(out: Path) -> None:
         plain_files(out)
     except StoreError as error:
         path = Path(error.place)
+        what = "a link" if path.is_symlink() else regular_files.kind(path.lstat().st_mode) or "a file"
         raise StepError(
-            f"it wrote {path.name}, which is {_what(path)}; wanted regular files only",
+            f"it wrote {path.name}, which is {what}; wanted regular files only",
             hint="write a copy of the file instead of a link, and no pipes, sockets or devices",
         ) from error
-
-
-def _what(path: Path) -> str:
-    return "a link" if path.is_symlink() else regular_files.kind(path.lstat().st_mode) or "a file"
 
 
 def _told(made: Any) -> Made:
@@ -254,16 +254,6 @@ def _seed_everything(seed: int) -> None:
         import torch
 
         torch.manual_seed(seed)
-
-
-def _empty(folder: Path) -> None:
-    shutil.rmtree(folder)
-    folder.mkdir()
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
 
 
 def main() -> None:

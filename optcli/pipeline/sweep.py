@@ -41,9 +41,7 @@ def measure(
         artifact = artifacts[variant.name]
         ingredients = _ingredients(plan, variant, artifact, feeds, store)
         key = key_of(ingredients)
-        if remeasure:
-            store.discard(_KIND, key)
-        entry = store.get(_KIND, key)
+        entry = store.get(_KIND, key, anew=remeasure)
         step = f"{variant.name} › sweep"
         if entry is not None:
             observer.cached(step)

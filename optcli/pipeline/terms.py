@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from optcli import data, user_code
 from optcli.digest import FileDigests, of_value
 from optcli.recipe import Recipe
@@ -15,7 +13,7 @@ def terms_of(recipe: Recipe, digests: FileDigests) -> Terms:
     code = {
         name: user_code.digest(r, recipe.folder, digests) for name, r in judging_code(recipe).items()
     }
-    evaluation, preparation = None, None
+    after, evaluation, preparation = recipe.postprocess, None, None
     if "evaluation" in recipe.data:
         ingredients = data.ingredients(recipe.data["evaluation"], recipe.folder, digests)
         settings, content = dict(ingredients["settings"]), dict(ingredients["content"])
@@ -26,7 +24,7 @@ def terms_of(recipe: Recipe, digests: FileDigests) -> Terms:
     return Terms(
         evaluation=evaluation,
         preparation=preparation,
-        postprocess=_record(recipe.postprocess),
+        postprocess=after and after.model_dump(mode="json", exclude_none=True),
         accuracy=recipe.accuracy,
         slo=recipe.slo,
         gate=recipe.gate,
@@ -35,7 +33,11 @@ def terms_of(recipe: Recipe, digests: FileDigests) -> Terms:
         threads=recipe.latency.threads,
         baseline=recipe.baseline,
         variants={
-            name: VariantTerms(gate=variant.gate, threads=_threads(variant.runner))
+            # A variant without a runner of its own names no threads.
+            name: VariantTerms(
+                gate=variant.gate,
+                threads=variant.runner and getattr(variant.runner.configured, "threads", None),
+            )
             for name, variant in recipe.variants.items()
         },
     )
@@ -49,11 +51,3 @@ def judging_code(recipe: Recipe) -> dict[str, str]:
     if recipe.postprocess is not None and recipe.postprocess.python is not None:
         references["postprocess"] = recipe.postprocess.python
     return references
-
-
-def _record(settings: Any) -> dict[str, Any] | None:
-    return None if settings is None else settings.model_dump(mode="json", exclude_none=True)
-
-
-def _threads(runner: Any) -> int | None:
-    return None if runner is None else getattr(runner.configured, "threads", None)

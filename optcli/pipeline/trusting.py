@@ -10,6 +10,7 @@ from optcli import sources
 from optcli.artifact import CODE, UNPROVEN, Artifact, Format
 from optcli.errors import TrustError, UsageError
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
+from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe
 from optcli.store import Entry
 from optcli.workers import confinement
@@ -46,12 +47,8 @@ def measured_as(artifact: Artifact, variant: PlannedVariant, plan: Plan, *, trus
 
 def brings_python(recipe: Recipe) -> bool:
     """Whether samples, metric or what follows the model are Python of the recipe's own."""
-    judging, after = recipe.accuracy, recipe.postprocess
-    return (
-        any(role.kind == _PYTHON for role in recipe.data.values())
-        or (judging is not None and judging.metric.startswith(f"{_PYTHON}:"))
-        or (after is not None and after.python is not None)
-    )
+    samples = any(role.kind == _PYTHON for role in recipe.data.values())
+    return samples or bool(judging_code(recipe))
 
 
 def is_confined(step: Step, plan: Plan) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact, costly_packing
@@ -41,24 +42,14 @@ def variant_report(
     """
     steps = [step for step in variant.possible if step.key in done]
     summaries = tuple(_step_summary(step.name, step.key, done[step.key], store) for step in steps)
+    about: dict[str, Any] = {"required": variant.required, "steps": summaries}
     failed = next((step for step in steps if done[step.key].status == "failed"), None)
     if failed is not None:
-        error = done[failed.key].error
-        return VariantReport(
-            status="failed",
-            reason=str(error),
-            log=_log(store, failed.key),
-            required=variant.required,
-            steps=summaries,
-        )
+        error, log = done[failed.key].error, _log(store, failed.key)
+        return VariantReport(status="failed", reason=str(error), log=log, **about)
     if variant.missing:
-        return VariantReport(
-            status="skipped",
-            reason=_why_not_built(variant),
-            checked=_checked(steps, done),
-            required=variant.required,
-            steps=summaries,
-        )
+        why, checked = _why_not_built(variant), _checked(steps, done)
+        return VariantReport(status="skipped", reason=why, checked=checked, **about)
     if len(steps) < len(variant.steps):
         return VariantReport(
             status="skipped", reason="the build stopped at the first failure", steps=summaries
@@ -87,8 +78,7 @@ def variant_report(
         update={
             "flags": _flags(variant),
             "log": _last_words(logs, variant.name) if problem else None,
-            "required": variant.required,
-            "steps": summaries,
+            **about,
             "build_s": _build_s([done[step.key] for step in steps]),
         }
     )
@@ -110,9 +100,14 @@ def _explained(
 
 
 def _why_not_built(variant: PlannedVariant) -> str:
-    reasons = "; ".join(one.what for one in variant.missing)
-    hints = "; ".join(dict.fromkeys(one.hint for one in variant.missing))
+    reasons, hints = _lacking(variant.missing)
     return f"{reasons} ({hints})"
+
+
+def _lacking(missing: Sequence[environment.Missing]) -> tuple[str, str]:
+    """What is missing and what brings it, each in one text."""
+    hints = dict.fromkeys(one.hint for one in missing)
+    return "; ".join(one.what for one in missing), "; ".join(hints)
 
 
 def _checked(steps: Sequence[Step], done: Mapping[str, StepResult]) -> tuple[str, ...]:
@@ -125,8 +120,7 @@ def _why_not_run(variant: PlannedVariant) -> str | None:
     """Why an artifact that is there has neither latency nor accuracy; None where it was run."""
     if not variant.unmeasurable:
         return None
-    reasons = "; ".join(one.what for one in variant.unmeasurable)
-    hints = "; ".join(dict.fromkeys(one.hint for one in variant.unmeasurable))
+    reasons, hints = _lacking(variant.unmeasurable)
     return f"not measured here: {reasons}, so neither latency nor accuracy is known ({hints})"
 
 
@@ -192,7 +186,7 @@ def _step_summary(name: str, key: str, done: StepResult, store: Store) -> StepSu
         seconds=done.seconds,
         log=_log(store, key),
         repeat=repeat_command(store, key) if log_of(store, key).exists() else None,
-        facts=done.entry.record["facts"] if done.entry is not None else {},
+        facts=done.entry.record.get("facts", {}) if done.entry is not None else {},
     )
 
 

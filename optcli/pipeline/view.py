@@ -114,16 +114,9 @@ def _writing(path: Path) -> Iterator[None]:
 def _is_current(folder: Path, artifact: Artifact, about: dict[str, Any]) -> bool:
     try:
         recorded = described(folder)
+        stored = [path for path in artifact.path.rglob("*") if path.is_file()]
+        copies = [folder / path.relative_to(artifact.path) for path in stored]
+        sizes = [[path.stat().st_size for path in each] for each in (stored, copies)]
     except (OSError, ValueError):
         return False
-    if recorded != json.loads(json.dumps(about)):
-        return False
-    stored = sorted(p for p in artifact.path.rglob("*") if p.is_file())
-    return all(_same_size(path, folder / path.relative_to(artifact.path)) for path in stored)
-
-
-def _same_size(a: Path, b: Path) -> bool:
-    try:
-        return a.stat().st_size == b.stat().st_size
-    except OSError:
-        return False
+    return sizes[0] == sizes[1] and recorded == json.loads(json.dumps(about))

@@ -9,22 +9,13 @@ from __future__ import annotations
 
 from optcli.recipe.chains import passes_between
 from optcli.recipe.loading import check_formats, load, option_problems
-from optcli.recipe.models import (
-    MatrixEntry,
-    ModelSettings,
-    PassUse,
-    Recipe,
-    RunnerUse,
-    Variant,
-)
+from optcli.recipe.models import PassUse, Recipe, RunnerUse, Variant
 from optcli.recipe.names import name_of
 from optcli.recipe.schema import MODELINE, SCHEMA_FILE, schema
 
 __all__ = [
     "MODELINE",
     "SCHEMA_FILE",
-    "MatrixEntry",
-    "ModelSettings",
     "PassUse",
     "Recipe",
     "RunnerUse",

@@ -91,11 +91,8 @@ def _batch_sizes(
             fixed = spec.batch_symbol is None
             wanted = str(takes.min) if fixed else f"{takes.min} to {takes.max}"
             message = f"latency measures batch size {size}, but input {spec.name!r} takes {wanted}"
-            hint = (
-                "begin its shape with batch instead of a number"
-                if fixed
-                else "widen the range of its batch"
-            )
+            mend = "begin its shape with batch instead of a number"
+            hint = mend if fixed else "widen the range of its batch"
             problems.add(written[index].place, message, hint)
 
 

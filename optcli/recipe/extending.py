@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,8 +23,8 @@ class Extending:
     `read_from` are the files that were read, `folders` the folder of each by its name in places.
     """
 
-    def __init__(self, environment: Mapping[str, str], problems: Problems) -> None:
-        self._environment, self._problems = environment, problems
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
         self._files = 0
         self._known: dict[Path, Node | None] = {}
         self.budget = Budget()
@@ -47,7 +46,7 @@ class Extending:
         self, path: Path, shown: str, asked: Place | None, above: tuple[Path, ...]
     ) -> Node | None:
         before = len(self._problems)
-        own = read(path, shown, self._problems, asked, self.budget)
+        own = read(path, shown, self._problems, self.budget, asked)
         self.read_from.append(path)
         self.folders[shown] = path.parent
         if own is None or not isinstance(own.value, dict):
@@ -72,7 +71,7 @@ class Extending:
 
     def _substituted(self, recipe: Node) -> Node:
         """Everything but the matrix, whose own names are known only when it is written out."""
-        new = substituted(recipe.without("matrix"), self._environment, self._problems)
+        new = substituted(recipe.without("matrix"), self._problems)
         matrix = recipe.get("matrix")
         return new if matrix is None else new.with_items({"matrix": matrix})
 

@@ -46,11 +46,8 @@ def hint_for(kind: str, value: Any, choices: Sequence[str], path: Sequence[Any])
     if kind.startswith(("dict", "mapping", "model")):
         return "write KEY: VALUE pairs, indented below it"
     if kind.startswith("less") and isinstance(value, int | float) and 1 < value <= 100:
-        return (
-            f"if {value} % is meant, write {value / 100:g}"
-            if path[-1:] == ("max_drop",)
-            else "lower it"
-        )
+        is_drop = path[-1:] == ("max_drop",)
+        return f"if {value} % is meant, write {value / 100:g}" if is_drop else "lower it"
     return _RANGES.get(kind, "change the value")
 
 

@@ -25,7 +25,7 @@ from optcli.recipe.rebasing import Rebasing
 from optcli.recipe.sections import read_sections, roles_of
 from optcli.recipe.validation import found, note
 from optcli.recipe.variants import Variants
-from optcli.settings import LatencySettings, TensorSpec, batch_range
+from optcli.settings import LatencySettings, batch_range
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -45,12 +45,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def _loaded(path: Path, overrides: Sequence[str], problems: Problems) -> Recipe | None:
-    extending = Extending(os.environ, problems)
+    extending = Extending(problems)
     node = extending.read(path, str(path))
     if node is None or not extending.complete:
         return None
     for text in overrides:
-        node = override(node, text, os.environ, problems, extending.budget)
+        node = override(node, text, problems, extending.budget)
     folder = Path(os.path.abspath(path)).parent
     recipe = _checked(node, path, Rebasing(extending.folders, folder), problems)
     return recipe and recipe.model_copy(update={"read_from": tuple(extending.read_from)})
@@ -69,7 +69,10 @@ def _checked(node: Node, path: Path, rebasing: Rebasing, problems: Problems) -> 
         return None
     matrix = node.get("matrix")
     sections["baseline"] = sections["baseline"] or next(iter(variants))
-    sections["latency"] = _with_batch_sizes(sections["latency"], sections["inputs"])
+    latency: LatencySettings = sections["latency"]
+    if "batch_sizes" not in latency.model_fields_set:  # one sample, or the fewest that the model takes
+        fewest = (batch_range(sections["inputs"]).min,)
+        sections["latency"] = latency.model_copy(update={"batch_sizes": fewest})
     recipe = Recipe(
         **sections,
         variants={name: variant for name, variant in variants.items() if variant is not None},
@@ -107,19 +110,12 @@ def _variant_nodes(recipe: Node, problems: Problems) -> dict[str, Node]:
             message = "variants: found an empty mapping, wanted at least one variant"
             problems.add(variants.place, message, "write variants: {eager: []}")
     if matrix is not None and matrix.value is not None:
-        for name, node in expanded(matrix, os.environ, problems).items():
+        for name, node in expanded(matrix, problems).items():
             if name in nodes:
                 message = f"the matrix writes a variant {name!r}, which variants has already"
                 problems.add(node.start, message, "rename one of them")
             nodes.setdefault(name, node)
     return nodes
-
-
-def _with_batch_sizes(latency: LatencySettings, inputs: Sequence[TensorSpec]) -> LatencySettings:
-    """Where none are asked for: one sample, or the fewest that the model takes."""
-    if "batch_sizes" in latency.model_fields_set:
-        return latency
-    return latency.model_copy(update={"batch_sizes": (batch_range(inputs).min,)})
 
 
 def check_formats(recipe: Recipe, traits: Mapping[str, Traits]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from optcli.recipe.budget import MOST_VALUES, size
@@ -29,7 +29,7 @@ _MOST_VALUES = 5 * MOST_VALUES
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
-def expanded(matrix: Node, environment: Mapping[str, str], problems: Problems) -> dict[str, Node]:
+def expanded(matrix: Node, problems: Problems) -> dict[str, Node]:
     """The variants that a matrix writes, by name; what is wrong is noted as a problem."""
     variants: dict[str, Node] = {}
     if not isinstance(matrix.value, dict):
@@ -38,7 +38,7 @@ def expanded(matrix: Node, environment: Mapping[str, str], problems: Problems) -
         return variants
     left = _MOST_VALUES
     for name, entry in matrix.items():
-        for full, variant in _variants(name, entry, environment, problems):
+        for full, variant in _variants(name, entry, problems):
             left -= size(variant, left + 1)
             if left < 0 or len(variants) >= _MOST_WRITTEN:
                 many = f"{_MOST_WRITTEN} variants" if left >= 0 else f"{_MOST_VALUES} values"
@@ -52,9 +52,7 @@ def expanded(matrix: Node, environment: Mapping[str, str], problems: Problems) -
     return variants
 
 
-def _variants(
-    name: str, entry: Node, environment: Mapping[str, str], problems: Problems
-) -> Iterator[tuple[str, Node]]:
+def _variants(name: str, entry: Node, problems: Problems) -> Iterator[tuple[str, Node]]:
     """The name and content of each variant of an entry, written when it is asked for."""
     over, template = _parts(entry, problems)
     if over is None or template is None:
@@ -69,8 +67,8 @@ def _variants(
         return
     for combination in combinations:
         names = dict(zip(values, combination, strict=True))
-        title = substituted(Node(name, entry.start), environment, problems, names)
-        variant = substituted(template, environment, problems, names)
+        title = substituted(Node(name, entry.start), problems, names)
+        variant = substituted(template, problems, names)
         wrapped = written_out(Node({"variants": Node({"it": variant}, entry.place)}, entry.place))
         yield str(title.value), replace(wrapped.value["variants"].value["it"], key=entry.key)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -58,7 +57,7 @@ def name_of(path: Path) -> str:
     """
     problems = Problems()
     try:
-        node = Extending(os.environ, problems).read(path, str(path))
+        node = Extending(problems).read(path, str(path))
     except TooManyProblemsError as error:
         raise RecipeError(problems.in_order()) from error
     name = node.get("name") if node is not None else None

@@ -100,7 +100,6 @@ class Problems:
     def __init__(self) -> None:
         self._problems: dict[tuple[Place, str], Problem] = {}
         self._files: dict[str, int] = {}
-        self._places: set[Place] = set()
         self._more: list[Problem] = []
 
     def reading(self, file: str) -> None:
@@ -119,11 +118,10 @@ class Problems:
             raise TooManyProblemsError
         problem = Problem(place.file, place.line, place.column, message, hint)
         self._problems[place, kind] = problem
-        self._places.add(place)
 
     def at(self, place: Place) -> bool:
         """Whether something is wrong at a place already."""
-        return place in self._places
+        return any(place == wrong for wrong, _ in self._problems)
 
     def __len__(self) -> int:
         return len(self._problems)

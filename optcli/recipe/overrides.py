@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 
 from optcli.errors import did_you_mean, excerpt
@@ -19,15 +18,13 @@ _NAMED = {"variants": "variant", "matrix": "matrix entry", "data": "data role"}
 _MOST_PARTS = 50
 
 
-def override(
-    recipe: Node, text: str, environment: Mapping[str, str], problems: Problems, budget: Budget
-) -> Node:
+def override(recipe: Node, text: str, problems: Problems, budget: Budget) -> Node:
     """The recipe with `text` (`key.key=value`) applied; what cannot be is noted as a problem.
 
     The value is read as YAML; null removes the key, as it does in a recipe that extends another. A
     part of the key is a key of a mapping, a position in a list (from 0), or in a list of passes the
-    name of one. Placeholders in the value are replaced from `environment`, but those of the matrix,
-    which has names of its own. `budget` is what the values share with the recipe's files.
+    name of one. Placeholders in the value are replaced, but those of the matrix, which has names of
+    its own. `budget` is what the values share with the recipe's files.
     """
     place = Place(f"--set {excerpt(text)}", 0, 0)
     key, equals, written = text.partition("=")
@@ -37,9 +34,9 @@ def override(
             place, f"found {excerpt(text)!r}, wanted KEY=VALUE", "such as --set latency.threads=2"
         )
         return recipe
-    value = (
-        parse(written, place.file, problems, place, budget) if written.strip() else Node(None, place)
-    )
+    value: Node | None = Node(None, place)
+    if written.strip():
+        value = parse(written, place.file, problems, budget, place)
     if value is None:
         return recipe
     if not isinstance(value.value, str | dict | tuple):
@@ -53,7 +50,7 @@ def override(
         problems.add(place, "extends cannot be set here", "write it in the recipe")
         return recipe
     if section != "matrix":
-        value = substituted(value, environment, problems)
+        value = substituted(value, problems)
     try:
         changed = _set(recipe, key, "", replace(value, key=place))
         return written_out(changed) if section in ("variants", "matrix") else changed
@@ -113,11 +110,8 @@ def _set_item(node: Node, path: str, above: str, value: Node) -> Node:
             count = len(node.value)
             message = f"{above!r} has {count} items, found position {part}"
             raise _NoSuchKeyError(message, "count from 0")
-        if (
-            above.endswith(".passes")
-            and rest
-            and names[index] != _first_part(node.value[index], rest)[0]
-        ):
+        is_pass = bool(rest) and above.endswith(".passes")
+        if is_pass and names[index] != _first_part(node.value[index], rest)[0]:
             other = rest.split(".")[0]
             message = f"pass {part} of {above!r} is {names[index]!r}, found {other!r}"
             raise _NoSuchKeyError(message, f"write {above}.{part}.{names[index]}")

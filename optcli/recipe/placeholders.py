@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,12 +14,7 @@ from optcli.recipe.reading import refusal, scalar
 _ANY = re.compile(r"\$\$|\$\{(?P<name>[A-Za-z_]\w*)(?P<default>:-[^}]*)?\}|\$\{[^}]*\}?")
 
 
-def substituted(
-    node: Node,
-    environment: Mapping[str, str],
-    problems: Problems,
-    names: Mapping[str, Node] | None = None,
-) -> Node:
+def substituted(node: Node, problems: Problems, names: Mapping[str, Node] | None = None) -> Node:
     """The node with every placeholder replaced; one that has no value is noted as a problem.
 
     `names` are values of a matrix and come before the environment. Text that is one placeholder
@@ -26,24 +22,21 @@ def substituted(
     """
     if isinstance(node.value, dict):
         items = node.value.items()
-        new = {key: substituted(item, environment, problems, names) for key, item in items}
+        new = {key: substituted(item, problems, names) for key, item in items}
         return replace(node, value=new)
     if isinstance(node.value, tuple):
-        parts = tuple(substituted(item, environment, problems, names) for item in node.value)
+        parts = tuple(substituted(item, problems, names) for item in node.value)
         return replace(node, value=parts)
     if not isinstance(node.value, str) or "$" not in node.value:
         return node
-    return _Text(node, environment, problems, names or {}).replaced()
+    return _Text(node, problems, names or {}).replaced()
 
 
 class _Text:
     """One text with placeholders."""
 
-    def __init__(
-        self, node: Node, environment: Mapping[str, str], problems: Problems, names: Mapping[str, Node]
-    ) -> None:
-        self._node, self._environment = node, environment
-        self._problems, self._names = problems, names
+    def __init__(self, node: Node, problems: Problems, names: Mapping[str, Node]) -> None:
+        self._node, self._problems, self._names = node, problems, names
 
     def replaced(self) -> Node:
         text = self._node.value
@@ -72,7 +65,7 @@ class _Text:
             if isinstance(value.value, dict | tuple):
                 self._problem(f"${{{name}}} is a list or mapping and cannot stand within text", "")
             return _written(value)
-        given = self._environment.get(name)
+        given = os.environ.get(name)
         if default is not None and not given:
             return str(default[2:])
         if given is None:

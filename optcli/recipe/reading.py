@@ -25,46 +25,53 @@ _CORE = "tag:yaml.org,2002:"
 
 
 def read(
-    path: Path,
-    shown: str,
-    problems: Problems,
-    asked: Place | None = None,
-    budget: Budget | None = None,
+    path: Path, shown: str, problems: Problems, budget: Budget, asked: Place | None = None
 ) -> Node | None:
     """A file as a node; None where it cannot be read, with the problem noted.
 
     `shown` is the file's name in problems; `asked` is the place that names the file, if any; `budget`
     is what all files of a recipe share.
     """
-    budget = budget or Budget()
     problems.reading(shown)
-    place = asked or Place(shown, 1, 1)
+    try:
+        text = _text(path, shown, budget, asked or Place(shown, 1, 1))
+    except _RefusedError as refused:
+        problems.add(refused.place, str(refused), refused.hint)
+        return None
+    return parse(text, shown, problems, budget)
+
+
+class _RefusedError(Exception):
+    def __init__(self, message: str, place: Place, hint: str) -> None:
+        super().__init__(message)
+        self.place, self.hint = place, hint
+
+
+def _text(path: Path, shown: str, budget: Budget, place: Place) -> str:
     name = excerpt(shown)
     if regular_files.is_folder(path):
-        problems.add(place, f"{name} is a folder, wanted a recipe file", _beside(path, ""))
-        return None
+        raise _RefusedError(f"{name} is a folder, wanted a recipe file", place, _beside(path, ""))
     try:
         data = regular_files.read(path, MOST_BYTES)
     except FileNotFoundError:
-        problems.add(place, f"there is no file {name}", _beside(path.parent, path.name))
-        return None
+        hint = _beside(path.parent, path.name)
+        raise _RefusedError(f"there is no file {name}", place, hint) from None
     except OSError as error:
-        hint = (
-            "name a recipe: a text file in YAML"
-            if error.errno != errno.EACCES
-            else "check its permissions"
-        )
-        problems.add(place, f"{name} cannot be read: {error.strerror}", hint)
-        return None
+        may_not = error.errno == errno.EACCES
+        hint = "check its permissions" if may_not else "name a recipe: a text file in YAML"
+        raise _RefusedError(f"{name} cannot be read: {error.strerror}", place, hint) from None
     budget.bytes -= len(data)
     if budget.bytes < 0:
         message = f"with {name} the recipe's files have more than {MOST_BYTES} bytes together"
-        problems.add(place, message, "extend fewer or smaller recipes")
-        return None
-    text = _decoded(data, shown, problems)
-    if text is None:
-        return None
-    return parse(text, shown, problems, budget=budget)
+        raise _RefusedError(message, place, "extend fewer or smaller recipes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
+        message = f"byte 0x{data[error.start]:02x} is not UTF-8 text"
+        at = Place(shown, line, column)
+        raise _RefusedError(message, at, "save the file as UTF-8") from None
 
 
 def _beside(folder: Path, name: str) -> str:
@@ -74,66 +81,44 @@ def _beside(folder: Path, name: str) -> str:
     return did_you_mean(name, names) if names else "name a YAML file"
 
 
-def _decoded(data: bytes, shown: str, problems: Problems) -> str | None:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
-        message = f"byte 0x{data[error.start]:02x} is not UTF-8 text"
-        problems.add(Place(shown, line, column), message, "save the file as UTF-8")
-        return None
-
-
 def parse(
-    text: str,
-    shown: str,
-    problems: Problems,
-    fixed: Place | None = None,
-    budget: Budget | None = None,
+    text: str, shown: str, problems: Problems, budget: Budget, fixed: Place | None = None
 ) -> Node | None:
     """YAML text as a node, at a `fixed` place if one is given; None where it is empty or wrong."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.reader import ReaderError
 
-    budget = budget or Budget()
     reader = YAML(typ="safe", pure=True)
     reader.Composer = _composer(budget, shown)
+    place = Place(shown, 1, 1)
     try:
         composed = reader.compose(text)
-    except _AbsurdError as absurd:
-        problems.add(fixed or absurd.place, str(absurd), absurd.hint)
-        return None
+    except _RefusedError as refused:
+        place, message, hint = refused.place, str(refused), refused.hint
     except ReaderError as error:
-        place = fixed or _position(text, shown, error.position)
-        character = f"U+{ord(text[error.position]):04X}"
-        problems.add(place, f"the character {character} is not allowed in YAML", "remove it")
-        return None
+        place = _position(text, shown, error.position)
+        message = f"the character U+{ord(text[error.position]):04X} is not allowed in YAML"
+        hint = "remove it"
     except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = Place(shown, mark.line + 1, mark.column + 1) if mark else Place(shown, 1, 1)
+        if mark := error.problem_mark or error.context_mark:
+            place = Place(shown, mark.line + 1, mark.column + 1)
         message, hint = _syntax(error, text.splitlines()[place.line - 1 : place.line])
-        problems.add(fixed or place, message, hint)
-        return None
     except RecursionError:
-        problems.add(fixed or Place(shown, 1, 1), "the YAML is nested too deeply", "flatten it")
-        return None
+        message, hint = "the YAML is nested too deeply", "flatten it"
     except YAMLError as error:
-        message = f"this is not YAML: {excerpt(str(error), 200)}"
-        problems.add(fixed or Place(shown, 1, 1), message, "correct the syntax")
-        return None
+        message, hint = f"this is not YAML: {excerpt(str(error), 200)}", "correct the syntax"
     except Exception as error:  # the parser stumbles over some texts, such as "\\U00110000"
         message = f"this is not YAML: {type(error).__name__} while reading it"
-        problems.add(fixed or Place(shown, 1, 1), message, "look at escapes such as \\U and at tags")
-        return None
-    if composed is None:
-        return None
-    try:
-        return _Converter(text, shown, problems, fixed, budget).node(composed, 0)
-    except _AbsurdError as absurd:
-        problems.add(absurd.place, str(absurd), absurd.hint)
-        return None
+        hint = "look at escapes such as \\U and at tags"
+    else:
+        try:
+            converter = _Converter(text, shown, problems, fixed, budget)
+            return None if composed is None else converter.node(composed, 0)
+        except _RefusedError as refused:
+            place, message, hint = refused.place, str(refused), refused.hint
+    problems.add(fixed or place, message, hint)
+    return None
 
 
 def _composer(budget: Budget, shown: str) -> type:
@@ -152,7 +137,7 @@ def _composer(budget: Budget, shown: str) -> type:
                 if self.depth > _MOST_DEPTH:
                     raise _too_deep(place)
                 message = f"the recipe has more than {MOST_VALUES} keys and values"
-                raise _AbsurdError(message, place, "write several recipes, or say it with a matrix")
+                raise _RefusedError(message, place, "write several recipes, or say it with a matrix")
             return super().compose_node(parent, index)
 
     return Counting
@@ -184,14 +169,8 @@ def _syntax(error: Any, lines: list[str]) -> tuple[str, str]:
     return f"syntax: {problem}{context}", "close what was opened, and line up the indentation"
 
 
-class _AbsurdError(Exception):
-    def __init__(self, message: str, place: Place, hint: str) -> None:
-        super().__init__(message)
-        self.place, self.hint = place, hint
-
-
-def _too_deep(place: Place) -> _AbsurdError:
-    return _AbsurdError(f"values are nested more than {_MOST_DEPTH} deep", place, "flatten it")
+def _too_deep(place: Place) -> _RefusedError:
+    return _RefusedError(f"values are nested more than {_MOST_DEPTH} deep", place, "flatten it")
 
 
 class _Converter:
@@ -227,7 +206,7 @@ class _Converter:
         place = self._place(yaml)
         if not self._budget.value():
             message = f"aliases make more than {MOST_VALUES} values of this"
-            raise _AbsurdError(message, place, "write it out without aliases")
+            raise _RefusedError(message, place, "write it out without aliases")
         if depth > _MOST_DEPTH:
             raise _too_deep(place)
         tag = str(yaml.tag or "")

@@ -62,7 +62,8 @@ def schema() -> dict[str, Any]:
     def ref(model: type[BaseModel]) -> dict[str, Any]:
         return {"$ref": f"#/$defs/{named[model]}"}
 
-    _tensor(defs[named[TensorSpec]])
+    tensor = defs[named[TensorSpec]]  # the range of a symbol stands under its own name
+    tensor["additionalProperties"] = tensor["properties"].pop("ranges")["additionalProperties"]
     for kind in (*own.values(), *ways.values()):
         defs[named[kind]]["description"] = inspect.getdoc(kind) or ""
     defs["Pass"] = _pass({name: ref(kind) for name, kind in own.items()})
@@ -109,11 +110,6 @@ def _closed(properties: dict[str, Any]) -> dict[str, Any]:
 def _removable(schema: dict[str, Any]) -> dict[str, Any]:
     """Null removes what an extended recipe says."""
     return schema if _NULL in schema.get("anyOf", ()) else {"anyOf": [schema, _NULL]}
-
-
-def _tensor(tensor: dict[str, Any]) -> None:
-    """The range of a symbol stands under its own name."""
-    tensor["additionalProperties"] = tensor["properties"].pop("ranges")["additionalProperties"]
 
 
 def _pass(options: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -199,11 +199,8 @@ def found(value: Any, wanted: str = "") -> str:
 
 def _quoted(text: str) -> str:
     """A text as it would stand in quotes, cut where it is long."""
-    return (
-        repr(text)
-        if len(text) <= _MOST_QUOTED
-        else f"{text[:_MOST_QUOTED]!r}… ({len(text)} characters)"
-    )
+    more = f"… ({len(text)} characters)" if len(text) > _MOST_QUOTED else ""
+    return f"{text[:_MOST_QUOTED]!r}{more}"
 
 
 def unknown_keys(node: Node, allowed: Sequence[str], problems: Problems, where: str = "") -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from optcli import passes, registry, runners, user_code
 from optcli.digest import of_value
@@ -60,11 +59,9 @@ class Variants:
         """Whether a variant is a mapping with known keys and a list of passes; else it is noted."""
         add = self._problems.add
         if not isinstance(node.value, dict):
-            hint = (
-                "write [] for a variant without passes"
-                if node.value is None
-                else f"write [{excerpt(str(node.value))}]"
-            )
+            hint = f"write [{excerpt(str(node.value))}]"
+            if node.value is None:
+                hint = "write [] for a variant without passes"
             add(node.place, f"found {found(node.value)}, wanted a list of passes", hint)
             return False
         for key, item in node.items():
@@ -72,11 +69,10 @@ class Variants:
                 add(item.start, f"unknown key {found(key)} in a variant", self._belongs(key))
         listed = node.get("passes")
         if listed is not None and not isinstance(listed.value, tuple):
-            names = excerpt(
-                ", ".join(listed.value) if isinstance(listed.value, dict) else str(listed.value or "")
-            )
+            is_mapping = isinstance(listed.value, dict)
+            names = ", ".join(listed.value) if is_mapping else str(listed.value or "")
             message = f"passes: found {found(listed.value)}, wanted a list of passes"
-            add(listed.place, message, f"write passes: [{names}]")
+            add(listed.place, message, f"write passes: [{excerpt(names)}]")
             return False
         return True
 
@@ -179,9 +175,9 @@ class Variants:
     def _options(self, kind: type[passes.Pass], name: str, options: Node) -> passes.Pass | None:
         """The configured pass; an option of another pass is called that."""
         allowed = allowed_keys(kind)
-        foreign = [key for key in options.value if key not in allowed]
-        for key in foreign:
-            owners = [other for other in _with_option(key) if other != name]
+        others = {n: passes.find(n) for n in registry.names(passes.__name__) if n != name}
+        for key in (key for key in options.value if key not in allowed):
+            owners = [other for other, one in others.items() if key in one.model_fields]
             if owners and "did you mean" not in did_you_mean(key, allowed):
                 message = f"unknown key {key!r} in {name}"
                 own = ", ".join(allowed) or "none"
@@ -196,11 +192,8 @@ class Variants:
             return None
         name = node.get("name")
         if name is None:
-            add(
-                node.start,
-                "missing key 'name' in runner",
-                f"add name: one of {', '.join(runners.names())}",
-            )
+            hint = f"add name: one of {', '.join(runners.names())}"
+            add(node.start, "missing key 'name' in runner", hint)
             return None
         if name.value not in runners.names():
             hint = did_you_mean(str(name.value), runners.names())
@@ -215,10 +208,6 @@ class Variants:
 
 
 _A_RUNNER = "write runner: openvino, or runner: {name: openvino, threads: 2}"
-
-
-def _with_option(key: str) -> list[str]:
-    return [n for n in registry.names(passes.__name__) if key in passes.find(n).model_fields]
 
 
 @dataclass(frozen=True)
@@ -241,22 +230,22 @@ class _Resolving:
             return own
         if parent in (*below, name):
             circle = excerpt(" -> ".join((*below, name, parent)), 300)
-            if not any(self.problems.at(place) for place in self._extends((*below, name))):
-                message = f"variants extend each other in a circle: {circle}"
-                self.problems.add(extends.place, message, "break the circle")
+            message = f"variants extend each other in a circle: {circle}"
+            self._note((*below, name), message, "break the circle")
             return own
         if parent not in self.sound:
             return own
         if len(below) >= _MOST_EXTENDED:
-            if not any(self.problems.at(place) for place in self._extends((*below, name))):
-                message = f"more than {_MOST_EXTENDED} variants extend each other in a row"
-                self.problems.add(extends.place, message, "extend fewer")
+            message = f"more than {_MOST_EXTENDED} variants extend each other in a row"
+            self._note((*below, name), message, "extend fewer")
             return own
         return _stacked(self.node(parent, (*below, name)), own)
 
-    def _extends(self, names: tuple[str, ...]) -> list[Any]:
-        named = [self.nodes[name].get("extends") for name in names]
-        return [node.place for node in named if node is not None]
+    def _note(self, names: tuple[str, ...], message: str, hint: str) -> None:
+        """Note what is wrong with a row of variants at the last, unless one of the row is blamed."""
+        places = [self.nodes[name].value["extends"].place for name in names]
+        if not any(map(self.problems.at, places)):
+            self.problems.add(places[-1], message, hint)
 
 
 def _stacked(parent: Node, own: Node) -> Node:

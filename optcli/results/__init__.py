@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from optcli.errors import first_line
+from optcli.errors import UsageError, first_line
 from optcli.results.flags import Flag
 from optcli.results.layers import Layers
 from optcli.results.outcomes import (
@@ -320,11 +320,6 @@ class Report(Result):
     tuning: Tuning | None = None
     variants: dict[str, VariantReport]
 
-    @field_validator("schema_version")
-    @classmethod
-    def _schema_1_is_read(cls, schema: int) -> int:
-        return SCHEMA if schema == 1 else schema
-
     def to_json(self) -> str:
         """The public JSON form."""
         return self.model_dump_json(by_alias=True, indent=2)
@@ -332,35 +327,21 @@ class Report(Result):
     @staticmethod
     def load(path: Path) -> Report:
         """Read a report. Raises `UsageError` where it is missing, damaged or of another schema."""
-        from optcli.errors import UsageError
-
         try:
             report = Report.model_validate(record_of(path))
-        except FileNotFoundError as error:
-            raise UsageError(
-                "there is no report here yet",
-                place=str(path),
-                hint="run `optcli build RECIPE` first",
-            ) from error
+            if report.schema_version == SCHEMA:
+                return report
+            message = f"the report has schema {report.schema_version}, this optcli reads {SCHEMA}"
+            hint = "use the optcli that wrote it, or build again"
+        except FileNotFoundError:
+            message, hint = "there is no report here yet", "run `optcli build RECIPE` first"
         except OSError as error:
-            raise UsageError(
-                f"the report cannot be read: {error.strerror or error}",
-                place=str(path),
-                hint="look at its permissions, or name another report",
-            ) from error
+            message = f"the report cannot be read: {error.strerror or error}"
+            hint = "look at its permissions, or name another report"
         except ValueError as error:
-            raise UsageError(
-                f"this is not a readable report: {_first_wrong(error)}",
-                place=str(path),
-                hint="run `optcli build RECIPE` to write it again",
-            ) from error
-        if report.schema_version != SCHEMA:
-            raise UsageError(
-                f"the report has schema {report.schema_version}, this optcli reads 1 and {SCHEMA}",
-                place=str(path),
-                hint="use the optcli that wrote it, or build again",
-            )
-        return report
+            message = f"this is not a readable report: {_first_wrong(error)}"
+            hint = "run `optcli build RECIPE` to write it again"
+        raise UsageError(message, place=str(path), hint=hint)
 
 
 def _first_wrong(error: Exception) -> str:

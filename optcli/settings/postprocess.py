@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from optcli.settings import Abbreviated, Settings
-from optcli.settings.references import CodeReference
+from optcli.settings.references import CODE, CodeReference
 
 
 class YoloxDecoding(Settings):
@@ -48,10 +48,6 @@ class BoxDecoding(Settings):
     multi_label: bool = Field(True, description="a box may be of several classes; false: of its best")
 
 
-def _without_kind(reference: str) -> str:
-    return reference.removeprefix("python:")
-
-
 class PostprocessSettings(Abbreviated):
     """How the model's outputs become what the metric reads: one of the three.
 
@@ -64,7 +60,7 @@ class PostprocessSettings(Abbreviated):
 
     yolox: YoloxDecoding | None = None
     boxes: BoxDecoding | None = None
-    python: Annotated[CodeReference, Field(min_length=1), AfterValidator(_without_kind)] | None = Field(
+    python: Annotated[CodeReference, Field(min_length=1), AfterValidator(CODE.code)] | None = Field(
         None, description="FILE.py:CALLABLE"
     )
 

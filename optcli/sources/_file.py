@@ -1,13 +1,16 @@
-"""What sources that are one file share: seeing that it is there."""
+"""What sources that are one file share: where it lies, and seeing that it is there."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 from optcli import regular_files
-from optcli.errors import excerpt
+from optcli.digest import FileDigests
+from optcli.errors import InputError, excerpt
+from optcli.formats import model_files
 from optcli.paths import shown
 from optcli.sources import Source
 
@@ -29,20 +32,42 @@ def absent(file: Path, suffixes: Sequence[str]) -> tuple[str, str] | None:
     return f"there is no file {shown(file)}", hint
 
 
-def problems(
-    source: Source, file: Path, what: str, suffixes: Sequence[str]
-) -> list[tuple[str, str, str]]:
-    """What is wrong with the file, as `Source.problems` tells it; `what` is such as `an ONNX file`."""
-    problems = []
-    missing = absent(file, suffixes)
-    if missing is not None:
-        problems.append(("source", *missing))
-    elif not os.access(file, os.R_OK):
-        problems.append(("source", f"{shown(file)} cannot be read", "look at its permissions"))
-    elif file.stat().st_size == 0:
-        problems.append(("source", f"{shown(file)} is empty", "copy or export the file again"))
-    if source.weights is not None:
-        problems.append(("weights", f"{what} brings its own weights", "remove `weights`"))
-    if source.arguments:
-        problems.append(("arguments", f"{what} takes no arguments", "remove `arguments`"))
-    return problems
+def wrong(file: Path, message: str, hint: str) -> InputError:
+    """The error for what is wrong within a file."""
+    return InputError(message, place=str(file), hint=hint)
+
+
+def no_tensor(file: Path, name: str) -> InputError:
+    """The error for an input of a file that is no tensor."""
+    hint = "only models whose inputs are tensors can be run"
+    return wrong(file, f"the input {name!r} is no tensor", hint)
+
+
+class FileSource(Source):
+    """A network in one file, which `what` names: `an ONNX file`."""
+
+    foreign: ClassVar[bool] = True
+    what: ClassVar[str]
+
+    @property
+    def file(self) -> Path:
+        """The file, absolute."""
+        return (self.folder / self.target).absolute()
+
+    def problems(self) -> list[tuple[str, str, str]]:
+        problems, file = [], self.file
+        missing = absent(file, model_files.suffixes(self.format))
+        if missing is not None:
+            problems.append(("source", *missing))
+        elif not os.access(file, os.R_OK):
+            problems.append(("source", f"{shown(file)} cannot be read", "look at its permissions"))
+        elif file.stat().st_size == 0:
+            problems.append(("source", f"{shown(file)} is empty", "copy or export the file again"))
+        if self.weights is not None:
+            problems.append(("weights", f"{self.what} brings its own weights", "remove `weights`"))
+        if self.arguments:
+            problems.append(("arguments", f"{self.what} takes no arguments", "remove `arguments`"))
+        return problems
+
+    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
+        return {"kind": self.format.value, "file": digests.of(self.file)}

@@ -35,8 +35,7 @@ class LibrarySource(Source):
             wrong = f"{self.target!r} is not the name of a {self.library} model"
             problems.append(("source", wrong, f"wanted {self.wanted}"))
         if self._has_file():
-            problem = _network.weights_problem(self.folder, str(self.weights))
-            problems.extend([problem] if problem else [])
+            problems += _network.weights_problems(self.folder, str(self.weights))
         return problems
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:

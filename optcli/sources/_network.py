@@ -109,8 +109,7 @@ def weights_path(folder: Path, weights: str) -> Path:
     return (folder / weights).absolute()
 
 
-def weights_problem(folder: Path, weights: str) -> tuple[str, str, str] | None:
+def weights_problems(folder: Path, weights: str) -> list[tuple[str, str, str]]:
     """What is wrong with a weights file as far as a look at the folder can tell."""
-    path = weights_path(folder, weights)
-    missing = _file.absent(path, WEIGHTS_SUFFIXES)
-    return None if missing is None else ("weights", *missing)
+    missing = _file.absent(weights_path(folder, weights), WEIGHTS_SUFFIXES)
+    return [] if missing is None else [("weights", *missing)]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from optcli.artifact import Format
-from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError
 from optcli.formats import exported as exported_format
@@ -16,8 +15,9 @@ from optcli.formats import exported_archive
 from optcli.formats import torch as torch_format
 from optcli.formats.torch_calls import Arguments
 from optcli.settings import TensorSpec
-from optcli.sources import Source, SourceFacts, _declared, _file, _network
+from optcli.sources import SourceFacts, _declared, _file, _network
 from optcli.sources._declared import Difference, Shape
+from optcli.sources._file import FileSource
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -26,23 +26,12 @@ if TYPE_CHECKING:
 _UNBOUNDED = 2**31
 
 
-class ExportedSource(Source):
+class ExportedSource(FileSource):
     """A network in a `.pt2` file that torch.export.save wrote; the file is taken as it is."""
 
     format: ClassVar[Format] = Format.EXPORTED
     needs: ClassVar[Needs] = Needs(("torch",))
-    foreign: ClassVar[bool] = True
-
-    @property
-    def file(self) -> Path:
-        """The file, absolute."""
-        return (self.folder / self.target).absolute()
-
-    def problems(self) -> list[tuple[str, str, str]]:
-        return _file.problems(self, self.file, "an exported program", (".pt2",))
-
-    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
-        return {"kind": "exported", "file": digests.of(self.file)}
+    what: ClassVar[str] = "an exported program"
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         import torch
@@ -90,20 +79,16 @@ def _names(program: ExportedProgram, path: Path) -> list[str]:
     """The inputs' names in order. Raises `InputError` for those that go by name or are no tensors."""
     positional, keyword = program.call_spec.in_spec.children()
     if keyword.num_leaves:
-        raise InputError(
-            f"the program takes inputs by name ({', '.join(map(str, keyword.context))}), wanted all "
-            "of them by position",
-            place=str(path),
-            hint="export the network again by position: torch.export.export(model, (a, b))",
-        )
-    names = [str(name) for name in program.graph_signature.user_inputs]
-    if positional.num_leaves != len(names) or len(names) != positional.num_children:
-        raise InputError(
-            "the program takes lists, dictionaries or numbers, wanted one tensor per argument",
-            place=str(path),
-            hint="export a module around the network whose forward() takes tensors alone",
-        )
-    return names
+        names = ", ".join(map(str, keyword.context))
+        message = f"the program takes inputs by name ({names}), wanted all of them by position"
+        hint = "export the network again by position: torch.export.export(model, (a, b))"
+        raise _file.wrong(path, message, hint)
+    inputs = [str(name) for name in program.graph_signature.user_inputs]
+    if positional.num_leaves != len(inputs) or len(inputs) != positional.num_children:
+        message = "the program takes lists, dictionaries or numbers, wanted one tensor per argument"
+        hint = "export a module around the network whose forward() takes tensors alone"
+        raise _file.wrong(path, message, hint)
+    return inputs
 
 
 def _declared_inputs(
@@ -118,11 +103,7 @@ def _declared_inputs(
             continue
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
-            raise InputError(
-                f"the input {node.name!r} is no tensor",
-                place=str(path),
-                hint="only models whose inputs are tensors can be run",
-            )
+            raise _file.no_tensor(path, node.name)
         shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
         declared[node.name] = (str(value.dtype).removeprefix("torch."), shape)
     ranges: dict[str, tuple[int, int]] = {}

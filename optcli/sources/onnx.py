@@ -13,14 +13,13 @@ from optcli import regular_files
 from optcli.artifact import Format
 from optcli.digest import FileDigests
 from optcli.environment import Needs
-from optcli.errors import InputError
-from optcli.formats import model_files
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.interface import graphs, input_names, input_shapes, opset_of, output_names
 from optcli.onnx_graphs.precision import precision_of
 from optcli.settings import TensorSpec
-from optcli.sources import Source, SourceFacts, _declared, _file
+from optcli.sources import SourceFacts, _declared
 from optcli.sources._declared import Difference
+from optcli.sources._file import FileSource, no_tensor, wrong
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -29,20 +28,12 @@ if TYPE_CHECKING:
 _LOCATION = re.compile(rb"\x0a\x08location\x12([\x80-\xff][\x01-\x7f]|[\x00-\x7f])")
 
 
-class OnnxSource(Source):
+class OnnxSource(FileSource):
     """A network in an ONNX file; it is taken as it is, but for nodes of the same name."""
 
     format: ClassVar[Format] = Format.ONNX
     needs: ClassVar[Needs] = Needs(("onnx",))
-    foreign: ClassVar[bool] = True
-
-    @property
-    def file(self) -> Path:
-        """The file, absolute."""
-        return (self.folder / self.target).absolute()
-
-    def problems(self) -> list[tuple[str, str, str]]:
-        return _file.problems(self, self.file, "an ONNX file", model_files.suffixes(self.format))
+    what: ClassVar[str] = "an ONNX file"
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:
         data = {}
@@ -50,7 +41,7 @@ class OnnxSource(Source):
             path = self.file.parent / name
             inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
             data[name] = digests.of(path) if inside and regular_files.is_file(path) else None
-        return {"kind": "onnx", "file": digests.of(self.file), "data": data}
+        return {**super().ingredients(digests), "data": data}
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         import onnx
@@ -60,20 +51,17 @@ class OnnxSource(Source):
         _check_inputs(model, inputs, self.file)
         beside = onnx_format.external_files(model)
         if unknown := beside - locations(self.file):
-            raise InputError(
-                f"the file names its weights file {unknown.pop()!r} in an unusual way",
-                place=str(self.file),
-                hint="load and save it once with the onnx package",
-            )
+            message = f"the file names its weights file {unknown.pop()!r} in an unusual way"
+            raise wrong(self.file, message, "load and save it once with the onnx package")
         for name in sorted(beside):
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.file.parent / name, out / name)
         if onnx_format.FILE in beside:
-            raise InputError(
-                f"the weights file is called {onnx_format.FILE}, which is the name of the model itself",
-                place=str(self.file),
-                hint="save the model again with its weights in a file of another name",
+            message = (
+                f"the weights file is called {onnx_format.FILE}, which is the name of the model itself"
             )
+            hint = "save the model again with its weights in a file of another name"
+            raise wrong(self.file, message, hint)
         if renamed := _rename_duplicates(model):
             onnx.save(model, str(out / onnx_format.FILE))
         else:
@@ -132,17 +120,17 @@ def _rename_duplicates(model: ModelProto) -> int:
 def _check_inputs(model: ModelProto, inputs: Sequence[TensorSpec], path: Path) -> None:
     """Raise `InputError`, with the block to paste, where the recipe's inputs are not the file's."""
     dtypes, shapes = _dtypes(model, path), input_shapes(model)
-    wrong: list[Difference] = []
+    apart: list[Difference] = []
     specs = {spec.name: spec for spec in inputs}
     if missing := [name for name in shapes if name not in specs]:
-        wrong.append(Difference(f"the recipe lacks the input {', '.join(missing)}"))
+        apart.append(Difference(f"the recipe lacks the input {', '.join(missing)}"))
     if unknown := [name for name in specs if name not in shapes]:
-        wrong.append(Difference(f"the file has no input {', '.join(unknown)}"))
+        apart.append(Difference(f"the file has no input {', '.join(unknown)}"))
     for name, shape in shapes.items():
         if name in specs:
-            wrong.extend(_declared.differences(specs[name], dtypes[name], shape))
-    if wrong:
-        raise _declared.refused(wrong, {n: (dtypes[n], shape) for n, shape in shapes.items()}, path)
+            apart.extend(_declared.differences(specs[name], dtypes[name], shape))
+    if apart:
+        raise _declared.refused(apart, {n: (dtypes[n], shape) for n, shape in shapes.items()}, path)
 
 
 def _dtypes(model: ModelProto, path: Path) -> dict[str, str]:
@@ -155,11 +143,7 @@ def _dtypes(model: ModelProto, path: Path) -> dict[str, str]:
         if value.name not in names:
             continue
         if not value.type.HasField("tensor_type"):
-            raise InputError(
-                f"the input {value.name!r} is no tensor",
-                place=str(path),
-                hint="only models whose inputs are tensors can be run",
-            )
+            raise no_tensor(path, value.name)
         dtypes[value.name] = str(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
     return dtypes
 
@@ -174,8 +158,6 @@ def _refuse_nan(model: ModelProto, path: Path) -> None:
         if tensor.data_type in floats:
             values = numpy_helper.to_array(tensor)
             if count := int(np.isnan(values).sum()):
-                raise InputError(
-                    f"the weights hold NaN: {tensor.name}, {count} of {values.size} values",
-                    place=str(path),
-                    hint="the training diverged or the file is damaged: use another checkpoint",
-                )
+                message = f"the weights hold NaN: {tensor.name}, {count} of {values.size} values"
+                hint = "the training diverged or the file is damaged: use another checkpoint"
+                raise wrong(path, message, hint)

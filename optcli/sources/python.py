@@ -39,8 +39,7 @@ class PythonSource(Source):
         if problem is not None:
             problems.append(("source", *problem))
         if self.weights is not None:
-            missing = _network.weights_problem(self.folder, self.weights)
-            problems.extend([missing] if missing else [])
+            problems += _network.weights_problems(self.folder, self.weights)
         return problems
 
     def ingredients(self, digests: FileDigests) -> dict[str, Any]:

@@ -5,35 +5,23 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from optcli.artifact import Format
-from optcli.digest import FileDigests
 from optcli.environment import Needs
 from optcli.errors import InputError
-from optcli.formats import model_files
 from optcli.formats import torchscript as torchscript_format
 from optcli.settings import TensorSpec
-from optcli.sources import Source, SourceFacts, _file, _network
+from optcli.sources import SourceFacts, _network
+from optcli.sources._file import FileSource
 
 
-class TorchscriptSource(Source):
+class TorchscriptSource(FileSource):
     """A network in a TorchScript file; the file is taken as it is, to be measured and compared."""
 
     format: ClassVar[Format] = Format.TORCHSCRIPT
     needs: ClassVar[Needs] = Needs(("torch",))
-    foreign: ClassVar[bool] = True
-
-    @property
-    def file(self) -> Path:
-        """The file, absolute."""
-        return (self.folder / self.target).absolute()
-
-    def problems(self) -> list[tuple[str, str, str]]:
-        return _file.problems(self, self.file, "a TorchScript file", model_files.suffixes(self.format))
-
-    def ingredients(self, digests: FileDigests) -> dict[str, Any]:
-        return {"kind": "torchscript", "file": digests.of(self.file)}
+    what: ClassVar[str] = "a TorchScript file"
 
     def write(self, out: Path, inputs: Sequence[TensorSpec]) -> SourceFacts:
         import torch

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -64,12 +64,15 @@ class Store:
 
     # Reading
 
-    def get(self, kind: str, key: str) -> Entry | None:
+    def get(self, kind: str, key: str, *, anew: bool = False) -> Entry | None:
         """A finished and sound entry, to be used; None where there is none.
 
         A file that is missing or was changed makes it none: it is made again. Contents are read where
-        a file is not as `digests` remembers it, so an untouched entry costs a look at each file.
+        a file is not as `digests` remembers it, so an untouched entry costs a look at each file. With
+        `anew` the entry is removed instead.
         """
+        if anew:
+            self.discard(kind, key)
         entry = self.sound(kind, key)
         if entry is not None:
             with suppress(OSError):  # a read-only store cannot remember when it was used
@@ -133,17 +136,13 @@ class Store:
     # Writing
 
     def lock(
-        self,
-        kind: str,
-        key: str,
-        timeout_s: float | None = None,
-        waiting: Callable[[], None] | None = None,
+        self, kind: str, key: str, waiting: Callable[[], None] | None = None
     ) -> AbstractContextManager[None]:
         """Be the only process, and thread, that makes this entry; look with `get` once you are.
 
-        `waiting` is called once where another has the lock. Raises `StoreError` after `timeout_s`.
+        `waiting` is called once where another has the lock.
         """
-        return locks.held(self.lock_path(kind, key), timeout_s, waiting)
+        return locks.held(self.lock_path(kind, key), waiting=waiting)
 
     def lock_path(self, kind: str, key: str) -> Path:
         """The file locked while an entry is made. It stays: removing it would split those waiting."""
@@ -179,15 +178,12 @@ class Store:
         work: Path,
         record: dict[str, Any],
         ingredients: dict[str, Any],
-        check: Callable[[Path], None] | None = None,
     ) -> Entry:
         """Keep what lies in a folder of `work`; an entry that appeared meanwhile stays instead.
 
-        `record` and `ingredients` are plain JSON data. Whatever `check` raises on the folder, and a
-        `StoreError` where the disk refuses, leave nothing behind.
+        `record` and `ingredients` are plain JSON data. A `StoreError`, where the disk refuses, leaves
+        nothing behind.
         """
-        if check is not None:
-            check(work)
         final = self.folder(kind, key)
         with disk.failures(self.root):
             entry_file.write(work.parent, kind, key, record, ingredients)
@@ -217,24 +213,19 @@ class Store:
 
     # Upkeep
 
-    def damage(self, entry: Entry) -> tuple[str, ...]:
-        """What is wrong with one entry's files, all of them read anew; empty where nothing is."""
-        return entry_file.damage(entry)
-
-    def verify(self, kinds: Collection[str] | None = None, *, repair: bool = False) -> list[Damage]:
+    def verify(self, *, repair: bool = False) -> list[Damage]:
         """Read every file of every entry and name the damaged ones; `repair` removes those."""
-        return damaged(self, self.kinds() if kinds is None else kinds, repair=repair)
+        return damaged(self, repair=repair)
 
     def gc(
         self,
-        keep: Collection[str] = frozenset(),
         older_than_s: float | None = None,
-        max_bytes: int | None = None,
+        max_bytes: float | None = None,
         *,
         dry_run: bool = False,
     ) -> list[Removed]:
         """Remove what is not needed; see `upkeep.collect`."""
-        return collect(self, keep, older_than_s, max_bytes, dry_run=dry_run)
+        return collect(self, older_than_s, max_bytes, dry_run=dry_run)
 
     def clear_stale(self, prefix: str = "", *, dry_run: bool = False) -> list[Removed]:
         """Remove the work folders of dead processes, never those of a living one."""

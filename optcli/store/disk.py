@@ -77,8 +77,8 @@ def write_whole(path: Path, data: bytes) -> None:
 def settle(folder: Path) -> None:
     """Wait until everything below a folder is on the disk, so that no crash can lose half of it.
 
-    Files become read-only, against edits by accident. Folders stay writable: a person who deletes or
-    copies a store is not in danger of anything.
+    Files become read-only, against edits by accident. Folders stay writable, so that a person can
+    delete a store.
     """
     for parent, folders, names in os.walk(folder):
         for name in list(folders):
@@ -111,10 +111,13 @@ def size_of(folder: Path) -> int:
     return size_bytes
 
 
-def modified(folder: Path) -> float:
-    """When a folder last gained or lost a file, in seconds since 1970; 0 where it is gone."""
+def modified(path: Path) -> float:
+    """When a file was last written, or a folder last gained or lost one, in seconds since 1970.
+
+    0 where it is gone.
+    """
     try:
-        return folder.stat().st_mtime
+        return path.stat().st_mtime
     except OSError:
         return 0.0
 

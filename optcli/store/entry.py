@@ -39,10 +39,7 @@ class Entry:
 
     def last_used(self) -> float:
         """When it was last handed out, in seconds since 1970; 0 where it is gone."""
-        try:
-            return (self.path.parent / FACTS).stat().st_mtime
-        except OSError:
-            return 0.0
+        return disk.modified(self.path.parent / FACTS)
 
 
 def key_of(ingredients: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -42,10 +42,10 @@ class Removed:
         return f"{self.kind} {name} ({self.size_bytes / 1e6:.2f} MB): {self.reason}"
 
 
-def damaged(store: Store, kinds: Collection[str], *, repair: bool) -> list[Damage]:
-    """The damaged entries of some kinds; with `repair` they are removed, to be made again."""
+def damaged(store: Store, *, repair: bool) -> list[Damage]:
+    """The damaged entries; with `repair` they are removed, to be made again."""
     damage = []
-    for kind in kinds:
+    for kind in store.kinds():
         for key in store.keys(kind):
             problems = _problems(store, kind, key)
             if problems:
@@ -55,20 +55,14 @@ def damaged(store: Store, kinds: Collection[str], *, repair: bool) -> list[Damag
 
 
 def collect(
-    store: Store,
-    keep: Collection[str],
-    older_than_s: float | None,
-    max_bytes: int | None,
-    *,
-    dry_run: bool,
+    store: Store, older_than_s: float | None, max_bytes: float | None, *, dry_run: bool
 ) -> list[Removed]:
     """Remove entries unused for `older_than_s` seconds, then the least recently used above `max_bytes`.
 
     Always removes what dead processes left and entries that cannot be read; a log goes with its
     entry, that of a failure when it is as old. What an unfinished step has kept to go on from goes
     when it is as old, and before any entry where room is to be made; caches of steps go when they are
-    as old. Never removes an entry whose key is in `keep`, or one that is being made right now. Raises
-    `StoreError`.
+    as old. Never removes an entry that is being made right now. Raises `StoreError`.
     """
     with disk.failures(store.root):
         removed = store.clear_stale(dry_run=dry_run)
@@ -76,7 +70,7 @@ def collect(
     entries = sorted(store.entries(), key=lambda entry: entry.last_used())
     total = sum(entry.size_bytes for entry in entries)
     now = time.time()
-    removed += _scratch(store, keep, older_than_s, max_bytes, total, dry_run=dry_run)
+    removed += _scratch(store, older_than_s, max_bytes, total, dry_run=dry_run)
     for entry in entries:
         unused_s = now - entry.last_used()
         if older_than_s is not None and unused_s > older_than_s:
@@ -85,25 +79,17 @@ def collect(
             reason = "the least recently used, to make room"
         else:
             continue
-        if entry.key in keep:
-            continue
         if dry_run or _discard_unless_locked(store, entry.kind, entry.key):
             removed.append(Removed(entry.kind, entry.key, entry.size_bytes, reason))
             total -= entry.size_bytes
     if older_than_s is not None:
-        removed += _old_logs(store, now - older_than_s, keep, dry_run=dry_run)
+        removed += _old_logs(store, now - older_than_s, dry_run=dry_run)
         removed += _old_caches(store, now - older_than_s, dry_run=dry_run)
     return removed
 
 
 def _scratch(
-    store: Store,
-    keep: Collection[str],
-    older_than_s: float | None,
-    max_bytes: int | None,
-    total: int,
-    *,
-    dry_run: bool,
+    store: Store, older_than_s: float | None, max_bytes: float | None, total: int, *, dry_run: bool
 ) -> list[Removed]:
     """Remove what unfinished steps have kept: too old, in the way, or of a step that is done."""
     removed = []
@@ -114,8 +100,6 @@ def _scratch(
         size_bytes = disk.size_of(folder)
         if store.peek(kind, key) is not None:
             reason = "its step is done"
-        elif key in keep:
-            continue
         elif older_than_s is not None and unused_s > older_than_s:
             reason = f"of a step not finished for {unused_s / 86400:.1f} days"
         elif max_bytes is not None and total > max_bytes:
@@ -141,13 +125,13 @@ def _old_caches(store: Store, before: float, *, dry_run: bool) -> list[Removed]:
     return removed
 
 
-def _old_logs(store: Store, before: float, keep: Collection[str], *, dry_run: bool) -> list[Removed]:
+def _old_logs(store: Store, before: float, *, dry_run: bool) -> list[Removed]:
     """Remove the logs of what failed, or was removed, before a time."""
     keys = {entry.key for entry in store.entries()}
     removed = []
     for key in store.logged():
         folder = store.log_folder(key)
-        if key not in keys and key not in keep and folder.stat().st_mtime < before:
+        if key not in keys and folder.stat().st_mtime < before:
             removed.append(Removed("log", key, disk.size_of(folder), "old, and nothing came of it"))
             if not dry_run:
                 disk.remove(folder)

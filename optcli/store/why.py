@@ -57,14 +57,6 @@ class Why:
     nearest: Entry | None = None
     differences: tuple[Difference, ...] = ()
 
-    def causes(self) -> Iterator[tuple[str, Difference]]:
-        """The differences at the root of it all, each with the name of its step."""
-        for difference in self.differences:
-            if difference.why is not None and difference.why.differences:
-                yield from difference.why.causes()
-            else:
-                yield self.step, difference
-
     def lines(self, indent: str = "") -> Iterator[str]:
         """The explanation for people to read, without a line's end."""
         if self.state == "present":

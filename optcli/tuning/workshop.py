@@ -64,7 +64,6 @@ class Workshop:
             self.store,
             self.folder / "logs",
             self.observer,
-            False,
             self.settings.timeout_s,
             self.settings.jobs,
         )

@@ -157,9 +157,7 @@ class Seeking:
             return Layers(reason=unlike)
         ingredients = _ingredients(couple, recipe, store)
         key = key_of(ingredients)
-        if self.remeasure:
-            store.discard(_KIND, key)
-        entry = store.get(_KIND, key)
+        entry = store.get(_KIND, key, anew=self.remeasure)
         if entry is not None:
             self.observer.cached(step)
             return Layers.model_validate(entry.record)

@@ -79,9 +79,9 @@ def verify(
             kept,
             kept.log_folder("verify"),
             observer,
-            remeasure,
             timeout_s,
             jobs,
+            remeasure,
         )
         accuracies, failures = compare_all(
             [subject for subject, _ in subjects.values()], baseline, around

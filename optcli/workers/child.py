@@ -36,7 +36,8 @@ def serve(connection: Connection, parent: int) -> None:
     try:
         if "writable" in call:
             _confine(call["scratch"], call["writable"])
-        function = _function(call["function"])
+        module, _, name = call["function"].partition(":")
+        function = getattr(importlib.import_module(module), name)
         kind, gives = messages.types_of(function)
         result = function(messages.read(kind, call["message"]), Channel(connection))
         send(connection, {"result": messages.to_record(result, gives)})
@@ -57,11 +58,6 @@ def _confine(scratch: str, writable: list[str]) -> None:
     """Before any library is imported: what starts threads would leave some of them outside."""
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
     confinement.enter([Path(scratch), *map(Path, writable)])
-
-
-def _function(reference: str) -> Any:
-    module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def _record(error: BaseException) -> dict[str, Any]:

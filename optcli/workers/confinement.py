@@ -84,10 +84,8 @@ class _Limit:
 # Kinds of files, of sockets, and what is asked of a file or device.
 _DEVICE_FILES, _KIND = (0x2000, 0x6000), 0xF000
 _UNIX, _STREAM, _PACKETS, _SOCKET_TYPE = 1, 1, 5, 0xF
-_TYPE_IN, _TYPE_IN_CONSOLE, _SET_FLAGS, _SET_FLAGS_32, _SET_ATTRIBUTES = (
-    *(0x5412, 0x541C),
-    *(0x40086602, 0x40046602, 0x401C5820),
-)
+# TIOCSTI, TIOCLINUX, FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS and FS_IOC_FSSETXATTR.
+_ASKED = (0x5412, 0x541C, 0x40086602, 0x40046602, 0x401C5820)
 _LIMITED: dict[str, tuple[tuple[int, int], tuple[_Limit, ...]]] = {
     "mknod": ((133, -1), (_Limit(1, _DEVICE_FILES, only=False, mask=_KIND),)),
     "mknodat": ((259, 33), (_Limit(2, _DEVICE_FILES, only=False, mask=_KIND),)),
@@ -99,16 +97,7 @@ _LIMITED: dict[str, tuple[tuple[int, int], tuple[_Limit, ...]]] = {
             _Limit(1, (_STREAM, _PACKETS), only=True, mask=_SOCKET_TYPE),
         ),
     ),
-    "ioctl": (
-        (16, 29),
-        (
-            _Limit(
-                1,
-                (_TYPE_IN, _TYPE_IN_CONSOLE, _SET_FLAGS, _SET_FLAGS_32, _SET_ATTRIBUTES),
-                only=False,
-            ),
-        ),
-    ),
+    "ioctl": ((16, 29), (_Limit(1, _ASKED, only=False),)),
     "prlimit64": ((302, 261), (_Limit(0, (0,), only=True),)),
 }
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # denied with EPERM

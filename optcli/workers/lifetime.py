@@ -56,7 +56,8 @@ def bind_to_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
         os._exit(1)
-    _offer_to_the_memory_killer()
+    with suppress(OSError):  # when memory runs out, the kernel should take the worker, not the build
+        Path("/proc/self/oom_score_adj").write_text("800")
 
 
 def stop(pid: int, ended: Callable[[float], int | None]) -> None:
@@ -173,9 +174,3 @@ def _kill(pid: int) -> None:
 
 def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, int(value), 0, 0, 0)
-
-
-def _offer_to_the_memory_killer() -> None:
-    """When memory runs out, the kernel should take the worker and not the build."""
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("800")

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from optcli.errors import Problem, StepError, ended_by, from_record
@@ -57,7 +56,7 @@ class Child:
     ) -> None:
         self._connection = connection
         self._ended_in = ended
-        self._scratch: Path | None = None
+        self._scratch: Path | None = None  # a temporary folder, removed when the worker has ended
         self._writing = writing
         self.pid = pid
         self.log = log
@@ -71,11 +70,12 @@ class Child:
         try:
             call = {"function": function, "message": messages.to_record(message)}
             if confined is not None:
-                call["scratch"] = str(self.scratch())
+                self._scratch = Path(tempfile.mkdtemp(prefix="optcli-worker-"))
+                call["scratch"] = str(self._scratch)
                 call["writable"] = [str(folder) for folder in confined]
             self._send(call)
         except BaseException as error:
-            self.__exit__(type(error), error, None)
+            self.__exit__(type(error))
             raise
 
     def _send(self, record: dict[str, Any]) -> None:
@@ -108,12 +108,6 @@ class Child:
             if listener is not None:
                 listener.hear(messages.read(listener.kind, record.get("event")))
 
-    def scratch(self) -> Path:
-        """A temporary folder for the worker, removed when it has ended."""
-        if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="optcli-worker-"))
-        return self._scratch
-
     def _ended(self, timeout_s: float) -> int | None:
         """Its exit status once it has ended, None before that."""
         code = self._ended_in(timeout_s)
@@ -132,12 +126,7 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._connection.close()
         if kind is not None or self._ended(2.0) is None:
             self.kill()
@@ -196,17 +185,9 @@ def spawn(
     Call from a thread that outlives the worker.
     """
     ours, theirs = channel.pair()
-    command = [*_running(interpreter, "optcli.workers.child"), str(theirs.fileno()), str(os.getpid())]
+    command = _running(interpreter, "optcli.workers.child")
     with logs.opened(log) as (stream, writing):
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            env={**os.environ, **_import_path(), **(environment or {})},
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
+        process = _started(command, theirs.fileno(), (), stream, environment)
     theirs.close()
     child = Child(ours, process.pid, partial(_ended, process), log, writing)
     child.call(function, message, confined)
@@ -243,16 +224,9 @@ class ForkServer:
     def __init__(self, preload: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._preload = tuple(preload)
         self._control, theirs = socket.socketpair()
-        command = [*_running(sys.executable, "optcli.workers.server"), str(theirs.fileno())]
-        self._process = subprocess.Popen(
-            [*command, str(os.getpid()), *preload],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **_import_path(), **(environment or {})},
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
+        command = _running(sys.executable, "optcli.workers.server")
+        number = theirs.fileno()
+        self._process = _started(command, number, preload, subprocess.DEVNULL, environment)
         theirs.close()
         self._starting = threading.Lock()
         self._news = threading.Condition()
@@ -326,6 +300,25 @@ def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
     with suppress(subprocess.TimeoutExpired):
         return process.wait(timeout_s) if timeout_s else process.poll()
     return None
+
+
+def _started(
+    command: Sequence[str],
+    connection: int,
+    arguments: Sequence[str],
+    stream: int,
+    environment: Mapping[str, str] | None,
+) -> subprocess.Popen[bytes]:
+    """A process that is told its end of a connection, its parent and more; it writes to `stream`."""
+    return subprocess.Popen(
+        [*command, str(connection), str(os.getpid()), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=stream,
+        stderr=stream,
+        env={**os.environ, **_import_path(), **(environment or {})},
+        pass_fds=[connection],
+        start_new_session=True,
+    )
 
 
 def _running(interpreter: str, module: str) -> list[str]:

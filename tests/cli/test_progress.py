@@ -107,12 +107,11 @@ def terminal(monkeypatch, capsys):
 
 
 def test_words_of_a_pass_cannot_move_the_cursor(terminal):
-    progress = Progress()
-    progress.started("a step")
-    progress.progress("a step", 0.5, "one\ntwo\rthree\x1b[2J\x1b]0;title\x07 \x9b31m" + "x" * 200)
-    progress.warned("a step", "first\nsecond\x1b[31m red\r")
-    progress.failed("a step", "it\tbroke\x08\x08")
-    progress.close()
+    with Progress() as progress:
+        progress.started("a step")
+        progress.progress("a step", 0.5, "one\ntwo\rthree\x1b[2J\x1b]0;title\x07 \x9b31m" + "x" * 200)
+        progress.warned("a step", "first\nsecond\x1b[31m red\r")
+        progress.failed("a step", "it\tbroke\x08\x08")
     said = terminal.readouterr().err
     plain = said.replace("\r\x1b[K", "")
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", plain)
@@ -124,11 +123,10 @@ def test_words_of_a_pass_cannot_move_the_cursor(terminal):
 
 
 def test_without_a_terminal_there_are_lines_only(capsys):
-    progress = Progress()
-    progress.started("a step")
-    progress.progress("a step", None, "working")
-    progress.finished("a step", 1.25)
-    progress.close()
+    with Progress() as progress:
+        progress.started("a step")
+        progress.progress("a step", None, "working")
+        progress.finished("a step", 1.25)
     assert capsys.readouterr().err == "  built   a step  (1.2 s)\n"
 
 
@@ -152,11 +150,10 @@ def test_without_a_terminal_a_long_step_says_how_far_it_is_every_30_seconds(caps
 
 def test_on_a_terminal_the_line_is_kept_up_to_date_instead(terminal):
     now = 0.0
-    progress = Progress(clock=lambda: now)
-    progress.started("a step")
-    now = 100.0
-    progress.progress("a step", 0.5, "working")
-    progress.close()
+    with Progress(clock=lambda: now) as progress:
+        progress.started("a step")
+        now = 100.0
+        progress.progress("a step", 0.5, "working")
     said = terminal.readouterr().err
     assert said == "a step …\r\x1b[Ka step  50% working\r\x1b[K"
 

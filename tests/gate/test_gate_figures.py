@@ -7,9 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from optcli.errors import ExitCode
-from optcli.gate import comparisons, decide, planned, recorded
+from optcli.gate import comparisons, recorded
 from optcli.gate.answer import answer
 from optcli.gate.latency import latencies, service_level
+from optcli.gate.rule import decide, planned
 from optcli.gate.sequence import Figure
 from optcli.results import Estimate, Latency, flags
 from optcli.results.gate import GatedVariant

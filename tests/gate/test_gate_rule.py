@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from optcli.gate import Rule, decide, planned
+from optcli.gate.rule import Rule, decide, planned
 from optcli.settings import GateBar, GateSettings
 from optcli.statistics import sign_bounds, signed_rank_bounds
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from optcli.gate import planned
+from optcli.gate.rule import planned
 from optcli.gate.sequence import Figure, until_decided
 from optcli.settings import GateBar, GateSettings
 

@@ -47,7 +47,9 @@ def test_what_a_gpu_says_and_what_it_does_not():
 
 def test_it_takes_the_place_of_nvidia_smi_where_it_can(monkeypatch):
     monkeypatch.setattr(environment, "has_gpu", lambda: True)
-    monkeypatch.setattr(environment, "_gpus", lambda: [{"name": "as nvidia-smi says"}])
+    monkeypatch.setattr(
+        environment, "_asked_of_nvidia_smi", lambda fields: [{"name": "as nvidia-smi says"}]
+    )
     monkeypatch.setitem(sys.modules, "pynvml", nvml())
     assert gpu_clocks.conditions()["gpus"][0]["clocks.sm"] == "1980 MHz"
 

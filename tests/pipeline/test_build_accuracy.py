@@ -49,7 +49,7 @@ def judged(project, tmp_store, tmp_path, monkeypatch):
         recipe = load(project.folder / "recipe.yaml")
         if settings is not None:
             recipe = recipe.model_copy(update={"accuracy": settings})
-        around = EvaluationContext(recipe, "samples", tmp_store, tmp_path, heard, False, 60.0)
+        around = EvaluationContext(recipe, "samples", tmp_store, tmp_path, heard, 60.0)
         subjects = [subject(name, tmp_path) for name in answers]
         found, failures = compare_all(subjects, baseline, around)
         return found, failures, heard

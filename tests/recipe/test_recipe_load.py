@@ -20,6 +20,7 @@ from optcli.environment import Needs
 from optcli.errors import OptcliError, RecipeError
 from optcli.passes import Traits
 from optcli.recipe import PassUse, Recipe, check_formats, load, option_problems
+from optcli.recipe.budget import Budget
 from optcli.recipe.nodes import Problems
 from optcli.recipe.reading import read
 
@@ -270,7 +271,7 @@ def test_yaml_reads_as_1_2_and_merge_keys_work(tmp_path: Path) -> None:
     path.write_text(
         "a: &x {on: 0o17, b: 1e-3, n: ~, d: 2024-01-01}\nb: {<<: *x, on: yes, t: True, f: -.inf}\n"
     )
-    node = read(path, "a.yaml", Problems())
+    node = read(path, "a.yaml", Problems(), Budget())
     assert node is not None
     assert node.plain() == {
         "a": {"on": 15, "b": 1e-3, "n": None, "d": "2024-01-01"},
@@ -305,7 +306,7 @@ def _with(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 def test_no_odd_value_anywhere_makes_anything_but_a_recipe_error(folder: Path) -> None:
-    base = read(folder / "recipe.yaml", "recipe.yaml", Problems())
+    base = read(folder / "recipe.yaml", "recipe.yaml", Problems(), Budget())
     assert base is not None
     plain = base.plain()
     odd_path = folder / "odd.json.yaml"

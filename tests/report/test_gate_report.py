@@ -5,7 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from optcli.gate import comparisons, decide, planned
+from optcli.gate import comparisons
+from optcli.gate.rule import decide, planned
 from optcli.report import gate
 from optcli.report.gate import changes
 from optcli.report.gate.rows import COLUMNS, rows

@@ -57,7 +57,6 @@ def test_verify_names_the_damage_and_repair_removes_it(tmp_store, damage, proble
     found = tmp_store.verify()
     assert [(each.kind, each.key, each.removed) for each in found] == [("artifact", broken, False)]
     assert any(problem in each for each in found[0].problems)
-    assert tmp_store.verify(kinds=["measurement"]) == []
     assert [each.removed for each in tmp_store.verify(repair=True)] == [True]
     assert tmp_store.verify() == []
     assert keys(tmp_store) == {sound}
@@ -70,9 +69,15 @@ def test_verify_of_an_empty_store_is_clean(tmp_store):
 
 def test_damage_of_one_entry(tmp_store):
     entry = tmp_store.get("artifact", make(tmp_store, "one"))
-    assert tmp_store.damage(entry) == ()
+    assert tmp_store.verify() == []
     flip(entry.path / "model")
-    assert tmp_store.damage(entry) == ("model: its content has changed",)
+    assert [each.problems for each in tmp_store.verify()] == [("model: its content has changed",)]
+
+
+def test_what_is_wanted_anew_is_removed(tmp_store):
+    key = make(tmp_store, "one")
+    assert tmp_store.get("artifact", key, anew=True) is None
+    assert keys(tmp_store) == set()
 
 
 def test_discard_removes_one_entry_and_is_content_with_none(tmp_store):
@@ -106,11 +111,6 @@ def test_gc_removes_what_was_not_used_for_long(tmp_store):
 def test_gc_without_limits_removes_no_entry(tmp_store):
     make(tmp_store, "old", used_s_ago=10**8)
     assert tmp_store.gc() == []
-
-
-def test_gc_keeps_what_it_is_told_to(tmp_store):
-    old, new = make(tmp_store, "old", used_s_ago=1000), make(tmp_store, "new", used_s_ago=900)
-    assert [each.key for each in tmp_store.gc(keep={old}, older_than_s=1, max_bytes=0)] == [new]
 
 
 def test_gc_never_removes_what_is_being_made(tmp_store):
@@ -161,14 +161,12 @@ def test_log_goes_with_its_entry(tmp_store):
 
 def test_logs_of_failures_go_when_they_are_old(tmp_store):
     made = make(tmp_store, "made")
-    for key, age_s in ((made, 1000), ("old", 1000), ("older", 1000), ("new", 10)):
+    for key, age_s in ((made, 1000), ("old", 1000), ("new", 10)):
         log(tmp_store, key, age_s)
     assert tmp_store.gc() == []
-    assert len(tmp_store.gc(keep={"older"}, older_than_s=500, dry_run=True)) == 1
-    assert [(each.kind, each.key) for each in tmp_store.gc(keep={"older"}, older_than_s=500)] == [
-        ("log", "old")
-    ]
-    assert sorted(tmp_store.logged()) == sorted([made, "older", "new"])
+    assert len(tmp_store.gc(older_than_s=500, dry_run=True)) == 1
+    assert [(each.kind, each.key) for each in tmp_store.gc(older_than_s=500)] == [("log", "old")]
+    assert sorted(tmp_store.logged()) == sorted([made, "new"])
 
 
 def test_damage_and_removal_read_as_lines(tmp_store):
@@ -211,11 +209,11 @@ def test_gc_removes_scratch_by_age_and_to_make_room_but_not_by_itself(tmp_store)
     assert keys(tmp_store) == {entry}
 
 
-def test_gc_leaves_the_scratch_of_a_step_that_is_being_made_or_is_to_be_kept(tmp_store):
-    key, kept = keep_scratch(tmp_store, "one", 10, 300), keep_scratch(tmp_store, "kept", 10, 300)
+def test_gc_leaves_the_scratch_of_a_step_that_is_being_made(tmp_store):
+    key = keep_scratch(tmp_store, "one", 10, 300)
     with tmp_store.lock("artifact", key):
-        assert Store(tmp_store.root).gc(keep={kept}, max_bytes=0, older_than_s=1) == []
-    assert [each.key for each in tmp_store.gc(keep={kept}, older_than_s=1)] == [key]
+        assert Store(tmp_store.root).gc(max_bytes=0, older_than_s=1) == []
+    assert [each.key for each in tmp_store.gc(older_than_s=1)] == [key]
 
 
 def test_gc_removes_scratch_of_a_step_that_is_done(tmp_store):

@@ -44,7 +44,12 @@ def planned(*steps: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def said(why) -> list[str]:
-    return [f"{step}: {difference}" for step, difference in why.causes()]
+    """The differences at the root of it all, each with the name of its step."""
+    lines = []
+    for difference in why.differences:
+        deeper = difference.why is not None and difference.why.differences
+        lines += said(difference.why) if deeper else [f"{why.step}: {difference}"]
+    return lines
 
 
 @pytest.fixture
