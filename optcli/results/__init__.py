@@ -298,9 +298,8 @@ class Report(Result):
     `recommended` is that of the first, `recommendation` says all of them in words. `exit_reason` is why
     the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`,
     `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate compares with;
-    None in older reports. `tuning` is the search that chose the variants.
-    Of schema 1, where flags were sentences, it is read as the present one
-    (`results.flag_texts`).
+    None in older reports. `tuning` is the search that chose the variants. Of schema 1, where flags were
+    sentences, it is read as the present one (`results.flag_texts`).
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -320,6 +319,11 @@ class Report(Result):
     tuning: Tuning | None = None
     variants: dict[str, VariantReport]
 
+    @field_validator("schema_version")
+    @classmethod
+    def _schema_1_is_read(cls, schema: int) -> int:
+        return SCHEMA if schema == 1 else schema
+
     def to_json(self) -> str:
         """The public JSON form."""
         return self.model_dump_json(by_alias=True, indent=2)
@@ -331,7 +335,7 @@ class Report(Result):
             report = Report.model_validate(record_of(path))
             if report.schema_version == SCHEMA:
                 return report
-            message = f"the report has schema {report.schema_version}, this optcli reads {SCHEMA}"
+            message = f"the report has schema {report.schema_version}, this optcli reads 1 and {SCHEMA}"
             hint = "use the optcli that wrote it, or build again"
         except FileNotFoundError:
             message, hint = "there is no report here yet", "run `optcli build RECIPE` first"

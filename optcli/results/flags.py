@@ -14,6 +14,7 @@ from typing import Any, Literal, ParamSpec, get_args
 
 from pydantic import BaseModel, Field, computed_field, create_model, model_validator
 
+from optcli.results import flag_texts
 from optcli.results.outcomes import Result
 
 FlagKind = Literal[
@@ -60,7 +61,7 @@ class Flag(Result):
     """One thing to be known of a figure. `figures` are those of its kind, `text` is made of them.
 
     Raises `ValueError` for figures that are not those of the kind. A kind that only a newer optcli
-    knows is read as `other` with its text.
+    knows is read as `other` with its text, and so is a text of schema 1 that is none of ours.
     """
 
     kind: FlagKind
@@ -69,6 +70,9 @@ class Flag(Result):
     @model_validator(mode="before")
     @classmethod
     def _with_figures_of_its_kind(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            kind, figures = flag_texts.read(value)
+            value = {"kind": kind, "figures": figures}
         if not isinstance(value, Mapping):
             return value
         if value.get("kind") not in get_args(FlagKind) and isinstance(value.get("text"), str):

@@ -10,7 +10,7 @@ from optcli.results.tuning import TuningTrial
 STEP = "tune"
 
 
-class Display:
+class Display(Observer):
     """An observer that shows every step of a trial as progress of the search. `until` is monotonic."""
 
     def __init__(self, observer: Observer, until: float) -> None:

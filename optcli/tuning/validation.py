@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optcli.data import DataSettings, Split
+from optcli.data import DataSettings
+from optcli.data.settings import Split
 from optcli.errors import UsageError
 from optcli.recipe import Recipe
 

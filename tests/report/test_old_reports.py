@@ -7,7 +7,7 @@ from example import report
 
 from optcli.errors import UsageError
 from optcli.report import changes, csv_text, html, markdown, text
-from optcli.results import SCHEMA, Report
+from optcli.results import SCHEMA, Report, flags
 
 _NEW = {
     "report": ("recommendations", "exit_reason"),
@@ -60,35 +60,56 @@ def test_an_old_report_is_compared_with_a_new_one(tmp_path):
     assert {each.outcome for each in judged} == {"unchanged"}
 
 
-def changed(place, change):
-    """The example's report on disk, changed."""
+def of_schema_1(place, change=lambda record: None):
+    """A report as optcli wrote it in schema 1, changed and on disk."""
     record = json.loads(report().to_json())
+    record["schema"] = 1
+    for variant in record["variants"].values():
+        for row in variant["latency"]:
+            row["flags"] = [flag["text"] for flag in row["flags"]]
     change(record)
     path = place / "report.json"
     path.write_text(json.dumps(record))
     return path
 
 
-def test_flags_stand_with_the_rows_and_not_with_the_runner(tmp_path):
+def test_a_report_of_schema_1_is_read_as_the_present_one(tmp_path):
     def change(record):
         runner = {"name": "onnxruntime", "flags": ["5 of 10 operators run on the CPU"]}
-        record["variants"]["onnx"].update(runner=runner)
+        record["variants"]["onnx"].update(flags=["no-gpu"], runner=runner)
+        (row, *_) = record["variants"]["onnx"]["latency"]
+        row["flags"] = ["environment not fit (IQR/median 41 %)", "said by nobody"]
+        del row["fit"]
 
-    found = Report.load(changed(tmp_path, change))
+    found = Report.load(of_schema_1(tmp_path, change))
     assert found.schema_version == SCHEMA == 2
-    assert found.variants["onnx"].runner == {"name": "onnxruntime"}
+    onnx = found.variants["onnx"]
+    assert onnx.flags == (flags.no_gpu(),)
+    assert onnx.runner == {"name": "onnxruntime"}, "its flags stand with the rows"
+    doubts = (flags.environment_not_fit(spread=0.41), flags.other("said by nobody"))
+    assert (onnx.latency[0].flags, onnx.latency[0].fit) == (doubts, False)
+    again = json.loads(found.to_json())
+    assert again["schema"] == 2
+    assert again["variants"]["onnx"]["latency"][0]["flags"][0] == {
+        "kind": "environment-not-fit",
+        "figures": {"spread": 0.41},
+        "text": "environment not fit (IQR/median 41 %)",
+    }
+
+
+def test_a_report_of_schema_1_says_what_it_said(tmp_path):
+    assert Report.load(of_schema_1(tmp_path)) == report()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda record: record.update(schema=3), "has schema 3, this optcli reads 2"),
-        (lambda record: record.update(schema=1), "has schema 1, this optcli reads 2"),
+        (lambda record: record.update(schema=3), "has schema 3, this optcli reads 1 and 2"),
         (lambda record: record["variants"]["onnx"].update(flags=[5]), "variants.onnx.flags.0"),
         (lambda record: record["variants"]["onnx"].update(flags=5), "variants.onnx.flags"),
     ],
 )
 def test_other_reports_are_refused(tmp_path, change, message):
     with pytest.raises(UsageError) as caught:
-        Report.load(changed(tmp_path, change))
+        Report.load(of_schema_1(tmp_path, change))
     assert message in str(caught.value)
