@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from optcli.doctor.checks import State
@@ -241,7 +241,7 @@ def _engine(product: str, request: TrialRequest, python: str | None) -> list[Par
             product, str(folder / "tiny.onnx"), str(folder / "tiny.plan"),
             strongly_typed=here["strong_typing"],
         )  # fmt: skip
-        built = child.run("optcli.engines.building:build", job.to_record(), python=python)
+        built = child.run("optcli.engines.building:build", asdict(job), python=python)
     except EngineError as error:
         lines = f" ({error.lines[-1]})" if error.lines else ""
         raise RunnerError(f"{error.message}{lines}", hint=error.hint) from error

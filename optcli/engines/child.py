@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from optcli.engines import EngineError, messages
 from optcli.engines.messages import Line
@@ -155,14 +155,18 @@ class _Listening:
             try:
                 output = self._output.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                self._too_long()
+                raise messages.explained(
+                    f"it took more than {self._timeout_s:g} seconds and was stopped",
+                    self._lines,
+                    hint="raise `max_seconds`, or lower `optimization_level`",
+                ) from None
             if not output:
                 raise died(self._process, self._lines)
             record = json.loads(output)
             if "result" in record:
                 return record["result"]
             if "error" in record:
-                self._failed(record["error"])
+                raise EngineError.from_record(record["error"])
             if "log" in record:
                 self._lines.append(Line(*record["log"]))
             elif self._on_event is not None:
@@ -174,13 +178,3 @@ class _Listening:
             for line in self._process.stdout:
                 self._output.put(line)
         self._output.put(b"")
-
-    def _failed(self, record: dict[str, Any]) -> NoReturn:
-        raise EngineError.from_record(record)
-
-    def _too_long(self) -> NoReturn:
-        raise messages.explained(
-            f"it took more than {self._timeout_s:g} seconds and was stopped",
-            self._lines,
-            hint="raise `max_seconds`, or lower `optimization_level`",
-        )
