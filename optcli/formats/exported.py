@@ -32,11 +32,6 @@ _LIBRARIES = {
 }
 
 
-def check(folder: Path, *, trust: bool = False) -> None:
-    """Raise `InputError` where it is no sound program, `TrustError` where it could run code."""
-    open(folder, trust=trust)
-
-
 def doubts(folder: Path) -> tuple[str, ...]:
     """What cannot be shown to be harmless in it. Where there is any, `open` needs `trust`."""
     return tuple(exported_archive.scan(folder / FILE).doubts)
@@ -46,7 +41,8 @@ def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
     """The program, once it is known to hold nothing but tensors and arithmetic.
 
     With `trust` what cannot be shown to be harmless is opened, too, and runs whatever it holds. Raises
-    `InputError` for an archive that is not laid out as torch.export does, `TrustError` as `check` does.
+    `InputError` where it is no sound program as torch.export writes it, `TrustError` where it could run
+    code.
     """
     import torch
 
@@ -63,14 +59,7 @@ def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
         with nullcontext() if findings.doubts else _tensors_alone():
             return _without_traces(torch.export.load(os.fspath(path)))
     except Exception as error:
-        lacking = (
-            f" and the library of {', '.join(sorted(findings.unknown))}" if findings.unknown else ""
-        )
-        raise InputError(
-            f"torch cannot read this exported program: {first_line(error)}",
-            place=str(path),
-            hint=f"write it again with torch.export.save of this version of torch{lacking}",
-        ) from error
+        raise findings.unreadable(path, "exported program", "torch.export.save", error) from error
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> di
         first = value[0] if isinstance(value, tuple | list) and value else value
         if node.op == "call_function" and isinstance(first, torch.Tensor):
             name = str(node.target).rpartition(".")[0] or str(node.target)
-            counts[name, calls.short(first.dtype)] += 1
+            counts[name, calls.short_name(first.dtype)] += 1
     findings: dict[str, Any] = {
         "facts": {"bounds": _bounds(program)},
         "inputs": [_tensor(n, v) for n, v in zip(names, feed[1], strict=True)],
