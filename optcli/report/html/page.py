@@ -10,7 +10,7 @@ from optcli.report.html.budget import budget_of
 from optcli.report.html.distributions import Quantiles, distributions
 from optcli.report.html.document import document, folded, section
 from optcli.report.html.operating import operating
-from optcli.report.html.tags import Markup, join, tag
+from optcli.report.html.tags import Markup, tag
 from optcli.report.html.timings import timings
 from optcli.report.html.tradeoff import tradeoff
 from optcli.report.notes import Notes, ending, notes
@@ -75,7 +75,10 @@ def _sections(report: Report, report_notes: Notes, quantiles: Quantiles) -> Iter
         None,
         tag("ul", *(tag("li", line) for line in report_notes.footer)),
         folded("Environment", tables.environment(report.environment)),
-        folded("What the words mean", _glossary()),
+        folded(
+            "What the words mean",
+            tag("dl", *([tag("dt", word), tag("dd", meaning)] for word, meaning in _GLOSSARY)),
+        ),
         id_="environment",
     )
 
@@ -177,7 +180,3 @@ def _operating(report: Report) -> Iterator[Markup]:
     words = f"The budget is {budget.percentile} {budget.limit_ms:g} ms. " if budget else ""
     lead = f"What a larger batch costs in latency and brings in throughput. {words}"
     yield section(name, f"{lead}Whiskers are 95 % intervals.".strip(), chart, id_="operating")
-
-
-def _glossary() -> Markup:
-    return tag("dl", *(join([tag("dt", word), tag("dd", meaning)]) for word, meaning in _GLOSSARY))
