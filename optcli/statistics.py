@@ -179,14 +179,7 @@ def _signed_rank(count: int, tail: float) -> int:
 
 def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
     """Mean, lower and upper bound by Student's t. Needs 2 values."""
-    import numpy as np
-    from scipy.stats import t
-
-    x = np.asarray(values, dtype=float)
-    mean = float(np.mean(x))
-    error = float(np.std(x, ddof=1)) / math.sqrt(x.size)
-    reach = float(t.ppf((1 + confidence) / 2, x.size - 1)) * error
-    return mean, mean - reach, mean + reach
+    return moderated_interval(values, 0.0, 0.0, confidence)
 
 
 def moderated_interval(
@@ -273,9 +266,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 def mcnemar(regressed: int, improved: int) -> float:
     """McNemar's exact two-sided p value; 1 without discordant pairs."""
-    discordant = regressed + improved
-    if discordant == 0:
-        return 1.0
-    from scipy.stats import binom
+    from scipy.stats import binomtest
 
-    return min(1.0, 2 * float(binom.cdf(min(regressed, improved), discordant, 0.5)))
+    discordant = regressed + improved
+    return float(binomtest(regressed, discordant).pvalue) if discordant else 1.0

@@ -23,8 +23,8 @@ def checks() -> list[Check]:
         Check(group=_GROUP, name="optcli", state="ok", found=__version__),
         *both_onnxruntimes({name: installed(name) or "" for name in both}),
         *torch_versions(installed("torch"), installed("torchvision"), wanted_torch()),
-        *(_library(name) for name in _TOOLS),
-        *(_extra(name) for name in _OPTIONAL),
+        *(_library(name, "not installed: passes that need it are skipped") for name in _TOOLS),
+        *(_library(name, "not installed") for name in _OPTIONAL),
     ]
 
 
@@ -92,23 +92,9 @@ def torch_versions(torch: str | None, torchvision: str | None, wanted: str | Non
     return problems
 
 
-def _library(name: str) -> Check:
-    version = environment.version(name)
-    lacking = environment.missing(Needs((name,)))
-    if version is None:
-        return Check(
-            group=_GROUP,
-            name=name,
-            state="absent",
-            found="not installed: passes that need it are skipped",
-            hint=lacking[0].hint,
-        )
-    return Check(group=_GROUP, name=name, state="ok", found=version)
-
-
-def _extra(name: str) -> Check:
+def _library(name: str, absent: str) -> Check:
     version = environment.version(name)
     if version is None:
         hint = environment.missing(Needs((name,)))[0].hint
-        return Check(group=_GROUP, name=name, state="absent", found="not installed", hint=hint)
+        return Check(group=_GROUP, name=name, state="absent", found=absent, hint=hint)
     return Check(group=_GROUP, name=name, state="ok", found=version)

@@ -120,12 +120,9 @@ def onnxruntime_providers(request: TrialRequest, channel: Channel) -> list[Part]
                 text = f"not usable here, as there is no GPU ({reason})"
                 parts.append(Part("absent", text, name))
                 continue
-            parts.append(Part("broken", reason, name, _install(provider)))
+            install = next((each.install for each in PROVIDERS.values() if each.name == provider), "")
+            parts.append(Part("broken", reason, name, install))
     return [*parts, *_plugins(gpu=request.gpu)]
-
-
-def _install(provider: str) -> str:
-    return next((each.install for each in PROVIDERS.values() if each.name == provider), "")
 
 
 def _plugins(*, gpu: bool) -> list[Part]:

@@ -46,7 +46,10 @@ def spread_of(series: Series) -> float:
     After each input's own median is taken out: a network that takes longer for some inputs is not a
     noisy machine.
     """
-    return median(_spreads(series).values())
+    import numpy as np
+
+    scaled, launches = _scaled(series), np.array(series.launch)
+    return median(spread(scaled[launches == launch]) for launch in series.launches)
 
 
 def lost_of(series: Series) -> float:
@@ -78,22 +81,19 @@ def quiet_rounds(series: Series) -> tuple[int, ...]:
     by_launch: dict[int, list[int]] = {}
     for row, launch in enumerate(series.launch):
         by_launch.setdefault(launch, []).append(row)
-    fewest = {launch: _enough(len(rows)) for launch, rows in by_launch.items()}
-    quiet = {
-        launch: [row for row in rows if lost[row] <= NOT_FIT] for launch, rows in by_launch.items()
-    }
-    quiet = {launch: rows for launch, rows in quiet.items() if len(rows) >= fewest[launch]}
-    best = min((float(np.median(medians[rows])) for rows in quiet.values()), default=0.0)
+    quiet: list[tuple[list[int], int]] = []
+    for rows in by_launch.values():
+        fewest = min(len(rows), max(_ROUNDS, math.ceil(_SHARE * len(rows))))
+        calm = [row for row in rows if lost[row] <= NOT_FIT]
+        if len(calm) >= fewest:
+            quiet.append((calm, fewest))
+    best = min((float(np.median(medians[rows])) for rows, _ in quiet), default=0.0)
     counted: list[int] = []
-    for launch, rows in quiet.items():
+    for rows, fewest in quiet:
         kept = [row for row in rows if medians[row] <= APART * best]
-        if len(kept) >= fewest[launch] and spread(scaled[kept]) <= NOT_FIT:
+        if len(kept) >= fewest and spread(scaled[kept]) <= NOT_FIT:
             counted += kept
     return tuple(sorted(counted))
-
-
-def _enough(rounds: int) -> int:
-    return min(rounds, max(_ROUNDS, math.ceil(_SHARE * rounds)))
 
 
 def counted_launches(series: Series) -> tuple[int, ...]:
@@ -153,19 +153,7 @@ def _fewest_launches(series: Series, asked: int) -> int:
 
 
 def _medians(series: Series) -> dict[int, float]:
-    import numpy as np
-
-    return {
-        launch: percentile(np.concatenate(rounds), 0.5) for launch, rounds in series.launches.items()
-    }
-
-
-def _spreads(series: Series) -> dict[int, float]:
-    """By launch."""
-    import numpy as np
-
-    scaled, launches = _scaled(series), np.array(series.launch)
-    return {launch: spread(scaled[launches == launch]) for launch in series.launches}
+    return {launch: percentile(rounds, 0.5) for launch, rounds in series.launches.items()}
 
 
 def _scaled(series: Series) -> np.ndarray:
@@ -177,13 +165,6 @@ def _scaled(series: Series) -> np.ndarray:
     if scaled.size >= _FEWEST_PER_FEED * series.feeds:
         turns = np.arange(series.ns.shape[1])[None, :] + np.array(series.first_feed)[:, None]
         feed = turns % series.feeds
-        usual = np.array([_median_of(scaled[feed == number]) for number in range(series.feeds)])
-        scaled = scaled / usual[feed]
+        for number in np.unique(feed):
+            scaled[feed == number] /= np.median(scaled[feed == number])
     return np.asarray(scaled)
-
-
-def _median_of(values: np.ndarray) -> float:
-    """1 for an input that no timed call had."""
-    import numpy as np
-
-    return float(np.median(values)) if values.size else 1.0

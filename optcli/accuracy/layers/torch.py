@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy.layers.measured import Measured, Sums, weight_error
+from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
 from optcli.artifact import Artifact
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_calls, torch_modules
@@ -90,13 +90,7 @@ def _weights(floats: Mapping[str, Module], child: Mapping[str, Module]) -> Itera
     for name, module in floats.items():
         exact = _values(module)
         quantized = _values(child[name]) if name in child and exact is not None else None
-        if (
-            exact is not None
-            and quantized is not None
-            and exact.shape == quantized.shape
-            and exact.ndim > 1
-        ):
-            yield weight_error(f"{name}.weight", name, type(module).__name__, exact, quantized)
+        yield from weight_errors(f"{name}.weight", name, type(module).__name__, exact, quantized)
 
 
 def _values(module: Module) -> np.ndarray | None:
