@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli.errors import InputError, MissingError, first_line
-from optcli.formats import exported_archive
+from optcli.formats import exported_archive, torch_devices
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -56,22 +55,12 @@ def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
     if trust:
         findings.bring_unknown()
     try:
-        with nullcontext() if findings.doubts else _tensors_alone():
+        # Every torch.load in the block then unpickles tensors alone, whatever it asks for.
+        tensors_alone = torch_devices.variables(TORCH_FORCE_WEIGHTS_ONLY_LOAD="1")
+        with nullcontext() if findings.doubts else tensors_alone:
             return _without_traces(torch.export.load(os.fspath(path)))
     except Exception as error:
         raise findings.unreadable(path, "exported program", "torch.export.save", error) from error
-
-
-@contextmanager
-def _tensors_alone() -> Iterator[None]:
-    """Have every torch.load in the block unpickle tensors alone, whatever it asks for."""
-    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(name) if before is None else os.environ.update({name: before})
 
 
 def _bring(namespace: str, path: Path) -> None:

@@ -106,7 +106,8 @@ def _pack(module: GraphModule, choices: Sequence[dict[Any, int]], counts: Packin
         if node.op != "call_function":
             continue
         if name in _PREPACK and node.args[-1] is None:
-            shape = _shape(_reader(node).args[0], choices[0])
+            reader: Node = next(iter(node.users))
+            shape = _shape(reader.args[0], choices[0])
             if shape is not None:
                 node.args = (*node.args[:-1], shape)
             done = shape is not None
@@ -117,11 +118,6 @@ def _pack(module: GraphModule, choices: Sequence[dict[Any, int]], counts: Packin
         counts.layers += done
         counts.left += not done
     module.recompile()
-
-
-def _reader(prepack: Node) -> Node:
-    reader: Node = next(iter(prepack.users))
-    return reader
 
 
 def _shape(node: Node, sizes: dict[Any, int]) -> list[int] | None:

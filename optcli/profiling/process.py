@@ -187,12 +187,7 @@ def _timing(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
         "notes": [*reading.notes, *by_operator.notes],
     }
     if by_operator.operators:
-        timing |= {
-            "operators_ms": by_operator.operators_ms,
-            "outside_ms": by_operator.outside_ms,
-            "unexplained_ms": by_operator.unexplained_ms,
-            "operators": by_operator.operators,
-        }
+        timing |= {name: each for name, each in vars(by_operator).items() if name != "notes"}
     return timing
 
 

@@ -29,6 +29,18 @@ class Notes:
     ending: str = ""
     footer: list[str] = field(default_factory=list)
 
+    @property
+    def sections(self) -> list[tuple[str, list[str]]]:
+        """What stands below the table, by title; without the sections that have nothing to say."""
+        sections = (
+            ("Failed or skipped", self.missing),
+            ("Verdicts", self.reasons),
+            ("Engines", self.engines),
+            ("Found since the build", self.later),
+            ("Doubts about the measurement", self.doubts),
+        )
+        return [(title, lines) for title, lines in sections if lines]
+
 
 def notes(report: Report) -> Notes:
     """All notes of a report."""

@@ -122,16 +122,9 @@ def _results(report: Report, report_notes: Notes) -> Markup:
         name = f"Batch size {size}" if size else "Results"
         parts.append(shown if size == sizes[0] else folded(name, shown))
     title = f"Results at batch size {sizes[0]}" if sizes[0] else "Results"
-    for name, lines in (
-        ("Verdicts", report_notes.reasons),
-        ("Failed or skipped", report_notes.missing),
-        ("Engines", report_notes.engines),
-        ("Found since the build", report_notes.later),
-        ("Doubts about the measurement", report_notes.doubts),
-    ):
-        if lines:
-            parts.append(tag("h3", name))
-            parts.append(tag("ul", *(tag("li", line) for line in lines)))
+    for name, lines in sorted(report_notes.sections, key=lambda section: section[0] != "Verdicts"):
+        parts.append(tag("h3", name))
+        parts.append(tag("ul", *(tag("li", line) for line in lines)))
     parts += [
         folded(f"Where the error of {name} starts", tables.layers(variant.layers))
         for name, variant in report.variants.items()
