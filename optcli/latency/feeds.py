@@ -43,19 +43,14 @@ def make(
 
     rng = np.random.default_rng(seed)
     arrays = dict(np.load(samples, allow_pickle=False)) if samples is not None else {}
-    return {size: _batches(inputs, arrays, size, rng) for size in batch_sizes}
-
-
-def _batches(
-    inputs: Sequence[TensorSpec],
-    arrays: Mapping[str, np.ndarray],
-    size: int,
-    rng: np.random.Generator,
-) -> list[Feed]:
-    count = max(1, min(DISTINCT, _MOST_BYTES // max(1, size_bytes(inputs, size))))
-    return [
-        {spec.name: _tensor(spec, arrays, size, turn, rng) for spec in inputs} for turn in range(count)
-    ]
+    feeds: dict[int, list[Feed]] = {}
+    for size in batch_sizes:
+        count = max(1, min(DISTINCT, _MOST_BYTES // max(1, size_bytes(inputs, size))))
+        feeds[size] = [
+            {spec.name: _tensor(spec, arrays, size, turn, rng) for spec in inputs}
+            for turn in range(count)
+        ]
+    return feeds
 
 
 def _tensor(

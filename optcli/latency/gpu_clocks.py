@@ -14,13 +14,8 @@ T = TypeVar("T")
 def conditions() -> dict[str, Any]:
     """The state of the machine now; of its GPUs as NVML tells, else as `nvidia-smi` does."""
     state = environment.conditions()
-    gpus = here()
+    gpus = told_by_nvml(look)
     return state if gpus is None else {**state, "gpus": gpus}
-
-
-def here() -> list[dict[str, str]] | None:
-    """One record a GPU; None where there is no GPU, no driver or no `pynvml`."""
-    return told_by_nvml(look)
 
 
 def told_by_nvml(ask: Callable[[Any], T]) -> T | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from optcli.artifact import costly_packing
 from optcli.paths import shown
-from optcli.report import engines, since_build, weight_packing, wording
+from optcli.report import engines, since_build, wording
 from optcli.report.rows import fastest_fp32
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
@@ -45,7 +46,7 @@ class Notes:
 def notes(report: Report) -> Notes:
     """All notes of a report."""
     return Notes(
-        reasons=[*_reasons(report), *weight_packing.lines(report)],
+        reasons=[*_reasons(report), *_packing(report)],
         missing=list(_missing(report)),
         doubts=list(_doubts(report)),
         engines=list(engines.lines(report)),
@@ -74,6 +75,18 @@ def _reasons(report: Report) -> Iterator[str]:
             label = f"{each.name} {word}" if each.blocking else each.name
             variants_of.setdefault(f"{label}: {each.reason}", []).append(name)
     yield from (f"{wording.listed(names)}: {reason}" for reason, names in variants_of.items())
+
+
+def _packing(report: Report) -> Iterator[str]:
+    """Variants that pack weights on every call, at a batch size at which they were measured."""
+    for name, variant in report.variants.items():
+        calls = costly_packing(variant.steps[-1].facts if variant.steps else {})
+        if calls:
+            sizes = wording.listed([f"{size} ({count} of them)" for size, count in calls.items()])
+            yield (
+                f"{name}: weights are packed on every call at batch size {sizes};"
+                " fix the batch, or set `shapes: auto`"
+            )
 
 
 def _missing(report: Report) -> Iterator[str]:

@@ -72,18 +72,15 @@ def _run(model: Module, inputs: Sequence[TensorSpec], feed: Feed, exact: Seen | 
 
     with ExitStack() as hooks:
         for name, module in torch_modules.named_modules(model):
-            if not _inner(module):
+            # A module holds others that are called; quantized ones hold only their packed weights.
+            held = (type(each).__name__ for each in torch_modules.children(module))
+            innermost = hasattr(module, "weight") or all("Packed" in kind for kind in held)
+            if innermost:
                 hooks.callback(module.register_forward_hook(hook(name)).remove)
         call = torch_calls.arguments(model, inputs)
         positional, keyword = call.split({key: torch.from_numpy(array) for key, array in feed.items()})
         model(*positional, **keyword)
     return seen
-
-
-def _inner(module: Module) -> bool:
-    """Whether a module holds others that are called; quantized ones hold only their packed weights."""
-    held = [each for each in torch_modules.children(module) if "Packed" not in type(each).__name__]
-    return bool(held) and not hasattr(module, "weight")
 
 
 def _weights(floats: Mapping[str, Module], child: Mapping[str, Module]) -> Iterator[LayerError]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from optcli.report import wording
 from optcli.report.html import marks
-from optcli.report.html.budget import Budget, budget_of
-from optcli.report.html.curves import Curve, curves_of, largest, sizes_of
+from optcli.report.html.curves import Budget, Curve, budget_of, curves_of, largest, sizes_of
 from optcli.report.html.marks import Area
 from optcli.report.html.scales import Scale, from_zero, spanning
 from optcli.report.html.tags import Markup, join, tag

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from optcli.report import engines, layers_text, wording
 from optcli.report.html import tables
-from optcli.report.html.budget import budget_of
+from optcli.report.html.curves import budget_of
 from optcli.report.html.distributions import Quantiles, distributions
 from optcli.report.html.document import document, folded, section
 from optcli.report.html.operating import operating
