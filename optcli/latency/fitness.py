@@ -1,9 +1,10 @@
 """Which launches count, and whether what was measured can decide anything.
 
-What disturbs a measurement only slows it down, and not all alike: threads that wait for each other
-suffer far more than a single one, so a comparison does not cancel it. It comes and goes within seconds,
-and on a shared host nothing may tell of it but the times. A round tells of it by threads that had no
-processor, and by being slower than the artifact's best launch; a launch by calls that spread.
+Other work on the machine only ever slows a measurement down. It slows some artifacts more than others:
+threads that wait for each other suffer far more than a single one, so a comparison does not cancel it.
+It comes and goes within seconds, and on a shared host often only the times show it. A round was
+disturbed where its threads had no processor, or where it is slower than the artifact's best launch. A
+launch was disturbed where its calls spread.
 """
 
 from __future__ import annotations
@@ -55,22 +56,23 @@ def spread_of(series: Series) -> float:
 def lost_of(series: Series) -> float:
     """The share of the timed calls in which a thread was ready to run and had no processor.
 
-    Because others had them, or the hypervisor. Over all its threads, so it can be above 1.
+    Other processes, or the hypervisor, had the processors then. The share is summed over all threads,
+    so it can be above 1.
     """
     lost_ns = sum(series.waited_ns) + 1e9 * sum(series.steal_s)
     return lost_ns / float(series.ns.sum())
 
 
 def apart(series: Series) -> float:
-    """How many times the median of its best launch that of its slowest launch is."""
+    """The median of the slowest launch over the median of the best one."""
     medians = _medians(series).values()
     return max(medians) / min(medians)
 
 
 def quiet_rounds(series: Series) -> tuple[int, ...]:
-    """The rounds in which the machine was quiet, as far as they tell, by their numbers in `ns`.
+    """The rows of `ns` in which the machine was quiet, in order; only those of launches that count.
 
-    Of launches that count, in the order they were measured: see the module's words.
+    The module's docstring says what makes a round or a launch count.
     """
     import numpy as np
 
@@ -118,7 +120,7 @@ def is_quiet(series: Series, asked: int) -> bool:
 
 
 def counting(measured: Measured, series: Series) -> Series:
-    """What figures are made of: the rounds that count; all of them where too few launches do."""
+    """The rounds that figures are computed from: those that count, or all where too few launches do."""
     if measured.settings["mode"] == "gate" or not is_fit(measured, series):
         return series
     return series.rows(quiet_rounds(series))
@@ -137,7 +139,7 @@ def counted_together(measured: Measured, one: Series, other: Series) -> tuple[in
 def best_ratio(base: Series, other: Series) -> float:
     """How many times as fast `other` is, each side by the median of its best launch.
 
-    Of a disturbance that only slows, the best launch has least.
+    Other work only slows a launch down: the best launch was disturbed least.
     """
     return min(_medians(base).values()) / min(_medians(other).values())
 

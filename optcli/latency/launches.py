@@ -32,10 +32,10 @@ def percentile_over_launches(launches: Sequence[Sequence[ArrayLike]], q: float) 
     """The q-quantile of all samples with an interval over launches and rounds.
 
     `launches` holds the rounds of each launch. The logarithms of the launches' own quantiles give an
-    interval around the common one. Beyond the median it is widened to the one over all rounds, since a
-    tail is made by rare events that some launches do not see. The median's holds that of the best of
-    few launches: what disturbs only slows. One launch: the interval over rounds, widened by what
-    launches usually differ by.
+    interval around the common one. For other quantiles than the median it is widened to the interval
+    over all rounds: rare events make a tail, and some launches do not see them. With fewer than five
+    launches the interval of the median reaches down to the best launch, since other work only slows.
+    With one launch it is the interval over rounds, widened by what launches usually differ by.
     """
     rounds = [each for launch in launches for each in launch]
     over_rounds = percentile_over_rounds(rounds, q)

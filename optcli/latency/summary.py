@@ -74,8 +74,8 @@ class Undecided:
 def undecided(measured: Measured) -> dict[int, Undecided]:
     """By group, the comparisons with the baseline for which the machine was not fit.
 
-    An artifact without a baseline beside it is judged alone. What failed is left out: measuring it
-    again gives the same failure.
+    An artifact without a baseline beside it is judged alone. Artifacts that failed are left out: they
+    would fail again.
     """
     names: dict[int, list[str]] = {}
     sizes: dict[int, list[int]] = {}
@@ -171,7 +171,7 @@ def _latency(measured: Measured, series: Series) -> Latency:
 
 
 def _on_device(measured: Measured, series: Series) -> Latency:
-    """What belongs to the process (memory, loading, processor time) stands with the whole calls."""
+    """The row of the region `device`; memory, loading and processor time are in the row of `host`."""
     counted = counting(measured, series).on_device()
     assert counted is not None
     ratio, doubts = _over_baseline(measured, series, "device")

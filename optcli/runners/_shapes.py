@@ -1,8 +1,8 @@
 """One model compiled for single batch sizes, and for any: which of these forms computes a batch.
 
-A graph whose batch size is open works out shapes at every call and takes kernels that suit any size.
-Compiled for one size it does neither. A batch of a size in between is padded to the next compiled one,
-or goes to the form for any size, whichever takes less time here.
+A graph whose batch size is open computes shapes at every call and uses kernels that suit any size. A
+graph that is compiled for one batch size does neither. A batch of another size is padded to the next
+compiled size, or goes to the form for any size, whichever takes less time here.
 """
 
 from __future__ import annotations
