@@ -266,9 +266,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 def mcnemar(regressed: int, improved: int) -> float:
     """McNemar's exact two-sided p value; 1 without discordant pairs."""
-    discordant = regressed + improved
-    if discordant == 0:
-        return 1.0
-    from scipy.stats import binom
+    from scipy.stats import binomtest
 
-    return min(1.0, 2 * float(binom.cdf(min(regressed, improved), discordant, 0.5)))
+    discordant = regressed + improved
+    return float(binomtest(regressed, discordant).pvalue) if discordant else 1.0

@@ -1,12 +1,13 @@
 """What can be said of samples not seen: bounds of a loss that hold where hardly a sample changed.
 
-A bootstrap of values that are all the same sees no spread and claims certainty. What n samples have not
-shown may all the same befall a share of others: where none of n changed, that share is up to
-1 - tail^(1/n), the exact binomial bound of Clopper and Pearson (Biometrika 26, 1934, 404-413). So one
-more sample is assumed, with the worst possible loss: weighted as by the Bayesian bootstrap, its share
-is Beta(1, n). For samples that either change or do not this is the bound of Clopper and Pearson for
-every number of changes; for the mean of any bounded values it is Gaffke's (Three test statistics for a
-nonparametric one-sided hypothesis on the mean of a nonnegative variable, 2005).
+A bootstrap of values that are all the same sees no spread and claims certainty. But a change that n
+samples do not show can still happen to other samples: where none of n changed, the share that changes
+is up to 1 - tail^(1/n), the exact binomial bound of Clopper and Pearson (Biometrika 26, 1934, 404-413).
+The bounds therefore assume one more sample, with the worst possible loss. Weighted as in the Bayesian
+bootstrap its share is Beta(1, n). For samples that either change or do not, this is the bound of
+Clopper and Pearson for every number of changes. For the mean of any bounded values it is Gaffke's
+(Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative variable,
+2005).
 
 Samples of the same content are one piece of evidence: `count` is that of different ones, by Kish's
 (Σm)² / Σm² where contents occur m times (Survey Sampling, 1965, section 11.7).

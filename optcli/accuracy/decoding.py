@@ -97,7 +97,7 @@ def _yolox(
         with np.errstate(over="ignore"):
             centre, extent = (centre + grid) * stride, np.exp(extent) * stride
     boxes = np.concatenate([centre - extent / 2, centre + extent / 2], axis=1)
-    return _chosen(boxes, rows[:, 4:5] * rows[:, 5:], how.score, how.nms, how.multi_label, meta)
+    return _chosen(boxes, rows[:, 4:5] * rows[:, 5:], how, meta)
 
 
 def _grid(strides: Sequence[int], size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -133,11 +133,12 @@ def _boxes(
         scores = scores.T
     if how.labels is not None:
         labels = _output(outputs, how.labels).reshape(-1).astype(np.int64)
-        return _kept(boxes, scores.reshape(-1), labels - how.first_label, how.score, how.nms, meta)
+        return _kept(boxes, scores.reshape(-1), labels - how.first_label, how, meta)
     if how.objectness:
         scores = scores[:, :1] * scores[:, 1:]
-    scores = _without_background(_activated(scores, how.activation), how.background)
-    detections = _chosen(boxes, scores, how.score, how.nms, how.multi_label, meta)
+    scores = _activated(scores, how.activation)
+    scores = {"none": scores, "first": scores[:, 1:], "last": scores[:, :-1]}[how.background]
+    detections = _chosen(boxes, scores, how, meta)
     return {**detections, "labels": detections["labels"] + how.first_label}
 
 
@@ -165,49 +166,39 @@ def _activated(scores: np.ndarray, activation: str) -> np.ndarray:
     return shares
 
 
-def _without_background(scores: np.ndarray, background: str) -> np.ndarray:
-    return {"none": scores, "first": scores[:, 1:], "last": scores[:, :-1]}[background]
-
-
 def _chosen(
-    boxes: np.ndarray,
-    scores: np.ndarray,
-    least: float,
-    nms: float | None,
-    multi_label: bool,
-    meta: Mapping[str, Any],
+    boxes: np.ndarray, scores: np.ndarray, how: YoloxDecoding | BoxDecoding, meta: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
     """Every class of a box whose score is large enough, or only the best one of each box."""
     import numpy as np
 
-    if multi_label:
-        box, label = np.nonzero(scores > least)
+    if how.multi_label:
+        box, label = np.nonzero(scores > how.score)
     else:
-        box = np.flatnonzero(scores.max(axis=1) > least)
+        box = np.flatnonzero(scores.max(axis=1) > how.score)
         label = scores[box].argmax(axis=1)
-    return _kept(boxes[box], scores[box, label], label, least, nms, meta)
+    return _kept(boxes[box], scores[box, label], label, how, meta)
 
 
 def _kept(
     boxes: np.ndarray,
     scores: np.ndarray,
     labels: np.ndarray,
-    least: float,
-    nms: float | None,
+    how: YoloxDecoding | BoxDecoding,
     meta: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
     """After score and NMS by class, best first, in pixels of the original image."""
     import numpy as np
 
-    sound = (scores > least) & np.isfinite(boxes).all(axis=1)
+    sound = (scores > how.score) & np.isfinite(boxes).all(axis=1)
     boxes, scores, labels = boxes[sound], scores[sound], labels[sound]
     order = np.argsort(-scores, kind="stable")
     boxes, scores, labels = boxes[order], scores[order], labels[order]
-    if nms is not None:
+    if how.nms is not None:
         left = np.zeros(len(boxes), bool)
         for label in np.unique(labels):
             members = np.flatnonzero(labels == label)
-            left[members[_suppressed(boxes[members], nms)]] = True
+            left[members[_suppressed(boxes[members], how.nms)]] = True
         boxes, scores, labels = boxes[~left], scores[~left], labels[~left]
     return {"boxes": to_original(boxes, meta), "scores": scores, "labels": labels}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from optcli.accuracy.evaluation import StoredOutput
 from optcli.results.outcomes import InterfaceChange
@@ -43,7 +44,8 @@ def said(change: InterfaceChange) -> str:
 def _names(mine: Sequence[StoredOutput], theirs: Sequence[StoredOutput]) -> Iterator[InterfaceChange]:
     now, before = [output.name for output in mine], [output.name for output in theirs]
     if len(now) != len(before):
-        counts = {"before": _count(len(before)), "after": _count(len(now)), "comparable": False}
+        sizes = (f"{len(each)} output{'' if len(each) == 1 else 's'}" for each in (before, now))
+        counts = {**dict(zip(("before", "after"), sizes, strict=True)), "comparable": False}
         names = {"added": [n for n in now if n not in before] or now[len(before) :]}
         names["removed"] = [n for n in before if n not in now] or before[len(now) :]
         for what, of in names.items():
@@ -62,26 +64,12 @@ def _names(mine: Sequence[StoredOutput], theirs: Sequence[StoredOutput]) -> Iter
 
 def _values(mine: Sequence[StoredOutput], theirs: Sequence[StoredOutput]) -> Iterator[InterfaceChange]:
     for now, before in paired(mine, theirs):
+        place: dict[str, Any] = {"output": before.name, "comparable": False}
         if now.shape != before.shape:
-            yield InterfaceChange(
-                what="shape",
-                output=before.name,
-                before=_shape(before.shape),
-                after=_shape(now.shape),
-                comparable=False,
-            )
+            shapes = {"before": _shape(before.shape), "after": _shape(now.shape)}
+            yield InterfaceChange(what="shape", **shapes, **place)
         if _kind(now.dtype) != _kind(before.dtype):
-            yield InterfaceChange(
-                what="dtype",
-                output=before.name,
-                before=before.dtype,
-                after=now.dtype,
-                comparable=False,
-            )
-
-
-def _count(outputs: int) -> str:
-    return f"{outputs} output{'' if outputs == 1 else 's'}"
+            yield InterfaceChange(what="dtype", before=before.dtype, after=now.dtype, **place)
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -43,10 +43,13 @@ def compare(variant: Evaluation, baseline: Evaluation, confidence: float = 0.95)
             place=str(variant.folder),
             hint="evaluate both again: optcli build --remeasure",
         )
+    mine, theirs, agreement = variant.array("predicted"), baseline.array("predicted"), None
+    if mine is not None and theirs is not None and len(mine):
+        agreement = float((mine == theirs).mean())
     comparison: dict[str, Any] = {
         "samples": variant.samples,
         "output_error": output_error(variant, baseline),
-        "agreement": _agreement(variant, baseline),
+        "agreement": agreement,
         "stability": variant.stability,
         "doubts": variant.doubts,
         "baseline_doubts": baseline.doubts,
@@ -176,14 +179,6 @@ def _finite(sign: int, mine: np.ndarray | None, theirs: np.ndarray | None) -> np
     drops: np.ndarray = sign * (theirs - mine)
     finite: np.ndarray = drops[np.isfinite(drops)]
     return finite
-
-
-def _agreement(variant: Evaluation, baseline: Evaluation) -> float | None:
-    """The share of samples whose largest score is the same."""
-    mine, theirs = variant.array("predicted"), baseline.array("predicted")
-    if mine is None or theirs is None or not len(mine):
-        return None
-    return float((mine == theirs).mean())
 
 
 def _class_changes(

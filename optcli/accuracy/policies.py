@@ -53,11 +53,11 @@ def fixed_set(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
         if drop.value
         else "as the baseline"
     )
-    counts = (
-        f"{accuracy.regressed} lost, {accuracy.improved} gained of {accuracy.samples}"
-        if accuracy.regressed is not None
-        else f"{accuracy.samples} samples"
-    ) + _repeated(accuracy)
+    counts = f"{accuracy.samples} samples"
+    if accuracy.regressed is not None:
+        counts = f"{accuracy.regressed} lost, {accuracy.improved} gained of {accuracy.samples}"
+    if _different(accuracy) < accuracy.samples:
+        counts += f", {_different(accuracy)} of them different"
     allowed = f"the {_points(bar)} allowed"
     if settings.ratio is not None:
         name = f"{settings.preset}: " if settings.preset else ""
@@ -113,7 +113,9 @@ def non_inferiority(accuracy: Accuracy, settings: AccuracySettings) -> Verdict:
             f" of {_points(margin)} between them"
         )
     needed = samples_needed(accuracy, margin) if outcome == "inconclusive" else None
-    best = _at_best(accuracy)
+    # The smallest upper bound that the samples can give, where that is known.
+    change, tail = accuracy.largest_change, 1 - accuracy.confidence
+    best = None if change is None else bounds.at_best(_different(accuracy), change, tail)
     if outcome == "inconclusive" and best is not None and best >= margin:
         finding += f"; {_different(accuracy)} samples cannot show a loss below {_points(best)}:" + (
             f" evaluate on at least {_count_text(needed)}"
@@ -203,18 +205,6 @@ def _rounded_up(count: int) -> int:
 def _different(accuracy: Accuracy) -> int:
     """How many samples differ by content."""
     return accuracy.samples if accuracy.distinct is None else accuracy.distinct
-
-
-def _repeated(accuracy: Accuracy) -> str:
-    different = _different(accuracy)
-    return f", {different} of them different" if different < accuracy.samples else ""
-
-
-def _at_best(accuracy: Accuracy) -> float | None:
-    """The smallest upper bound that the samples can give; None where that is not known."""
-    if accuracy.largest_change is None:
-        return None
-    return bounds.at_best(_different(accuracy), accuracy.largest_change, 1 - accuracy.confidence)
 
 
 def _no_bounds(accuracy: Accuracy) -> str:

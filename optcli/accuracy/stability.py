@@ -1,4 +1,4 @@
-"""Whether outputs depend on what they must not: on the run, and on what else is in the batch."""
+"""Whether a sample's outputs differ from run to run, or with the other samples in its batch."""
 
 from __future__ import annotations
 

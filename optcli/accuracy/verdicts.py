@@ -52,13 +52,17 @@ def verdicts(
         answers.extend(_stability(accuracy.stability, accuracy.precision or ""))
     saturates = saturation.warning(accuracy.full_range_weights, settings)
     if saturates is not None:
-        answers.append(_advice("saturation", saturates, None))
+        answers.append(_advice("saturation", saturates))
     if is_baseline:
         for reason in accuracy.doubts:
-            answers.append(_advice("labels", reason, None).model_copy(update={"blocking": True}))
-        answers.extend(_advice("preparation", reason, None) for reason in accuracy.remarks)
+            answers.append(_advice("labels", reason).model_copy(update={"blocking": True}))
+        answers.extend(_advice("preparation", reason) for reason in accuracy.remarks)
         if accuracy.distinct is not None and accuracy.distinct < _DIFFERENT * accuracy.samples:
-            answers.append(_advice("samples", _repeated(accuracy), None))
+            repeated = (
+                f"only {accuracy.distinct} of {accuracy.samples} samples differ by content: the others"
+                " are no further evidence, and intervals rest on the different ones"
+            )
+            answers.append(_advice("samples", repeated))
     where = {"runner": accuracy.runner, "isa": accuracy.isa}
     return tuple(verdict.model_copy(update=where) for verdict in answers)
 
@@ -66,19 +70,18 @@ def verdicts(
 def unjudged(reason: str, settings: AccuracySettings | None) -> Verdict:
     """The verdict on what could not be compared with the baseline at all; it blocks."""
     name = "outputs" if settings is None else "accuracy"
-    return _advice(name, f"not compared: {reason}", None).model_copy(update={"blocking": True})
+    return _advice(name, f"not compared: {reason}").model_copy(update={"blocking": True})
 
 
 def _own_outputs(error: OutputError) -> Verdict:
     """Of the baseline, or of what has nothing beside it: finite and not constant."""
-    reason = ""
     if not error.finite:
-        reason = "the outputs hold NaN or infinite values: look at the weights and the data"
-    elif error.constant:
-        reason = "the outputs are the same for every sample: look at the weights and the data"
-    elif error.baseline_constant:
-        reason = "the outputs are all zero: look at the weights and the data"
-    return _answer("reject" if reason else "accept", reason or _SOUND)
+        return _answer("reject", f"the outputs hold NaN or infinite values{_LOOK}")
+    if error.constant:
+        return _answer("reject", f"the outputs are the same for every sample{_LOOK}")
+    if error.baseline_constant:
+        return _answer("reject", f"the outputs are all zero{_LOOK}")
+    return _answer("accept", _SOUND)
 
 
 def _outputs(error: OutputError, settings: AccuracySettings | None, labelled: bool) -> Verdict:
@@ -146,13 +149,6 @@ def _answer(outcome: Outcome, reason: str) -> Verdict:
     return Verdict(name="outputs", outcome=outcome, blocking=True, reason=reason)
 
 
-def _repeated(accuracy: Accuracy) -> str:
-    return (
-        f"only {accuracy.distinct} of {accuracy.samples} samples differ by content: the others are no"
-        " further evidence, and intervals rest on the different ones"
-    )
-
-
 def _stability(stability: Stability, precision: str) -> Iterator[Verdict]:
     allowed = _SAME_IN_BATCH.get(precision, _SAME_IN_BATCH_COARSE)
     if stability.repeat_error > _SAME_RUN:
@@ -160,7 +156,8 @@ def _stability(stability: Stability, precision: str) -> Iterator[Verdict]:
             "determinism",
             f"two runs of the same {stability.samples} samples differ by"
             f" {stability.repeat_error:.2g} of the largest output",
-            (_SAME_RUN, stability.repeat_error),
+            limit=_SAME_RUN,
+            actual=stability.repeat_error,
         )
     if stability.batch_error is not None and stability.batch_error > allowed:
         yield _advice(
@@ -168,12 +165,10 @@ def _stability(stability: Stability, precision: str) -> Iterator[Verdict]:
             "a sample's outputs depend on its batch: alone they differ by"
             f" {stability.batch_error:.2g} of the largest output from those in a batch of"
             f" {stability.samples}; causes are ranges computed at run time, and errors of exports",
-            (allowed, stability.batch_error),
+            limit=allowed,
+            actual=stability.batch_error,
         )
 
 
-def _advice(name: str, reason: str, bounds: tuple[float, float] | None) -> Verdict:
-    limit, actual = bounds or (None, None)
-    return Verdict(
-        name=name, outcome="inconclusive", blocking=False, limit=limit, actual=actual, reason=reason
-    )
+def _advice(name: str, reason: str, **figures: float) -> Verdict:
+    return Verdict(name=name, outcome="inconclusive", blocking=False, reason=reason, **figures)

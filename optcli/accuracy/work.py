@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,7 @@ from optcli.errors import InputError
 from optcli.kept_samples import SHARED_BYTES, Keeping, KeptSet, digests_of
 from optcli.runners import Runner
 from optcli.sample import Batch, SampleSet, batch_of
-from optcli.settings import TensorSpec, batch_range
+from optcli.settings import batch_range, size_bytes
 from optcli.settings.accuracy import LARGEST_BATCH
 
 if TYPE_CHECKING:
@@ -101,7 +100,9 @@ class Work:
         """The batch size: as asked for, or by the size of a sample; within what the model takes."""
         settings = self.request.settings
         asked = settings.batch_size if settings else None
-        asked = _at_once(self.request.inputs) if asked is None else asked
+        if asked is None:  # a power of two, by the size of a sample alone
+            at_once = max(1, _AT_ONCE_BYTES // max(1, size_bytes(self.request.inputs, 1)))
+            asked = max(_AT_ONCE[0], min(1 << (at_once.bit_length() - 1), _AT_ONCE[1]))
         return max(self.fewest, min(asked, batch_range(self.request.feeds).max))
 
     def batches(self, positions: Sequence[int]) -> Iterator[tuple[Batch, int]]:
@@ -171,15 +172,6 @@ class Work:
                 _labelled(self.request.settings.metric, (*seen.ids, place), (*seen.targets, None))
             if target is not None:
                 self.metric.check(target, place, seen)
-
-
-def _at_once(inputs: Sequence[TensorSpec]) -> int:
-    """How many samples one call takes where nobody says: a power of two, by their size alone."""
-    import numpy as np
-
-    each = sum(math.prod(spec.concrete(1)) * np.dtype(spec.dtype).itemsize for spec in inputs)
-    fitting = 1 << (max(1, _AT_ONCE_BYTES // max(1, each)).bit_length() - 1)
-    return max(_AT_ONCE[0], min(fitting, _AT_ONCE[1]))
 
 
 def _labelled(metric: str, ids: Sequence[str], targets: Sequence[Any], before: int = 0) -> None:

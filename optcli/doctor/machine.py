@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from optcli.engines import driver
 from optcli.latency.memory import available_bytes
 from optcli.workers import confinement
 
-_GROUP = "machine"
+_check = partial(Check, group="machine")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
@@ -27,7 +28,7 @@ def checks() -> list[Check]:
     cpu = environment.cpu()
     return [
         python(sys.version_info[:3]),
-        Check(group=_GROUP, name="CPU", state="ok", found=f"{cpu['model']} ({cpu['machine']})"),
+        _check(name="CPU", state="ok", found=f"{cpu['model']} ({cpu['machine']})"),
         *arithmetic(cpu),
         *cores(),
         memory(),
@@ -41,12 +42,12 @@ def walls(available: confinement.Walls) -> Check:
     """What holds the workers that open files from elsewhere."""
     if available.whole:
         text = f"{available}: workers that open models from elsewhere can neither write nor reach out"
-        return Check(group=_GROUP, name="confinement", state="ok", found=text)
+        return _check(name="confinement", state="ok", found=text)
     hint = (
         "TorchScript needs --trust here; Linux 6.2 and later with Landlock switched on "
         "(lsm=landlock,...) has the rest"
     )
-    return Check(group=_GROUP, name="confinement", state="note", found=f"{available}", hint=hint)
+    return _check(name="confinement", state="note", found=f"{available}", hint=hint)
 
 
 def python(version: Sequence[int]) -> Check:
@@ -54,8 +55,8 @@ def python(version: Sequence[int]) -> Check:
     text = f"{platform.python_version()} at {sys.executable}"
     if tuple(version) < (3, 11):
         hint = "install Python 3.11 or newer and make a new virtual environment"
-        return Check(group=_GROUP, name="Python", state="broken", found=text, hint=hint, core=True)
-    return Check(group=_GROUP, name="Python", state="ok", found=text, core=True)
+        return _check(name="Python", state="broken", found=text, hint=hint, core=True)
+    return _check(name="Python", state="ok", found=text, core=True)
 
 
 def arithmetic(cpu: Mapping[str, Any]) -> list[Check]:
@@ -75,11 +76,11 @@ def _int8(flags: set[str]) -> Check:
     elif "avx2" in flags:
         text = "no VNNI: INT8 by AVX2, which saturates and gains little"
         hint = "expect smaller files, not speed; quantize to 7 bits (reduce_range) if accuracy falls"
-        return Check(group=_GROUP, name=name, state="note", found=text, hint=hint)
+        return _check(name=name, state="note", found=text, hint=hint)
     else:
         text = "no instructions for it were found: INT8 will be slower than FP32"
-        return Check(group=_GROUP, name=name, state="note", found=text)
-    return Check(group=_GROUP, name=name, state="ok", found=text)
+        return _check(name=name, state="note", found=text)
+    return _check(name=name, state="ok", found=text)
 
 
 def _bf16(flags: set[str]) -> Check:
@@ -87,12 +88,12 @@ def _bf16(flags: set[str]) -> Check:
     if not instructions:
         wide = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "plain"
         text = f"no instructions for it (FP32 by {wide})"
-        return Check(group=_GROUP, name="BF16", state="ok", found=text)
+        return _check(name="BF16", state="ok", found=text)
     text = (
         f"{', '.join(instructions)}; OpenVINO would compute FP32 models in BF16: optcli has it stay in"
         " f32 unless `precision:` says otherwise"
     )
-    return Check(group=_GROUP, name="BF16", state="ok", found=text)
+    return _check(name="BF16", state="ok", found=text)
 
 
 def cores() -> list[Check]:
@@ -104,8 +105,7 @@ def cores() -> list[Check]:
     text = f"{usable} usable of {logical} ({physical} physical)"
     limited = "by affinity or the container's CPU quota" if usable < logical else ""
     core_checks = [
-        Check(
-            group=_GROUP,
+        _check(
             name="cores",
             state="note" if limited else "ok",
             found=f"{text}, limited {limited}" if limited else text,
@@ -115,8 +115,7 @@ def cores() -> list[Check]:
         governor = _GOVERNOR.read_text().strip()
         slow = governor not in ("performance", "schedutil")
         core_checks.append(
-            Check(
-                group=_GROUP,
+            _check(
                 name="governor",
                 state="note" if slow else "ok",
                 found=f"{governor}: latency varies with the clock" if slow else governor,
@@ -126,8 +125,7 @@ def cores() -> list[Check]:
     load = os.getloadavg()[0]
     busy = load > usable / 2
     core_checks.append(
-        Check(
-            group=_GROUP,
+        _check(
             name="load",
             state="note" if busy else "ok",
             found=f"{load:.1f} over the last minute"
@@ -144,8 +142,7 @@ def memory() -> Check:
 
     total, free = psutil.virtual_memory().total, available_bytes()
     small = free < 2e9
-    return Check(
-        group=_GROUP,
+    return _check(
         name="memory",
         state="note" if small else "ok",
         found=f"{free / 1e9:.1f} GB free of {total / 1e9:.1f} GB",
@@ -164,10 +161,9 @@ def gpu() -> Check:
             rows = [line.split(", ") for line in done.stdout.splitlines() if line.count(",") >= 3]
             if done.returncode == 0 and rows:
                 gpus = [f"{r[0]} (driver {r[1]}, {r[2]}, compute capability {r[3]})" for r in rows]
-                return Check(group=_GROUP, name=name, state="ok", found="; ".join(gpus))
+                return _check(name=name, state="ok", found="; ".join(gpus))
             lines = (done.stdout + done.stderr).strip().splitlines()
-            return Check(
-                group=_GROUP,
+            return _check(
                 name=name,
                 state="broken",
                 found=f"nvidia-smi fails: {lines[0] if lines else 'it says nothing'}",
@@ -176,9 +172,9 @@ def gpu() -> Check:
     if environment.has_gpu():
         text = "an NVIDIA device is here, but no nvidia-smi"
         hint = "in a container: run it with --gpus all and NVIDIA's container toolkit"
-        return Check(group=_GROUP, name=name, state="note", found=text, hint=hint)
+        return _check(name=name, state="note", found=text, hint=hint)
     text = "none of NVIDIA's: everything runs on the CPU"
-    return Check(group=_GROUP, name=name, state="absent", found=text)
+    return _check(name=name, state="absent", found=text)
 
 
 def cuda_driver() -> Check:
@@ -188,7 +184,7 @@ def cuda_driver() -> Check:
     if absence is not None:
         state: State = "broken" if environment.has_gpu() else "absent"
         hint = absence.hint if environment.has_gpu() else ""
-        return Check(group=_GROUP, name=name, state=state, found=absence.message, hint=hint)
+        return _check(name=name, state=state, found=absence.message, hint=hint)
     gpus = [
         f"{device.name}, compute capability {device.compute_capability},"
         f" {device.memory_bytes / 1e9:.0f} GB"
@@ -196,4 +192,4 @@ def cuda_driver() -> Check:
     ]
     first = driver.devices()[0]
     text = f"{first.driver or 'version unknown'}, for CUDA {first.cuda} and older: {'; '.join(gpus)}"
-    return Check(group=_GROUP, name=name, state="ok", found=text)
+    return _check(name=name, state="ok", found=text)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from importlib import metadata
 
 from optcli import __version__, environment
 from optcli.doctor.checks import Check
 from optcli.environment import Needs
 
-_GROUP = "packages"
+_check = partial(Check, group="packages")
 _TOOLS = ("nncf", "torchao", "torch_pruning", "onnxscript", "onnxslim")
 _OPTIONAL = ("timm", "pynvml")
 # torch 2.13.0 computes wrong results in code that optcli relies on: pyproject.toml leaves it out.
@@ -20,11 +21,11 @@ def checks() -> list[Check]:
     """Libraries that passes need, extras and combinations that break."""
     both = [name for name in ("onnxruntime", "onnxruntime-gpu") if installed(name)]
     return [
-        Check(group=_GROUP, name="optcli", state="ok", found=__version__),
+        _check(name="optcli", state="ok", found=__version__),
         *both_onnxruntimes({name: installed(name) or "" for name in both}),
         *torch_versions(installed("torch"), installed("torchvision"), wanted_torch()),
-        *(_library(name) for name in _TOOLS),
-        *(_extra(name) for name in _OPTIONAL),
+        *(_library(name, "not installed: passes that need it are skipped") for name in _TOOLS),
+        *(_library(name, "not installed") for name in _OPTIONAL),
     ]
 
 
@@ -52,8 +53,7 @@ def both_onnxruntimes(versions: dict[str, str]) -> list[Check]:
         return []
     packages = " and ".join(f"{name} {version}" for name, version in versions.items())
     return [
-        Check(
-            group=_GROUP,
+        _check(
             name="onnxruntime",
             state="broken",
             found=f"{packages} are installed over each other",
@@ -69,8 +69,7 @@ def torch_versions(torch: str | None, torchvision: str | None, wanted: str | Non
     plain = (torch or "").partition("+")[0]
     if plain == _BAD_TORCH:
         problems.append(
-            Check(
-                group=_GROUP,
+            _check(
                 name="torch version",
                 state="broken",
                 found=f"torch {torch} is not to be used with optcli",
@@ -80,8 +79,7 @@ def torch_versions(torch: str | None, torchvision: str | None, wanted: str | Non
         )
     if torch and torchvision and wanted and plain != wanted.partition("+")[0]:
         problems.append(
-            Check(
-                group=_GROUP,
+            _check(
                 name="torchvision version",
                 state="broken",
                 found=f"torchvision {torchvision} was built for torch {wanted}, torch is {torch}",
@@ -92,23 +90,9 @@ def torch_versions(torch: str | None, torchvision: str | None, wanted: str | Non
     return problems
 
 
-def _library(name: str) -> Check:
-    version = environment.version(name)
-    lacking = environment.missing(Needs((name,)))
-    if version is None:
-        return Check(
-            group=_GROUP,
-            name=name,
-            state="absent",
-            found="not installed: passes that need it are skipped",
-            hint=lacking[0].hint,
-        )
-    return Check(group=_GROUP, name=name, state="ok", found=version)
-
-
-def _extra(name: str) -> Check:
+def _library(name: str, absent: str) -> Check:
     version = environment.version(name)
     if version is None:
         hint = environment.missing(Needs((name,)))[0].hint
-        return Check(group=_GROUP, name=name, state="absent", found="not installed", hint=hint)
-    return Check(group=_GROUP, name=name, state="ok", found=version)
+        return _check(name=name, state="absent", found=absent, hint=hint)
+    return _check(name=name, state="ok", found=version)

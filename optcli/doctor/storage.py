@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 from optcli.doctor.checks import Check
 from optcli.store import Store
 
-_GROUP = "store"
+_check = partial(Check, group="store")
 _ROOM_BYTES = 5e9
 # Hashing more than this would take longer than a person waits for a doctor.
 _HASHED_BYTES = 2e9
@@ -23,22 +24,20 @@ def checks(root: Path) -> list[Check]:
 def _place(root: Path) -> Check:
     there = _existing(root)
     if not os.access(there, os.W_OK):
-        return Check(
-            group=_GROUP,
+        return _check(
             name="place",
             state="broken",
             found=f"{root} cannot be written",
             hint="choose another place: export OPTCLI_STORE=FOLDER, or --store FOLDER",
         )
     text = str(root) if there == root else f"{root} (not there yet)"
-    return Check(group=_GROUP, name="place", state="ok", found=text)
+    return _check(name="place", state="ok", found=text)
 
 
 def _room(root: Path) -> Check:
     free = shutil.disk_usage(_existing(root)).free
     small = free < _ROOM_BYTES
-    return Check(
-        group=_GROUP,
+    return _check(
         name="room",
         state="note" if small else "ok",
         found=f"{free / 1e9:.1f} GB free",
@@ -52,8 +51,7 @@ def _soundness(root: Path) -> Check:
     size = sum(entry.size_bytes for entry in entries)
     contents = f"{len(entries)} entries, {size / 1e6:.1f} MB"
     if size > _HASHED_BYTES:
-        return Check(
-            group=_GROUP,
+        return _check(
             name="entries",
             state="ok",
             found=f"{contents}, too much to read now",
@@ -61,14 +59,13 @@ def _soundness(root: Path) -> Check:
         )
     damaged = store.verify()
     if damaged:
-        return Check(
-            group=_GROUP,
+        return _check(
             name="entries",
             state="broken",
             found=f"{contents}; {len(damaged)} damaged, the first: {damaged[0]}",
             hint="optcli cache verify --repair",
         )
-    return Check(group=_GROUP, name="entries", state="ok", found=f"{contents}, all sound")
+    return _check(name="entries", state="ok", found=f"{contents}, all sound")
 
 
 def _existing(path: Path) -> Path:

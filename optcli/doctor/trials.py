@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from optcli.doctor.checks import State
@@ -120,12 +120,9 @@ def onnxruntime_providers(request: TrialRequest, channel: Channel) -> list[Part]
                 text = f"not usable here, as there is no GPU ({reason})"
                 parts.append(Part("absent", text, name))
                 continue
-            parts.append(Part("broken", reason, name, _install(provider)))
+            install = next((each.install for each in PROVIDERS.values() if each.name == provider), "")
+            parts.append(Part("broken", reason, name, install))
     return [*parts, *_plugins(gpu=request.gpu)]
-
-
-def _install(provider: str) -> str:
-    return next((each.install for each in PROVIDERS.values() if each.name == provider), "")
 
 
 def _plugins(*, gpu: bool) -> list[Part]:
@@ -241,7 +238,7 @@ def _engine(product: str, request: TrialRequest, python: str | None) -> list[Par
             product, str(folder / "tiny.onnx"), str(folder / "tiny.plan"),
             strongly_typed=here["strong_typing"],
         )  # fmt: skip
-        built = child.run("optcli.engines.building:build", job.to_record(), python=python)
+        built = child.run("optcli.engines.building:build", asdict(job), python=python)
     except EngineError as error:
         lines = f" ({error.lines[-1]})" if error.lines else ""
         raise RunnerError(f"{error.message}{lines}", hint=error.hint) from error

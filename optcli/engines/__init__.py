@@ -39,6 +39,4 @@ class EngineError(Exception):
     @staticmethod
     def from_record(record: dict[str, Any]) -> EngineError:
         """The error that `to_record` wrote."""
-        return EngineError(
-            record["message"], place=record["place"], hint=record["hint"], lines=record["lines"]
-        )
+        return EngineError(**record)

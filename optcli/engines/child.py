@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from optcli.engines import EngineError, messages
 from optcli.engines.messages import Line
@@ -88,7 +88,7 @@ def run(
     line = json.dumps({"function": function, "job": dict(job)}).encode() + b"\n"
     process = start(python, "optcli.engines.process")
     try:
-        return _Listening(process, timeout_s, on_event).result(line)
+        return _result(process, line, timeout_s, on_event)
     finally:
         end(process)
 
@@ -132,55 +132,43 @@ def died(process: subprocess.Popen[bytes], lines: Sequence[Line]) -> EngineError
     return messages.explained(f"TensorRT's process {what}", lines)
 
 
-class _Listening:
-    """One job, from its first line to its last."""
+def _result(
+    process: subprocess.Popen[bytes], job: bytes, timeout_s: float, on_event: OnEvent | None
+) -> Any:
+    """What one job gives, listened to from its first line to its last."""
+    deadline = time.monotonic() + timeout_s
+    outputs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    lines: list[Line] = []
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(job)
+        process.stdin.flush()
+    threading.Thread(target=_listen, args=(process, outputs), daemon=True).start()
+    while True:
+        try:
+            output = outputs.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise messages.explained(
+                f"it took more than {timeout_s:g} seconds and was stopped",
+                lines,
+                hint="raise `max_seconds`, or lower `optimization_level`",
+            ) from None
+        if not output:
+            raise died(process, lines)
+        record = json.loads(output)
+        if "result" in record:
+            return record["result"]
+        if "error" in record:
+            raise EngineError.from_record(record["error"])
+        if "log" in record:
+            lines.append(Line(*record["log"]))
+        elif on_event is not None:
+            on_event(record)
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], timeout_s: float, on_event: OnEvent | None
-    ) -> None:
-        self._process = process
-        self._timeout_s = timeout_s
-        self._on_event = on_event
-        self._output: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._lines: list[Line] = []
 
-    def result(self, line: bytes) -> Any:
-        deadline = time.monotonic() + self._timeout_s
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
-        threading.Thread(target=self._listen, daemon=True).start()
-        while True:
-            try:
-                output = self._output.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                self._too_long()
-            if not output:
-                raise died(self._process, self._lines)
-            record = json.loads(output)
-            if "result" in record:
-                return record["result"]
-            if "error" in record:
-                self._failed(record["error"])
-            if "log" in record:
-                self._lines.append(Line(*record["log"]))
-            elif self._on_event is not None:
-                self._on_event(record)
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        with suppress(ValueError):  # closed by now: nobody waits for more
-            for line in self._process.stdout:
-                self._output.put(line)
-        self._output.put(b"")
-
-    def _failed(self, record: dict[str, Any]) -> NoReturn:
-        raise EngineError.from_record(record)
-
-    def _too_long(self) -> NoReturn:
-        raise messages.explained(
-            f"it took more than {self._timeout_s:g} seconds and was stopped",
-            self._lines,
-            hint="raise `max_seconds`, or lower `optimization_level`",
-        )
+def _listen(process: subprocess.Popen[bytes], outputs: queue.SimpleQueue[bytes]) -> None:
+    assert process.stdout is not None
+    with suppress(ValueError):  # closed by now: nobody waits for more
+        for line in process.stdout:
+            outputs.put(line)
+    outputs.put(b"")

@@ -43,7 +43,10 @@ def configure(
     _targets(bindings, config, job.targets)
     _keep(bindings, network, job.kept)
     _profiles(bindings, builder, network, config, job, talk)
-    _watch(bindings, config, talk)
+    if bindings.has("IProgressMonitor", "phase_start") and bindings.has(
+        "IBuilderConfig", "progress_monitor"
+    ):
+        config.progress_monitor = progress_monitor(bindings.module, talk)
     cache = None
     if job.timing_cache is not None and bindings.rtx:
         talk.warn(f"{bindings.title} compiles on the machine that runs: it has no timing cache")
@@ -129,13 +132,6 @@ def _profiles(
             raise messages.explained(
                 f"{bindings.title} takes no optimization profile {number}", talk.lines
             )
-
-
-def _watch(bindings: Bindings, config: Any, talk: JobChannel) -> None:
-    if bindings.has("IProgressMonitor", "phase_start") and bindings.has(
-        "IBuilderConfig", "progress_monitor"
-    ):
-        config.progress_monitor = progress_monitor(bindings.module, talk)
 
 
 def progress_monitor(module: Any, talk: JobChannel) -> Any:

@@ -171,7 +171,8 @@ def _open(name: str) -> Library:
     except OSError as error:
         raise EngineError(f"there is no NVIDIA driver here: {error}", hint=_HINT) from error
     try:
-        _declare(raw)
+        for function, arguments in _ARGUMENTS.items():
+            getattr(raw, function).argtypes = arguments
     except AttributeError as error:
         raise EngineError(
             f"the NVIDIA driver is too old: {error}", hint="update it to one for CUDA 12 or newer"
@@ -205,8 +206,3 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cuGraphLaunch": (_POINTER, _POINTER),
     "cuGraphExecDestroy": (_POINTER,),
 }
-
-
-def _declare(library: Any) -> None:
-    for name, arguments in _ARGUMENTS.items():
-        getattr(library, name).argtypes = arguments

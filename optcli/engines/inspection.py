@@ -96,7 +96,8 @@ def described(text: str) -> dict[str, Any]:
     layers = [_engine_layer(each) for each in listed]
     precisions = Counter(layer["precision"] for layer in layers if layer["precision"])
     for layer in layers:
-        layer["reformat"] = _is_reformat(layer)
+        named = "reformatting copynode" in layer["name"].lower()
+        layer["reformat"] = named or layer["type"].lower() == "reformat"
     return {
         "detailed": any(isinstance(each, dict) for each in listed),
         "layers": layers,
@@ -111,7 +112,10 @@ def _engine_layer(entry: Any) -> dict[str, Any]:
     inputs = entry.get("Inputs") or entry.get("Outputs") or []
     weights = entry.get("Weights")
     types = [weights.get("Type", "")] if isinstance(weights, dict) else []
-    types += [_type_of(each) for each in inputs if isinstance(each, dict)]
+    for each in inputs:
+        if isinstance(each, dict):  # older versions put the type at the end of `Format/Datatype`
+            kind = each.get("Datatype") or each.get("DataType") or each.get("Format/Datatype", "")
+            types.append(str(kind))
     return {
         "name": entry.get("Name", ""),
         "type": entry.get("LayerType", ""),
@@ -121,19 +125,9 @@ def _engine_layer(entry: Any) -> dict[str, Any]:
     }
 
 
-def _type_of(tensor: Mapping[str, Any]) -> str:
-    """`Datatype` of newer versions; older ones put it at the end of `Format/Datatype`."""
-    return str(tensor.get("Datatype") or tensor.get("DataType") or tensor.get("Format/Datatype", ""))
-
-
 def _precision(text: str) -> str:
     words = re.findall(r"[A-Za-z]+\d*", text.upper())
     return next((PRECISIONS[word] for word in words if word in PRECISIONS), "")
-
-
-def _is_reformat(layer: Mapping[str, Any]) -> bool:
-    named = layer["name"].lower()
-    return layer["type"].lower() == "reformat" or "reformatting copynode" in named
 
 
 def expectation(
@@ -152,7 +146,8 @@ def expectation(
     if inspected is not None and inspected["detailed"]:
         by, precisions = "engine", {each["name"]: _computed(each, inspected) for each in products}
     else:
-        by, precisions = "network", {each["name"]: _promised(each, sound["yes"]) for each in products}
+        by, precisions = "network", {each["name"]: str(each["precision"]) for each in products}
+        precisions |= dict.fromkeys(sound["yes"], "int8")
     wanted = {"tf32": "fp32"}.get(asked, asked)
     matching = [name for name, precision in precisions.items() if precision == wanted]
     others = Counter(precisions[name] or "unknown" for name in precisions if name not in matching)
@@ -170,10 +165,6 @@ def expectation(
         "others": dict(sorted(others.items())),
         "text": text,
     }
-
-
-def _promised(layer: Mapping[str, Any], quantized_names: Sequence[str]) -> str:
-    return "int8" if layer["name"] in quantized_names else str(layer["precision"])
 
 
 def _computed(layer: Mapping[str, Any], inspected: Mapping[str, Any]) -> str:

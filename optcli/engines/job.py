@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from optcli.engines import profiles
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to build. `to_record` makes JSON of it for `child.run`.
+    """What to build.
 
     `flags` are builder flags by name, to be set or cleared; one that the version lacks must be false.
     `kept` are layers that stay in FP32 under weak typing. `pools` are bytes by memory pool.
@@ -34,7 +33,3 @@ class Job:
     hardware: str = "none"
     verbosity: str = "DETAILED"
     targets: Sequence[str] = ()
-
-    def to_record(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return asdict(self)

@@ -23,12 +23,25 @@ from optcli.engines import EngineError, messages
 from optcli.engines.messages import Line
 
 
-class JobChannel:
-    """What a job says on its way; `lines` are those that TensorRT logged so far."""
+class Answers:
+    """The lines that this process writes to its parent, each whole: TensorRT logs from own threads."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._one_at_a_time = threading.Lock()
+
+    def send(self, record: Mapping[str, Any]) -> None:
+        """Write one line."""
+        with self._one_at_a_time:
+            self._out.write(json.dumps(record) + "\n")
+            self._out.flush()
+
+
+class JobChannel(Answers):
+    """What a job says on its way; `lines` are those that TensorRT logged so far."""
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__(out)
         self.lines: list[Line] = []
 
     def progress(self, fraction: float | None, message: str) -> None:
@@ -48,32 +61,33 @@ class JobChannel:
         self.lines.append(line)
         self.send({"log": [line.severity, line.text]})
 
-    def send(self, record: Mapping[str, Any]) -> None:
-        """Write one line, whole."""
-        with self._one_at_a_time:
-            self._out.write(json.dumps(record) + "\n")
-            self._out.flush()
+
+def standard_output() -> TextIO:
+    """Standard output for answers alone: what libraries print goes to standard error from here on."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return out
+
+
+def call(function: str, *arguments: Any) -> Any:
+    """Call a function by its name, `module:name`."""
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(module), name)(*arguments)
 
 
 def main() -> None:
     """Do the one job that standard input names."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    talk = JobChannel(out)
+    talk = JobChannel(standard_output())
     request = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    module, _, name = request["function"].partition(":")
     try:
-        result = getattr(importlib.import_module(module), name)(request["job"], talk)
+        talk.send({"result": call(request["function"], request["job"], talk)})
     except EngineError as error:
         talk.send({"error": error.to_record()})
     except Exception as error:  # said to the parent, which knows what to do about it
         traceback.print_exc()
         what = f"{type(error).__name__}: {error}"
         talk.send({"error": messages.explained(what, talk.lines).to_record()})
-    else:
-        talk.send({"result": result})
-    out.flush()
 
 
 def _end_with_the_parent() -> None:

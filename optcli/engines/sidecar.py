@@ -89,27 +89,15 @@ def read(folder: Path) -> Sidecar:
         content = json.loads(_text(path))
         noted = content.pop("sha256")
     except FileNotFoundError as error:
-        raise EngineError(
-            f"there is no {FILE} beside the engine: what built it, and for which GPU, is not known",
-            place=os.fspath(path),
-            hint=_REBUILD,
-        ) from error
+        what = f"there is no {FILE} beside the engine: what built it, and for which GPU, is not known"
+        raise _refused(what, path) from error
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise EngineError(
-            f"{FILE} cannot be read: {error}", place=os.fspath(path), hint=_REBUILD
-        ) from error
+        raise _refused(f"{FILE} cannot be read: {error}", path) from error
     if content.get("schema") != SCHEMA:
-        raise EngineError(
-            f"{FILE} has schema {content.get('schema')!r}, wanted {SCHEMA}",
-            place=os.fspath(path),
-            hint=_REBUILD,
-        )
+        raise _refused(f"{FILE} has schema {content.get('schema')!r}, wanted {SCHEMA}", path)
     if noted != _own_digest(content):
-        raise EngineError(
-            f"{FILE} was changed after it was written: what it says of the engine cannot be trusted",
-            place=os.fspath(path),
-            hint=_REBUILD,
-        )
+        what = f"{FILE} was changed after it was written: what it says of the engine cannot be trusted"
+        raise _refused(what, path)
     names = {each.name for each in fields(Sidecar)}
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
@@ -123,21 +111,15 @@ def check_plan(folder: Path) -> Sidecar:
     """The sidecar, and that the plan beside it is the one it describes. Raises `EngineError`."""
     about, path = read(folder), folder / PLAN
     if not path.is_file():
-        raise EngineError(f"there is no {PLAN}", place=os.fspath(path), hint=_REBUILD)
+        raise _refused(f"there is no {PLAN}", path)
     size = path.stat().st_size
     if size != about.plan_bytes:
         what = "truncated" if size < about.plan_bytes else "another file"
-        raise EngineError(
-            f"the engine is {what}: {size} bytes, and {FILE} says {about.plan_bytes}",
-            place=os.fspath(path),
-            hint=_REBUILD,
-        )
+        found = f"the engine is {what}: {size} bytes, and {FILE} says {about.plan_bytes}"
+        raise _refused(found, path)
     if sha256_of(path) != about.plan_sha256:
-        raise EngineError(
-            f"the engine is not the one that {FILE} describes: its content was changed",
-            place=os.fspath(path),
-            hint=_REBUILD,
-        )
+        what = f"the engine is not the one that {FILE} describes: its content was changed"
+        raise _refused(what, path)
     return about
 
 
@@ -150,17 +132,12 @@ def check_here(about: Sidecar, here: Here, place: str = "") -> str | None:
     """
     built, now = (f"{TITLES.get(side.product, side.product)} {side.version}" for side in (about, here))
     if about.product != here.product:
-        raise EngineError(
-            f"{built} built this engine, and {now} would run it", place=place, hint=_REBUILD
-        )
+        raise _refused(f"{built} built this engine, and {now} would run it", place)
     if about.version != here.version and "version" not in about.compatible:
-        raise EngineError(f"{built} built this engine, and {now} is here", place=place, hint=_REBUILD)
+        raise _refused(f"{built} built this engine, and {now} is here", place)
     if "version" in about.compatible and _numbers(here.version) < _numbers(about.version):
-        raise EngineError(
-            f"{built} built this engine to run in later versions too, and {now} is older",
-            place=place,
-            hint=_REBUILD,
-        )
+        what = f"{built} built this engine to run in later versions too, and {now} is older"
+        raise _refused(what, place)
     if here.gpu is None:
         return None
     _check_gpu(about, here, place)
@@ -181,12 +158,12 @@ def _check_gpu(about: Sidecar, here: Here, place: str) -> None:
     same = about.compute_capability in (None, capability)
     ampere = "ampere_plus" in about.compatible and _numbers(capability) >= (8, 0)
     if not same and not ampere:
-        raise EngineError(
-            f"the engine was built on {about.gpu} (compute capability {about.compute_capability}), "
-            f"and here is {there}",
-            place=place,
-            hint=_REBUILD,
-        )
+        built = f"{about.gpu} (compute capability {about.compute_capability})"
+        raise _refused(f"the engine was built on {built}, and here is {there}", place)
+
+
+def _refused(what: str, place: str | Path) -> EngineError:
+    return EngineError(what, place=os.fspath(place), hint=_REBUILD)
 
 
 def _text(path: Path) -> str:

@@ -2,12 +2,12 @@
 
 Every module `optcli/formats/<format>.py` fixes the file names inside an artifact's folder and has
 
-    check(folder: Path) -> None     raises `InputError` where the files are not a sound model
-    open(folder: Path) -> ...       the model in its own library
+    open(folder: Path) -> ...       the model in its own library; raises `InputError` for an unsound one
     save(model, folder: Path)       writes it
+    check(folder: Path) -> None     raises `InputError`, where opening a model does not check all of it
 
 Formats that are scanned (`artifact.SCANNED`) also have `doubts(folder: Path) -> tuple[str, ...]`, and
-their `check` and `open` take `trust`.
+their `open` takes `trust`.
 
 Heavy libraries are imported inside these functions.
 """
@@ -31,7 +31,9 @@ def check(format: Format, folder: Path, *, trust: bool = False) -> None:
 
     `TrustError` where it is none that a scan proves, and there is no `trust` in who made it.
     """
-    module(format).check(folder, **({"trust": trust} if format in SCANNED else {}))
+    of_format = module(format)
+    check = getattr(of_format, "check", of_format.open)
+    check(folder, **({"trust": trust} if format in SCANNED else {}))
 
 
 def doubts(format: Format, folder: Path) -> tuple[str, ...]:

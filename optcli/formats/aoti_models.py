@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from optcli.errors import RunnerError
 from optcli.formats.torch_calls import flatten_outputs
 
@@ -62,25 +64,13 @@ class Routes:
 
     def to_record(self) -> dict[str, Any]:
         """Plain JSON data; `from_record` reads it back."""
-        padded_from = {str(size): least for size, least in self.padded_from.items()}
-        return {
-            "fixed": list(self.fixed),
-            "any_size": self.any_size,
-            "padded_from": padded_from,
-            "pieces": self.pieces,
-            "input": self.input,
-        }
+        record: dict[str, Any] = TypeAdapter(Routes).dump_python(self, mode="json")
+        return record
 
     @staticmethod
     def from_record(record: Mapping[str, Any]) -> Routes:
         """The routes that `to_record` wrote."""
-        return Routes(
-            tuple(record["fixed"]),
-            record["any_size"],
-            {int(size): least for size, least in record["padded_from"].items()},
-            record["pieces"],
-            record["input"],
-        )
+        return TypeAdapter(Routes).validate_python(record)
 
     def parts(self, size: int) -> list[Part]:
         """Where a batch goes; several parts are computed one after the other."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli.errors import InputError, MissingError, first_line
-from optcli.formats import exported_archive
+from optcli.formats import exported_archive, torch_devices
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -32,11 +31,6 @@ _LIBRARIES = {
 }
 
 
-def check(folder: Path, *, trust: bool = False) -> None:
-    """Raise `InputError` where it is no sound program, `TrustError` where it could run code."""
-    open(folder, trust=trust)
-
-
 def doubts(folder: Path) -> tuple[str, ...]:
     """What cannot be shown to be harmless in it. Where there is any, `open` needs `trust`."""
     return tuple(exported_archive.scan(folder / FILE).doubts)
@@ -46,7 +40,8 @@ def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
     """The program, once it is known to hold nothing but tensors and arithmetic.
 
     With `trust` what cannot be shown to be harmless is opened, too, and runs whatever it holds. Raises
-    `InputError` for an archive that is not laid out as torch.export does, `TrustError` as `check` does.
+    `InputError` where it is no sound program as torch.export writes it, `TrustError` where it could run
+    code.
     """
     import torch
 
@@ -60,29 +55,12 @@ def open(folder: Path, *, trust: bool = False) -> ExportedProgram:
     if trust:
         findings.bring_unknown()
     try:
-        with nullcontext() if findings.doubts else _tensors_alone():
+        # Every torch.load in the block then unpickles tensors alone, whatever it asks for.
+        tensors_alone = torch_devices.variables(TORCH_FORCE_WEIGHTS_ONLY_LOAD="1")
+        with nullcontext() if findings.doubts else tensors_alone:
             return _without_traces(torch.export.load(os.fspath(path)))
     except Exception as error:
-        lacking = (
-            f" and the library of {', '.join(sorted(findings.unknown))}" if findings.unknown else ""
-        )
-        raise InputError(
-            f"torch cannot read this exported program: {first_line(error)}",
-            place=str(path),
-            hint=f"write it again with torch.export.save of this version of torch{lacking}",
-        ) from error
-
-
-@contextmanager
-def _tensors_alone() -> Iterator[None]:
-    """Have every torch.load in the block unpickle tensors alone, whatever it asks for."""
-    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(name) if before is None else os.environ.update({name: before})
+        raise findings.unreadable(path, "exported program", "torch.export.save", error) from error
 
 
 def _bring(namespace: str, path: Path) -> None:

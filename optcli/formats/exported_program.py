@@ -78,12 +78,15 @@ def _check(value: Any, key: str, findings: Scan, *, quoted: bool) -> None:
         for name, item in value.items():
             if not _is_plain(name):
                 findings.doubt(f"it names something {_short(name)}")
-            if name == "metadata" and key in ("nodes", "graph_module") and _is_text(item):
+            in_code = name == "metadata" and key in ("nodes", "graph_module")
+            if in_code and isinstance(item, dict) and all(isinstance(t, str) for t in item.values()):
                 # Where each line came from: shown to people, and in comments of code that is made.
                 if not all(_is_comment(key, text) for key, text in item.items()):
                     findings.doubt("what it says about the source of a line holds odd characters")
                 continue
-            inputs = (key, name) == ("nodes", "inputs") and not _is_on_graphs(value)
+            # The texts of an operator on graphs may be options of a compiler.
+            on_graphs = str(value.get("target")).startswith("torch.ops.higher_order.")
+            inputs = (key, name) == ("nodes", "inputs") and not on_graphs
             inside = inputs or (quoted and name != "graph")
             _check(item, name, findings, quoted=inside)
     elif isinstance(value, list):
@@ -91,15 +94,6 @@ def _check(value: Any, key: str, findings: Scan, *, quoted: bool) -> None:
             _check(item, key, findings, quoted=quoted)
     elif isinstance(value, str):
         _check_text(value, key, findings, quoted=quoted)
-
-
-def _is_text(metadata: Any) -> bool:
-    return isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
-
-
-def _is_on_graphs(node: dict[str, Any]) -> bool:
-    """Whether a node calls an operator on graphs: its texts may be options of a compiler."""
-    return str(node.get("target")).startswith("torch.ops.higher_order.")
 
 
 def _is_comment(key: str, text: str) -> bool:

@@ -44,7 +44,7 @@ def format_of(path: Path) -> str | None:
     suffix = path.suffix.lower()
     by_suffix = _BY_SUFFIX.get(suffix)
     if by_suffix in (None, Format.EXPORTED, Format.TORCHSCRIPT):
-        by_content = _archived(path)
+        by_content = archived(path)
         if by_content is not None:
             return by_content.value
     if suffix in WEIGHTS_SUFFIXES and path.exists():
@@ -52,7 +52,7 @@ def format_of(path: Path) -> str | None:
     return by_suffix.value if by_suffix is not None else None
 
 
-def _archived(path: Path) -> Format | None:
+def archived(path: Path) -> Format | None:
     """The format of an archive that torch wrote; None for weights, and for any other file."""
     try:
         with regular_files.opened(path) as stream, zipfile.ZipFile(stream) as archive:

@@ -31,11 +31,6 @@ FILE = "model.xml"
 WEIGHTS = "model.bin"
 
 
-def check(folder: Path) -> None:
-    """Raise `InputError` where the two files are not a sound model."""
-    open(folder)
-
-
 def core() -> Core:
     """A new OpenVINO core; every use of OpenVINO begins here, so that nothing is ever reported home."""
     forbid_telemetry()
@@ -45,7 +40,7 @@ def core() -> Core:
 
 
 def open(folder: Path) -> Model:
-    """The model, not compiled. Raises `InputError`."""
+    """The model, not compiled. Raises `InputError` where the two files are not a sound model."""
     path = folder / FILE
     for file in (path, folder / WEIGHTS):
         if not file.is_file():

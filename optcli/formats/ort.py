@@ -18,13 +18,8 @@ FILE = "model.ort"
 _MARK = b"ORTM"
 
 
-def check(folder: Path) -> None:
-    """Raise `InputError` where `model.ort` is no model that ONNX Runtime loads."""
-    open(folder)
-
-
 def open(folder: Path) -> InferenceSession:
-    """The model in a session on the CPU. Raises `InputError`."""
+    """The model in a session on the CPU. Raises `InputError` where ONNX Runtime does not load it."""
     import onnxruntime
 
     path = folder / FILE

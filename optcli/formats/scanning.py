@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from optcli.errors import TrustError
+from optcli.errors import InputError, TrustError, first_line
 
 _MOST_DOUBTS = 10
 
@@ -42,6 +42,15 @@ class Scan:
                 place=str(path),
                 hint="add --trust where you know who made it, or write it again from its network",
             )
+
+    def unreadable(self, path: Path, what: str, writer: str, error: Exception) -> InputError:
+        """The error for a file, a `what`, that torch does not read although the scan let it through."""
+        lacking = f" and the library of {', '.join(sorted(self.unknown))}" if self.unknown else ""
+        return InputError(
+            f"torch cannot read this {what}: {first_line(error)}",
+            place=str(path),
+            hint=f"write it again with {writer} of this version of torch{lacking}",
+        )
 
     def bring_unknown(self) -> None:
         """Import the packages that are called like unknown namespaces, where there are any.

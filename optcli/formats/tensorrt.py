@@ -16,13 +16,11 @@ FILE = sidecar.PLAN
 PRODUCT = "tensorrt"
 
 
-def check(folder: Path) -> None:
-    """Raise `InputError` where plan and sidecar do not belong together, or are another product's."""
-    check_product(folder, PRODUCT)
-
-
 def check_product(folder: Path, product: str) -> sidecar.Sidecar:
-    """The sidecar of a sound engine of a product."""
+    """The sidecar of a sound engine of a product.
+
+    Raises `InputError` where plan and sidecar do not belong together, or are another product's.
+    """
     try:
         about = sidecar.check_plan(folder)
     except EngineError as error:
@@ -38,5 +36,5 @@ def check_product(folder: Path, product: str) -> sidecar.Sidecar:
 
 
 def open(folder: Path) -> sidecar.Sidecar:
-    """What stands in the sidecar; the plan itself opens on a GPU only. Raises as `check`."""
+    """What stands in the sidecar; the plan itself opens on a GPU only. Raises as `check_product`."""
     return check_product(folder, PRODUCT)

@@ -11,11 +11,6 @@ from optcli.formats.tensorrt import check_product
 PRODUCT = "tensorrt_rtx"
 
 
-def check(folder: Path) -> None:
-    """Raise `InputError` where plan and sidecar do not belong together, or are another product's."""
-    check_product(folder, PRODUCT)
-
-
 def open(folder: Path) -> sidecar.Sidecar:
-    """What stands in the sidecar; the plan itself opens on a GPU only. Raises as `check`."""
+    """What stands in the sidecar; the plan itself opens on a GPU only. Raises as `check_product`."""
     return check_product(folder, PRODUCT)

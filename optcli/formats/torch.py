@@ -20,6 +20,7 @@ from pydantic import Field
 from optcli import regular_files
 from optcli.errors import InputError
 from optcli.formats import torch_build, torch_modules, torch_quantized, torch_transforms, torch_weights
+from optcli.formats.torch_calls import short
 from optcli.settings import Settings, TensorSpec
 
 if TYPE_CHECKING:
@@ -73,11 +74,6 @@ def open(folder: Path) -> torch.nn.Module:
     return torch_modules.evaluating(model)
 
 
-def check(folder: Path) -> None:
-    """Raise `InputError` where the folder does not hold a network that can be rebuilt."""
-    open(folder)
-
-
 def save(
     model: torch.nn.Module, folder: Path, description: Description, code: Path | None = None
 ) -> None:
@@ -95,19 +91,11 @@ def precision(model: torch.nn.Module) -> str:
 
     Of a quantized network, what it is quantized to: `int8`, `int8-dynamic` or `int8-weights`.
     """
-    import torch
-
     quantized = torch_quantized.precision(model)
     if quantized is not None:
         return quantized
-    names = {
-        torch.float32: "fp32",
-        torch.float16: "fp16",
-        torch.bfloat16: "bf16",
-        torch.float64: "fp64",
-    }
     tensors: Sequence[torch.Tensor] = [*torch_modules.parameters(model)] or [
         *torch_modules.buffers(model)
     ]
     kinds = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
-    return "+".join(sorted(names.get(kind, str(kind)) for kind in kinds)) or "fp32"
+    return "+".join(sorted(map(short, kinds))) or "fp32"

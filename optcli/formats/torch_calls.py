@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -81,6 +83,12 @@ def example_inputs(
         else:
             feed[spec.name] = torch.randint(0, 2, shape, generator=generator).to(dtype)
     return feed
+
+
+def short(dtype: torch.dtype) -> str:
+    """The short name of an element type: `fp32` for torch.float32; its own name for other types."""
+    name = str(dtype).removeprefix("torch.")
+    return _SHORT.get(name, name)
 
 
 def flatten_outputs(outputs: Any) -> dict[str, torch.Tensor]:

@@ -9,7 +9,6 @@ pickles: like an AOTInductor package it is used from the own store only, whose d
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from optcli.errors import MissingError
+from optcli.formats import torch_devices
 from optcli.settings import Settings, TensorSpec, batch_range
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 NAME = "compile"
 SEED = "inductor"
-_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 # More sizes than this would be compiled by mistake; torch itself falls back to eager, silently, at 8.
 _MOST_GRAPHS = 64
 
@@ -106,18 +105,9 @@ def compiling(cache: Path, freezing: bool, *, quantized: bool = False) -> Iterat
 @contextmanager
 def caching_in(folder: Path) -> Iterator[None]:
     """Let the compiler cache in a folder. Importing any of it makes the folder: enter this before."""
-    before = {name: os.environ.get(name) for name in _VARIABLES}
-    os.environ.update(
-        {name: str(folder / part) for name, part in zip(_VARIABLES, (".", "triton"), strict=True)}
-    )
-    try:
+    folders = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
+    with torch_devices.variables(**folders):
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,21 @@ CPU, CUDA = "cpu", "cuda"
 # In an artifact's facts: what it was compiled for, where it runs on nothing else.
 FACT = "device"
 _GET_DRIVER = "run on a machine with a GPU and its driver: `optcli doctor` says what is missing"
+
+
+@contextmanager
+def variables(**values: str) -> Iterator[None]:
+    """Set environment variables while the block runs."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def require(device: str) -> str:

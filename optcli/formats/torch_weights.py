@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import zipfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optcli.artifact import Format
 from optcli.errors import InputError, TrustError, first_line
-from optcli.formats import torch_modules
+from optcli.formats import model_files, torch_modules
 
 if TYPE_CHECKING:
     import torch
@@ -104,7 +104,9 @@ def _unpickled(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         name = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if name is None and not _is_pickle(path):
+        with path.open("rb") as stream:  # as pickles of protocol 2 and later begin
+            is_pickle = stream.read(1) == pickle.PROTO
+        if name is None and not is_pickle:
             raise _damaged(path, "it is no file of tensors") from error
         needs = f"it wants to call {name[1]}" if name else "it is a plain pickle"
         raise TrustError(
@@ -114,12 +116,6 @@ def _unpickled(path: Path) -> Any:
         ) from error
     except Exception as error:  # bytes that are no pickle fail in every way there is
         raise _damaged(path, f"{type(error).__name__} {error}") from error
-
-
-def _is_pickle(path: Path) -> bool:
-    """Whether a file begins as pickles of protocol 2 and later do."""
-    with path.open("rb") as stream:
-        return stream.read(1) == pickle.PROTO
 
 
 def _damaged(path: Path, text: str) -> InputError:
@@ -133,14 +129,7 @@ def _damaged(path: Path, text: str) -> InputError:
 
 
 def _refuse_torchscript(path: Path) -> None:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (OSError, zipfile.BadZipFile):
-        return
-    if any(name.split("/")[-1] == "constants.pkl" for name in names) and any(
-        "/code/" in n for n in names
-    ):
+    if model_files.archived(path) == Format.TORCHSCRIPT:
         raise InputError(
             "this is a TorchScript archive, wanted weights",
             place=str(path),
@@ -156,7 +145,8 @@ def _state(content: Any, path: Path) -> State:
             content = content[entry]
             break
     if not isinstance(content, dict) or not content:
-        raise InputError(f"the file holds {_what(content)}, no state dict", place=str(path), hint=_SAVE)
+        what = "an empty dict" if content == {} else f"a {type(content).__name__}"
+        raise InputError(f"the file holds {what}, no state dict", place=str(path), hint=_SAVE)
     others = [str(name) for name, value in content.items() if not isinstance(value, torch.Tensor)]
     if others:
         raise InputError(
@@ -173,10 +163,6 @@ def _state(content: Any, path: Path) -> State:
     if versions is not None:
         state._metadata = versions  # type: ignore[attr-defined]
     return state
-
-
-def _what(content: Any) -> str:
-    return "an empty dict" if content == {} else f"a {type(content).__name__}"
 
 
 def load_into(model: torch.nn.Module, state: State, place: str = "", classes: str = "") -> None:

@@ -15,20 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optcli.errors import InputError, first_line
+from optcli.errors import first_line
 from optcli.formats import torchscript_archive
-from optcli.formats.torch_calls import Arguments, bound
+from optcli.formats.torch_calls import Arguments, bound, short
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import torch
 
 FILE = "model.pt"
-
-
-def check(folder: Path, *, trust: bool = False) -> None:
-    """Raise `InputError` where it is no sound model, `TrustError` where it could touch files."""
-    open(folder, trust=trust)
 
 
 def doubts(folder: Path) -> tuple[str, ...]:
@@ -39,7 +34,8 @@ def doubts(folder: Path) -> tuple[str, ...]:
 def open(folder: Path, device: str = "cpu", *, trust: bool = False) -> torch.jit.ScriptModule:
     """The network, in evaluation mode on a device, once its code is known to be harmless.
 
-    With `trust` what cannot be shown to be harmless is opened, too. Raises as `check` does.
+    With `trust` what cannot be shown to be harmless is opened, too. Raises `InputError` where it is no
+    sound model, `TrustError` where it could touch files.
     """
     return read(folder / FILE, device, trust=trust)
 
@@ -59,14 +55,7 @@ def read(path: Path, device: str = "cpu", *, trust: bool = False) -> torch.jit.S
             model = torch.jit.load(os.fspath(path), map_location=device)
         return model.eval()
     except Exception as error:
-        lacking = (
-            f" and the library of {', '.join(sorted(findings.unknown))}" if findings.unknown else ""
-        )
-        raise InputError(
-            f"torch cannot read this TorchScript file: {first_line(error)}",
-            place=str(path),
-            hint=f"write it again with torch.jit.save of this version of torch{lacking}",
-        ) from error
+        raise findings.unreadable(path, "TorchScript file", "torch.jit.save", error) from error
 
 
 def save(model: torch.jit.ScriptModule, folder: Path) -> None:
@@ -100,7 +89,7 @@ def precision(model: torch.jit.ScriptModule) -> str:
     they scale activations as they come, else the types of the weights as in `formats.torch.precision`.
     """
     kinds: set[str] = set()
-    for node in _nodes(model.inlined_graph):
+    for node in nodes(model.inlined_graph):
         space, _, name = node.kind().partition("::")
         if space == "quantized" and name.startswith(("conv", "linear")) and "pack" not in name:
             integers = "int8-dynamic" if "dynamic" in name else "int8"
@@ -114,30 +103,21 @@ def precision(model: torch.jit.ScriptModule) -> str:
         sizes[value.dtype] = sizes.get(value.dtype, 0) + value.numel()
     # Scales and other small constants do not say what is computed in.
     large = [dtype for dtype, size in sizes.items() if size * 100 >= sum(sizes.values())]
-    return "+".join(sorted(_short(dtype) for dtype in large)) or "fp32"
+    return "+".join(sorted(map(short, large))) or "fp32"
 
 
-def _short(dtype: torch.dtype) -> str:
-    names = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
-    name = str(dtype).removeprefix("torch.")
-    return names.get(name, name)
-
-
-def _nodes(block: Any) -> Iterator[Any]:
+def nodes(block: Any) -> Iterator[Any]:
+    """Every node of a graph, those of the blocks inside others too."""
     for node in block.nodes():
         yield node
         for inner in node.blocks():
-            yield from _nodes(inner)
+            yield from nodes(inner)
 
 
 def _constants(graph: Any) -> Iterator[torch.Tensor]:
     """The tensors that freezing made part of the graph."""
-    for node in _nodes(graph):
-        if (
-            node.kind() == "prim::Constant"
-            and node.hasAttribute("value")
-            and node.kindOf("value") == "t"
-        ):
+    for node in graph.findAllNodes("prim::Constant"):
+        if node.hasAttribute("value") and node.kindOf("value") == "t":
             yield node.t("value")
 
 

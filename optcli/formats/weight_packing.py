@@ -1,12 +1,12 @@
 """Weights of convolutions and linear layers in oneDNN's own order, where the batch size varies.
 
-oneDNN reads weights in blocks whose order depends on the kernel, and so on the sizes of the input.
-Inductor lays constant weights out like that once, when it compiles: but where a size of the input is
-not known it lets weights of floats be, and lays integers out for sizes that it makes up. What is not
-in the wanted order oneDNN brings there on every call. So `packing` has them laid out for one batch
-size. At another size oneDNN may want another order, and the way from one to another is far slower than
-the one from no order at all: floats of which several orders are wanted stay as they are. What is left
-to do on every call `packed_each_call` finds in oneDNN's own log.
+oneDNN reads weights in blocks. Their order depends on the kernel, and so on the sizes of the input.
+Inductor lays constant weights out in that order once, when it compiles. Where a size of the input is
+not known it leaves weights in floats as they are, and lays integers out for sizes that it makes up.
+oneDNN reorders weights in any other order on every call. `packing` therefore lays them out for one
+batch size. At another size oneDNN may want another order, and reordering blocks is far slower than
+ordering plain weights: floats for which several orders are wanted stay plain. `packed_each_call` finds
+in oneDNN's own log what is still reordered on every call.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def _pack(module: GraphModule, choices: Sequence[dict[Any, int]], counts: Packin
         if node.op != "call_function":
             continue
         if name in _PREPACK and node.args[-1] is None:
-            shape = _shape(_reader(node).args[0], choices[0])
+            reader: Node = next(iter(node.users))
+            shape = _shape(reader.args[0], choices[0])
             if shape is not None:
                 node.args = (*node.args[:-1], shape)
             done = shape is not None
@@ -117,11 +118,6 @@ def _pack(module: GraphModule, choices: Sequence[dict[Any, int]], counts: Packin
         counts.layers += done
         counts.left += not done
     module.recompile()
-
-
-def _reader(prepack: Node) -> Node:
-    reader: Node = next(iter(prepack.users))
-    return reader
 
 
 def _shape(node: Node, sizes: dict[Any, int]) -> list[int] | None:

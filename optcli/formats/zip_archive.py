@@ -1,9 +1,9 @@
 """Zip archives of torch, read only where every reader finds the same members in them.
 
-Python's zipfile and torch's own reader disagree about archives that are not written straight: of two
-members with one name they take different ones, torch compares names without case, and each has its own
-way around bytes that belong to no member. What is scanned by one and opened by the other must not
-depend on that, so an archive that can be read in two ways is refused, whoever made it.
+Python's zipfile and torch's own reader disagree about unusual archives. Of two members with one name
+they take different ones, torch compares names without case, and they skip bytes that belong to no
+member in different ways. optcli scans an archive with the one and opens it with the other, so it
+refuses an archive that the two could read differently, whoever made it.
 """
 
 from __future__ import annotations

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from optcli.formats.torch_calls import example_inputs
+from optcli.formats.torch_calls import example_inputs, short
 from optcli.inspection.findings import operations, operators
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
     import torch
 
-_SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 # What only makes or looks at tensors is no work of the network.
 _SILENT = ("detach", "alias", "t", "lift_fresh", "sym_size", "_assert_async", "empty")
 
@@ -55,7 +54,7 @@ def parameters(state: Mapping[str, Any]) -> dict[str, Any]:
             if value.numel() and value.data_ptr() in addresses:
                 continue
             addresses.add(value.data_ptr())
-        counts[short(value.dtype)] += value.numel()
+        counts[short_name(value.dtype)] += value.numel()
     return {"parameters": sum(counts.values()), "parameters_by_type": dict(counts)}
 
 
@@ -76,10 +75,9 @@ def tensors(
     return records
 
 
-def short(dtype: torch.dtype) -> str:
+def short_name(dtype: torch.dtype) -> str:
     """`fp32` for torch.float32, `int8` for torch.int8 and its quantized kin."""
-    name = str(dtype).removeprefix("torch.")
-    return _SHORT.get(name, name.removeprefix("q"))
+    return short(dtype).removeprefix("q")
 
 
 @contextmanager
@@ -96,7 +94,7 @@ def _watching(seen: Counter[tuple[str, str]]) -> Iterator[None]:
             first = result[0] if isinstance(result, tuple | list) and result else result
             name = operator.overloadpacket.__name__
             if isinstance(first, torch.Tensor) and name not in _SILENT:
-                seen[f"{operator.namespace}.{name}", short(first.dtype)] += 1
+                seen[f"{operator.namespace}.{name}", short_name(first.dtype)] += 1
             return result
 
     with Watch():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from optcli.formats import exported as exported_format
 from optcli.formats.torch_calls import flatten_outputs
 from optcli.inspection import _torch_calls as calls
-from optcli.inspection.findings import operators
+from optcli.inspection.findings import as_folder, most_of, operators
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -24,7 +22,8 @@ def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> di
     """Look into a program, scanned before it is opened. Raises `InputError` and `TrustError`."""
     import torch
 
-    program = _opened(path, trust)
+    with as_folder(path, {exported_format.FILE: path}) as folder:
+        program = exported_format.open(folder, trust=trust)
     names = [spec.name for spec in inputs] or list(program.graph_signature.user_inputs)
     feed = _feed(program, inputs, names)
     outputs = _values(program, program.graph_signature.user_outputs)
@@ -34,7 +33,7 @@ def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> di
         first = value[0] if isinstance(value, tuple | list) and value else value
         if node.op == "call_function" and isinstance(first, torch.Tensor):
             name = str(node.target).rpartition(".")[0] or str(node.target)
-            counts[name, calls.short(first.dtype)] += 1
+            counts[name, calls.short_name(first.dtype)] += 1
     findings: dict[str, Any] = {
         "facts": {"bounds": _bounds(program)},
         "inputs": [_tensor(n, v) for n, v in zip(names, feed[1], strict=True)],
@@ -45,19 +44,10 @@ def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> di
         "operators": operators(counts),
         **calls.parameters(dict(program.named_parameters()) or program.state_dict),
     }
-    by_type = findings["parameters_by_type"]
-    findings["precision"] = max(by_type, key=lambda kind: by_type[kind]) if by_type else "fp32"
+    findings["precision"] = most_of(findings["parameters_by_type"])
     module = program.module()
     counted, _ = calls.counted(lambda: flatten_outputs(module(*feed[0].values())), feed[0])
     return {**findings, "operations": counted["operations"]}
-
-
-def _opened(path: Path, trust: bool) -> ExportedProgram:
-    if path.is_dir():
-        return exported_format.open(path, trust=trust)
-    with tempfile.TemporaryDirectory() as folder:
-        os.symlink(path, Path(folder) / exported_format.FILE)
-        return exported_format.open(Path(folder), trust=trust)
 
 
 def _feed(

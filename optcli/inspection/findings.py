@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -61,6 +64,23 @@ class Findings(Settings):
     )
     facts: dict[str, Any] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+@contextmanager
+def as_folder(path: Path, files: Mapping[str, Path]) -> Iterator[Path]:
+    """The folder of a model; for a model in a file, a temporary one with links to `files`, by name."""
+    if path.is_dir():
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for name, file in files.items():
+            Path(folder, name).symlink_to(file)
+        yield Path(folder)
+
+
+def most_of(parameters_by_type: Mapping[str, int]) -> str:
+    """The type of most of the weights; `fp32` without any."""
+    return max(parameters_by_type, key=lambda kind: parameters_by_type[kind], default="fp32")
 
 
 def operators(counts: Mapping[tuple[str, str], int]) -> list[dict[str, Any]]:

@@ -28,17 +28,19 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
 
     Raises `InputError` and `TrustError` where it is no sound model.
     """
+    import onnx
     from onnx import inliner
 
     file = path / onnx_format.FILE if path.is_dir() else path
     onnx_format.check_file(file)
-    model = inliner.inline_local_functions(_outline(file))
+    model = inliner.inline_local_functions(onnx.load(str(file), load_external_data=False))
+    beside = (file.parent / name for name in onnx_format.external_files(model))
     smallest = {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs}
     fixed, left = with_sizes(model, smallest)
     shapes, types = inferred(fixed)
     findings: dict[str, Any] = {
         "precision": precision_of(model),
-        "size_bytes": _size_bytes(model, file),
+        "size_bytes": sum(each.stat().st_size for each in (file, *beside)),
         "inputs": [_tensor(v) for v in model.graph.input if v.name in input_names(model)],
         "outputs": [_tensor(value) for value in model.graph.output],
         "operators": operators(_precisions(model, types)),
@@ -59,17 +61,6 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         "operations": operations(counted.macs, at, counted.uncounted),
         "notes": notes if len([*graphs(model.graph)]) > 1 else [],
     }
-
-
-def _outline(file: Path) -> ModelProto:
-    import onnx
-
-    return onnx.load(str(file), load_external_data=False)
-
-
-def _size_bytes(model: ModelProto, file: Path) -> int:
-    beside = onnx_format.external_files(model)
-    return file.stat().st_size + sum((file.parent / name).stat().st_size for name in beside)
 
 
 def _tensor(value: ValueInfoProto) -> dict[str, Any]:

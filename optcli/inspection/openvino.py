@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optcli.formats import openvino as openvino_format
-from optcli.inspection.findings import operations, operators
+from optcli.inspection.findings import as_folder, most_of, operations, operators
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -26,26 +24,26 @@ _NO_WORK = ("Parameter", "Result", "Constant")
 
 def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Look into a `.xml` with its `.bin` beside it, or into a folder. Raises `InputError`."""
-    model = _opened(path)
+    files = {openvino_format.FILE: path, openvino_format.WEIGHTS: path.with_suffix(".bin")}
+    with as_folder(path, files) as folder:
+        model = openvino_format.open(folder)
+    names = openvino_format.input_names(model)
+    output_names = openvino_format.output_names(model)
+    work = (op for op in model.get_ops() if op.get_type_name() not in _NO_WORK)
     findings: dict[str, Any] = {
-        "precision": "int8" if openvino_format.is_quantized(model) else None,
-        "size_bytes": _size_bytes(path),
-        "inputs": [_tensor(n, p) for n, p in _named(model.inputs, openvino_format.input_names(model))],
-        "outputs": [
-            _tensor(n, p) for n, p in _named(model.outputs, openvino_format.output_names(model))
-        ],
-        "operators": operators(Counter(_operator(op) for op in model.get_ops() if _works(op))),
+        "size_bytes": None if path.is_dir() else sum(file.stat().st_size for file in files.values()),
+        "inputs": [*map(_tensor, names, model.inputs)],
+        "outputs": [*map(_tensor, output_names, model.outputs)],
+        "operators": operators(Counter(map(_operator, work))),
         **_parameters(model),
     }
-    by_type = findings["parameters_by_type"]
-    if findings["precision"] is None:
-        findings["precision"] = max(by_type, key=lambda kind: by_type[kind]) if by_type else "fp32"
+    quantized = openvino_format.is_quantized(model)
+    findings["precision"] = "int8" if quantized else most_of(findings["parameters_by_type"])
     left = _give_sizes(model, {spec.name: spec.concrete(spec.batch_range().min) for spec in inputs})
     if left:
         note = f"operations are not counted: the size of {', '.join(left)} is not fixed"
         return {**findings, "notes": [note]}
-    names = openvino_format.input_names(model)
-    at = {name: tuple(port.shape) for name, port in _named(model.inputs, names)}
+    at = {name: tuple(port.shape) for name, port in zip(names, model.inputs, strict=True)}
     unknown = [
         op for op in model.get_ops() if _multiplies(op) and op.output(0).partial_shape.is_dynamic
     ]
@@ -53,25 +51,6 @@ def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
         kinds = ", ".join(sorted({op.get_type_name() for op in unknown}))
         return {**findings, "notes": [f"operations are not counted: sizes of {kinds} depend on values"]}
     return {**findings, "operations": operations(sum(map(_macs, model.get_ops())), at)}
-
-
-def _opened(path: Path) -> Model:
-    if path.is_dir():
-        return openvino_format.open(path)
-    with tempfile.TemporaryDirectory() as folder:
-        os.symlink(path, Path(folder) / openvino_format.FILE)
-        os.symlink(path.with_suffix(".bin"), Path(folder) / openvino_format.WEIGHTS)
-        return openvino_format.open(Path(folder))
-
-
-def _size_bytes(path: Path) -> int | None:
-    if path.is_dir():
-        return None
-    return path.stat().st_size + path.with_suffix(".bin").stat().st_size
-
-
-def _named(ports: Sequence[Any], names: Sequence[str]) -> list[tuple[str, Any]]:
-    return list(zip(names, ports, strict=True))
 
 
 def _tensor(name: str, port: Any) -> dict[str, Any]:
@@ -83,21 +62,13 @@ def _tensor(name: str, port: Any) -> dict[str, Any]:
     return {"name": name, "dtype": _DTYPES.get(kind, kind), "shape": sizes}
 
 
-def _works(op: Node) -> bool:
-    return op.get_type_name() not in _NO_WORK
-
-
 def _multiplies(op: Node) -> bool:
-    return op.get_type_name() in (
-        *("Convolution", "GroupConvolution", "MatMul"),
-        *("ConvolutionBackpropData", "GroupConvolutionBackpropData"),
-    )
+    return op.get_type_name() in openvino_format.PRODUCTS
 
 
 def _operator(op: Node) -> tuple[str, str]:
     """Type and what it computes in: integers where its data comes from a FakeQuantize."""
-    kind = op.get_output_element_type(0).get_type_name()
-    precision = _SHORT.get(kind, _DTYPES.get(kind, kind))
+    precision = _short(op.get_output_element_type(0).get_type_name())
     if _multiplies(op):
         data, weights = (_source(op, place) for place in (0, 1))
         if data == "FakeQuantize":
@@ -135,16 +106,19 @@ def _parameters(model: Model) -> dict[str, Any]:
         )
         if kind in ("i64", "i32", "boolean") or scale:
             continue
-        name = _SHORT.get(kind, _DTYPES.get(kind, kind))
-        counts[name] += math.prod(op.get_output_shape(0))
+        counts[_short(kind)] += math.prod(op.get_output_shape(0))
     return {"parameters": sum(counts.values()), "parameters_by_type": dict(counts)}
+
+
+def _short(kind: str) -> str:
+    return _SHORT.get(kind, _DTYPES.get(kind, kind))
 
 
 def _give_sizes(model: Model, sizes: dict[str, tuple[int, ...]]) -> list[str]:
     """Fix every size that varies, a batch at 1 by default; gives the names of sizes left open."""
     left: list[str] = []
     shapes = {}
-    for name, port in _named(model.inputs, openvino_format.input_names(model)):
+    for name, port in zip(openvino_format.input_names(model), model.inputs, strict=True):
         shape = list(port.partial_shape)
         declared = sizes.get(name)
         fixed = []

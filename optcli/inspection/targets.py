@@ -97,18 +97,6 @@ def _folder(target: str, path: Path) -> Target:
     raise UsageError("this folder is no artifact", place=str(path), hint=hint)
 
 
-def _plan(target: str, path: Path) -> Target:
-    """The artifact that an engine's plan belongs to: the plan alone does not describe the engine."""
-    if path.name == PLAN and (path.parent / "artifact.json").is_file():
-        return _folder(target, path.parent)
-    raise UsageError(
-        f"{path.name} is an engine without {SIDECAR} beside it: neither its version nor its GPU is "
-        "known",
-        place=str(path),
-        hint="build it with a recipe: `tensorrt_engine` after `export_onnx`",
-    )
-
-
 def _file(target: str, path: Path) -> Target:
     suffix = path.suffix.lower()
     wrong = regular_files.problem(path, target)
@@ -126,9 +114,17 @@ def _file(target: str, path: Path) -> Target:
         raise UsageError(
             f"cannot tell what kind of model {path.name} is", place=str(path), hint=f"wanted {_WANTED}"
         )
-    if format == Format.TENSORRT:
-        return _plan(target, path)
-    return Target(target, "file", format, path)
+    if format != Format.TENSORRT:
+        return Target(target, "file", format, path)
+    # The plan alone does not describe the engine: it belongs to an artifact.
+    if path.name == PLAN and (path.parent / "artifact.json").is_file():
+        return _folder(target, path.parent)
+    raise UsageError(
+        f"{path.name} is an engine without {SIDECAR} beside it: neither its version nor its GPU is "
+        "known",
+        place=str(path),
+        hint="build it with a recipe: `tensorrt_engine` after `export_onnx`",
+    )
 
 
 def _variant(target: str, artifacts: Path) -> Target:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from optcli.formats.tensorrt_rtx import PRODUCT
-from optcli.inspection._engines import look_into
+from optcli.inspection import tensorrt
 from optcli.settings import TensorSpec
 
 
 def look(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Look into the folder of an engine, without loading it. Raises `InputError`."""
-    return look_into(path, PRODUCT)
+    return tensorrt.look(path, inputs, PRODUCT)

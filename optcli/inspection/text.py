@@ -5,31 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from optcli.inspection.findings import Findings, Tensor
+from optcli.inspection.findings import Findings
 
 
 def lines(findings: Findings) -> list[str]:
     """What `optcli inspect` prints."""
-    parts = (_head, _interface, _weights, _operators, _origin)
+    parts = (_interface, _weights, _operators, _origin)
     return [line for part in parts for line in part(findings)]
 
 
-def _head(findings: Findings) -> Iterator[str]:
-    precision = f", {findings.precision}" if findings.precision else ""
-    yield f"{findings.target}: {findings.format}{precision}, {_bytes(findings.size_bytes)}"
-
-
 def _interface(findings: Findings) -> Iterator[str]:
+    precision = f", {findings.precision}" if findings.precision else ""
+    size = findings.size_bytes
+    shown = f"{size / 1e6:.2f} MB" if size >= 1e4 else f"{size} bytes"
+    yield f"{findings.target}: {findings.format}{precision}, {shown}"
     for title, tensors in (("inputs", findings.inputs), ("outputs", findings.outputs)):
         for number, tensor in enumerate(tensors or ()):
-            yield f"{title if number == 0 else '':<12}{_tensor(tensor)}"
-
-
-def _tensor(tensor: Tensor) -> str:
-    if tensor.shape is None:
-        return f"{tensor.name}  {tensor.dtype}"
-    sizes = ", ".join("?" if size is None else str(size) for size in tensor.shape)
-    return f"{tensor.name}  {tensor.dtype}[{sizes}]"
+            sizes = ", ".join("?" if each is None else str(each) for each in tensor.shape or ())
+            shape = "" if tensor.shape is None else f"[{sizes}]"
+            yield f"{title if number == 0 else '':<12}{tensor.name}  {tensor.dtype}{shape}"
 
 
 def _weights(findings: Findings) -> Iterator[str]:
@@ -80,7 +74,3 @@ def _short(count: float, unit: str = "") -> str:
         if count >= limit:
             return f"{count / limit:.3g} {prefix}{unit}"
     return f"{count:g} {unit}".strip()
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e6:.2f} MB" if count >= 1e4 else f"{count} bytes"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> di
     model = torchscript_format.read(file, trust=trust)
     graph = model.inlined_graph
     counts: Counter[tuple[str, str]] = Counter()
-    for node in _nodes(graph):
+    for node in torchscript_format.nodes(graph):
         if not node.kind().endswith(_PLUMBING):
             counts[node.kind().replace("::", "."), ""] += 1
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -53,10 +53,3 @@ def look(path: Path, inputs: Sequence[TensorSpec], *, trust: bool = False) -> di
         note = f"operations are not counted: those of {', '.join(hidden[:3])} cannot be seen"
         return {**findings, "notes": [note]}
     return {**findings, "operations": counted["operations"]}
-
-
-def _nodes(block: Any) -> Iterator[Any]:
-    for node in block.nodes():
-        yield node
-        for inner in node.blocks():
-            yield from _nodes(inner)

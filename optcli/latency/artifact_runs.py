@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from optcli.latency.messages import Round
 from optcli.latency.plan import Plan
-from optcli.latency.samples import Series, Start
+from optcli.latency.samples import OF_ROUNDS, Series, Start
 
 
 @dataclass
@@ -50,6 +51,9 @@ class ArtifactRun:
         import numpy as np
 
         on_device = [row.device_ns for row in self.rows]
+        columns: dict[str, Any] = {}
+        for name in OF_ROUNDS:
+            columns[name] = tuple(getattr(row, name) for row in self.rows)
         return Series(
             name=self.name,
             batch_size=self.batch_size,
@@ -58,12 +62,7 @@ class ArtifactRun:
             device_ns=None if None in on_device else np.array(on_device, dtype=np.int64),
             launch=tuple(self.launch),
             round=tuple(self.round),
-            cpu_ns=tuple(row.cpu_ns for row in self.rows),
-            switches=tuple(row.switches for row in self.rows),
-            steal_s=tuple(row.steal_s for row in self.rows),
-            waited_ns=tuple(row.waited_ns for row in self.rows),
-            idle_cpu_ns=tuple(row.idle_cpu_ns for row in self.rows),
-            first_feed=tuple(row.first_feed for row in self.rows),
             feeds=self.rows[0].feeds,
             starts=tuple(self.starts),
+            **columns,
         )

@@ -17,7 +17,11 @@ def budget(points: Sequence[SweepPoint], p99_ms: float, stopped_because: str) ->
 
     Points that are not fit decide nothing: they are in doubt whatever their figures say.
     """
-    inside = [point for point in points if point.fit and _is_inside(point.p99_ms, p99_ms)]
+    inside = [
+        point
+        for point in points
+        if point.fit and point.p99_ms and point.p99_ms.high and point.p99_ms.high <= p99_ms
+    ]
     chosen = inside[-1] if inside else None
     larger = [each for each in points if chosen is None or each.batch_size > chosen.batch_size]
     doubt = next((reason for each in larger if (reason := _doubt(each, p99_ms))), "")
@@ -40,10 +44,6 @@ def budget(points: Sequence[SweepPoint], p99_ms: float, stopped_because: str) ->
         throughput_per_s=chosen.throughput_per_s,
         sentence="; ".join(filter(None, words)),
     )
-
-
-def _is_inside(p99: Estimate | None, limit_ms: float) -> bool:
-    return p99 is not None and p99.high is not None and p99.high <= limit_ms
 
 
 def _doubt(point: SweepPoint, limit_ms: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli.settings import TensorSpec, batch_range
+from optcli.settings import TensorSpec, batch_range, size_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,20 +43,14 @@ def make(
 
     rng = np.random.default_rng(seed)
     arrays = dict(np.load(samples, allow_pickle=False)) if samples is not None else {}
-    return {size: _batches(inputs, arrays, size, rng) for size in batch_sizes}
-
-
-def _batches(
-    inputs: Sequence[TensorSpec],
-    arrays: Mapping[str, np.ndarray],
-    size: int,
-    rng: np.random.Generator,
-) -> list[Feed]:
-    bytes_each = sum(_byte_count(spec, size) for spec in inputs)
-    count = max(1, min(DISTINCT, _MOST_BYTES // max(1, bytes_each)))
-    return [
-        {spec.name: _tensor(spec, arrays, size, turn, rng) for spec in inputs} for turn in range(count)
-    ]
+    feeds: dict[int, list[Feed]] = {}
+    for size in batch_sizes:
+        count = max(1, min(DISTINCT, _MOST_BYTES // max(1, size_bytes(inputs, size))))
+        feeds[size] = [
+            {spec.name: _tensor(spec, arrays, size, turn, rng) for spec in inputs}
+            for turn in range(count)
+        ]
+    return feeds
 
 
 def _tensor(
@@ -77,11 +71,3 @@ def _random(spec: TensorSpec, shape: Sequence[int], rng: np.random.Generator) ->
     if spec.dtype.startswith("float"):
         return rng.random(shape, dtype="float32").astype(spec.dtype)
     return rng.integers(0, 256 if spec.dtype == "uint8" else 2, shape).astype(spec.dtype)
-
-
-def _byte_count(spec: TensorSpec, size: int) -> int:
-    import math
-
-    import numpy as np
-
-    return math.prod(spec.concrete(size)) * np.dtype(spec.dtype).itemsize

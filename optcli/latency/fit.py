@@ -2,14 +2,13 @@
 
 `t_fixed` is what a call costs however large its batch is (launching, framework, reading the weights),
 `t_image` what every further image costs. Both are at least zero, so the fit is non-negative least
-squares; points are weighted by how well they are known. Where a line does not describe the model the
-measured points are interpolated, and nothing is ever said of batch sizes beyond them.
+squares; points are weighted by how well they are known. `SweepFit.linear` says whether a line describes
+the model at all.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -63,39 +62,6 @@ def fit(batch_sizes: Sequence[int], launches: Sequence[Sequence[float]]) -> Swee
         largest_residual=residual,
         linear=residual <= NON_LINEAR and both_cost,
     )
-
-
-def time_ms(
-    batch_size: float, points: Sequence[tuple[int, float]], line: SweepFit | None
-) -> float | None:
-    """Milliseconds of a call at a batch size; None outside the measured ones.
-
-    From the line where it describes the model, else between the `points` (batch size, milliseconds;
-    ascending), made monotone.
-    """
-    if not points or not points[0][0] <= batch_size <= points[-1][0]:
-        return None
-    if line is not None and line.linear:
-        return line.fixed_ms.value + batch_size * line.per_image_ms.value
-    sizes = [size for size, _ in points]
-    times = monotone([ms for _, ms in points])
-    right = bisect_left(sizes, batch_size)
-    if sizes[right] == batch_size:
-        return times[right]
-    share = (batch_size - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
-    return times[right - 1] + share * (times[right] - times[right - 1])
-
-
-def monotone(values: Sequence[float]) -> list[float]:
-    """The nearest values, by least squares, that never fall (pool adjacent violators)."""
-    pools: list[tuple[float, int]] = []
-    for value in values:
-        mean, count = value, 1
-        while pools and pools[-1][0] > mean:
-            other, more = pools.pop()
-            mean, count = (mean * count + other * more) / (count + more), count + more
-        pools.append((mean, count))
-    return [mean for mean, count in pools for _ in range(count)]
 
 
 def _line(sizes: np.ndarray, times: np.ndarray, weights: np.ndarray) -> np.ndarray:

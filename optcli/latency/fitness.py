@@ -1,9 +1,10 @@
 """Which launches count, and whether what was measured can decide anything.
 
-What disturbs a measurement only slows it down, and not all alike: threads that wait for each other
-suffer far more than a single one, so a comparison does not cancel it. It comes and goes within seconds,
-and on a shared host nothing may tell of it but the times. A round tells of it by threads that had no
-processor, and by being slower than the artifact's best launch; a launch by calls that spread.
+Other work on the machine only ever slows a measurement down. It slows some artifacts more than others:
+threads that wait for each other suffer far more than a single one, so a comparison does not cancel it.
+It comes and goes within seconds, and on a shared host often only the times show it. A round was
+disturbed where its threads had no processor, or where it is slower than the artifact's best launch. A
+launch was disturbed where its calls spread.
 """
 
 from __future__ import annotations
@@ -46,28 +47,32 @@ def spread_of(series: Series) -> float:
     After each input's own median is taken out: a network that takes longer for some inputs is not a
     noisy machine.
     """
-    return median(_spreads(series).values())
+    import numpy as np
+
+    scaled, launches = _scaled(series), np.array(series.launch)
+    return median(spread(scaled[launches == launch]) for launch in series.launches)
 
 
 def lost_of(series: Series) -> float:
     """The share of the timed calls in which a thread was ready to run and had no processor.
 
-    Because others had them, or the hypervisor. Over all its threads, so it can be above 1.
+    Other processes, or the hypervisor, had the processors then. The share is summed over all threads,
+    so it can be above 1.
     """
     lost_ns = sum(series.waited_ns) + 1e9 * sum(series.steal_s)
     return lost_ns / float(series.ns.sum())
 
 
 def apart(series: Series) -> float:
-    """How many times the median of its best launch that of its slowest launch is."""
+    """The median of the slowest launch over the median of the best one."""
     medians = _medians(series).values()
     return max(medians) / min(medians)
 
 
 def quiet_rounds(series: Series) -> tuple[int, ...]:
-    """The rounds in which the machine was quiet, as far as they tell, by their numbers in `ns`.
+    """The rows of `ns` in which the machine was quiet, in order; only those of launches that count.
 
-    Of launches that count, in the order they were measured: see the module's words.
+    The module's docstring says what makes a round or a launch count.
     """
     import numpy as np
 
@@ -78,22 +83,19 @@ def quiet_rounds(series: Series) -> tuple[int, ...]:
     by_launch: dict[int, list[int]] = {}
     for row, launch in enumerate(series.launch):
         by_launch.setdefault(launch, []).append(row)
-    fewest = {launch: _enough(len(rows)) for launch, rows in by_launch.items()}
-    quiet = {
-        launch: [row for row in rows if lost[row] <= NOT_FIT] for launch, rows in by_launch.items()
-    }
-    quiet = {launch: rows for launch, rows in quiet.items() if len(rows) >= fewest[launch]}
-    best = min((float(np.median(medians[rows])) for rows in quiet.values()), default=0.0)
+    quiet: list[tuple[list[int], int]] = []
+    for rows in by_launch.values():
+        fewest = min(len(rows), max(_ROUNDS, math.ceil(_SHARE * len(rows))))
+        calm = [row for row in rows if lost[row] <= NOT_FIT]
+        if len(calm) >= fewest:
+            quiet.append((calm, fewest))
+    best = min((float(np.median(medians[rows])) for rows, _ in quiet), default=0.0)
     counted: list[int] = []
-    for launch, rows in quiet.items():
+    for rows, fewest in quiet:
         kept = [row for row in rows if medians[row] <= APART * best]
-        if len(kept) >= fewest[launch] and spread(scaled[kept]) <= NOT_FIT:
+        if len(kept) >= fewest and spread(scaled[kept]) <= NOT_FIT:
             counted += kept
     return tuple(sorted(counted))
-
-
-def _enough(rounds: int) -> int:
-    return min(rounds, max(_ROUNDS, math.ceil(_SHARE * rounds)))
 
 
 def counted_launches(series: Series) -> tuple[int, ...]:
@@ -118,7 +120,7 @@ def is_quiet(series: Series, asked: int) -> bool:
 
 
 def counting(measured: Measured, series: Series) -> Series:
-    """What figures are made of: the rounds that count; all of them where too few launches do."""
+    """The rounds that figures are computed from: those that count, or all where too few launches do."""
     if measured.settings["mode"] == "gate" or not is_fit(measured, series):
         return series
     return series.rows(quiet_rounds(series))
@@ -137,7 +139,7 @@ def counted_together(measured: Measured, one: Series, other: Series) -> tuple[in
 def best_ratio(base: Series, other: Series) -> float:
     """How many times as fast `other` is, each side by the median of its best launch.
 
-    Of a disturbance that only slows, the best launch has least.
+    Other work only slows a launch down: the best launch was disturbed least.
     """
     return min(_medians(base).values()) / min(_medians(other).values())
 
@@ -153,19 +155,7 @@ def _fewest_launches(series: Series, asked: int) -> int:
 
 
 def _medians(series: Series) -> dict[int, float]:
-    import numpy as np
-
-    return {
-        launch: percentile(np.concatenate(rounds), 0.5) for launch, rounds in series.launches.items()
-    }
-
-
-def _spreads(series: Series) -> dict[int, float]:
-    """By launch."""
-    import numpy as np
-
-    scaled, launches = _scaled(series), np.array(series.launch)
-    return {launch: spread(scaled[launches == launch]) for launch in series.launches}
+    return {launch: percentile(rounds, 0.5) for launch, rounds in series.launches.items()}
 
 
 def _scaled(series: Series) -> np.ndarray:
@@ -177,13 +167,6 @@ def _scaled(series: Series) -> np.ndarray:
     if scaled.size >= _FEWEST_PER_FEED * series.feeds:
         turns = np.arange(series.ns.shape[1])[None, :] + np.array(series.first_feed)[:, None]
         feed = turns % series.feeds
-        usual = np.array([_median_of(scaled[feed == number]) for number in range(series.feeds)])
-        scaled = scaled / usual[feed]
+        for number in np.unique(feed):
+            scaled[feed == number] /= np.median(scaled[feed == number])
     return np.asarray(scaled)
-
-
-def _median_of(values: np.ndarray) -> float:
-    """1 for an input that no timed call had."""
-    import numpy as np
-
-    return float(np.median(values)) if values.size else 1.0

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from optcli import environment
+
+T = TypeVar("T")
 
 
 def conditions() -> dict[str, Any]:
     """The state of the machine now; of its GPUs as NVML tells, else as `nvidia-smi` does."""
     state = environment.conditions()
-    gpus = here()
+    gpus = told_by_nvml(look)
     return state if gpus is None else {**state, "gpus": gpus}
 
 
-def here() -> list[dict[str, str]] | None:
-    """One record a GPU; None where there is no GPU, no driver or no `pynvml`."""
+def told_by_nvml(ask: Callable[[Any], T]) -> T | None:
+    """What `ask` finds out of the module `pynvml`; None where there is no GPU, driver or `pynvml`."""
     if not environment.has_gpu():
         return None
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        return look(pynvml)
+        return ask(pynvml)
     except Exception:  # NVMLError is made at run time, and any of them means: nobody can tell
         return None
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from optcli import environment
+from optcli.latency.gpu_clocks import told_by_nvml
 
 _EVERY_S = 0.02
 
@@ -25,7 +25,6 @@ class GpuMemory:
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
-        nvml.nvmlInit()
         count = nvml.nvmlDeviceGetCount()
         self._devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
         self._before = self._held_by_all()
@@ -34,14 +33,7 @@ class GpuMemory:
     @staticmethod
     def here() -> GpuMemory | None:
         """None where there is no GPU, no driver or no `pynvml`."""
-        if not environment.has_gpu():
-            return None
-        try:
-            import pynvml
-
-            return GpuMemory(pynvml)
-        except Exception:  # NVMLError is made at run time, and any of them means: nobody can tell
-            return None
+        return told_by_nvml(GpuMemory)
 
     @contextmanager
     def looking(self) -> Iterator[None]:

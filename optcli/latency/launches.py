@@ -28,31 +28,26 @@ _USUAL_RATIO = 0.10
 _WEIGHT = 2.0
 
 
-def percentile_over_launches(
-    launches: Sequence[Sequence[ArrayLike]], q: float, confidence: float = 0.95
-) -> Estimate | None:
+def percentile_over_launches(launches: Sequence[Sequence[ArrayLike]], q: float) -> Estimate | None:
     """The q-quantile of all samples with an interval over launches and rounds.
 
     `launches` holds the rounds of each launch. The logarithms of the launches' own quantiles give an
-    interval around the common one. Beyond the median it is widened to the one over all rounds, since a
-    tail is made by rare events that some launches do not see. The median's holds that of the best of
-    few launches: what disturbs only slows. One launch: the interval over rounds, widened by what
-    launches usually differ by.
+    interval around the common one. For other quantiles than the median it is widened to the interval
+    over all rounds: rare events make a tail, and some launches do not see them. With fewer than five
+    launches the interval of the median reaches down to the best launch, since other work only slows.
+    With one launch it is the interval over rounds, widened by what launches usually differ by.
     """
     rounds = [each for launch in launches for each in launch]
-    over_rounds = percentile_over_rounds(rounds, q, confidence)
+    over_rounds = percentile_over_rounds(rounds, q)
     if over_rounds is None:
         return None
     if len(launches) < 2:
-        return of_one_launch(over_rounds, _USUAL, confidence)
+        return of_one_launch(over_rounds, _USUAL)
     import numpy as np
 
     logs = [math.log(percentile(np.concatenate(launch), q)) for launch in map(list, launches)]
-    centre, low, high = mean_interval(logs, _USUAL, confidence)
-    lower, upper = (
-        over_rounds.value * math.exp(low - centre),
-        over_rounds.value * math.exp(high - centre),
-    )
+    centre, *ends = mean_interval(logs, _USUAL)
+    lower, upper = (over_rounds.value * math.exp(end - centre) for end in ends)
     if q != 0.5 and over_rounds.low is not None and over_rounds.high is not None:
         lower, upper = min(lower, over_rounds.low), max(upper, over_rounds.high)
     elif len(launches) < _ENOUGH:
@@ -60,9 +55,7 @@ def percentile_over_launches(
     return Estimate(value=over_rounds.value, low=lower, high=upper)
 
 
-def ratio_over_launches(
-    log_ratios: Sequence[float], confidence: float = 0.95, *, best: float | None = None
-) -> Estimate | None:
+def ratio_over_launches(log_ratios: Sequence[float], *, best: float | None = None) -> Estimate | None:
     """How many times as fast, from one log ratio for each launch pair; None where there is none.
 
     The mean with the interval of `mean_interval`. `best` is the ratio of each side's best launch; the
@@ -72,27 +65,22 @@ def ratio_over_launches(
         return None
     if len(log_ratios) == 1:
         return Estimate(value=math.exp(log_ratios[0]))
-    interval = mean_interval(log_ratios, _USUAL_RATIO, confidence)
+    interval = mean_interval(log_ratios, _USUAL_RATIO)
     value, low, high = (math.exp(each) for each in interval)
     if best is not None and len(log_ratios) < _ENOUGH:
         low, high = min(low, best), max(high, best)
     return Estimate(value=value, low=low, high=high)
 
 
-def of_one_pair(estimate: Estimate | None, confidence: float = 0.95) -> Estimate | None:
-    """A ratio over rounds of a single pair of launches, its interval widened as that of one launch."""
-    return of_one_launch(estimate, _USUAL_RATIO, confidence)
-
-
-def of_one_launch(estimate: Estimate | None, usual: float, confidence: float = 0.95) -> Estimate | None:
+def of_one_launch(estimate: Estimate | None, usual: float = _USUAL_RATIO) -> Estimate | None:
     """A figure over rounds of a single launch, its interval widened by what launches usually differ by.
 
     One launch cannot show that itself, and its rounds may agree to a tenth of a percent. `usual` is a
-    standard deviation of the logarithm.
+    standard deviation of the logarithm; by default that of the ratio of a pair of launches.
     """
     if estimate is None or estimate.low is None or estimate.high is None:
         return estimate
-    _, _, reach = moderated_interval([0.0], usual, _WEIGHT, confidence)
+    _, _, reach = moderated_interval([0.0], usual, _WEIGHT)
     below = math.hypot(math.log(estimate.value / estimate.low), reach)
     above = math.hypot(math.log(estimate.high / estimate.value), reach)
     return Estimate(
@@ -102,14 +90,18 @@ def of_one_launch(estimate: Estimate | None, usual: float, confidence: float = 0
     )
 
 
-def mean_interval(
-    values: Sequence[float], usual: float, confidence: float = 0.95
-) -> tuple[float, float, float]:
+def mean_interval(values: Sequence[float], usual: float) -> tuple[float, float, float]:
     """Mean, lower and upper bound of what launches gave: Student's t.
 
     Of fewer than five launches the variance is moderated by the usual one, of standard deviation
     `usual`.
     """
     if len(values) < _ENOUGH:
-        return moderated_interval(values, usual, _WEIGHT, confidence)
-    return t_interval(values, confidence)
+        return moderated_interval(values, usual, _WEIGHT)
+    return t_interval(values)
+
+
+def in_ms(ns: Estimate) -> Estimate:
+    """A figure in nanoseconds as one in milliseconds."""
+    low, high = (None if bound is None else bound / 1e6 for bound in (ns.low, ns.high))
+    return Estimate(value=ns.value / 1e6, low=low, high=high)

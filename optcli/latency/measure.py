@@ -1,10 +1,9 @@
 """The protocol: artifacts open at once in processes of their own, one running at a time.
 
-Machines drift while they are measured. What is compared is therefore measured side by side: in
-every short round each artifact has its turn, in random order, so that a disturbance that lasts
-longer than a round meets all alike. A process is not like the next one of the same artifact, either
-(where its memory lies, how its threads are placed): several launches say how much that is. What was
-disturbed is measured again by fresh launches.
+Machines drift while they are measured. Artifacts that are compared are therefore measured side by side:
+each has its turn in every short round, in random order, so that a disturbance that lasts longer than a
+round meets all of them. Two processes of one artifact differ too (where their memory lies, how their
+threads are placed): several launches show by how much. Fresh launches measure again what was disturbed.
 """
 
 from __future__ import annotations

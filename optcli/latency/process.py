@@ -63,8 +63,10 @@ class Process:
         if command.do == "open":
             return self._open()
         if command.do == "warm":
+            call = partial(self.call, self._feeds[command.batch_size])
+            warm_up = warming.until_steady if command.steady else warming.by_count
             with self._gpu.looking() if self._gpu else nullcontext():
-                return self._warm(command)
+                return warm_up(call, command.calls, command.seconds)
         if command.do == "round":
             return self._round(command.batch_size, command.calls, command.lead_in)
         return Held(
@@ -77,11 +79,6 @@ class Process:
     def close(self) -> None:
         """Let go of the model."""
         self._runner.close()
-
-    def _warm(self, command: Command) -> WarmUp:
-        call = partial(self.call, self._feeds[command.batch_size])
-        warm_up = warming.until_steady if command.steady else warming.by_count
-        return warm_up(call, command.calls, command.seconds)
 
     def _open(self) -> Opening:
         # An empty worker has its inputs, but neither a runtime nor a model.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from optcli.latency.fitness import (
     APART,
@@ -31,10 +31,7 @@ def flags_of(measured: Measured, series: Series) -> tuple[Flag, ...]:
     return (
         *too_few(counted, (90, 95, 99)),
         *fitness_flags(series, counted, fit=is_fit(measured, series)),
-        *_starts(counted),
-        *_cut_short(measured, series),
-        *_threads(opened),
-        *_restless(measured, series),
+        *_process_flags(measured, series, counted, opened),
         *(Flag.model_validate(flag) for flag in opened.effective.get("flags", ())),
     )
 
@@ -54,22 +51,24 @@ def too_few(counted: Series, percentiles: Sequence[int]) -> list[Flag]:
 
 def fitness_flags(series: Series, counted: Series, *, fit: bool) -> list[Flag]:
     """Why the series is not fit; else doubts about the rounds that count. And what other work cost."""
-    return [*_fitness(series, counted, fit), *_disturbed(counted)]
-
-
-def _fitness(series: Series, counted: Series, fit: bool) -> list[Flag]:
-    if not fit:
+    if fit:
+        doubts = _fluctuating(counted)
+        rounds, left_out = len(series.ns), len(series.ns) - len(counted.ns)
+        if left_out:
+            doubts.append(flags.rounds_not_counted(left_out, rounds))
+    else:
         spread, waited, times = spread_of(series), lost_of(series), apart(series)
-        return [
-            flags.environment_not_fit(
-                spread=spread if spread > NOT_FIT else None,
-                waited=waited if waited > NOT_FIT else None,
-                apart=times if times > APART else None,
-            )
-        ]
-    rounds, left_out = len(series.ns), len(series.ns) - len(counted.ns)
-    doubts = [flags.rounds_not_counted(left_out, rounds)] if left_out else []
-    return [*_fluctuating(counted), *doubts]
+        not_fit = flags.environment_not_fit(
+            spread=spread if spread > NOT_FIT else None,
+            waited=waited if waited > NOT_FIT else None,
+            apart=times if times > APART else None,
+        )
+        doubts = [not_fit]
+    lost = lost_of(counted)
+    if lost > _NOISY:  # over all rounds: a single one says little of calls by the thousand
+        waited_s = sum(counted.waited_ns) / 1e9
+        doubts.append(flags.noisy(lost, sum(counted.switches), sum(counted.steal_s), waited_s))
+    return doubts
 
 
 def _fluctuating(series: Series) -> list[Flag]:
@@ -77,44 +76,25 @@ def _fluctuating(series: Series) -> list[Flag]:
     return [flags.fluctuating(spread)] if spread > FLUCTUATING else []
 
 
-def _disturbed(series: Series) -> list[Flag]:
-    """What other work cost over all rounds; a single round says little of calls by the thousand."""
-    lost = lost_of(series)
-    if lost <= _NOISY:
-        return []
-    waited_s = sum(series.waited_ns) / 1e9
-    return [flags.noisy(lost, sum(series.switches), sum(series.steal_s), waited_s)]
-
-
-def _starts(series: Series) -> list[Flag]:
-    unsteady = sum(start.steady is False for start in series.starts)
-    return [flags.unsteady(unsteady, len(series.starts))] if unsteady else []
-
-
-def _cut_short(measured: Measured, series: Series) -> list[Flag]:
-    settings = measured.settings
-    launches = series.launches
-    doubts = []
+def _process_flags(
+    measured: Measured, series: Series, counted: Series, opened: Opened
+) -> Iterator[Flag]:
+    """Doubts about the launches, their processes and their threads."""
+    settings, launches = measured.settings, series.launches
+    unsteady = sum(start.steady is False for start in counted.starts)
+    if unsteady:
+        yield flags.unsteady(unsteady, len(counted.starts))
     if settings["mode"] == "table" and len(launches) < settings["launches"]:
-        doubts.append(flags.fewer_launches(len(launches), settings["launches"]))
+        yield flags.fewer_launches(len(launches), settings["launches"])
     short = [len(rounds) for rounds in launches.values() if len(rounds) < settings["rounds"]]
     failed = series.name in measured.failures
     if short and not (failed and len(short) == 1):
-        doubts.append(flags.time_cap(min(short), settings["rounds"], len(short), len(launches)))
-    return doubts
-
-
-def _threads(opened: Opened) -> list[Flag]:
-    asked = opened.wanted_threads
-    if asked is None or opened.threads == asked:
-        return []
-    return [flags.other_thread_count(opened.threads, asked)]
-
-
-def _restless(measured: Measured, series: Series) -> list[Flag]:
-    """Whether it computed while others were timed; the first turn of a launch follows its warm-up."""
+        yield flags.time_cap(min(short), settings["rounds"], len(short), len(launches))
+    if opened.wanted_threads not in (None, opened.threads):
+        yield flags.other_thread_count(opened.threads, opened.wanted_threads)
     share = idle_share(measured, series)
-    return [flags.restless(share)] if share > _RESTLESS else []
+    if share > _RESTLESS:
+        yield flags.restless(share)
 
 
 def idle_share(measured: Measured, series: Series) -> float:

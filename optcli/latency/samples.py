@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _VERSION = 2
+# Columns of a series with what a process says of each round.
+OF_ROUNDS = ("cpu_ns", "switches", "steal_s", "waited_ns", "idle_cpu_ns", "first_feed")
 
 
 @dataclass(frozen=True)
@@ -82,24 +84,17 @@ class Series:
 
     def rows(self, rows: Sequence[int]) -> Series:
         """These rounds alone, by their numbers in `ns`."""
-
-        def kept(column: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(column[row] for row in rows)
-
-        chosen, launches = list(rows), set(kept(self.launch))
+        chosen = list(rows)
+        kept: dict[str, Any] = {}
+        for name in ("launch", "round", *OF_ROUNDS):
+            column = getattr(self, name)
+            kept[name] = tuple(column[row] for row in chosen)
         return replace(
             self,
             ns=self.ns[chosen],
             device_ns=None if self.device_ns is None else self.device_ns[chosen],
-            launch=kept(self.launch),
-            round=kept(self.round),
-            cpu_ns=kept(self.cpu_ns),
-            switches=kept(self.switches),
-            steal_s=kept(self.steal_s),
-            waited_ns=kept(self.waited_ns),
-            idle_cpu_ns=kept(self.idle_cpu_ns),
-            first_feed=kept(self.first_feed),
-            starts=tuple(start for start in self.starts if start.launch in launches),
+            starts=tuple(start for start in self.starts if start.launch in kept["launch"]),
+            **kept,
         )
 
     @property
@@ -223,18 +218,16 @@ def load(path: Path) -> Measured:
             **about,
             "series": series,
             "groups": tuple(tuple(group) for group in about["groups"]),
-            "opened": {name: _opened(each) for name, each in about["opened"].items()},
+            "opened": {name: Opened(**_tupled(each)) for name, each in about["opened"].items()},
             "skipped": {int(size): why for size, why in about["skipped"].items()},
         }
     )
 
 
-def _opened(record: dict[str, Any]) -> Opened:
-    times = {key: tuple(record[key]) for key in ("import_ms", "load_ms")}
-    return Opened(**{**record, **times})
-
-
 def _series(record: dict[str, Any], ns: np.ndarray, device_ns: np.ndarray | None) -> Series:
-    lists = {key: tuple(value) for key, value in record.items() if isinstance(value, list)}
     starts = tuple(Start(**each) for each in record["starts"])
-    return Series(**{**record, **lists, "starts": starts, "ns": ns, "device_ns": device_ns})
+    return Series(**{**_tupled(record), "starts": starts, "ns": ns, "device_ns": device_ns})
+
+
+def _tupled(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(item) if isinstance(item, list) else item for key, item in record.items()}

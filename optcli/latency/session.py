@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -151,18 +152,13 @@ class Session:
         request = MeasureRequest(
             candidate.artifact, inputs, candidate.runner, options, self.feeds, sizes, self.seed
         )
-        variables = runners.find(candidate.runner).model_validate(options).environment()
-        keywords: dict[str, Any] = {}
-        if candidate.interpreter:
-            keywords["interpreter"] = candidate.interpreter
-        log = self.logs / f"{candidate.name}.log"
         self._children[candidate.name] = workers.spawn(
             candidate.serve,
             request,
-            log=log,
-            environment=variables,
+            log=self.logs / f"{candidate.name}.log",
+            environment=runners.find(candidate.runner).model_validate(options).environment(),
+            interpreter=candidate.interpreter or sys.executable,
             confined=() if candidate.artifact.foreign else None,
-            **keywords,
         )
 
     def _options(self, candidate: Candidate) -> dict[str, Any]:
@@ -174,12 +170,11 @@ class Session:
     def _keep_opened(self, candidate: Candidate, opening: Opening, *, timed: bool) -> None:
         opened = self.opened.get(candidate.name)
         import_ms, load_ms = (opening.import_ms,), (opening.load_ms,)
-        if opened is not None and not timed:
-            return
         if opened is not None:
-            self.opened[candidate.name] = replace(
-                opened, import_ms=opened.import_ms + import_ms, load_ms=opened.load_ms + load_ms
-            )
+            if timed:
+                self.opened[candidate.name] = replace(
+                    opened, import_ms=opened.import_ms + import_ms, load_ms=opened.load_ms + load_ms
+                )
             return
         options = self._options(candidate)
         self.opened[candidate.name] = Opened(
@@ -190,10 +185,6 @@ class Session:
             wanted_threads=options.get("threads"),
             environment=runners.find(candidate.runner).model_validate(options).environment(),
         )
-
-    def _keep_observed(self, name: str, observed: dict[str, Any]) -> None:
-        opened = self.opened[name]
-        self.opened[name] = replace(opened, effective={**opened.effective, **observed})
 
     def _measure(self, group: int, size: int, at: float, share: float) -> None:
         """Warm all up, let them take turns; whoever fails is out, what it gave is kept."""
@@ -221,7 +212,9 @@ class Session:
             if name in self._children:
                 with self._failing(name, size):
                     held = self._ask(name, Command("memory"), Held, self.timeout_s)
-                    self._keep_observed(name, held.observed)
+                    opened = self.opened[name]
+                    effective = {**opened.effective, **held.observed}
+                    self.opened[name] = replace(opened, effective=effective)
             take.end_launch(self._start(warm[name], held))
 
     def _warm_up(self, name: str, size: int) -> WarmUp:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
@@ -16,7 +16,12 @@ from optcli.latency.fitness import (
     lost_of,
     spread_of,
 )
-from optcli.latency.launches import of_one_pair, percentile_over_launches, ratio_over_launches
+from optcli.latency.launches import (
+    in_ms,
+    of_one_launch,
+    percentile_over_launches,
+    ratio_over_launches,
+)
 from optcli.latency.quality_flags import device_flags_of, flags_of, notes_of
 from optcli.latency.samples import Measured, Series
 from optcli.results import Estimate, Flag, Latency, flags
@@ -31,18 +36,17 @@ def to_results(measured: Measured) -> dict[str, tuple[Latency, ...]]:
     Whole calls first (region `host`), then, where they were timed, the same calls on the device. Of
     the launches that count (see `optcli.latency.fitness`).
     """
-    latencies = {
-        name: (
-            *(_latency(measured, series) for series in measured.of(name)),
-            *(
-                _on_device(measured, series)
-                for series in measured.of(name)
-                if series.device_ns is not None
-            ),
-        )
-        for name in measured.names
-    }
-    return {name: _with_notes(measured, name, rows) for name, rows in latencies.items() if rows}
+    latencies: dict[str, tuple[Latency, ...]] = {}
+    for name in measured.names:
+        every = measured.of(name)
+        timed_there = [series for series in every if series.device_ns is not None]
+        rows = [_latency(measured, series) for series in every]
+        rows += [_on_device(measured, series) for series in timed_there]
+        if rows:
+            # What has no row of its own stands with the first: sizes left out, a failure on the way.
+            noted = (*rows[0].flags, *notes_of(measured, name))
+            latencies[name] = (rows[0].model_copy(update={"flags": noted}), *rows[1:])
+    return latencies
 
 
 def speedup(measured: Measured, name: str, over: str, batch_size: int) -> Estimate | None:
@@ -70,8 +74,8 @@ class Undecided:
 def undecided(measured: Measured) -> dict[int, Undecided]:
     """By group, the comparisons with the baseline for which the machine was not fit.
 
-    An artifact without a baseline beside it is judged alone. What failed is left out: measuring it
-    again gives the same failure.
+    An artifact without a baseline beside it is judged alone. Artifacts that failed are left out: they
+    would fail again.
     """
     names: dict[int, list[str]] = {}
     sizes: dict[int, list[int]] = {}
@@ -132,24 +136,19 @@ def _ratio(measured: Measured, base: Series, other: Series, region: Region = "ho
     launches = counted_together(measured, base, other)
     if not launches:
         return None
-    base_counted, other_counted = (
-        _in_region(counting(measured, each).only(launches), region) for each in (base, other)
-    )
+    counted = [counting(measured, each).only(launches) for each in (base, other)]
+    base_counted, other_counted = (each if region == "host" else each.on_device() for each in counted)
     if base_counted is None or other_counted is None:
         return None
     if len(launches) == 1:
         rounds = [each for launch in base_counted.paired(other_counted).values() for each in launch]
         ratio = ratio_interval([mine for mine, _ in rounds], [theirs for _, theirs in rounds])
-        return of_one_pair(ratio)
+        return of_one_launch(ratio)
     best = best_ratio(base_counted, other_counted)
     ratio = ratio_over_launches(_launch_log_ratios(base_counted, other_counted), best=best)
     if measured.settings["mode"] == "gate":
         return ratio
     return ratio if ratio and agree(ratio.value, best) else None
-
-
-def _in_region(series: Series, region: Region) -> Series | None:
-    return series if region == "host" else series.on_device()
 
 
 def _latency(measured: Measured, series: Series) -> Latency:
@@ -172,7 +171,7 @@ def _latency(measured: Measured, series: Series) -> Latency:
 
 
 def _on_device(measured: Measured, series: Series) -> Latency:
-    """What belongs to the process (memory, loading, processor time) stands with the whole calls."""
+    """The row of the region `device`; memory, loading and processor time are in the row of `host`."""
     counted = counting(measured, series).on_device()
     assert counted is not None
     ratio, doubts = _over_baseline(measured, series, "device")
@@ -211,10 +210,7 @@ def _median(values: Iterable[int | None]) -> int | None:
 
 def _percentile(series: Series, q: float) -> Estimate | None:
     estimate = percentile_over_launches(list(series.launches.values()), q)
-    if estimate is None:
-        return None
-    low, high = (None if bound is None else bound / 1e6 for bound in (estimate.low, estimate.high))
-    return Estimate(value=estimate.value / 1e6, low=low, high=high)
+    return None if estimate is None else in_ms(estimate)
 
 
 def _over_baseline(
@@ -239,10 +235,3 @@ def _over_baseline(
     together = counted_together(measured, base, series)
     why: flags.NoSpeedup = "launches-disagree" if together else "not-fit-together"
     return None, [flags.no_speedup(why, name, launches=launches)]
-
-
-def _with_notes(measured: Measured, name: str, rows: Sequence[Latency]) -> tuple[Latency, ...]:
-    """Put what has no row of its own on the first: batch sizes left out, a failure on the way."""
-    notes = notes_of(measured, name)
-    first = rows[0].model_copy(update={"flags": (*rows[0].flags, *notes)})
-    return (first, *rows[1:])

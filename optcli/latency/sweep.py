@@ -20,6 +20,7 @@ from optcli.latency import fitness, memory, quality_flags
 from optcli.latency.artifact_runs import ArtifactRun
 from optcli.latency.budget import budget
 from optcli.latency.fit import fit
+from optcli.latency.launches import in_ms
 from optcli.latency.messages import Command, Held, MeasureRequest, Opening, Round, WarmUp
 from optcli.latency.plan import Candidate, Plan
 from optcli.latency.samples import Series
@@ -34,13 +35,13 @@ from optcli.latency.sweep_plan import (
     ladder,
 )
 from optcli.observer import Observer
-from optcli.results import Estimate, Sweep, SweepPoint
+from optcli.results import Sweep, SweepPoint
 from optcli.settings import SweepSettings, TensorSpec
 from optcli.statistics import percentile, percentile_over_rounds
 from optcli.workers import Child
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
 T = TypeVar("T")
 
@@ -209,26 +210,22 @@ class _Run:
                 turns = list(takes)
                 order.shuffle(turns)
                 for size in turns:
-                    takes[size].add(self._round(child, size, takes[size].plan.calls))
-
-    def _round(self, child: Child, size: int, calls: int) -> Round:
-        command = Command("round", size, calls, lead_in=LEAD_IN)
-        expected_s = (calls + LEAD_IN) * self.usual_ns[size] / 1e9
-        return _ask(child, command, Round, max(_SHORTEST_WAIT_S, 20 * expected_s))
+                    calls = takes[size].plan.calls
+                    command = Command("round", size, calls, lead_in=LEAD_IN)
+                    longest_s = 20 * (calls + LEAD_IN) * self.usual_ns[size] / 1e9
+                    takes[size].add(_ask(child, command, Round, max(_SHORTEST_WAIT_S, longest_s)))
 
     def _point(self, series: Series) -> SweepPoint:
         """Of the launches that count, as in a comparison; of all where too few do."""
         quiet = fitness.is_quiet(series, self.settings.launches)
         counted = series.rows(fitness.quiet_rounds(series)) if quiet else series
         launches = list(counted.launches.values())
-        p50, p99 = (
-            percentile_over_rounds([_joined(each) for each in launches], q) for q in (0.5, 0.99)
-        )
+        p50, p99 = (percentile_over_rounds(launches, q) for q in (0.5, 0.99))
         assert p50 is not None
         return SweepPoint(
             batch_size=series.batch_size,
-            p50_ms=_milliseconds(p50),
-            p99_ms=p99 and _milliseconds(p99),
+            p50_ms=in_ms(p50),
+            p99_ms=p99 and in_ms(p99),
             throughput_per_s=series.batch_size * counted.ns.size / float(counted.ns.sum()) * 1e9,
             samples=int(counted.ns.size),
             peak_memory_bytes=self.held_bytes[series.batch_size] or None,
@@ -249,23 +246,9 @@ def _medians_ms(series: Sequence[Series]) -> list[list[float]]:
     counted = [set(fitness.counted_launches(each)) for each in series]
     everywhere = sorted(set.intersection(*counted))
     launches = everywhere if len(everywhere) > 1 else sorted(series[0].launches)
-    return [
-        [percentile(_joined(each.launches[launch]), 0.5) / 1e6 for each in series]
-        for launch in launches
-    ]
-
-
-def _joined(rounds: Sequence[np.ndarray]) -> np.ndarray:
-    import numpy as np
-
-    return np.concatenate(list(rounds))
+    return [[percentile(each.launches[launch], 0.5) / 1e6 for each in series] for launch in launches]
 
 
 def _ask(child: Child, command: Command, answer: type[T], timeout_s: float) -> T:
     child.send(command)
     return child.receive(answer, timeout_s)
-
-
-def _milliseconds(ns: Estimate) -> Estimate:
-    low, high = (None if bound is None else bound / 1e6 for bound in (ns.low, ns.high))
-    return Estimate(value=ns.value / 1e6, low=low, high=high)

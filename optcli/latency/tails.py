@@ -8,11 +8,12 @@ from optcli.results import Estimate
 
 
 def is_surely_over(percentiles: Mapping[float, Estimate | None], limit_ms: float, lost: float) -> bool:
-    """Whether the slowest calls are over the limit for a reason of their own.
+    """Whether the artifact itself breaks the limit, whatever other work did.
 
-    `percentiles` go by their share (0.99), up to the one that is judged; `lost` is the share of the
-    time in which other work had the processors. Calls that it slowed are the slowest ones: they may be
-    all of a tail that is no larger than that share. So a percentile with a larger tail must be over.
+    `percentiles` go by their share (0.99), up to the one that is judged. `lost` is the share of the
+    time in which other work had the processors. The calls that it slowed are among the slowest ones.
+    They may make up a whole tail that is no larger than that share, so a percentile with a larger tail
+    must be over the limit too.
     """
     return any(
         estimate is not None

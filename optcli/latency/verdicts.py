@@ -154,7 +154,9 @@ def _within(row: Latency, percentile: str, limit_ms: float, blocking: bool) -> V
             interval, span = (low, high), f" [{low:.3g}, {high:.3g}]"
         words = {"accept": "within", "reject": "over", "inconclusive": "not clearly within"}
         word, lost = words[outcome], row.waited or 0.0
-        if outcome == "reject" and not is_surely_over(_up_to(row, percentile), limit_ms, lost):
+        last = _SHARES[percentile]
+        up_to = {q: getattr(row, f"{each}_ms") for each, q in _SHARES.items() if q <= last}
+        if outcome == "reject" and not is_surely_over(up_to, limit_ms, lost):
             outcome = "inconclusive"
             doubt = f", but other work had the processors for {100 * lost:.1f} % of the time; {_AGAIN}"
         reason = f"{percentile} {measured.value:.3g} ms{span} {at}, {word} {limit_ms:g} ms{doubt}"
@@ -167,12 +169,6 @@ def _within(row: Latency, percentile: str, limit_ms: float, blocking: bool) -> V
         interval=interval,
         reason=reason,
     )
-
-
-def _up_to(row: Latency, percentile: str) -> dict[float, Estimate | None]:
-    """The percentiles of a row from the median up to this one, by their share."""
-    last = _SHARES[percentile]
-    return {share: getattr(row, f"{each}_ms") for each, share in _SHARES.items() if share <= last}
 
 
 def _times(estimate: Estimate) -> str:

@@ -104,23 +104,18 @@ def _built(variant: str, report: Report, path: Path) -> VariantReport:
 
 def _target(name: str, folder: Path, summary: ArtifactSummary) -> Target:
     """The artifact's folder. Raises `UsageError` where it is not the one that the report speaks of."""
-    again = "run `optcli build` again: it copies what the store has"
+    wrong = "the artifact's files are not those that the report speaks of"
     try:
         about, digest = view.read(folder)
-    except FileNotFoundError as error:
-        raise UsageError("the artifact's files are gone", place=str(folder), hint=again) from error
+        same = (about["key"], about["format"]) == (summary.key, summary.format)
+        if same and digest == about["digest"]:
+            return Target(name, "artifact", summary.format, folder, about)
+    except FileNotFoundError:
+        wrong = "the artifact's files are gone"
     except (OSError, ValueError) as error:
-        raise UsageError(
-            f"the artifact cannot be read: {error}", place=str(folder), hint=again
-        ) from error
-    same = (about["key"], about["format"]) == (summary.key, summary.format)
-    if not same or digest != about["digest"]:
-        raise UsageError(
-            "the artifact's files are not those that the report speaks of",
-            place=str(folder),
-            hint=again,
-        )
-    return Target(name, "artifact", summary.format, folder, about)
+        wrong = f"the artifact cannot be read: {error}"
+    again = "run `optcli build` again: it copies what the store has"
+    raise UsageError(wrong, place=str(folder), hint=again)
 
 
 def _runner(

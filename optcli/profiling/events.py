@@ -61,11 +61,12 @@ class Times:
 def times(reading: Reading, plain_ms: Sequence[float], profiled_ms: Sequence[float]) -> Times:
     """Times by operator, from a reading and the wall times of calls without and with the profiler.
 
-    What lies outside of operators is the smaller of two estimates: wall time less operators in the
-    profiled calls, which the profiler's own work makes too large; and a quick call without a profiler
-    less the operators of a quick call with it (lower quartiles), so that waiting for a busy machine's
-    cores is not the framework's. Each operator has its own typical time: where every call is held up in
-    another one, as on a busy machine, none of them shows it, and it is left unexplained.
+    The time outside of operators is the smaller of two estimates. One is wall time less operators in
+    the profiled calls; the profiler's own work makes it too large. The other is a quick call without
+    the profiler less the operators of a quick call with it (lower quartiles): waiting for cores on a
+    busy machine does not count as the framework's time. Each operator has its own typical time. On a
+    busy machine every call may be held up in another operator: then no typical time shows it, and it
+    stays unexplained.
     """
     totals = [sum(event.time_us for event in call) / 1e3 for call in reading.calls]
     if not totals or not any(totals):

@@ -14,11 +14,12 @@ Thresholds say from which share of the time on something is worth a sentence; th
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from optcli.profiling.events import OPAQUE
-from optcli.profiling.record import Finding, OperatorTime, Profile
+from optcli.profiling.record import Finding, Profile
 
 OVERHEAD = 0.15
 UNEXPLAINED = 0.15
@@ -71,8 +72,8 @@ def decode_bound(profile: Profile) -> Finding | None:
         share=ready_ms / (ready_ms + call_ms),
         message=f"decode-bound: reading and preparing a batch takes {_ms(ready_ms)} in one thread"
         f" (reading and decoding {_ms(read_ms)}), the call itself {_ms(call_ms)}{_unsure(profile)}",
-        action=f"prepare in {_times(ready_ms / call_ms)} processes beside the model, or smaller images:"
-        " a faster model alone gains little",
+        action=f"prepare in {math.ceil(ready_ms / call_ms)} processes beside the model, or smaller"
+        " images: a faster model alone gains little",
     )
 
 
@@ -121,7 +122,12 @@ def unexplained(profile: Profile) -> Finding | None:
 
 def unfused(profile: Profile) -> Finding | None:
     """QuantizeLinear and DequantizeLinear that remain as operators of their own."""
-    operators = [operator for operator in profile.operators if _quantizes(operator)]
+    operators = []
+    for operator in profile.operators:
+        decomposed = "decomposed" in operator.type
+        kind = operator.type.rpartition("::")[2] if decomposed else operator.type
+        if kind in _QUANTIZE or kind.startswith(_QUANTIZE_TORCH):
+            operators.append(operator)
     share = sum(operator.share for operator in operators)
     if share < QUANTIZE:
         return None
@@ -237,11 +243,6 @@ def _hot_action(kind: str, quantizable: bool) -> str:
     return "a smaller network, or smaller inputs, make these faster"
 
 
-def _quantizes(operator: OperatorTime) -> bool:
-    kind = operator.type.rpartition("::")[2] if "decomposed" in operator.type else operator.type
-    return kind in _QUANTIZE or kind.startswith(_QUANTIZE_TORCH)
-
-
 def _unsure(profile: Profile) -> str:
     return "; the machine was too unsteady to rely on it" if profile.flags else ""
 
@@ -252,8 +253,3 @@ def _percent(share: float) -> str:
 
 def _ms(value: float) -> str:
     return f"{value:.3g} ms" if value >= 0.001 else f"{1e3 * value:.1g} µs"
-
-
-def _times(value: float) -> str:
-    """Rounded up: so many processes are needed at least."""
-    return f"{int(value) + (value > int(value))}"

@@ -43,7 +43,9 @@ def reading(records: Sequence[Record], count: int) -> Reading:
     keeps the rest of its time.
     """
     runs = sorted((each for each in records if each.get("name") == "model_run"), key=_start)[-count:]
-    nodes = sorted((each for each in records if _is_kernel(each)), key=_start)
+    of_nodes = (each for each in records if each.get("cat") == "Node")
+    kernels = (each for each in of_nodes if str(each.get("name", "")).endswith(_KERNEL))
+    nodes = sorted(kernels, key=_start)
     inside = [
         [each for each in nodes if _start(run) <= _start(each) < _start(run) + run["dur"]]
         for run in runs
@@ -54,10 +56,6 @@ def reading(records: Sequence[Record], count: int) -> Reading:
 
 def _start(record: Record) -> float:
     return float(record.get("ts", 0))
-
-
-def _is_kernel(record: Record) -> bool:
-    return record.get("cat") == "Node" and str(record.get("name", "")).endswith(_KERNEL)
 
 
 def _events(nodes: Sequence[Record]) -> list[Event]:

@@ -22,17 +22,16 @@ _NOTE = (
 class OpenvinoProfiler(Profiler):
     """Reads the counters of a model that was compiled with `PERF_COUNT`."""
 
-    _before: tuple[int, list[dict[str, Any]]] = (0, [])
+    _before: tuple[list[dict[str, Any]], int] = ([], 0)
 
     def begin(self) -> None:
-        self._before = (self._calls, self._counters())
+        self._before = self._counted()
 
     def read(self) -> Reading:
-        warm, before = self._before
-        return reading(before, warm, self._counters(), self._calls)
+        return reading(*self._before, *self._counted())
 
-    def _counters(self) -> list[dict[str, Any]]:
-        return cast(OpenvinoRunner, self._runner).counters()
+    def _counted(self) -> tuple[list[dict[str, Any]], int]:
+        return cast(OpenvinoRunner, self._runner).counters(), self._calls
 
 
 def reading(

@@ -42,7 +42,10 @@ _WAITED = 0.10
 
 def profile(request: ProfileRequest, channel: Channel) -> Profile:
     """Measure one artifact, and write the Chrome trace of its profiler where it has one."""
-    fed = _fed(request)
+    if request.data is None:
+        fed = feeds.random(request.inputs, request.batch_size, request.seed)
+    else:
+        fed = feeds.real(request.data, request.folder, request.inputs, request.batch_size)
     kind = runners.find(request.runner)
 
     def opened(profile: Path | None = None) -> Runner:
@@ -97,12 +100,6 @@ def _post_process(request: ProfileRequest, plain: Runner, fed: Feeds) -> tuple[S
     if not times_ms:
         return ()
     return (StageTime(name="post-process", time_ms=median(times_ms), samples=len(times_ms)),)
-
-
-def _fed(request: ProfileRequest) -> Feeds:
-    if request.data is None:
-        return feeds.random(request.inputs, request.batch_size, request.seed)
-    return feeds.real(request.data, request.folder, request.inputs, request.batch_size)
 
 
 class _Timed:
@@ -190,12 +187,7 @@ def _timing(timed: _Timed, reading: Reading | None) -> dict[str, Any]:
         "notes": [*reading.notes, *by_operator.notes],
     }
     if by_operator.operators:
-        timing |= {
-            "operators_ms": by_operator.operators_ms,
-            "outside_ms": by_operator.outside_ms,
-            "unexplained_ms": by_operator.unexplained_ms,
-            "operators": by_operator.operators,
-        }
+        timing |= {name: each for name, each in vars(by_operator).items() if name != "notes"}
     return timing
 
 
@@ -209,13 +201,10 @@ def _doubts(plain_ms: Sequence[float], waited: float) -> list[Flag]:
 
 
 def _write_trace(events: list[dict[str, Any]], request: ProfileRequest) -> None:
+    runner, size = request.runner, request.batch_size
     pid = next((event["pid"] for event in events if event.get("ph") == "X"), 0)
-    name = {"ph": "M", "name": "process_name", "pid": pid, "tid": 0}
-    about = {
-        "runner": request.runner,
-        "options": request.options,
-        "batch_size": request.batch_size,
-    }
-    labelled = {**name, "args": {"name": f"{request.runner}, batch size {request.batch_size}"}}
-    record = {"traceEvents": [*events, labelled], "displayTimeUnit": "ms", "otherData": about}
+    label = {"ph": "M", "name": "process_name", "pid": pid, "tid": 0}
+    label["args"] = {"name": f"{runner}, batch size {size}"}
+    about = {"runner": runner, "options": request.options, "batch_size": size}
+    record = {"traceEvents": [*events, label], "displayTimeUnit": "ms", "otherData": about}
     request.trace.write_text(json.dumps(record))

@@ -14,25 +14,19 @@ _INFLATED = 1.05
 def lines(profile: Profile, top: int) -> list[str]:
     """What `optcli profile` prints: stages, types, the `top` slowest operators, findings, notes."""
     return [
-        *_head(profile),
         *_stages(profile),
         *_types(profile),
         *_operators(profile, top),
-        *_findings(profile),
-        *_tail(profile),
+        *_conclusions(profile),
     ]
 
 
-def _head(profile: Profile) -> Iterator[str]:
-    runner = profile.runner
+def _stages(profile: Profile) -> Iterator[str]:
+    runner, total = profile.runner, sum(stage.time_ms for stage in profile.stages)
     yield (
         f"{profile.recipe}, {profile.variant}: {runner.get('name')}, {runner.get('precision')},"
         f" {runner.get('threads')} threads, batch size {profile.batch_size}, {profile.inputs}"
     )
-
-
-def _stages(profile: Profile) -> Iterator[str]:
-    total = sum(stage.time_ms for stage in profile.stages)
     yield ""
     yield "  stage              ms   share"
     for stage in profile.stages:
@@ -91,34 +85,28 @@ def _operators(profile: Profile, top: int) -> Iterator[str]:
         )
 
 
-def _findings(profile: Profile) -> Iterator[str]:
+def _conclusions(profile: Profile) -> Iterator[str]:
     yield ""
     for number, finding in enumerate(profile.findings, start=1):
         yield f"{number}. {finding.message}"
         yield f"   -> {finding.action}"
-
-
-def _tail(profile: Profile) -> Iterator[str]:
     if profile.findings:
         yield ""
     if profile.profiler and profile.operators_ms is not None:
         adds = profile.profiler_adds
         cost = "adds less than the noise" if adds is None else f"adds {100 * adds:.0f} % to a call"
+        inflated = ""
+        if profile.operators_ms > _INFLATED * profile.wall_ms:
+            inflated = " It makes operators slower than the whole call: read shares, not milliseconds."
         yield (
             f"Operators by {profile.profiler}, {profile.statistic} of {profile.calls} calls:"
             f" {profile.operators_ms:.3f} ms in all; compute takes {profile.wall_ms:.3f} ms without the"
-            f" profiler, which {cost}.{_inflated(profile)}"
+            f" profiler, which {cost}.{inflated}"
         )
     yield from (f"Note: {note}" for note in profile.notes)
     yield from (f"Doubt: {flag.text}" for flag in profile.flags)
     if profile.trace:
         yield f"Trace for chrome://tracing or ui.perfetto.dev: {profile.trace}"
-
-
-def _inflated(profile: Profile) -> str:
-    if (profile.operators_ms or 0.0) <= _INFLATED * profile.wall_ms:
-        return ""
-    return " It makes operators slower than the whole call: read shares, not milliseconds."
 
 
 def _share(fraction: float) -> str:

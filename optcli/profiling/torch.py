@@ -30,16 +30,11 @@ _REGIONS = {"## Call CompiledFxGraph": "compiled graph", "AOTIModelContainerRunn
 # What neither computes nor copies; inside a region it belongs to the region.
 _BOOKKEEPING = frozenset(
     f"aten::{name}"
-    for name in ("empty", "empty_strided", "empty_like", "resize_", "as_strided", "as_strided_", "view")
-) | {
-    "aten::detach",
-    "aten::set_",
-    "aten::alias",
-    "aten::reshape",
-    "aten::slice",
-    "aten::select",
-    "aten::_nnpack_available",
-}
+    for name in (
+        *("empty", "empty_strided", "empty_like", "resize_", "as_strided", "as_strided_", "view"),
+        *("detach", "set_", "alias", "reshape", "slice", "select", "_nnpack_available"),
+    )
+)
 _INTEGER = ("quantized::", "onednn::q", "aten::quantize", "quantized_decomposed::")
 _SEEN_AS_ONE = (
     f"torch.profiler sees generated code as one piece: its kernels are not told apart (row '{OPAQUE}')"

@@ -51,18 +51,13 @@ def _lines(name: str, variant: VariantReport, baseline: str, per_class: bool) ->
         named = verdict.name in ("accuracy", "outputs")
         yield f"  {verdict.outcome}: {'' if named else f'{verdict.name}: '}{verdict.reason}"
     if per_class:
-        yield from _classes(accuracy)
+        classes = class_figures.rows(accuracy)
+        if classes:
+            yield from (f"  {line}" for line in aligned([class_figures.HEADS, *classes]))
+        else:
+            yield f"  {accuracy.metric or 'outputs'}: no metric by class"
     if variant.layers is not None:
         yield from (f"  {line}" for line in layers_text.lines(variant.layers))
-
-
-def _classes(accuracy: Accuracy) -> Iterator[str]:
-    """A table of the classes, columns aligned."""
-    rows = class_figures.rows(accuracy)
-    if not rows:
-        yield f"  {accuracy.metric or 'outputs'}: no metric by class"
-        return
-    yield from (f"  {line}" for line in aligned([class_figures.HEADS, *rows]))
 
 
 def _against(accuracy: Accuracy, baseline: str) -> Iterator[str]:

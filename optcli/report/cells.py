@@ -145,18 +145,18 @@ def _percent(share: float) -> str:
 
 def limit_cells(row: Row) -> dict[str, Any]:
     """Of one call, for CSV: operations, bytes at least, and the share of the machine's peak."""
-    work, latency = row.variant.operations, row.latency
+    work, latency, share = row.variant.operations, row.latency, row.share
     if work is None or latency is None or latency.region == "device":
-        return dict.fromkeys(_LIMITS)
-    share, size = row.share, latency.batch_size
-    shares = (share.share, share.bound, share.low, share.high) if share else (None,) * 4
-    return dict(zip(_LIMITS, (work.per_image * size, work.moved_bytes(size), *shares), strict=True))
-
-
-_LIMITS = (
-    *("operations", "moved_bytes", "share_of_peak", "bound_by"),
-    *("share_of_peak_low", "share_of_peak_high"),
-)
+        work = share = None
+    size = latency.batch_size if latency else 0
+    return {
+        "operations": work.per_image * size if work else None,
+        "moved_bytes": work.moved_bytes(size) if work else None,
+        "share_of_peak": share.share if share else None,
+        "bound_by": share.bound if share else None,
+        "share_of_peak_low": share.low if share else None,
+        "share_of_peak_high": share.high if share else None,
+    }
 
 
 def accuracy(row: Row) -> Cell:

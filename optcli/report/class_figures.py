@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from optcli.report import wording
 from optcli.results import Accuracy
-from optcli.results.outcomes import ClassFigure
 
 HEADS = ("class", "samples", "value", "baseline", "change")
 
@@ -15,7 +14,8 @@ def rows(accuracy: Accuracy, most: int | None = None) -> list[Sequence[str]]:
     """Cells of each class, as `HEADS`; of more than `most` those that changed most for the worse."""
     chosen = list(accuracy.per_class)
     if most is not None and len(chosen) > most:
-        chosen = sorted(sorted(chosen, key=_gain)[:most], key=lambda each: each.label)
+        chosen.sort(key=lambda each: each.value - (each.baseline or 0.0))
+        chosen = sorted(chosen[:most], key=lambda each: each.label)
     return [
         (
             str(each.label),
@@ -26,7 +26,3 @@ def rows(accuracy: Accuracy, most: int | None = None) -> list[Sequence[str]]:
         )
         for each in chosen
     ]
-
-
-def _gain(each: ClassFigure) -> float:
-    return each.value - (each.baseline or 0.0)

@@ -86,14 +86,6 @@ def stacked(columns: Sequence[Figure], layout: Layout) -> list[list[list[Figure]
     return [stacks[name] for name in names if name in stacks]
 
 
-def _has_regions(report: Report, rows: Sequence[Row]) -> bool:
-    return any(row.variant.on_device for row in rows)
-
-
-def _has_device(report: Report, rows: Sequence[Row]) -> bool:
-    return any(cells.on_device(row).value for row in rows)
-
-
 def _has_operations(report: Report, rows: Sequence[Row]) -> bool:
     return any(cells.operations(row).value for row in rows)
 
@@ -130,7 +122,8 @@ COLUMNS: tuple[Figure, ...] = (
            lambda row: {"size_bytes": row.size_bytes}, below=("precision",)),
     _plain("build_s", lambda row: row.variant.build_s),
     _detail("batch", "batch_size", cells.text("batch_size")),
-    _detail("region", "region", cells.text("region"), align="left", is_present=_has_regions),
+    _detail("region", "region", cells.text("region"), align="left",
+            is_present=lambda report, rows: any(row.variant.on_device for row in rows)),
     _detail("threads", "threads", cells.text("threads")),
     _of_latency("launches"),
     _detail("calls", "samples", cells.text("samples")),
@@ -150,8 +143,8 @@ COLUMNS: tuple[Figure, ...] = (
     Figure("vs fp32", cells.over_fp32, cells.against_cells("over_fp32"), below=("speed-up",),
            is_present=lambda report, rows: bool(fastest_fp32(report))),
     Figure("over parent", csv=cells.against_cells("over_parent"), in_table=False),
-    Figure("device ms", cells.on_device, is_present=_has_device,
-           headings=("device ms", "device\np50 ms")),
+    Figure("device ms", cells.on_device, headings=("device ms", "device\np50 ms"),
+           is_present=lambda report, rows: any(cells.on_device(row).value for row in rows)),
     _detail("CPU ms", "cpu_ms"),
     _detail("import ms", "import_ms"),
     _detail("load ms", "load_ms"),

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
 
+from optcli.results import Verdict
+from optcli.results.gate import Comparison
+
 # What XML 1.0 cannot hold.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
@@ -24,6 +27,15 @@ class Case:
     result: Literal["passed", "failure", "skipped", "error"]
     reason: str
     figures: str = ""
+
+
+def judged(place: str, name: str, answer: Verdict | Comparison, figures: str, failed: str) -> Case:
+    """The case of an answer: with `failed` as its figures where it rejects and blocks."""
+    if answer.outcome == "inconclusive":
+        return Case(place, name, "skipped", answer.reason)
+    if answer.outcome == "reject" and answer.blocking:
+        return Case(place, name, "failure", answer.reason, failed)
+    return Case(place, name, "passed", answer.reason, figures)
 
 
 def junit(name: str, started: str, cases: Sequence[Case]) -> str:

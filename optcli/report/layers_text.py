@@ -17,7 +17,10 @@ def lines(layers: Layers) -> Iterator[str]:
     """The worst layers in columns, each with one thing to try; or why there are none."""
     worst = rows(layers)
     if worst:
-        yield f"where the error starts: {_what(layers)}"
+        yield (
+            "where the error starts: signal to noise of what layers add by themselves (own) and in all"
+            f" (so far), on {layers.samples} samples, the worst of {layers.compared} tensors"
+        )
         heads = ["" if head == "tensor" else head for head in HEADS]
         yield from (line.rstrip() for line in aligned([heads, *worst], LEFT))
     if layers.reason:
@@ -31,28 +34,11 @@ def rows(layers: Layers) -> list[tuple[str, ...]]:
     return [_cells(row) for row in layers.rows if row.rank != float("inf")][:WORST]
 
 
-def _what(layers: Layers) -> str:
-    return (
-        "signal to noise of what layers add by themselves (own) and in all (so far), on"
-        f" {layers.samples} samples, the worst of {layers.compared} tensors"
-    )
-
-
 def _cells(row: LayerError) -> tuple[str, ...]:
-    shape = "x".join(map(str, row.shape))
-    channel = (
-        f", worst channel {row.channel}" if row.kind == "weight" and row.channel is not None else ""
-    )
-    name = row.node or row.tensor
-    return (
-        _db(row.own_db, row),
-        _db(row.sqnr_db, row),
-        row.kind + channel,
-        name,
-        row.operator,
-        shape,
-        row.advice,
-    )
+    has_channel = row.kind == "weight" and row.channel is not None
+    tensor = f"{row.kind}, worst channel {row.channel}" if has_channel else row.kind
+    layer = (row.node or row.tensor, row.operator, "x".join(map(str, row.shape)))
+    return (_db(row.own_db, row), _db(row.sqnr_db, row), tensor, *layer, row.advice)
 
 
 def _db(value: float | None, row: LayerError) -> str:

@@ -32,13 +32,7 @@ def _lines(report: Report) -> Iterator[str]:
     report_notes = notes(report)
     if report_notes.recommendation:
         yield from ("", f"**{escaped(report_notes.recommendation)}**")
-    for title, lines in (
-        ("Failed or skipped", report_notes.missing),
-        ("Verdicts", report_notes.reasons),
-        ("Engines", report_notes.engines),
-        ("Found since the build", report_notes.later),
-        ("Doubts about the measurement", report_notes.doubts),
-    ):
+    for title, lines in report_notes.sections:
         yield from items(title, lines)
     for line in report_notes.footer:
         yield from ("", f"_{escaped(line)}_")

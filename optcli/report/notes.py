@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from optcli.artifact import costly_packing
 from optcli.paths import shown
-from optcli.report import engines, since_build, weight_packing, wording
+from optcli.report import engines, since_build, wording
 from optcli.report.rows import fastest_fp32
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
@@ -29,13 +30,25 @@ class Notes:
     ending: str = ""
     footer: list[str] = field(default_factory=list)
 
+    @property
+    def sections(self) -> list[tuple[str, list[str]]]:
+        """What stands below the table, by title; without the sections that have nothing to say."""
+        sections = (
+            ("Failed or skipped", self.missing),
+            ("Verdicts", self.reasons),
+            ("Engines", self.engines),
+            ("Found since the build", self.later),
+            ("Doubts about the measurement", self.doubts),
+        )
+        return [(title, lines) for title, lines in sections if lines]
+
 
 def notes(report: Report) -> Notes:
     """All notes of a report."""
     return Notes(
-        reasons=[*_reasons(report), *weight_packing.lines(report)],
+        reasons=[*_reasons(report), *_packing(report)],
         missing=list(_missing(report)),
-        doubts=[*_doubts(report), *_miscounts(report)],
+        doubts=list(_doubts(report)),
         engines=list(engines.lines(report)),
         later=list(since_build.lines(report)),
         recommendation=report.recommendation,
@@ -62,6 +75,18 @@ def _reasons(report: Report) -> Iterator[str]:
             label = f"{each.name} {word}" if each.blocking else each.name
             variants_of.setdefault(f"{label}: {each.reason}", []).append(name)
     yield from (f"{wording.listed(names)}: {reason}" for reason, names in variants_of.items())
+
+
+def _packing(report: Report) -> Iterator[str]:
+    """Variants that pack weights on every call, at a batch size at which they were measured."""
+    for name, variant in report.variants.items():
+        calls = costly_packing(variant.steps[-1].facts if variant.steps else {})
+        if calls:
+            sizes = wording.listed([f"{size} ({count} of them)" for size, count in calls.items()])
+            yield (
+                f"{name}: weights are packed on every call at batch size {sizes};"
+                " fix the batch, or set `shapes: auto`"
+            )
 
 
 def _missing(report: Report) -> Iterator[str]:
@@ -97,6 +122,10 @@ def _doubts(report: Report) -> Iterator[str]:
         names = [name for concerned in texts.values() for name in concerned]
         who = "all" if len(names) == rows > 1 else wording.listed(names)
         yield f"{next(iter(texts)) if len(texts) == 1 else summary}: {who}"
+    # Shares of the peak that cannot be, and those of disturbed times.
+    for name, variant in report.variants.items():
+        for share in variant.operations.shares if variant.operations else ():
+            yield from (f"{name} (batch {share.batch_size}): {flag.text}" for flag in share.flags)
 
 
 _LIMITS = (
@@ -107,20 +136,17 @@ _LIMITS = (
 )
 
 
-def _miscounts(report: Report) -> Iterator[str]:
-    """Shares of the peak that cannot be, and those of disturbed times."""
-    for name, variant in report.variants.items():
-        for share in variant.operations.shares if variant.operations else ():
-            yield from (f"{name} (batch {share.batch_size}): {flag.text}" for flag in share.flags)
-
-
 def _footer(report: Report) -> list[str]:
     lines = []
     if any(variant.operations for variant in report.variants.values()):
         lines.append(_LIMITS)
     if any(variant.latency for variant in report.variants.values()):
         lines += [_measured(report), _meaning(report)]
-        lines += [*_static(report), *_reused(report)]
+        lines += _static(report)
+        times = {row.measured_at for variant in report.variants.values() for row in variant.latency}
+        ages = sorted(age for then in times if (age := wording.age(then, report.started)))
+        if ages:
+            lines.append(f"Latency was measured {ages[0]} before this build and reused.")
     lines += _evaluated(report)
     return lines
 
@@ -147,7 +173,8 @@ def _measured(report: Report) -> str:
 def _meaning(report: Report) -> str:
     noun = "launch" if report.protocol.get("launches", 1) > 1 else "round"
     over = {"launch": "launches", "round": "rounds"}[noun]
-    device = " Device: computing alone, by the GPU's own events." if _on_device(report) else ""
+    on_device = any(variant.on_device for variant in report.variants.values())
+    device = " Device: computing alone, by the GPU's own events." if on_device else ""
     return (
         f"A call hands the inputs over, computes and copies the outputs.{device}"
         f" Brackets hold 95 % intervals over {over}, ± is the wider half of one;"
@@ -186,16 +213,6 @@ def _static(report: Report) -> Iterator[str]:
     for compiled, names in by_sizes.items():
         noun = "batch size" if len(compiled) == 1 else "batch sizes"
         yield f"Compiled for {noun} {wording.listed(compiled)} alone: {wording.listed(names)}."
-
-
-def _on_device(report: Report) -> bool:
-    return any(variant.on_device for variant in report.variants.values())
-
-
-def _reused(report: Report) -> list[str]:
-    times = {row.measured_at for variant in report.variants.values() for row in variant.latency}
-    ages = sorted(age for then in times if (age := wording.age(then, report.started)))
-    return [f"Latency was measured {ages[0]} before this build and reused."] if ages else []
 
 
 def _evaluated(report: Report) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from optcli.report import wording
 from optcli.report.changes import intervals
@@ -79,9 +78,9 @@ def recommend(
     sizes = sizes[:1] if first_only else sizes
     reason = _no_baseline(variants, baseline)
     if reason is not None or not sizes:
-        sentence = reason or _nothing_measured(variants, baseline)
+        sentence = reason or _nothing_measured(baseline)
         return Advice(recommended=None, sentence=sentence, by_batch={})
-    by_size = {size: _at(variants, baseline, size, partial(_ratio, ratio, size=size)) for size in sizes}
+    by_size = {size: _at(variants, baseline, size, ratio) for size in sizes}
     return Advice(
         recommended=by_size[sizes[0]].variant,
         sentence=" ".join([by_size[sizes[0]].sentence, *_further(by_size, variants, baseline)]),
@@ -96,14 +95,6 @@ def objections(variant: VariantReport) -> list[Verdict]:
         for each in variant.verdicts
         if each.outcome != "accept" and (each.blocking or each.name == "outputs")
     ]
-
-
-def _ratio(ratio: Ratio, one: _Choice, other: _Choice, *, size: int) -> Estimate | None:
-    """How many times as fast one is as the other: in turns, else by the baseline of each group."""
-    direct = ratio(one.name, other.name, size)
-    if direct is None and one.speedup is not None and other.speedup is not None:
-        return intervals.ratio(other.speedup, one.speedup)
-    return direct
 
 
 def _no_baseline(variants: Mapping[str, VariantReport], baseline: str) -> str | None:
@@ -126,33 +117,31 @@ def _no_baseline(variants: Mapping[str, VariantReport], baseline: str) -> str | 
     return None
 
 
-def _nothing_measured(variants: Mapping[str, VariantReport], baseline: str) -> str:
+def _nothing_measured(baseline: str) -> str:
     return f"Nothing can be recommended: no variant was measured beside {baseline}."
 
 
 def _at(
-    variants: Mapping[str, VariantReport],
-    baseline: str,
-    size: int,
-    ratio: Callable[[_Choice, _Choice], Estimate | None],
+    variants: Mapping[str, VariantReport], baseline: str, size: int, ratio: Ratio
 ) -> Recommendation:
     """What to serve at one batch size."""
     base = _row(variants[baseline], size)
-    measured = _measured(variants, baseline, size, base)
+    measured = _measured(variants, baseline, size, base) if base is not None else []
     if base is None or not measured:
-        return Recommendation(variant=None, sentence=_nothing_measured(variants, baseline))
+        return Recommendation(variant=None, sentence=_nothing_measured(baseline))
     allowed = [choice for choice in measured if not objections(choice.variant)]
     faster = [choice for choice in allowed if choice.is_faster]
     compared = [choice for choice in allowed if choice.speedup is not None]
     if allowed and not compared:
-        sentence = _withheld(allowed, base, baseline)
+        best = min(allowed, key=lambda choice: choice.latency.p50_ms.value)
+        sentence = f"{best.name} is the fastest here; by how much cannot be told now: {AGAIN}."
+        if best.latency.p50_ms.value >= base.p50_ms.value:
+            sentence = f"Whether anything beats {baseline} cannot be told now: {AGAIN}."
         return Recommendation(variant=None, sentence=sentence, withheld=True)
     if not faster:
         sentence = _nothing(measured, allowed, baseline) + _not_told(allowed, None)
         return Recommendation(variant=None, sentence=sentence)
-    equals = [
-        choice for choice in faster if not any(_is_surely(ratio(other, choice)) for other in faster)
-    ]
+    equals = [choice for choice in faster if not any(_beats(other, choice, ratio) for other in faster)]
     equals = equals or [max(faster, key=lambda choice: choice.times)]
     fastest = max(equals, key=lambda choice: choice.times)
     smallest = min(choice.size_bytes for choice in equals)
@@ -163,9 +152,12 @@ def _at(
     return Recommendation(variant=best.name, sentence=sentence)
 
 
-def _is_surely(ratio: Estimate | None) -> bool:
-    """Whether the first of two is faster for certain."""
-    return ratio is not None and (ratio.low or 0) > 1
+def _beats(one: _Choice, other: _Choice, ratio: Ratio) -> bool:
+    """Whether one is faster than the other for certain: in turns, else by each group's baseline."""
+    direct = ratio(one.name, other.name, one.latency.batch_size)
+    if direct is None and one.speedup is not None and other.speedup is not None:
+        direct = intervals.ratio(other.speedup, one.speedup)
+    return direct is not None and (direct.low or 0) > 1
 
 
 def _row(variant: VariantReport, size: int) -> Latency | None:
@@ -173,14 +165,14 @@ def _row(variant: VariantReport, size: int) -> Latency | None:
 
 
 def _measured(
-    variants: Mapping[str, VariantReport], baseline: str, size: int, base: Latency | None
+    variants: Mapping[str, VariantReport], baseline: str, size: int, base: Latency
 ) -> list[_Choice]:
     """Variants with latency at a batch size; the baseline is not among them."""
     choices = []
     for name, variant in variants.items():
         row = _row(variant, size)
         if variant.status in ("built", "cached") and name != baseline and row is not None:
-            is_fit = row.fit and base is not None and base.fit
+            is_fit = row.fit and base.fit
             choices.append(_Choice(name, variant, row, row.speedup if is_fit else None))
     return choices
 
@@ -207,13 +199,6 @@ def _further(
             instead = " instead" if by_size[first].variant is not None else ""
             sentences.append(f"At batch size {size} serve {name}{instead}: {figures}.")
     return sentences
-
-
-def _withheld(allowed: Sequence[_Choice], base: Latency, baseline: str) -> str:
-    best = min(allowed, key=lambda choice: choice.latency.p50_ms.value)
-    if best.latency.p50_ms.value >= base.p50_ms.value:
-        return f"Whether anything beats {baseline} cannot be told now: {AGAIN}."
-    return f"{best.name} is the fastest here; by how much cannot be told now: {AGAIN}."
 
 
 def _not_told(allowed: Sequence[_Choice], best: _Choice | None) -> str:

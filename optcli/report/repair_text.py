@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from optcli.report import wording
 from optcli.report.plain_text import aligned
-from optcli.results import Estimate
 from optcli.results.repair import Repair, Trial
 
 
@@ -17,16 +16,8 @@ def repair_text(repair: Repair) -> str:
 
 
 def _table(repair: Repair) -> str:
-    head = (
-        "trial",
-        repair.metric,
-        "lost",
-        "bar",
-        "in float",
-        "speed-up over float",
-        "seconds",
-        "tried",
-    )
+    over_float = ("in float", "speed-up over float")
+    head = ("trial", repair.metric, "lost", "bar", *over_float, "seconds", "tried")
     rows = [head, *(_row(each) for each in repair.trials)]
     title = (
         f"{repair.variant} ({repair.quantizing_pass}, {repair.runner}), batch size {repair.batch_size}"
@@ -42,7 +33,7 @@ def _row(trial: Trial) -> tuple[str, ...]:
         "" if trial.drop is None else wording.points(trial.drop.value),
         "failed" if trial.value is None else "inside" if trial.inside else "outside",
         "" if trial.float_operators is None else str(trial.float_operators),
-        "" if trial.speedup is None else _times(trial.speedup),
+        "" if trial.speedup is None else wording.with_interval(trial.speedup, "x"),
         f"{trial.seconds:.0f}",
         label,
     )
@@ -57,10 +48,10 @@ def _answer(repair: Repair) -> Iterator[str]:
         return
     speed = "its speed could not be measured"
     if best.speedup is not None:
-        speed = f"{_times(best.speedup)} as fast as in float"
+        speed = f"{wording.with_interval(best.speedup, 'x')} as fast as in float"
         start = repair.trials[0]
         if start.speedup is not None:
-            speed += f"; as it was {_times(start.speedup)}"
+            speed += f"; as it was {wording.with_interval(start.speedup, 'x')}"
     sentence = f"Trial {best.number} ({best.label}) is inside the bar: {speed}."
     if repair.outcome == "accurate":
         sentence += " It is not known to be faster: serve the float model, which is as right."
@@ -73,7 +64,3 @@ def _answer(repair: Repair) -> Iterator[str]:
             if repair.written
             else "The patch of the recipe (--write applies it):"
         )
-
-
-def _times(estimate: Estimate) -> str:
-    return f"{wording.times(estimate)} {wording.interval(estimate)}".rstrip()

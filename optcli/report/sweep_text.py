@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from optcli.report import wording
 from optcli.report.markdown_text import table
 from optcli.report.plain_text import aligned
-from optcli.results import Report, Sweep, SweepFit, SweepPoint
+from optcli.results import Report, Sweep, SweepFit
 
 # Of the interquartile range over the median, as everywhere.
 _FLUCTUATING = 0.20
@@ -40,9 +40,15 @@ def sentences(sweep: Sweep) -> list[str]:
     texts = [] if sweep.fit is None else [_line(sweep.fit)]
     if sweep.budget is not None:
         texts.append(f"budget: {sweep.budget.sentence}")
-        texts.append(_covered(sweep))
+        texts.append(
+            f"the bound is the upper end of p99's 95 % interval over {sweep.launches} launches, of"
+            " calls one after the other in one process alone on this machine; waiting in a queue,"
+            " other work beside it and other machines are not in it"
+        )
     texts.append(f"stopped: {sweep.stopped_because}")
-    restless = [str(each.batch_size) for each in sweep.points if each.fit and _fluctuates(each)]
+    restless = [
+        str(each.batch_size) for each in sweep.points if each.fit and (each.spread or 0) > _FLUCTUATING
+    ]
     unfit = [str(each.batch_size) for each in sweep.points if not each.fit]
     if restless:
         texts.append(f"fluctuating at batch {wording.listed(restless)}")
@@ -52,19 +58,6 @@ def sentences(sweep: Sweep) -> list[str]:
             " drawn without it"
         )
     return texts
-
-
-def _fluctuates(point: SweepPoint) -> bool:
-    return point.spread is not None and point.spread > _FLUCTUATING
-
-
-def _covered(sweep: Sweep) -> str:
-    """What the upper bound of p99 stands for, and what it does not."""
-    return (
-        f"the bound is the upper end of p99's 95 % interval over {sweep.launches} launches, of calls"
-        " one after the other in one process alone on this machine; waiting in a queue, other work"
-        " beside it and other machines are not in it"
-    )
 
 
 _HEADINGS = ("batch", "p50 ms", "[95 %]", "p99 ms", "[95 %]", "images/s", "calls")
@@ -94,10 +87,7 @@ def _cells(sweep: Sweep) -> list[tuple[str, ...]]:
 
 
 def _line(fit: SweepFit) -> str:
-    fixed, each = (
-        f"{wording.milliseconds(estimate)} {wording.interval(estimate)}".strip()
-        for estimate in (fit.fixed_ms, fit.per_image_ms)
-    )
+    fixed, each = (wording.with_interval(ms, "") for ms in (fit.fixed_ms, fit.per_image_ms))
     formula = f"t(B) = {fixed} ms + B * {each} ms"
     off = f"largest residual {wording.percent(fit.largest_residual)}"
     if fit.linear:

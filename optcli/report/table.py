@@ -61,17 +61,11 @@ class _Report:
         from rich.text import Text
 
         report_notes = notes(self._report)
-        for title, lines, style in (
-            ("Failed or skipped", report_notes.missing, "red"),
-            ("Verdicts", report_notes.reasons, "yellow"),
-            ("Engines", report_notes.engines, "dim"),
-            ("Found since the build", report_notes.later, "yellow"),
-            ("Doubts about the measurement", report_notes.doubts, "yellow"),
-        ):
-            if lines:
-                yield Text(title, style=style)
-                yield from (Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines)
-                yield Text()
+        styles = {"Failed or skipped": "red", "Engines": "dim"}
+        for title, lines in report_notes.sections:
+            yield Text(title, style=styles.get(title, "yellow"))
+            yield from (Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines)
+            yield Text()
         if report_notes.recommendation:
             yield Text(report_notes.recommendation, style="bold")
             yield Text()

@@ -89,13 +89,14 @@ def _section(trend: Trend) -> Markup:
 
 
 def _chart(trend: Trend, width: int) -> Markup:
-    values = [entry.value * _scale(trend.unit) for entry in trend.entries]
+    scale, unit = {"bytes": (1e-6, "MB"), "fraction": (100.0, "%")}.get(trend.unit, (1.0, "ms"))
+    values = [entry.value * scale for entry in trend.entries]
     height = 220
     area = Area(56, width - 16, 34, height - 40)
     x = scales.spanning(range(1, len(values) + 1), area.left, area.right, log=False)
     y = scales.spanning(values, area.bottom, area.top)
     places = [(x(number), y(value)) for number, value in enumerate(values, 1)]
-    drawn = [*marks.axes(area, x, y, "run of the gate", _axis(trend.unit))]
+    drawn = [*marks.axes(area, x, y, "run of the gate", unit)]
     for step in trend.steps:
         at = x(step + 0.5)
         drawn.append(marks.line(at, area.top, at, area.bottom, "budget"))
@@ -125,11 +126,3 @@ def _day(at: str) -> str:
         return datetime.fromisoformat(at).date().isoformat()
     except ValueError:
         return at
-
-
-def _scale(unit: str) -> float:
-    return {"bytes": 1e-6, "fraction": 100.0}.get(unit, 1.0)
-
-
-def _axis(unit: str) -> str:
-    return {"bytes": "MB", "fraction": "%"}.get(unit, "ms")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -13,17 +14,10 @@ NONE = "n/a"
 
 def number(value: float) -> str:
     """Three significant digits, never in scientific notation: 0.0512, 1.20, 34.5, 1234."""
-    if value == 0:
-        return "0"
-    digits = 2
-    scaled = abs(value)
-    while scaled >= 10 and digits > 0:
-        scaled /= 10
-        digits -= 1
-    while scaled < 1 and digits < 6:
-        scaled *= 10
-        digits += 1
-    return f"{value:.{digits}f}"
+    if not value or not math.isfinite(value):
+        return f"{value or 0:g}"
+    digits = 2 - math.floor(math.log10(abs(value)))
+    return f"{value:.{max(0, min(6, digits))}f}"
 
 
 def milliseconds(estimate: Estimate | None) -> str:
@@ -36,6 +30,11 @@ def interval(estimate: Estimate | None) -> str:
     if estimate is None or estimate.low is None or estimate.high is None:
         return ""
     return f"[{number(estimate.low)}, {number(estimate.high)}]"
+
+
+def with_interval(estimate: Estimate, unit: str = " ms") -> str:
+    """`2.31 ms [2.10, 2.52]`: the value in a unit, and its interval where there is one."""
+    return f"{number(estimate.value)}{unit} {interval(estimate)}".rstrip()
 
 
 def half_width(estimate: Estimate | None) -> str:

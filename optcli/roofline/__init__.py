@@ -55,11 +55,16 @@ def measure(logs: Path | None, observer: Observer, *, seconds: float = _SECONDS)
     observer.started(STEP)
     cores = environment.usable_cores()
     counts = sorted({1, cores})
-    notes = _busy(cores)
+    notes: list[str] = []
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > 0.25 * cores:
+        notes.append(f"load {load:.1f} on {cores} cores when it was measured: peaks may be too low")
     rates: list[Rate] = []
     bandwidths: list[Bandwidth] = []
     cache = last_level_cache_bytes()
-    todo = [*_tasks(counts, seconds, working_sets(cache))]
+    # Arrays within the caches of a core, within the last one, far beyond it.
+    sizes = {256 * 1024, 1024**2, 4 * 1024**2, cache // 2, 4 * cache}
+    todo = [*_tasks(counts, seconds, sorted({min(size, _MOST_BYTES) for size in sizes}))]
     for number, (name, function, request) in enumerate(todo):
         observer.progress(STEP, number / len(todo), name)
         log = logs / f"{name.replace(' ', '-')}.log" if logs else None
@@ -106,20 +111,6 @@ def _tasks(
             yield f"memory {cores}", "optcli.roofline.torch:bandwidths", request
     if environment.has_gpu() and environment.version("torch") is not None:
         yield "gpu", "optcli.roofline.gpu:rates", RateRequest(counts[-1], seconds)
-
-
-def _busy(cores: int) -> list[str]:
-    """A note where other work was running on more than a quarter of the cores."""
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if load <= 0.25 * cores:
-        return []
-    return [f"load {load:.1f} on {cores} cores when it was measured: peaks may be too low"]
-
-
-def working_sets(cache_bytes: int) -> list[int]:
-    """Sizes to measure memory with: within the caches of a core, within the last one, far beyond it."""
-    sizes = {256 * 1024, 1024**2, 4 * 1024**2, cache_bytes // 2, 4 * cache_bytes}
-    return sorted({min(size, _MOST_BYTES) for size in sizes})
 
 
 def last_level_cache_bytes() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optcli.roofline.findings import Rate
-from optcli.roofline.shapes import CONVOLUTIONS, MATRICES, Layer, product_operations, product_size
+from optcli.roofline.shapes import CONVOLUTIONS, MATRICES, product_operations, product_size
 from optcli.roofline.timing import RateRequest, best_s
 from optcli.workers import Channel
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 def rates(request: RateRequest, channel: Channel) -> list[Rate]:
     """Matrix products and convolutions, each for as long as the request says."""
+    import numpy as np
+    from onnx import TensorProto
+
     fastest: list[Rate] = []
     for precision in ("fp32", "int8"):
         for side in MATRICES:
@@ -23,9 +26,12 @@ def rates(request: RateRequest, channel: Channel) -> list[Rate]:
             done = _best_s(model, image, request)
             size, per_s = product_size(side), product_operations(side) / done
             fastest.append(request.rate("onnxruntime", precision, "matmul", size, per_s))
+    rng = np.random.default_rng(0)
     for layer in CONVOLUTIONS:
-        done = _best_s(*_convolution(layer), request)
-        per_s = layer.operations / done
+        image = rng.random((layer.batch, layer.channels, layer.side, layer.side), dtype=np.float32)
+        weights = rng.random((layer.channels, layer.channels, 3, 3), dtype=np.float32)
+        model = _model("Conv", image, weights, TensorProto.FLOAT, pads=[1, 1, 1, 1])
+        per_s = layer.operations / _best_s(model, image, request)
         fastest.append(request.rate("onnxruntime", "fp32", "convolution", layer.size, per_s))
     return fastest
 
@@ -57,16 +63,6 @@ def _product(side: int, precision: str) -> tuple[ModelProto, np.ndarray]:
     image = rng.integers(0, 200, (side, side)).astype(np.uint8)
     weights = rng.integers(-100, 100, (side, side)).astype(np.int8)
     return _model("MatMulInteger", image, weights, TensorProto.INT32), image
-
-
-def _convolution(layer: Layer) -> tuple[ModelProto, np.ndarray]:
-    import numpy as np
-    from onnx import TensorProto
-
-    rng = np.random.default_rng(0)
-    image = rng.random((layer.batch, layer.channels, layer.side, layer.side), dtype=np.float32)
-    weights = rng.random((layer.channels, layer.channels, 3, 3), dtype=np.float32)
-    return _model("Conv", image, weights, TensorProto.FLOAT, pads=[1, 1, 1, 1]), image
 
 
 def _model(

@@ -11,7 +11,7 @@ from typing import Any
 from optcli import inspection
 from optcli.artifact import described
 from optcli.errors import OptcliError
-from optcli.inspection import Findings, Target, Tensor
+from optcli.inspection import Findings, Target
 from optcli.model_files.opening import require_trusted_code, trusting
 from optcli.pipeline import keys, view
 from optcli.results import Operations
@@ -88,11 +88,17 @@ def of(findings: Findings, counted_in: str) -> Operations | None:
     if counted is None or not counted.macs or not counted.at:
         return None
     batch = next(iter(counted.at.values()))[0] if next(iter(counted.at.values())) else 1
+    types = {each.name: each.dtype for each in findings.inputs or ()}
     input_bytes = sum(
-        math.prod(shape) / batch * _width(_dtype(findings.inputs, name))
+        math.prod(shape) / batch * _width(types.get(name, "float32"))
         for name, shape in counted.at.items()
     )
-    output_bytes = sum(_smallest(each) * _width(each.dtype) for each in findings.outputs or ())
+    output_bytes = 0.0
+    for output in findings.outputs or ():
+        # Values per image: a size that is not known counts as one, the first is the batch.
+        sizes = output.shape[1:] if output.shape else ()
+        values = math.prod(size for size in sizes if isinstance(size, int))
+        output_bytes += values * _width(output.dtype)
     weights = sum(many * _width(kind) for kind, many in findings.parameters_by_type.items())
     return Operations(
         per_image=round(counted.flops / batch),
@@ -100,16 +106,6 @@ def of(findings: Findings, counted_in: str) -> Operations | None:
         input_output_bytes_per_image=round(input_bytes + output_bytes),
         counted_in=counted_in,
     )
-
-
-def _dtype(tensors: tuple[Tensor, ...] | None, name: str) -> str:
-    return next((each.dtype for each in tensors or () if each.name == name), "float32")
-
-
-def _smallest(tensor: Tensor) -> int:
-    """Values per image; a size that is not known counts as one, the first is the batch."""
-    sizes = tensor.shape[1:] if tensor.shape else ()
-    return math.prod(size for size in sizes if isinstance(size, int))
 
 
 def _width(kind: str) -> float:

@@ -78,9 +78,11 @@ def _operations(
     if variant.artifact is None or not (folder / variant.artifact.path / "artifact.json").is_file():
         return None
     operations = count(folder / variant.artifact.path, store)
-    if operations is None or _on_gpu(variant):
+    runner = variant.runner or {}
+    on_gpu = "cuda" in str(runner.get("provider", "")).lower()
+    if operations is None or on_gpu:  # the CPU's peaks do not apply there
         return operations
-    precision = str((variant.runner or {}).get("precision") or variant.artifact.precision)
+    precision = str(runner.get("precision") or variant.artifact.precision)
     shares = [share(operations, row, precision, machine) for row in variant.on_host]
     return operations.model_copy(update={"shares": tuple(filter(None, shares))})
 
@@ -111,11 +113,6 @@ def share(work: Operations, row: Latency, precision: str, machine: Roofline) -> 
         high=of_limit(row.p50_ms.low),
         flags=tuple(doubts),
     )
-
-
-def _on_gpu(variant: VariantReport) -> bool:
-    """Whether it ran on a GPU, to which the CPU's peaks do not apply."""
-    return "cuda" in str((variant.runner or {}).get("provider", "")).lower()
 
 
 def _ingredients(store: Store) -> dict[str, Any]:

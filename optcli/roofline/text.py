@@ -23,9 +23,11 @@ def lines(machine: Roofline) -> Iterator[str]:
         for operation, name in _OPERATIONS:
             peaks = [machine.peak(precision, count, operation) for count in counts]
             if any(peaks):
-                yield _row(f"{precision} {name}", [_rate(each) for each in peaks], _libraries(peaks))
-    for rate in _gpu(machine):
-        yield _row(f"{rate.precision} on the GPU", ["", _rate(rate)][-len(counts) :], rate.library)
+                fastest = dict.fromkeys(f"{rate.library} {rate.size}" for rate in peaks if rate)
+                yield _row(f"{precision} {name}", [_rate(each) for each in peaks], ", ".join(fastest))
+    for precision in dict.fromkeys(rate.precision for rate in machine.rates if rate.device == "gpu"):
+        if rate := machine.peak(precision, device="gpu"):
+            yield _row(f"{precision} on the GPU", ["", _rate(rate)][-len(counts) :], rate.library)
     yield ""
     yield _row("10^9 bytes/s (read, triad)", [_cores(count) for count in counts], "")
     for size in sorted({each.working_set_bytes for each in machine.bandwidths}):
@@ -36,23 +38,12 @@ def lines(machine: Roofline) -> Iterator[str]:
     yield from machine.notes
 
 
-def _gpu(machine: Roofline) -> Iterator[Rate]:
-    for precision in dict.fromkeys(rate.precision for rate in machine.rates if rate.device == "gpu"):
-        best = machine.peak(precision, device="gpu")
-        if best is not None:
-            yield best
-
-
 def _row(name: str, cells: list[str], last: str) -> str:
     return f"{name:<27}{''.join(cell.rjust(16) for cell in cells)}  {last}".rstrip()
 
 
 def _rate(rate: Rate | None) -> str:
     return "" if rate is None else f"{rate.per_s / 1e9:.0f}"
-
-
-def _libraries(peaks: list[Rate | None]) -> str:
-    return ", ".join(dict.fromkeys(f"{rate.library} {rate.size}" for rate in peaks if rate))
 
 
 def _cores(count: int) -> str:

@@ -26,7 +26,10 @@ def rates(request: RateRequest, channel: Channel) -> list[Rate]:
         fastest.append(request.rate("torch", precision, operation, size, per_s))
 
     with torch.inference_mode():
-        for precision, dtype in _types().items():
+        # 8-bit integers are always computed in, if slowly.
+        types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+        usable = {name: dtype for name, dtype in types.items() if name == "fp32" or computes_in(name)}
+        for precision, dtype in {**usable, "int8": torch.int8}.items():
             for side in MATRICES:
                 size, operations = product_size(side), product_operations(side)
                 add(precision, "matmul", size, operations, _product(side, dtype))
@@ -71,15 +74,6 @@ def _bandwidth(working_set_bytes: int, threads: int, seconds: float) -> Bandwidt
         read_per_s=read,
         triad_per_s=third * 12 / best_s(triad, seconds),
     )
-
-
-def _types() -> dict[str, Any]:
-    """The types that this CPU computes in; 8-bit integers always, if slowly."""
-    import torch
-
-    halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    usable = {name: dtype for name, dtype in halves.items() if computes_in(name)}
-    return {"fp32": torch.float32, **usable, "int8": torch.int8}
 
 
 def _product(side: int, dtype: Any) -> Callable[[], Any]:

@@ -49,7 +49,8 @@ class HostCalls:
                 continue
             buffer = self._buffers.get(name)
             if buffer is None or buffer.shape != array.shape or buffer.dtype != dtype:
-                buffer = self._buffers[name] = self._buffer(name, array.shape, dtype)
+                buffer = self._buffers[name] = np.empty(array.shape, dtype)
+                self._take(name, buffer)
             np.copyto(buffer, array, casting="same_kind")
 
     def execute(self) -> None:
@@ -71,13 +72,6 @@ class HostCalls:
         """What OpenVINO counted of each layer, where it was compiled with `PERF_COUNT`."""
         counts: Sequence[Any] = self._request.get_profiling_info()
         return counts
-
-    def _buffer(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        import numpy as np
-
-        buffer: np.ndarray = np.empty(shape, dtype)
-        self._take(name, buffer)
-        return buffer
 
     def _take(self, name: str, array: np.ndarray) -> None:
         """Let the request read an array where it lies."""

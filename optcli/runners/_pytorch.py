@@ -81,7 +81,13 @@ class PytorchRunner(Runner):
         """The outputs as arrays; bfloat16, which NumPy does not know, becomes float32."""
         if self._cuda is not None:
             return self._cuda.receive(dict(outputs))
-        return {name: _array(tensor, copy) for name, tensor in outputs.items()}
+        import torch
+
+        arrays: dict[str, np.ndarray] = {}
+        for name, value in outputs.items():
+            dtype = torch.float32 if value.dtype == torch.bfloat16 else value.dtype
+            arrays[name] = value.detach().to(CPU, dtype, copy=copy).contiguous().numpy()
+        return arrays
 
     def _named(self, outputs: Mapping[str, torch.Tensor], what: str) -> dict[str, torch.Tensor]:
         """The outputs under the names that the artifact gives them, in their order."""
@@ -116,11 +122,3 @@ def chosen(device: str, artifact: Artifact) -> str:
             hint=f"set the pass's and the runner's `device` alike, or leave the runner's {AUTO}",
         )
     return torch_devices.require(wanted)
-
-
-def _array(value: torch.Tensor, copy: bool) -> np.ndarray:
-    import torch
-
-    dtype = torch.float32 if value.dtype == torch.bfloat16 else value.dtype
-    array: np.ndarray = value.detach().to(CPU, dtype, copy=copy).contiguous().numpy()
-    return array

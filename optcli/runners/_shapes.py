@@ -1,8 +1,8 @@
 """One model compiled for single batch sizes, and for any: which of these forms computes a batch.
 
-A graph whose batch size is open works out shapes at every call and takes kernels that suit any size.
-Compiled for one size it does neither. A batch of a size in between is padded to the next compiled one,
-or goes to the form for any size, whichever takes less time here.
+A graph whose batch size is open computes shapes at every call and uses kernels that suit any size. A
+graph that is compiled for one batch size does neither. A batch of another size is padded to the next
+compiled size, or goes to the form for any size, whichever takes less time here.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ class StaticForms:
     ) -> None:
         self._make = make
         self._batched = next(spec.name for spec in inputs if spec.batch_symbol is not None)
-        self._can_pad = can_pad and _only_begin_with_batch(inputs)
+        # Every input begins with the same symbol and has it nowhere else.
+        symbols = {spec.batch_symbol for spec in inputs}
+        inside = any(size in symbols for spec in inputs for size in spec.shape[1:])
+        self._can_pad = can_pad and len(symbols) == 1 and None not in symbols and not inside
         self.load_ms: dict[str, float] = {}
         self._forms = {size: self._compiled(size) for size in sorted(set(sizes))}
         self._any: Calls | None = None
@@ -119,11 +122,9 @@ class StaticForms:
     def fetch(self) -> dict[str, np.ndarray]:
         """The outputs by name, without what was padded."""
         outputs = self._current.fetch()
-        return (
-            outputs
-            if self._cut is None
-            else {name: array[: self._cut] for name, array in outputs.items()}
-        )
+        if self._cut is None:
+            return outputs
+        return {name: array[: self._cut] for name, array in outputs.items()}
 
     def _compiled(self, size: int | None) -> Calls:
         start = time.perf_counter()
@@ -206,10 +207,3 @@ def sizes_of(requested: Sequence[int] | None, inputs: Sequence[TensorSpec]) -> t
             hint="widen the range under the recipe's `inputs`, or leave the size out",
         )
     return tuple(sorted(set(sizes)))
-
-
-def _only_begin_with_batch(inputs: Sequence[TensorSpec]) -> bool:
-    """Whether every input begins with the same symbol and has it nowhere else."""
-    symbols = {spec.batch_symbol for spec in inputs}
-    inside = any(size in symbols for spec in inputs for size in spec.shape[1:])
-    return len(symbols) == 1 and None not in symbols and not inside

@@ -165,7 +165,9 @@ class OpenvinoRunner(Runner):
         open_batch = all(port.get_partial_shape().is_dynamic for port in model.inputs)
         if not sizes or not open_batch:
             return form(None)
-        can_pad = all(_begins_open(port.get_partial_shape()) for port in model.outputs)
+        shapes = [port.get_partial_shape() for port in model.outputs]
+        # An output whose first size is open has one row for each sample.
+        can_pad = all(s.rank.is_static and len(s) > 0 and s[0].is_dynamic for s in shapes)
         return StaticForms(form, sizes, self.inputs, can_pad=can_pad)
 
     def _configuration(self) -> dict[str, Any]:
@@ -205,8 +207,3 @@ def _with_batch(spec: TensorSpec, size: int) -> list[int]:
         size if each == spec.batch_symbol else -1 if isinstance(each, str) else each
         for each in spec.shape
     ]
-
-
-def _begins_open(shape: Any) -> bool:
-    """Whether an output's first size is open, as a batch is."""
-    return bool(shape.rank.is_static and len(shape) > 0 and shape[0].is_dynamic)

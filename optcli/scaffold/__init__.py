@@ -64,7 +64,9 @@ def draft(
     """
     values = overriding.parsed(overrides)
     kind, target = _named(what)
-    own = _weights(weights, folder) if weights is not None else None
+    own = weights  # a path that is there, else an entry's name
+    if weights is not None and Path(weights).is_file():
+        own = relative(Path(weights), folder)
     if values.get("model.weights") is not None:
         own = str(values["model.weights"])
     model = Model(
@@ -176,8 +178,19 @@ def _named(what: str) -> tuple[str, str]:
     format = model_files.format_of(Path(what))
     if format in sources.names():
         return str(format), what
+    if format == model_files.WEIGHTS:
+        raise UsageError(
+            "these are weights without a network",
+            place=what,
+            hint=f"name the network too: optcli init torchvision:NAME --weights {what}",
+        )
     if format is not None:
-        raise _begins_no_recipe(what, format)
+        raise UsageError(
+            f"this is a finished {format} model, and recipes begin with what it was made of",
+            place=what,
+            hint=f"`optcli bench {what}` measures it; an .onnx, .pt2 or TorchScript file begins a"
+            " recipe",
+        )
     if Path(what).is_dir():
         models = [each for each in Path(what).iterdir() if each.suffix.lower() in model_files.SUFFIXES]
         near = ", ".join(sorted(each.name for each in models)[:5])
@@ -193,21 +206,6 @@ def _named(what: str) -> tuple[str, str]:
     )
 
 
-def _begins_no_recipe(what: str, format: str) -> UsageError:
-    """The error for a model file that no source reads."""
-    if format == model_files.WEIGHTS:
-        return UsageError(
-            "these are weights without a network",
-            place=what,
-            hint=f"name the network too: optcli init torchvision:NAME --weights {what}",
-        )
-    return UsageError(
-        f"this is a finished {format} model, and recipes begin with what it was made of",
-        place=what,
-        hint=f"`optcli bench {what}` measures it; an .onnx, .pt2 or TorchScript file begins a recipe",
-    )
-
-
 def _relative(target: str, folder: Path) -> str:
     """A path relative to the current folder, as one relative to the recipe's; modules stay."""
     file, colon, name = target.rpartition(":") if ".py:" in target else (target, "", "")
@@ -216,8 +214,3 @@ def _relative(target: str, folder: Path) -> str:
     if not Path(file).suffix or os.path.isabs(file):
         return target
     return f"{relative(Path(file), folder)}{colon}{name}"
-
-
-def _weights(weights: str, folder: Path) -> str:
-    """Weights as a recipe names them: a path that is there, else an entry's name."""
-    return relative(Path(weights), folder) if Path(weights).is_file() else weights

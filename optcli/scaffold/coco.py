@@ -33,7 +33,7 @@ def described(path: Path, recipe: Path) -> Data | None:
     }
     if not files:
         return None
-    complete = [name for name in files if not _problems(path, name)]
+    complete = [name for name in files if not data.problems(_settings(path, name), path)]
     if not complete:
         name = next(iter(files))
         require(_settings(path, name), path, path)
@@ -64,10 +64,6 @@ def _data(path: Path, recipe: Path, lines: tuple[tuple[str, ...], tuple[str, ...
 
 def _settings(path: Path, part: str | None) -> DataSettings:
     return DataSettings.model_validate({"source": f"coco:{path}", "split": part})
-
-
-def _problems(path: Path, part: str) -> bool:
-    return bool(data.problems(_settings(path, part), path))
 
 
 def _count(file: Path, what: str) -> int:

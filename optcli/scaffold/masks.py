@@ -56,12 +56,10 @@ def described(path: Path, recipe: Path) -> Data | None:
         to, rest = shares()
         arguments = _arguments(first, recipe)
         lines = ((*arguments, to, *limited(first.count / 2)), (*arguments, rest))
-    seen = run(
-        "optcli.scaffold.masks:look",
-        MasksRequest(tuple(_spread(second)), second.masks),
-        Pixels,
-        timeout_s=_TIMEOUT_S,
-    )
+    files = _files(second.masks)
+    spread = files[:: max(1, len(files) // _LOOKED_AT)][:_LOOKED_AT]
+    request = MasksRequest(tuple(spread), second.masks)
+    seen = run("optcli.scaffold.masks:look", request, Pixels, timeout_s=_TIMEOUT_S)
     return Data(
         "pixels",
         f"python:{FILE}:pairs",
@@ -105,26 +103,20 @@ def _matched(images: Path, masks: Path) -> Pairs | None:
         return None
     stems = {path.stem for path in _files(images)}
     named = {path.stem for path in _files(masks)}
-    for ending in ("", *sorted({_ending(name, stems) for name in sorted(named)[:5]} - {""})):
+    endings = set()
+    for mask in sorted(named)[:5]:
+        # What follows the longest name of an image that the mask's name begins with.
+        begins = max((stem for stem in stems if mask.startswith(stem)), key=len, default=mask)
+        endings.add(mask.removeprefix(begins))
+    for ending in ("", *sorted(endings - {""})):
         count = sum(f"{stem}{ending}" in named for stem in stems)
         if count:
             return Pairs(images, masks, ending, count)
     return None
 
 
-def _ending(mask: str, stems: set[str]) -> str:
-    """The part of a mask's name that follows the longest image name that it begins with."""
-    begins = max((stem for stem in stems if mask.startswith(stem)), key=len, default=mask)
-    return mask.removeprefix(begins)
-
-
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
-
-
-def _spread(pairs: Pairs) -> list[Path]:
-    files = _files(pairs.masks)
-    return files[:: max(1, len(files) // _LOOKED_AT)][:_LOOKED_AT]
 
 
 def _arguments(pairs: Pairs, recipe: Path) -> tuple[str, ...]:
@@ -183,15 +175,14 @@ def look(request: MasksRequest, channel: Channel) -> Pixels:
 
 
 def _numbered(values: set[int]) -> Pixels:
-    notes: tuple[str, ...] = ()
     if values == {0, 255}:
         note = "the masks hold 0 and 255 alone: 255 is read as class 1, nothing is ignored"
         return Pixels(2, None, (note,), binary=True)
-    ignored = 255 if 255 in values else None
     classes = max(values - {255}, default=0) + 1
-    if ignored is not None:
-        notes = (f"the masks hold the classes 0 to {classes - 1}, and 255, which does not count",)
-    return Pixels(classes, ignored, notes)
+    if 255 not in values:
+        return Pixels(classes, None, ())
+    note = f"the masks hold the classes 0 to {classes - 1}, and 255, which does not count"
+    return Pixels(classes, 255, (note,))
 
 
 def _coloured(colours: tuple[tuple[int, ...], ...], folder: Path) -> Pixels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,6 @@ from optcli.settings import TensorSpec
 MOST_INPUT_BYTES = 20e6  # 32 images of 3 x 224 x 224 in float32
 MOST_ACTIVATION_BYTES = 1e9
 _AT_ONCE = 3  # tensors of the largest size that live together: what a layer reads, writes and skips
-_ITEM_BYTES = {"float32": 4, "int32": 4, "uint32": 4, "float64": 8, "int64": 8, "uint64": 8}
-_SMALLER = {"float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2}
 
 
 def fitted(inputs: Sequence[TensorSpec], largest_bytes: int) -> list[TensorSpec]:
@@ -33,8 +32,13 @@ def fitted(inputs: Sequence[TensorSpec], largest_bytes: int) -> list[TensorSpec]
 def input_bytes(spec: TensorSpec) -> int:
     """Bytes of one sample of an input; sizes that vary count with their usual value."""
     sizes = [spec.ranges[size].opt if isinstance(size, str) else size for size in spec.shape]
-    item = (_ITEM_BYTES | _SMALLER).get(spec.dtype, 1)
-    return math.prod(sizes[1:]) * item
+    return math.prod(sizes[1:]) * _item_bytes(spec.dtype)
+
+
+def _item_bytes(dtype: str) -> int:
+    """Bytes of one value: by the bits in the name of the type, `float32` or `bfloat16`; else 1."""
+    bits = re.search(r"\d+$", dtype)
+    return max(1, int(bits[0]) // 8) if bits else 1
 
 
 def _narrowed(spec: TensorSpec, most: int) -> TensorSpec:
@@ -91,9 +95,7 @@ def of_onnx(path: Path, inputs: Sequence[TensorSpec]) -> int:
         return 0
     outside = {value.name for value in (*model.graph.input, *model.graph.initializer)}
     inner = {name: shape for name, shape in shapes.items() if name not in outside}
-    largest = max((math.prod(shape) * _bytes(types[name]) for name, shape in inner.items()), default=0)
-    return largest // max(1, batch)
-
-
-def _bytes(element: int) -> int:
-    return (_ITEM_BYTES | _SMALLER).get(element_name(element), 1)
+    sizes_bytes = (
+        math.prod(shape) * _item_bytes(element_name(types[name])) for name, shape in inner.items()
+    )
+    return max(sizes_bytes, default=0) // max(1, batch)

@@ -62,22 +62,16 @@ def of_torchvision(name: str) -> _LibraryInput:
     import torch
     from torchvision import models
 
-    if name not in models.list_models():
-        return (3, 224, 224), None, None  # the source says what is wrong with the name
-    entries = models.get_model_weights(name)
-    if not len(entries):
+    # The source says what is wrong with a name that torchvision does not have.
+    if name not in models.list_models() or not len(entries := models.get_model_weights(name)):
         return (3, 224, 224), None, None
     entry = entries.DEFAULT
     transforms = entry.transforms()
     crop = getattr(transforms, "crop_size", None) or getattr(transforms, "resize_size", None) or [224]
     size = crop[0] if isinstance(crop, list | tuple) else crop
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(entry.url).name
-    declared = "crop_size" in vars(entry.transforms())
-    return (
-        (3, size, size),
-        f"torchvision:{name}" if declared else None,
-        "DEFAULT" if file.is_file() else None,
-    )
+    preset = f"torchvision:{name}" if "crop_size" in vars(transforms) else None
+    return (3, size, size), preset, "DEFAULT" if file.is_file() else None
 
 
 def of_timm(name: str) -> _LibraryInput:
@@ -92,11 +86,8 @@ def of_timm(name: str) -> _LibraryInput:
     file = None
     if config.hf_hub_id:
         file = huggingface_hub.try_to_load_from_cache(config.hf_hub_id, "model.safetensors")
-    return (
-        tuple(config.input_size),
-        f"timm:{name}" if config.crop_mode in ("center", "squash") else None,
-        "DEFAULT" if isinstance(file, str) else None,
-    )
+    preset = f"timm:{name}" if config.crop_mode in ("center", "squash") else None
+    return tuple(config.input_size), preset, "DEFAULT" if isinstance(file, str) else None
 
 
 def tried(source: Source, notes: list[str]) -> list[TensorSpec]:

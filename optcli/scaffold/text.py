@@ -152,7 +152,11 @@ def prepared(
     last = sizes[2] in (1, 3) and sizes[0] not in (1, 3)
     channels, height, width = (sizes[2], *sizes[:2]) if last else sizes
     order = "grey" if channels == 1 else "rgb"
-    steps = f"{_sized(height, width, outputs)}, channel_order: {order}"
+    resize = f"resize: [{height}, {width}]"
+    if outputs.kind == "classes" and height == width >= 160:
+        # Photographs to be classified are usually cropped to 7/8 of the shorter side.
+        resize = f"resize: {round(height / 0.875)}, crop: {height}"
+    steps = f"{resize}, channel_order: {order}"
     if spec.dtype == "uint8":
         return Preparing(
             f"{{{steps}}}", "whether images were resized or cropped, and the channels' order"
@@ -162,13 +166,6 @@ def prepared(
     return Preparing(
         f"{{{steps}, scale: 1/255{usual}}}", f"the model does not say how it was trained; {guess}"
     )
-
-
-def _sized(height: int, width: int, outputs: Meaning) -> str:
-    """Resize and crop: photographs to be classified are usually cropped to 7/8 of the shorter side."""
-    if outputs.kind == "classes" and height == width >= 160:
-        return f"resize: {round(height / 0.875)}, crop: {height}"
-    return f"resize: [{height}, {width}]"
 
 
 def why_not_judged(model: Model, outputs: Meaning, data: Data | None) -> str:

@@ -35,7 +35,10 @@ def offered(format: Format, *, attention: bool, calibrated: bool) -> list[Offer]
         no_integers = no_integers or "this CPU has no VNNI: expect smaller files, not speed"
     quantize = "{quantize_nncf: {model_type: transformer}}" if attention else "quantize_nncf"
     to_onnx = [] if format == Format.ONNX else ["export_onnx"]
-    offers = [_baseline(format)]
+    if format == Format.TORCH:
+        offers = [Offer("eager", "[]", "PyTorch as it is: the baseline")]
+    else:
+        offers = [Offer(str(format), "[]", "the file as it is: the baseline")]
     if format == Format.TORCH and "torch_compile" in passes.own_names():
         offers.append(Offer("compiled", _chain("torch_compile"), "by torch.compile", compiler))
     if format in (Format.TORCH, Format.EXPORTED):
@@ -60,12 +63,6 @@ def offered(format: Format, *, attention: bool, calibrated: bool) -> list[Offer]
             Offer("tensorrt", _chain(*to_onnx, "tensorrt_engine"), "on the GPU", _lacking("tensorrt"))
         )
     return offers
-
-
-def _baseline(format: Format) -> Offer:
-    if format == Format.TORCH:
-        return Offer("eager", "[]", "PyTorch as it is: the baseline")
-    return Offer(str(format), "[]", "the file as it is: the baseline")
 
 
 def _chain(*names: str) -> str:

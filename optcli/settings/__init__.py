@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -136,6 +137,13 @@ def batch_range(inputs: Sequence[TensorSpec]) -> SymbolRange:
         return inputs[0].batch_range()
     low, high = max(each.min for each in ranges), min(each.max for each in ranges)
     return SymbolRange(min=low, opt=max(low, min(ranges[0].opt, high)), max=high)
+
+
+def size_bytes(inputs: Sequence[TensorSpec], batch_size: int) -> int:
+    """Bytes of all inputs together at a batch size."""
+    import numpy as np
+
+    return sum(math.prod(each.concrete(batch_size)) * np.dtype(each.dtype).itemsize for each in inputs)
 
 
 # The longest that anything is measured, and the most fresh processes of one artifact.

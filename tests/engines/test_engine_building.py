@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from dataclasses import asdict
 
 import fake_builder
 import pytest
@@ -32,7 +33,7 @@ class Built:
         self.job = Job(product, str(folder / "model.onnx"), str(self.plan), **wanted)
 
     def run(self):
-        self.result = building.build(json.loads(json.dumps(self.job.to_record())), JobChannel(self.out))
+        self.result = building.build(json.loads(json.dumps(asdict(self.job))), JobChannel(self.out))
         return self
 
     def told(self, call):
@@ -220,7 +221,7 @@ def test_a_builder_that_does_not_start_is_an_error_with_the_reason(build):
 def test_without_a_driver_nothing_of_tensorrt_is_touched(build, version):
     built = build(version, gpu=False)
     with pytest.raises(EngineError, match="no driver"):
-        building.build(built.job.to_record(), JobChannel(built.out))
+        building.build(asdict(built.job), JobChannel(built.out))
     assert built.module.said == []
 
 

@@ -1,6 +1,7 @@
 """Real engines of TensorRT-RTX, which builds without a GPU, in child processes as passes do."""
 
 import os
+from dataclasses import asdict
 
 import numpy as np
 import onnx
@@ -60,7 +61,7 @@ def build(tmp_path, model=None, **changes):
     values = {"profiles": [PROFILE], "targets": ["SM86"], **changes}
     wanted = Job("tensorrt_rtx", os.fspath(path), os.fspath(tmp_path / "model.plan"), **values)
     found = child.run(
-        "optcli.engines.building:build", wanted.to_record(), timeout_s=300, on_event=heard.append
+        "optcli.engines.building:build", asdict(wanted), timeout_s=300, on_event=heard.append
     )
     return found, heard
 

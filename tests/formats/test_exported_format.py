@@ -57,7 +57,7 @@ def malicious(path, kind):
 
 
 def test_a_saved_program_is_sound_and_comes_back_with_its_dynamic_sizes(saved):
-    exported_format.check(saved)
+    exported_format.open(saved)
     module = exported_format.open(saved).module()
     for shape in [(1, 2, 8), (9, 8, 8)]:
         assert module(torch.ones(shape)).shape == (shape[0], shape[1] * 2)
@@ -88,7 +88,7 @@ def test_a_pickle_with_code_is_refused_and_does_not_run(saved, tmp_path, member,
 
     rewritten(saved, tmp_path, change)
     with pytest.raises(TrustError, match="holds more than tensors"):
-        exported_format.check(tmp_path)
+        exported_format.open(tmp_path)
     assert not trace.exists()
 
 
@@ -101,7 +101,7 @@ def test_a_weight_that_is_said_to_be_pickled_is_refused(saved, tmp_path):
         return malicious(trace, "torch.save") if name == "data/weights/weight_0" else data
 
     with pytest.raises(TrustError):
-        exported_format.check(rewritten(saved, tmp_path, change))
+        exported_format.open(rewritten(saved, tmp_path, change))
     assert not trace.exists()
 
 
@@ -117,7 +117,7 @@ def test_an_expression_that_is_code_is_refused(saved, tmp_path):
         return text[:start] + code + text[text.index('"', start) :]
 
     with pytest.raises(TrustError, match="holds the code"):
-        exported_format.check(rewritten(saved, tmp_path, change))
+        exported_format.open(rewritten(saved, tmp_path, change))
     assert not trace.exists()
 
 
@@ -142,11 +142,11 @@ def test_a_program_that_calls_what_it_should_not_is_refused(saved, tmp_path, cha
         return json.dumps(program)
 
     with pytest.raises(TrustError):
-        exported_format.check(rewritten(saved, tmp_path, apply))
+        exported_format.open(rewritten(saved, tmp_path, apply))
 
 
 @pytest.mark.parametrize("size", [0, 100, -200])
 def test_a_truncated_archive_is_an_input_error(saved, tmp_path, size):
     (tmp_path / exported_format.FILE).write_bytes((saved / exported_format.FILE).read_bytes()[:size])
     with pytest.raises(InputError):
-        exported_format.check(tmp_path)
+        exported_format.open(tmp_path)

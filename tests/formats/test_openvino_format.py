@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 
 def test_a_saved_model_keeps_names_sizes_and_full_weights(folder):
-    openvino_format.check(folder)
+    openvino_format.open(folder)
     model = openvino_format.open(folder)
     assert openvino_format.input_names(model) == ("x",)
     assert openvino_format.output_names(model) == ("y",)
@@ -41,10 +41,10 @@ def test_a_missing_or_truncated_file_is_an_input_error(folder, file):
     path = folder / file
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InputError, match="not a valid OpenVINO model"):
-        openvino_format.check(folder)
+        openvino_format.open(folder)
     path.unlink()
     with pytest.raises(InputError, match="missing"):
-        openvino_format.check(folder)
+        openvino_format.open(folder)
 
 
 def test_openvino_and_nncf_are_loaded_without_their_telemetry():

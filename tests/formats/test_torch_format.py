@@ -59,7 +59,7 @@ def test_the_description_survives(artifact):
     after = description.after({"name": "prune", "history": []})
     assert [record["name"] for record in after.transforms] == ["prune"]
     assert description.transforms == ()
-    torch_format.check(folder)
+    torch_format.open(folder)
 
 
 @pytest.mark.parametrize("name", ["model.json", "weights.safetensors", "code/net.py"])
@@ -71,7 +71,7 @@ def test_damage_is_found(artifact, name, damage):
     if damage == "gone":
         file.unlink()
     with pytest.raises(InputError):
-        torch_format.check(folder)
+        torch_format.open(folder)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_a_newer_optcli_wrote_is_named(artifact, key, value):
     file = folder / "model.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
     with pytest.raises(InputError, match=r"tape|fold") as error:
-        torch_format.check(folder)
+        torch_format.open(folder)
     assert "newer optcli" in error.value.hint
 
 

@@ -40,7 +40,7 @@ def with_line(saved, folder, line):
 
 
 def test_a_saved_network_comes_back(saved):
-    torchscript_format.check(saved)
+    torchscript_format.open(saved)
     model = torchscript_format.open(saved)
     assert model(torch.ones(5, 3, 8, 8)).shape == (5, 4, 6, 6)
     assert torchscript_format.precision(model) == "fp32"
@@ -51,7 +51,7 @@ def test_code_that_writes_a_file_is_refused_before_it_is_loaded(saved, tmp_path)
     trace = tmp_path / "trace"
     with_line(saved, tmp_path, f'torch.save(input, "{trace}")')
     with pytest.raises(TrustError, match=r"calls save\(\)"):
-        torchscript_format.check(tmp_path)
+        torchscript_format.open(tmp_path)
     assert not trace.exists()
 
 
@@ -101,10 +101,10 @@ def test_a_truncated_file_is_an_input_error(saved, tmp_path, size):
     path = tmp_path / torchscript_format.FILE
     path.write_bytes((saved / torchscript_format.FILE).read_bytes()[:size])
     with pytest.raises(InputError):
-        torchscript_format.check(tmp_path)
+        torchscript_format.open(tmp_path)
 
 
 def test_weights_alone_are_not_taken_for_a_network(tmp_path):
     torch.save({"a": torch.ones(2)}, tmp_path / torchscript_format.FILE)
     with pytest.raises(InputError, match="holds no TorchScript"):
-        torchscript_format.check(tmp_path)
+        torchscript_format.open(tmp_path)

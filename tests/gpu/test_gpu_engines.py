@@ -6,6 +6,7 @@ With TensorRT where this interpreter or OPTCLI_TENSORRT_PYTHON's has it, and wit
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,7 @@ def built(product, tmp_path):
             strongly_typed=here["strong_typing"],
             flags={"TF32": False},
         )
-        made = child.run("optcli.engines.building:build", job.to_record(), python=python)
+        made = child.run("optcli.engines.building:build", asdict(job), python=python)
         device = made["device"]
         about = sidecar.Sidecar(
             product=product,

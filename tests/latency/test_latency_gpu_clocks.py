@@ -65,5 +65,5 @@ def test_it_takes_the_place_of_nvidia_smi_where_it_can(monkeypatch):
 def test_without_a_gpu_nobody_is_asked(monkeypatch):
     monkeypatch.setattr(environment, "has_gpu", lambda: False)
     monkeypatch.setitem(sys.modules, "pynvml", nvml())
-    assert gpu_clocks.here() is None
+    assert gpu_clocks.told_by_nvml(gpu_clocks.look) is None
     assert gpu_clocks.conditions()["gpus"] == []

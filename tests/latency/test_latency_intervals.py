@@ -136,6 +136,6 @@ def test_the_same_artifact_in_one_launch_is_told_apart_as_seldom_as_it_should():
     for _ in range(200):
         pair = rng.normal(0, 0.0075)
         rounds = [[[math.exp(x)] for x in rng.normal(level, 0.001, ROUNDS)] for level in (0, pair)]
-        found = launches.of_one_pair(ratio_interval(*rounds))
+        found = launches.of_one_launch(ratio_interval(*rounds))
         inside += found.low <= 1 <= found.high
     assert inside >= 184

@@ -1,6 +1,7 @@
 """Several launches: table mode, launch pairs, and what happens when a process dies on the way."""
 
 import math
+import sys
 
 import pytest
 from scripted import ScriptedChild
@@ -201,7 +202,7 @@ def test_an_artifact_may_have_its_own_interpreter_and_process(scripted, candidat
     once = LatencySettings(launches=1)
     latency.measure([candidate("eager"), other], "eager", INPUTS, None, once, tmp_path, 0, Silent())
     assert [(child.interpreter, child.function) for child in spawned] == [
-        (None, "optcli.latency.process:serve"),
+        (sys.executable, "optcli.latency.process:serve"),
         ("other/bin/python", "mine:serve"),
     ]
 

@@ -1,7 +1,7 @@
 """Engines of real networks, built by the TensorRT-RTX that is installed: it needs no GPU for that."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +67,7 @@ def built(path: Path, inputs, folder: Path, flags=None):
         "tensorrt_rtx", str(path), str(folder / "model.plan"), [made], targets=("SM89",),
         flags=flags or {},
     )  # fmt: skip
-    return child.run("optcli.engines.building:build", wanted.to_record(), timeout_s=300.0)
+    return child.run("optcli.engines.building:build", asdict(wanted), timeout_s=300.0)
 
 
 def computed(path: Path, values):

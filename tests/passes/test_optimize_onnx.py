@@ -130,7 +130,7 @@ def test_what_is_no_ort_model(tmp_path, content):
     if content is not None:
         (tmp_path / ort_format.FILE).write_bytes(content)
     with pytest.raises(InputError) as failure:
-        ort_format.check(tmp_path)
+        ort_format.open(tmp_path)
     assert failure.value.hint
 
 
@@ -139,7 +139,7 @@ def test_a_truncated_ort_model(tmp_path, conv):
     path = made.path / ort_format.FILE
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(InputError):
-        ort_format.check(made.path)
+        ort_format.open(made.path)
 
 
 @pytest.mark.parametrize(

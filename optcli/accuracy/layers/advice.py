@@ -47,7 +47,9 @@ def of(row: LayerError, made_by: Mapping[str, Any], precision: str = "int8") -> 
     if row.finite and row.own_db is None:
         return ""
     name, options = made_by.get("step", ""), made_by.get("options") or {}
-    if _is_scaled(row):
+    off = row.factor is not None and abs(row.factor - 1) > _SCALED
+    # Rounding does not move all values by one and the same factor.
+    if off and row.cosine is not None and row.cosine > _PARALLEL:
         again = f"build it again with {name}" if name else "quantize this layer again"
         return f"its values are {row.factor:.2f} times what they should be, a scale is wrong: {again}"
     if row.clipped is not None and row.clipped > _CLIPS:
@@ -56,13 +58,10 @@ def of(row: LayerError, made_by: Mapping[str, Any], precision: str = "int8") -> 
         return f"{{{name}: {{per_channel: true}}}}: channel {row.channel} drowns in the scale of others"
     if precision in _FULL:
         return f"leave {row.node or row.tensor} as it was"
-    return _leave(row, name)
-
-
-def _is_scaled(row: LayerError) -> bool:
-    """Whether all values are off by one and the same factor, which rounding does not do."""
-    off = row.factor is not None and abs(row.factor - 1) > _SCALED
-    return off and row.cosine is not None and row.cosine > _PARALLEL
+    option = _IGNORES.get(name)
+    if option is None or not row.node:
+        return f"leave {row.node or row.tensor} in floating point"
+    return f"{{{name}: {{{option}: [{', '.join(_to_leave(row, name))}]}}}}"
 
 
 def _wider(row: LayerError, name: str, options: Mapping[str, Any]) -> str:
@@ -81,13 +80,6 @@ def _per_channel_helps(row: LayerError, name: str, options: Mapping[str, Any]) -
         and options.get("per_channel") is False
         and apart > _CHANNEL_APART_DB
     )
-
-
-def _leave(row: LayerError, name: str) -> str:
-    option = _IGNORES.get(name)
-    if option is None or not row.node:
-        return f"leave {row.node or row.tensor} in floating point"
-    return f"{{{name}: {{{option}: [{', '.join(_to_leave(row, name))}]}}}}"
 
 
 def _to_leave(row: LayerError, name: str) -> list[str]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy.layers.measured import Measured, Sums, weight_error
+from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
 from optcli.artifact import Artifact, Format
 from optcli.errors import StepError, first_line
 from optcli.formats import exported as exported_format
@@ -101,12 +101,8 @@ def _pairs(floats: GraphModule, child: GraphModule) -> list[_Pair]:
         if node.op in ("placeholder", "call_function") and node.name in theirs:
             root = theirs[node.name]
             whole = [x for x in root.users if _operator(x).startswith("quantize_per_")]
-            back = [
-                x
-                for quantize in whole
-                for x in quantize.users
-                if _operator(x).startswith("dequantize_per_")
-            ]
+            readers = [x for quantize in whole for x in quantize.users]
+            back = [x for x in readers if _operator(x).startswith("dequantize_per_")]
             stands_for = _behind_norm(node, theirs)
             pairs.append(_Pair(stands_for.name, stands_for, root, (*whole, *back)))
     return pairs
@@ -143,7 +139,8 @@ def _run(
                 as_it_is = root is None or is_integer or (node, n) in inner
                 read = self.env[node] if as_it_is else exact[root]
                 # What it was is compared afterwards: relu_ and its like write into what they read.
-                return read.clone() if _is_in_place(n) and isinstance(read, torch.Tensor) else read
+                in_place = n.op == "call_function" and _operator(n).endswith("_")
+                return read.clone() if in_place and isinstance(read, torch.Tensor) else read
 
             return torch.fx.node.map_arg(args, value)
 
@@ -193,14 +190,8 @@ def _weights(
         if isinstance(exact_value, torch.Tensor) and isinstance(child_value, torch.Tensor):
             with suppress(RuntimeError, NotImplementedError):  # a tensor of a library's own kind
                 arrays = [x.detach().float().numpy() for x in (exact_value, child_value)]
-                if arrays[0].shape == arrays[1].shape:
-                    name = str(getattr(node, "target", node))
-                    kind = _kind(pair.floats)
-                    yield weight_error(name, _layer(pair.floats), kind, arrays[0], arrays[1])
-
-
-def _is_in_place(node: Node) -> bool:
-    return node.op == "call_function" and _operator(node).endswith("_")
+                name, kind = str(getattr(node, "target", node)), _kind(pair.floats)
+                yield from weight_errors(name, _layer(pair.floats), kind, *arrays)
 
 
 def _operator(node: Node) -> str:

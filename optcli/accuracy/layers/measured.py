@@ -102,12 +102,9 @@ class Sums:
             operator=operator,
             shape=row.shape,
             kind="activation",
-            own_db=row.own.sqnr_db,
             sqnr_db=row.whole.sqnr_db,
-            cosine=row.own.cosine,
-            factor=row.own.factor,
-            finite=row.own.finite,
             clipped=row.outside / row.values if row.values else None,
+            **row.own.figures(),
         )
 
     def measured(self, activations: Iterable[LayerError], weights: Iterable[LayerError]) -> Measured:
@@ -120,26 +117,33 @@ class Sums:
         return Measured(tuple(_without_rescaled(rows)), len(rows), reason)
 
 
-def weight_error(
-    tensor: str, node: str, operator: str, exact: np.ndarray, quantized: np.ndarray, axis: int = 0
-) -> LayerError:
-    """The row of a layer's weights, both of one shape; `axis` has the output channels."""
+def weight_errors(
+    tensor: str,
+    node: str,
+    operator: str,
+    exact: np.ndarray | None,
+    quantized: np.ndarray | None,
+    axis: int = 0,
+) -> Iterator[LayerError]:
+    """The row of a layer's weights; none unless both are known and of one shape.
+
+    `axis` has the output channels.
+    """
+    if exact is None or quantized is None or exact.shape != quantized.shape or exact.ndim < 2:
+        return
     tally = Tally()
     tally.add(exact, quantized)
-    worst = worst_channel(exact, quantized, axis)
-    return LayerError(
+    channel, channel_db = worst_channel(exact, quantized, axis) or (None, None)
+    yield LayerError(
         tensor=tensor,
         node=node,
         operator=operator,
         shape=exact.shape,
         kind="weight",
-        own_db=tally.sqnr_db,
         sqnr_db=tally.sqnr_db,
-        cosine=tally.cosine,
-        factor=tally.factor,
-        finite=tally.finite,
-        channel=worst[0] if worst else None,
-        channel_db=worst[1] if worst else None,
+        channel=channel,
+        channel_db=channel_db,
+        **tally.figures(),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,9 @@ class _Work:
                     x for x in piece if self.sums.fits(x.tensor, floats[x.tensor], theirs[x.tensor])
                 ]
                 if len(fits) < len(piece):
-                    self._forget(set(piece) - set(fits))
+                    # Layers behind the others read them as they are: the float network's do not fit.
+                    for face in {f for pair in set(piece) - set(fits) for f in pair.faces}:
+                        self._every.pop(face, None)
                     if fits:
                         self.look(fits, feeds)
                     return
@@ -87,12 +89,6 @@ class _Work:
             for pair in piece:
                 name = pair.tensor
                 self.sums.add(name, floats[name], theirs[name], own[name], self._bounds(pair))
-
-    def _forget(self, pairs: Iterable[Pair]) -> None:
-        """Let layers behind these read them as they are: the float network's do not fit."""
-        for pair in pairs:
-            for face in pair.faces:
-                self._every.pop(face, None)
 
     def _bounds(self, pair: Pair) -> tuple[float, float] | None:
         """The values that a tensor's integers can stand for."""
@@ -120,13 +116,9 @@ class _Work:
             return self.sums.error(pair.tensor, "", "input")
         theirs = layer(self.child, pair.root, set(self._every) - set(pair.faces))
         row = self.sums.error(pair.tensor, name_of(node, theirs), node.op_type)
-        return row.model_copy(update={"readers": self._readers(pair)})
-
-    def _readers(self, pair: Pair) -> tuple[str, ...]:
-        """Names of the child's layers that read a tensor behind its QuantizeLinear."""
         if not pair.chain or not any(self.child.scale_of(face) for face in pair.faces):
-            return ()
-        return self.child.layers_behind(pair.faces)
+            return row
+        return row.model_copy(update={"readers": self.child.layers_behind(pair.faces)})
 
 
 def _named(graph: Graph, feed: Feed) -> dict[str, np.ndarray]:

@@ -54,6 +54,8 @@ class Cut:
 
     def _own(self, pair: Pair, number: int) -> str:
         """Put a pair's own nodes in; the name of what the layer makes."""
+        from onnx import helper
+
         child = self._child
         own = {face: f"{face}{_OWN}{number}" for face in pair.faces}
         if pair.root in child.maker:
@@ -66,18 +68,14 @@ class Cut:
         for index in pair.chain:
             inner = {face: own[face] for face in pair.faces}
             self._put(index, number, inner, inner)
-        if child.scale_of(pair.out) is None:
-            return own[pair.out]
-        return self._floats_of(pair.out, own[pair.out])
-
-    def _floats_of(self, name: str, own: str) -> str:
-        from onnx import helper
-
-        scale = [each for each in self._child.scale_of(name) or () if each]
+        out, scales = own[pair.out], child.scale_of(pair.out)
+        if scales is None:
+            return out
+        scale = [each for each in scales if each]
         self._queue.extend(scale)
-        key = (len(self._child.nodes), len(self._emitted))
-        self._emitted[key] = helper.make_node("DequantizeLinear", [own, *scale], [f"{own}_floats"])
-        return f"{own}_floats"
+        key = (len(child.nodes), len(self._emitted))
+        self._emitted[key] = helper.make_node("DequantizeLinear", [out, *scale], [f"{out}_floats"])
+        return f"{out}_floats"
 
     def _put(
         self, index: int, number: int, inputs: Mapping[str, str], outputs: Mapping[str, str]

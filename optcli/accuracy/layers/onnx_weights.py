@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from optcli.accuracy.layers.measured import weight_error
+from optcli.accuracy.layers.measured import weight_errors
 from optcli.accuracy.layers.onnx_graph import Graph, Pair, layer, name_of
 from optcli.onnx_graphs.operators import PRODUCT_OF, is_static, weight_position
 from optcli.onnx_graphs.quantized import along, dequantize, numbers
@@ -32,18 +32,11 @@ def errors(floats: Graph, child: Graph, pairs: Sequence[Pair]) -> Iterator[Layer
         exact = _with_norm(floats, child, node, exact)
         if exact.shape != quantized.shape and exact.shape == quantized.shape[::-1]:
             quantized = np.transpose(quantized)
-        if exact.shape == quantized.shape and exact.ndim > 1:
-            name = node.input[weight_position(node.op_type)]
-            yield _row(name, name_of(node, child_node), node, exact, quantized)
-
-
-def _row(
-    name: str, layer_name: str, node: NodeProto, exact: np.ndarray, quantized: np.ndarray
-) -> LayerError:
-    transposed = any(each.name == "transB" and each.i for each in node.attribute)
-    columns = node.op_type == "MatMul" or (node.op_type == "Gemm" and not transposed)
-    axis = exact.ndim - 1 if columns else 0
-    return weight_error(name, layer_name, node.op_type, exact, quantized, axis)
+        transposed = any(each.name == "transB" and each.i for each in node.attribute)
+        columns = node.op_type == "MatMul" or (node.op_type == "Gemm" and not transposed)
+        axis = exact.ndim - 1 if columns else 0
+        name, layer_name = node.input[weight_position(node.op_type)], name_of(node, child_node)
+        yield from weight_errors(name, layer_name, node.op_type, exact, quantized, axis)
 
 
 def _values(graph: Graph, node: NodeProto) -> np.ndarray | None:

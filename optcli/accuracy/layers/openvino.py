@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy.layers.measured import Measured, Sums, weight_error
+from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
 from optcli.artifact import Artifact
 from optcli.formats import openvino as openvino_format
 from optcli.results.layers import LayerError
@@ -40,7 +40,13 @@ def compare(baseline: Artifact, child: Artifact, feeds: Sequence[Feed], threads:
     """Rows of activations and weights; `feeds` are batches of one shape, by names of the recipe."""
     floats, other = (openvino_format.open(each.path) for each in (baseline, child))
     sums = Sums()
-    pairs = [pair for pair in _pairs(floats, other) if _compatible(pair, sums)]
+    pairs = []
+    for pair in _pairs(floats, other):
+        ours, theirs = pair.floats.get_partial_shape(), pair.root.get_partial_shape()
+        if ours.compatible(theirs):
+            pairs.append(pair)
+        else:
+            sums.differ(pair.name, str(ours), str(theirs))
     if not pairs:
         return sums.measured((), ())
     whole = openvino_format.open(child.path)  # `other` will be cut
@@ -103,14 +109,6 @@ def _behind(chain: Sequence[Any]) -> tuple[str, ...]:
                     names[name] = None
                     ahead += [reader] if kind in openvino_format.MOVES_VALUES else []
     return tuple(names)
-
-
-def _compatible(pair: _Pair, sums: Sums) -> bool:
-    ours, theirs = pair.floats.get_partial_shape(), pair.root.get_partial_shape()
-    if not ours.compatible(theirs):
-        sums.differ(pair.name, str(ours), str(theirs))
-        return False
-    return True
 
 
 def _everything(model: Model, names: Sequence[str] | None = None) -> list[_Pair]:
@@ -228,14 +226,8 @@ def _weights(pairs: Sequence[_Pair]) -> Iterator[LayerError]:
         kind = node.get_type_name()
         if kind in openvino_format.PRODUCTS and child_node.get_type_name() == kind:
             exact, quantized = _values(node.input_value(1)), _values(child_node.input_value(1))
-            if (
-                exact is not None
-                and quantized is not None
-                and exact.shape == quantized.shape
-                and exact.ndim > 1
-            ):
-                name = node.input_value(1).get_node().get_friendly_name()
-                yield weight_error(name, node.get_friendly_name(), kind, exact, quantized)
+            name = node.input_value(1).get_node().get_friendly_name()
+            yield from weight_errors(name, node.get_friendly_name(), kind, exact, quantized)
 
 
 def _values(port: Any) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from optcli.accuracy.layers.measured import Measured
 from optcli.artifact import Artifact, Format
 from optcli.data import DataSettings
 from optcli.formats import operator_libraries
-from optcli.results.layers import LayerError, Layers
+from optcli.results.layers import Layers
 from optcli.sample import cycled
 from optcli.settings import TensorSpec, batch_range
 from optcli.workers import Channel
@@ -40,22 +40,22 @@ class LayersRequest:
 
 def serve(request: LayersRequest, channel: Channel) -> Layers:
     """Compare two artifacts layer by layer: rows with advice, worst first."""
-    feeds, count = _feeds(request)
-    measured = _measured(request.baseline, request.child, feeds, request.inputs, request.threads)
-    rows = sorted(measured.rows, key=lambda row: row.rank)
-    advised = [_advised(row, request.made_by, request.child.precision) for row in rows]
-    return Layers(
-        rows=tuple(advised), compared=measured.compared, samples=count, reason=measured.reason
+    samples = data.open(request.data, request.folder, request.inputs)
+    # The smallest batches that the model takes: they bound what is in memory.
+    size = batch_range(request.inputs).min
+    count = max(size, min(request.samples, len(samples)))
+    feeds = [dict(cycled(samples, size, start).inputs) for start in range(0, count, size)]
+    measured = _measured(request, feeds)
+    rows = tuple(
+        row.model_copy(update={"advice": advice.of(row, request.made_by, request.child.precision)})
+        for row in sorted(measured.rows, key=lambda row: row.rank)
     )
+    return Layers(rows=rows, compared=measured.compared, samples=count, reason=measured.reason)
 
 
-def _measured(
-    baseline: Artifact,
-    child: Artifact,
-    feeds: Sequence[Feed],
-    inputs: Sequence[TensorSpec],
-    threads: int,
-) -> Measured:
+def _measured(request: LayersRequest, feeds: Sequence[Feed]) -> Measured:
+    baseline, child = request.baseline, request.child
+    inputs, threads = request.inputs, request.threads
     for artifact in (baseline, child):
         operator_libraries.bring(artifact.facts.get("imports", ()))
     if child.format == Format.ONNX:
@@ -65,15 +65,3 @@ def _measured(
     if baseline.format == child.format == Format.TORCH:
         return torch.compare(baseline, child, feeds, inputs)
     return exported.compare(baseline, child, feeds, inputs)
-
-
-def _advised(row: LayerError, made_by: dict[str, Any], precision: str) -> LayerError:
-    return row.model_copy(update={"advice": advice.of(row, made_by, precision)})
-
-
-def _feeds(request: LayersRequest) -> tuple[list[Feed], int]:
-    """The first samples in the smallest batches that the model takes: they bound what is in memory."""
-    samples = data.open(request.data, request.folder, request.inputs)
-    size = batch_range(request.inputs).min
-    count = max(size, min(request.samples, len(samples)))
-    return [dict(cycled(samples, size, start).inputs) for start in range(0, count, size)], count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +36,11 @@ class Tally:
         self.power += float(b @ b)
         self.product += float(a @ b)
         self.noise += float(((a - b) ** 2).sum())
+
+    def figures(self) -> dict[str, Any]:
+        """What a `LayerError` says of it."""
+        own = {"own_db": self.sqnr_db, "cosine": self.cosine}
+        return {**own, "factor": self.factor, "finite": self.finite}
 
     @property
     def sqnr_db(self) -> float | None:

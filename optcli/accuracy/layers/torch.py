@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from optcli.accuracy.layers.measured import Measured, Sums, weight_error
+from optcli.accuracy.layers.measured import Measured, Sums, weight_errors
 from optcli.artifact import Artifact
 from optcli.formats import torch as torch_format
 from optcli.formats import torch_calls, torch_modules
@@ -72,7 +72,10 @@ def _run(model: Module, inputs: Sequence[TensorSpec], feed: Feed, exact: Seen | 
 
     with ExitStack() as hooks:
         for name, module in torch_modules.named_modules(model):
-            if not _inner(module):
+            # A module holds others that are called; quantized ones hold only their packed weights.
+            held = (type(each).__name__ for each in torch_modules.children(module))
+            innermost = hasattr(module, "weight") or all("Packed" in kind for kind in held)
+            if innermost:
                 hooks.callback(module.register_forward_hook(hook(name)).remove)
         call = torch_calls.arguments(model, inputs)
         positional, keyword = call.split({key: torch.from_numpy(array) for key, array in feed.items()})
@@ -80,23 +83,11 @@ def _run(model: Module, inputs: Sequence[TensorSpec], feed: Feed, exact: Seen | 
     return seen
 
 
-def _inner(module: Module) -> bool:
-    """Whether a module holds others that are called; quantized ones hold only their packed weights."""
-    held = [each for each in torch_modules.children(module) if "Packed" not in type(each).__name__]
-    return bool(held) and not hasattr(module, "weight")
-
-
 def _weights(floats: Mapping[str, Module], child: Mapping[str, Module]) -> Iterator[LayerError]:
     for name, module in floats.items():
         exact = _values(module)
         quantized = _values(child[name]) if name in child and exact is not None else None
-        if (
-            exact is not None
-            and quantized is not None
-            and exact.shape == quantized.shape
-            and exact.ndim > 1
-        ):
-            yield weight_error(f"{name}.weight", name, type(module).__name__, exact, quantized)
+        yield from weight_errors(f"{name}.weight", name, type(module).__name__, exact, quantized)
 
 
 def _values(module: Module) -> np.ndarray | None:

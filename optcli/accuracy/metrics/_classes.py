@@ -150,8 +150,9 @@ def class_number(target: Any, classes: int, place: str) -> int:
         target.item() if isinstance(target, np.ndarray | np.generic) and target.size == 1 else target
     )
     if isinstance(value, bool) or not isinstance(value, int):
+        shown = repr(target) if len(repr(target)) < 60 else f"a {type(target).__name__}"
         raise InputError(
-            f"the metric wants class numbers as labels, found {_shown(target)}",
+            f"the metric wants class numbers as labels, found {shown}",
             place=place,
             hint="give the data whole numbers from 0 as labels, or remove `accuracy:`",
         )
@@ -162,8 +163,3 @@ def class_number(target: Any, classes: int, place: str) -> int:
             hint="the labels must be the class numbers that the model was trained with",
         )
     return value
-
-
-def _shown(target: Any) -> str:
-    text = repr(target)
-    return text if len(text) < 60 else f"a {type(target).__name__}"

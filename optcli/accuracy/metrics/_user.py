@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -185,17 +186,14 @@ def _guessing(declared: Any, reference: str) -> float | None:
     """The declared value of guessing; None where none is declared. Raises `InputError`."""
     if declared is None:
         return None
-    if isinstance(declared, bool | str) or not isinstance(declared, int | float):
-        chance = float("nan")
-    else:
-        chance = float(declared)
-    if not abs(chance) < float("inf"):
+    is_number = isinstance(declared, int | float) and not isinstance(declared, bool)
+    if not is_number or not math.isfinite(declared):
         raise InputError(
             f"the metric's chance is {declared!r}, wanted a number",
             place=reference,
             hint="chance = 0.1, the value that whoever does not look at the inputs reaches",
         )
-    return chance
+    return float(declared)
 
 
 def _span(bounds: Any, reference: str) -> float | None:

@@ -61,7 +61,7 @@ class Element:
     def load(self, view: np.ndarray) -> np.ndarray:
         """A copy of what lies in memory, in a type that NumPy has."""
         if self.name == "BF16":
-            return _from_bfloat16(view)
+            return (view.astype("uint32") << 16).view("float32")
         if self.name == "FP8":
             values: np.ndarray = _e4m3()[view]
             return values
@@ -76,12 +76,6 @@ def _to_bfloat16(values: np.ndarray) -> np.ndarray:
     bits = wide.view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(wide), 0x7FC0, rounded).astype(np.uint16)
-
-
-def _from_bfloat16(bits: np.ndarray) -> np.ndarray:
-    import numpy as np
-
-    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def _e4m3() -> np.ndarray:

@@ -145,7 +145,8 @@ class Execution:
         """Let go of TensorRT's objects before the GPU's; a second time nothing happens."""
         if self._engine is None:
             return
-        self._keep_kernels()
+        if self._cache is not None and self._cache_file is not None:
+            self._cache_file.write_bytes(bytes(self._cache.serialize()))
         self._graphs.drop()
         self._context = self._settings = self._engine = self._runtime = self._cache = None
         self._slots, self._inputs, self._outputs = [], [], []
@@ -169,7 +170,7 @@ class Execution:
             settings = self._settings = self._engine.create_runtime_config()
             strategy = "DISABLED" if self._graphs.mode == "off" else "WHOLE_GRAPH_CAPTURE"
             settings.cuda_graph_strategy = self._bindings.member("CudaGraphStrategy", strategy)
-            self._graphs.built_in()
+            self._graphs.built_in = True
             if self._cache_file is not None:
                 self._cache = settings.create_runtime_cache()
                 if self._cache_file.is_file():
@@ -231,10 +232,6 @@ class Execution:
         self._lines.append(line)
         if self._heard is not None:
             self._heard(line)
-
-    def _keep_kernels(self) -> None:
-        if self._cache is not None and self._cache_file is not None:
-            self._cache_file.write_bytes(bytes(self._cache.serialize()))
 
     def _failed(self, message: str) -> EngineError:
         return messages.explained(message, list(self._lines))

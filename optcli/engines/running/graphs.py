@@ -27,27 +27,24 @@ class Graphs:
         self._graph: Graph | None = None
         self._timed_inside = False
         self._without = "not wanted" if mode == "off" else ""
-        self._built_in = False
+        # Whether the product records graphs itself.
+        self.built_in = False
 
     @property
     def state(self) -> str:
         """`on`, `off (why)` or `not yet`: in words for a report."""
-        if self._built_in:
+        if self.built_in:
             return "off (not wanted)" if self.mode == "off" else "on (TensorRT-RTX's own)"
         if self._graph is not None:
             return "on"
         return f"off ({self._without})" if self._without else "not yet"
-
-    def built_in(self) -> None:
-        """The product records graphs itself."""
-        self._built_in = True
 
     def forbid(self, why: str) -> None:
         """Note why calls with these inputs and outputs cannot be recorded; empty: they can.
 
         Raises `EngineError` where graphs are `on`.
         """
-        if self.mode == "off" or self._built_in:
+        if self.mode == "off" or self.built_in:
             return
         self._without = why
         if why and self.mode == "on":
@@ -73,7 +70,7 @@ class Graphs:
 
     def after_a_call(self, enqueue: Callable[[], None]) -> None:
         """Record, where that is wanted, possible and not done yet."""
-        if self._graph is not None or self._without or self._built_in:
+        if self._graph is not None or self._without or self.built_in:
             return
         try:
             self._graph, self._timed_inside = self._recorded_with_events(enqueue), True

@@ -12,7 +12,6 @@ between, as `{"log": [severity, text]}`:
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import queue
@@ -26,17 +25,17 @@ from typing import Any, TextIO
 
 from optcli.engines import EngineError
 from optcli.engines.messages import Line
+from optcli.engines.process import Answers, call, standard_output
 from optcli.engines.running.shared_arrays import SharedArrays
 
 _SEVERITIES = "FEW"  # of log lines that explain why this process died
 
 
-class Serving:
+class Serving(Answers):
     """One engine and the memory that is shared with the parent."""
 
     def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._one_at_a_time = threading.Lock()
+        super().__init__(out)
         self._empty_bytes = _high_water_bytes()
         self._execution: Any = None
 
@@ -44,18 +43,11 @@ class Serving:
         """Carry out one command."""
         return getattr(self, f"_{command['do']}")(command)  # type: ignore[no-any-return]
 
-    def send(self, record: dict[str, Any]) -> None:
-        """Write one line, whole: TensorRT logs from threads of its own."""
-        with self._one_at_a_time:
-            self._out.write(json.dumps(record) + "\n")
-            self._out.flush()
-
     def _open(self, command: dict[str, Any]) -> dict[str, Any]:
         folder = Path(command["folder"])
         self._shared_inputs = SharedArrays(folder / "inputs")
         self._shared_outputs = SharedArrays(folder / "outputs")
-        module, _, name = command["open"].partition(":")
-        self._execution = getattr(importlib.import_module(module), name)(command["job"], self._heard)
+        self._execution = call(command["open"], command["job"], self._heard)
         names = {name: dtype.str for name, dtype in self._execution.inputs.items()}
         return {"inputs": names, "notes": self._execution.notes}
 
@@ -98,9 +90,7 @@ def _high_water_bytes() -> int:
 
 def main() -> None:
     """Answer commands until the parent is done, or gone."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print is no answer
-    serving = Serving(out)
+    serving = Serving(standard_output())
     commands: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(commands,), daemon=True).start()
     while True:

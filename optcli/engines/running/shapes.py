@@ -38,24 +38,16 @@ Profile = Mapping[str, Range]
 
 def profiles_of(engine: Any, inputs: Sequence[str]) -> tuple[Profile, ...]:
     """The ranges of every input, by optimization profile."""
-    fixed = {name: tuple(dimensions(engine.get_tensor_shape(name)) or ()) for name in inputs}
-    return tuple(
-        {
-            name: (
-                _of_profile(engine, name, index)
-                if -1 in fixed[name]
-                else Range(fixed[name], fixed[name], fixed[name])
-            )
-            for name in inputs
-        }
-        for index in range(max(1, int(engine.num_optimization_profiles)))
-    )
-
-
-def _of_profile(engine: Any, name: str, index: int) -> Range:
-    return Range(
-        *(tuple(dimensions(each) or ()) for each in engine.get_tensor_profile_shape(name, index))
-    )
+    profiles = []
+    for index in range(max(1, int(engine.num_optimization_profiles))):
+        profile = {}
+        for name in inputs:
+            shape = engine.get_tensor_shape(name)
+            varies = -1 in (dimensions(shape) or ())
+            shapes = engine.get_tensor_profile_shape(name, index) if varies else [shape] * 3
+            profile[name] = Range(*(tuple(dimensions(each) or ()) for each in shapes))
+        profiles.append(profile)
+    return tuple(profiles)
 
 
 def choose(profiles: Sequence[Profile], shapes: Mapping[str, Shape], wanted: int | None = None) -> int:

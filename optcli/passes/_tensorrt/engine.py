@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -150,7 +151,7 @@ class EnginePass(Pass):
         build = self._build(prepared, job, here)
         result = child.run(
             "optcli.engines.building:build",
-            build.to_record(),
+            asdict(build),
             python=python,
             timeout_s=self.max_seconds,
             on_event=lambda event: _heard(event, job),

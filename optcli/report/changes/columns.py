@@ -19,7 +19,7 @@ def moved(ratio: Estimate | None) -> str:
     if ratio is None:
         return wording.NONE
     if max(ratio.value, 1 / ratio.value) >= 2:
-        return f"{wording.number(ratio.value)}x {wording.interval(ratio)}".strip()
+        return wording.with_interval(ratio, "x")
     span = ""
     if ratio.low is not None and ratio.high is not None:
         span = f" [{_percent(ratio.low)}, {_percent(ratio.high)}]"
@@ -52,10 +52,6 @@ def _verdict(row: Row) -> Cell:
     return Cell(outcome, tone=_TONES.get(outcome, "inconclusive"))
 
 
-def _p95(row: Row) -> Cell:
-    return Cell(_short(row.batch.p95) if row.batch else "")
-
-
 def _of_batch(name: str) -> Callable[[Row], dict[str, Any]]:
     return lambda row: {name: getattr(row.batch, name, None)}
 
@@ -76,10 +72,7 @@ def _speed(name: str) -> Callable[[Row], dict[str, Any]]:
 
 
 def _sizes(row: Row) -> dict[str, Any]:
-    return {
-        "size_bytes_before": row.variant.size_bytes_before,
-        "size_bytes": row.variant.size_bytes,
-    }
+    return row.variant.model_dump(include={"size_bytes_before", "size_bytes"})
 
 
 def _accuracies(row: Row) -> dict[str, Any]:
@@ -149,7 +142,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("p50 ms", _p50, _speed("p50")),
     Column("change", lambda row: Cell(moved(row.batch.p50.ratio) if row.batch else "")),
     Column("verdict", _verdict, align="left", headings=("verdict", "")),
-    Column("p95", _p95, _speed("p95")),
+    Column("p95", lambda row: Cell(_short(row.batch.p95) if row.batch else ""), _speed("p95")),
     Column("p99", csv=_speed("p99"), in_table=False),
     Column("size", lambda row: Cell(_size(row.variant) if row.is_first else ""), _sizes, "left"),
     Column(

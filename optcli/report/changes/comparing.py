@@ -124,26 +124,22 @@ def _accuracy(before: Accuracy | None, after: Accuracy | None) -> AccuracyChange
         return None
     if before.metric is None or after.metric is None:
         return None
-    if reason := _apart(before, after):
-        return AccuracyChange(
-            metric=after.metric,
-            before=before.value,
-            after=after.value,
-            reason=reason,
-            outcome="not comparable",
-        )
+    change = AccuracyChange(
+        metric=after.metric,
+        before=before.value,
+        after=after.value,
+        reason=_apart(before, after),
+        outcome="not comparable",
+    )
+    if change.reason:
+        return change
     difference = Estimate(value=after.value - before.value)
     if before.metric in _PROPORTIONS and before.samples and after.samples:
         difference = intervals.share_difference(
             before.value, before.samples, after.value, after.samples
         )
-    return AccuracyChange(
-        metric=before.metric,
-        before=before.value,
-        after=after.value,
-        difference=difference,
-        outcome=_rightness(difference, lower_is_better=after.better == "lower"),
-    )
+    outcome = _rightness(difference, lower_is_better=after.better == "lower")
+    return change.model_copy(update={"difference": difference, "outcome": outcome})
 
 
 def _apart(before: Accuracy, after: Accuracy) -> str:
@@ -225,7 +221,12 @@ def _notes(
             f"{still}: the same files in other versions of libraries. Whether a library or the machine"
             " moved their times, two separate runs do not tell; `optcli gate` measures side by side."
         )
-    disturbed = [each.name for each in variants if _is_disturbed(each)]
+    disturbed = [
+        each.name
+        for each in variants
+        # There are times on both sides and no ratio of them.
+        if any(row.p50.before and row.p50.after and row.p50.ratio is None for row in each.latency)
+    ]
     if disturbed:
         yield (
             f"No change of latency is told of {wording.listed(disturbed)}: on one side other work"
@@ -241,9 +242,3 @@ def _notes(
         )
     if old.recipe.name != new.recipe.name:
         yield f"The reports are of two recipes, {old.recipe.name} and {new.recipe.name}."
-
-
-def _is_disturbed(variant: VariantChange) -> bool:
-    """Whether there are times on both sides and no ratio of them."""
-    medians = [row.p50 for row in variant.latency]
-    return any(each.before and each.after and each.ratio is None for each in medians)

@@ -14,7 +14,7 @@ from optcli.report import junit as junit_xml
 from optcli.report.gate.changes import told
 from optcli.report.gate.rows import WORDS, causes
 from optcli.report.junit import Case
-from optcli.results.gate import Comparison, GatedVariant, GateReport
+from optcli.results.gate import Comparison, GateReport
 
 _LEVELS = {"reject": "error", "inconclusive": "warning"}
 
@@ -28,23 +28,14 @@ def junit(report: GateReport) -> str:
 def _cases(report: GateReport) -> Iterator[Case]:
     for name, variant in report.variants.items():
         for each in variant.comparisons:
-            yield _case(f"{report.recipe.name}.{name}", variant, each)
+            size = f" at batch size {each.batch_size}" if each.batch_size else ""
+            place, figures = f"{report.recipe.name}.{name}", _figures(each)
+            failed = "\n".join([figures, *causes(variant)])
+            yield junit_xml.judged(place, f"{each.name}{size}", each, figures, failed)
     for change in report.changes:
         result: Literal["passed", "skipped"] = "skipped" if change.open else "passed"
         name = f"{change.kind} {change.place}"
         yield Case(f"{report.recipe.name}.terms", name, result, told(change))
-
-
-def _case(place: str, variant: GatedVariant, compared: Comparison) -> Case:
-    name = (
-        f"{compared.name} at batch size {compared.batch_size}" if compared.batch_size else compared.name
-    )
-    if compared.outcome == "inconclusive":
-        return Case(place, name, "skipped", compared.reason)
-    if compared.outcome == "reject" and compared.blocking:
-        figures = "\n".join([_figures(compared), *causes(variant)])
-        return Case(place, name, "failure", compared.reason, figures)
-    return Case(place, name, "passed", compared.reason, _figures(compared))
 
 
 def github_annotations(report: GateReport) -> Iterator[str]:

@@ -59,20 +59,14 @@ def _chart(comparison: Comparison) -> Markup | None:
     ]
     if not ratios:
         return None
-    ends = [v for _, _, _, ratio in ratios for v in (ratio.value, ratio.low, ratio.high) if v]
+    ends = [end for _, _, _, ratio in ratios for end in marks.ends(ratio)]
     most = max([_LEAST_RANGE, *(max(value, 1 / value) for value in ends)]) * 1.05
-    lines = [
-        (index, f"{name}, batch {row.batch_size}{_where(row)}", row) for index, name, row, _ in ratios
-    ]
+    lines = []
+    for index, name, row, _ in ratios:
+        where = " on the device" if row.region == "device" else ""
+        lines.append((index, f"{name}, batch {row.batch_size}{where}", row))
 
-    def draw(width: int) -> Markup:
-        return _draw(width, lines, most)
-
-    return marks.figure("Change of p50", draw)
-
-
-def _where(row: BatchChange) -> str:
-    return " on the device" if row.region == "device" else ""
+    return marks.figure("Change of p50", lambda width: _draw(width, lines, most))
 
 
 def _draw(width: int, lines: Sequence[tuple[int, str, BatchChange]], most: float) -> Markup:

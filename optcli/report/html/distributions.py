@@ -10,7 +10,7 @@ from optcli.report.html import marks
 from optcli.report.html.marks import Area
 from optcli.report.html.scales import Scale, spanning
 from optcli.report.html.tags import Markup, join, tag
-from optcli.results import Estimate, Latency, Report
+from optcli.results import Latency, Report
 
 # Milliseconds at evenly spaced probabilities from 0 to 1, by variant and batch size.
 Quantiles = Mapping[str, Mapping[int, Sequence[float]]]
@@ -35,7 +35,9 @@ def distributions(report: Report, batch_size: int, quantiles: Quantiles) -> Mark
     ]
     calls = {name: list(quantiles.get(name, {}).get(batch_size, ())) for _, name, _ in rows}
     values = [value for times in calls.values() for value in times if value > 0]
-    values += [value for _, _, row in rows for value in _shown(row)]
+    for _, _, row in rows:
+        values += marks.ends(row.p50_ms)
+        values += [tail.value for tail in (row.p95_ms, row.p99_ms) if tail and tail.value > 0]
     name = f"Distribution of latency at batch size {batch_size}"
 
     def draw(width: int) -> Markup:
@@ -65,7 +67,9 @@ def _row(
     """The curve over its line, the marks on it; the name left of it, or above it on a phone."""
     y, width = room
     shown = marks.shortened(name, width)
-    label = marks.text(4, y - _CURVE - 4, shown, kind="name") if above else _beside(width, y, shown)
+    label = marks.text(width, y, shown, "end", "name")
+    if above:
+        label = marks.text(4, y - _CURVE - 4, shown, kind="name")
     parts: list[Markup] = []
     if len(calls) > 1:
         ends = f"{wording.number(calls[0])} to {wording.number(calls[-1])} ms"
@@ -75,10 +79,6 @@ def _row(
     return join([label, marks.series(index, *parts)])
 
 
-def _beside(right: float, y: float, shown: str) -> Markup:
-    return marks.text(right, y, shown, "end", "name")
-
-
 def _marks(x: Scale, y: float, index: int, name: str, row: Latency) -> Iterator[Markup]:
     ends = marks.bounds(row.p50_ms, x)
     if ends:
@@ -86,8 +86,8 @@ def _marks(x: Scale, y: float, index: int, name: str, row: Latency) -> Iterator[
     for label, estimate in (("p50", row.p50_ms), ("p95", row.p95_ms), ("p99", row.p99_ms)):
         if estimate is None:
             continue
-        at, tooltip = x(estimate.value), f"{name}, {label} {_said(estimate)}"
-        title = tag("title", tooltip)
+        at = x(estimate.value)
+        title = tag("title", f"{name}, {label} {wording.with_interval(estimate)}")
         if label == "p50":
             yield tag("circle", title, cx=at, cy=y, r=5, class_="solid")
         elif label == "p95":
@@ -126,18 +126,6 @@ def density(pixels: Sequence[float]) -> list[tuple[float, float]]:
     return [(start + index * _STEP, height) for index, height in enumerate(heights)]
 
 
-def _shown(row: Latency) -> list[float]:
-    estimates = [row.p50_ms, row.p95_ms, row.p99_ms]
-    ends = [row.p50_ms.low, row.p50_ms.high]
-    return [
-        each for each in [*(e.value for e in estimates if e), *ends] if each is not None and each > 0
-    ]
-
-
-def _said(estimate: Estimate) -> str:
-    return f"{wording.number(estimate.value)} ms {wording.interval(estimate)}".strip()
-
-
 def _legend(with_curves: bool) -> Markup:
     signs = [
         (tag("circle", cx=10, cy=7, r=5, class_="solid"), "p50"),
@@ -148,13 +136,4 @@ def _legend(with_curves: bool) -> Markup:
     if with_curves:
         shape = marks.path([(0, 12), (6, 11), (10, 2), (14, 11), (20, 12)], "area", closed=True)
         signs.append((shape, "all calls: the higher, the more of them"))
-    entries = (
-        tag(
-            "li",
-            tag("svg", sign, viewBox="0 0 20 14", width=20, height=14, aria_hidden="true"),
-            " ",
-            name,
-        )
-        for sign, name in signs
-    )
-    return tag("ul", *entries, class_="legend plain")
+    return marks.signs(signs, 20, "legend plain")

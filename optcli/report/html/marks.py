@@ -115,6 +115,11 @@ def bounds(estimate: Estimate, scale: Scale) -> tuple[float, float] | None:
     return scale(estimate.low), scale(estimate.high)
 
 
+def ends(estimate: Estimate) -> list[float]:
+    """The value and the ends of its interval, as far as they are known and above zero."""
+    return [end for end in (estimate.value, estimate.low, estimate.high) if end is not None and end > 0]
+
+
 def marker(index: int, x: float, y: float, name: str, *, hollow: bool = False) -> Markup:
     """The sign of the series `index`: a shape beside its colour, with a tooltip."""
     kind = "hollow" if hollow else "solid"
@@ -140,18 +145,17 @@ def series(index: int, *children: Markup) -> Markup:
 
 def legend(names: Sequence[tuple[int, str]]) -> Markup:
     """Which sign stands for which variant."""
+    return signs([(series(index, marker(index, 7, 7, name)), name) for index, name in names], 14)
+
+
+def signs(named: Iterable[tuple[Markup, str]], width: int, kind: str = "legend") -> Markup:
+    """A legend: what each sign stands for; signs are drawn in so many pixels by 14."""
     entries = []
-    for index, name in names:
-        sign = tag(
-            "svg",
-            series(index, marker(index, 7, 7, name)),
-            viewBox="0 0 14 14",
-            width=14,
-            height=14,
-            aria_hidden="true",
-        )
-        entries.append(tag("li", sign, " ", name))
-    return tag("ul", *entries, class_="legend")
+    for sign, name in named:
+        box = f"0 0 {width} 14"
+        drawn = tag("svg", sign, viewBox=box, width=width, height=14, aria_hidden="true")
+        entries.append(tag("li", drawn, " ", name))
+    return tag("ul", *entries, class_=kind)
 
 
 def width_of(content: str) -> float:

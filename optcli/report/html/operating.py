@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from optcli.report import wording
 from optcli.report.html import marks
-from optcli.report.html.budget import Budget, budget_of
-from optcli.report.html.curves import Curve, curves_of, largest, sizes_of
+from optcli.report.html.curves import Budget, Curve, budget_of, curves_of, largest, sizes_of
 from optcli.report.html.marks import Area
 from optcli.report.html.scales import Scale, from_zero, spanning
 from optcli.report.html.tags import Markup, join, tag
 from optcli.report.sweep_text import sentences
-from optcli.results import Estimate, Report, SweepFit
+from optcli.results import Report, SweepFit
 
 _HEIGHT = 300
 # Two of them stand beside each other on wide pages.
@@ -33,15 +32,15 @@ def operating(report: Report) -> Markup | None:
         return None
     percentile = budget.percentile if budget else "p50"
 
-    def first(width: int) -> Markup:
-        return _latency(min(width, _PANEL), curves, percentile, budget)
-
-    def second(width: int) -> Markup:
-        return _throughput(min(width, _PANEL), curves, budget)
-
     panels = (
-        marks.figure(f"{percentile} against batch size", first),
-        marks.figure("Throughput against batch size", second),
+        marks.figure(
+            f"{percentile} against batch size",
+            lambda width: _latency(min(width, _PANEL), curves, percentile, budget),
+        ),
+        marks.figure(
+            "Throughput against batch size",
+            lambda width: _throughput(min(width, _PANEL), curves, budget),
+        ),
     )
     names = marks.legend([(curve.index, curve.name) for curve in curves])
     return join([tag("div", *panels, class_="pair"), names, _said(report, curves, budget)])
@@ -51,7 +50,7 @@ def _latency(width: int, curves: Sequence[Curve], percentile: str, budget: Budge
     area = Area(44, width - 14, 32, _HEIGHT - 40)
     sizes = sizes_of(curves)
     x = spanning(sizes, area.left + 8, area.right - 4, log=True)
-    values = [value for curve in curves for _, ms in curve.known for value in _ends(ms)]
+    values = [value for curve in curves for _, ms in curve.known for value in marks.ends(ms)]
     y = spanning([*values, *([budget.limit_ms] if budget else [])], area.bottom, area.top)
     shapes = [*_frame(area, x, y, sizes, f"{percentile}, milliseconds")]
     if budget:
@@ -62,14 +61,16 @@ def _latency(width: int, curves: Sequence[Curve], percentile: str, budget: Budge
         left = area.right - 1.15 * marks.width_of(label) - 26
         shapes.append(marks.line(left, 10, left + 18, 10, "budget"))
     for place, curve in enumerate(curves):
-        aside = _aside(place, len(curves))
+        # Curves stand aside by some pixels, so that whiskers of one size do not cover each other.
+        aside = (place - (len(curves) - 1) / 2) * min(3.0, 16.0 / len(curves))
         line = [(x(point.batch_size) + aside, y(ms.value)) for point, ms in curve.known]
         parts = [marks.path(line, "curve")] if line else []
         for point, ms in curve.known:
             at = x(point.batch_size) + aside
             if ends := marks.bounds(ms, y):
                 parts.append(marks.whisker(at, ends, level=False))
-            tooltip = f"{curve.name}, batch {point.batch_size}: {percentile} {_milliseconds(ms)}"
+            shown = wording.with_interval(ms)
+            tooltip = f"{curve.name}, batch {point.batch_size}: {percentile} {shown}"
             hollow = not point.inside(budget)
             parts.append(marks.marker(curve.index, at, y(ms.value), tooltip, hollow=hollow))
         if curve.line is not None and curve.line.linear:
@@ -105,11 +106,6 @@ def _frame(area: Area, x: Scale, y: Scale, sizes: Sequence[int], name: str) -> I
     yield marks.text(0, 14, f"{name}{' (log scale)' if y.log else ''}", kind="axis-name")
 
 
-def _aside(place: int, count: int) -> float:
-    """Pixels that a curve stands aside, so that whiskers at one batch size do not cover each other."""
-    return (place - (count - 1) / 2) * min(3.0, 16.0 / count)
-
-
 def _fitted(line: SweepFit, x: Scale, y: Scale, sizes: Sequence[int]) -> Markup:
     """The fitted line; a curve where the axes are logarithmic."""
     low, high = sizes[0], sizes[-1]
@@ -132,12 +128,3 @@ def _said(report: Report, curves: Sequence[Curve], budget: Budget | None) -> Mar
     if any(curve.line and curve.line.linear for curve in curves):
         hint = tag("p", "Dotted: the line t(B) fitted to a sweep.", class_="hint")
     return join([hint, tag("ul", *(tag("li", line) for line in lines)) if lines else None])
-
-
-def _ends(estimate: Estimate) -> list[float]:
-    bounds = (estimate.value, estimate.low, estimate.high)
-    return [each for each in bounds if each is not None and each > 0]
-
-
-def _milliseconds(estimate: Estimate) -> str:
-    return f"{wording.number(estimate.value)} ms {wording.interval(estimate)}".strip()

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from optcli.report import engines, layers_text, wording
 from optcli.report.html import tables
-from optcli.report.html.budget import budget_of
+from optcli.report.html.curves import budget_of
 from optcli.report.html.distributions import Quantiles, distributions
 from optcli.report.html.document import document, folded, section
 from optcli.report.html.operating import operating
 from optcli.report.html.search import search
-from optcli.report.html.tags import Markup, join, tag
+from optcli.report.html.tags import Markup, tag
 from optcli.report.html.timings import timings
 from optcli.report.html.tradeoff import tradeoff
 from optcli.report.notes import Notes, ending, notes
@@ -78,7 +78,10 @@ def _sections(report: Report, report_notes: Notes, quantiles: Quantiles) -> Iter
         None,
         tag("ul", *(tag("li", line) for line in report_notes.footer)),
         folded("Environment", tables.environment(report.environment)),
-        folded("What the words mean", _glossary()),
+        folded(
+            "What the words mean",
+            tag("dl", *([tag("dt", word), tag("dd", meaning)] for word, meaning in _GLOSSARY)),
+        ),
         id_="environment",
     )
 
@@ -122,16 +125,9 @@ def _results(report: Report, report_notes: Notes) -> Markup:
         name = f"Batch size {size}" if size else "Results"
         parts.append(shown if size == sizes[0] else folded(name, shown))
     title = f"Results at batch size {sizes[0]}" if sizes[0] else "Results"
-    for name, lines in (
-        ("Verdicts", report_notes.reasons),
-        ("Failed or skipped", report_notes.missing),
-        ("Engines", report_notes.engines),
-        ("Found since the build", report_notes.later),
-        ("Doubts about the measurement", report_notes.doubts),
-    ):
-        if lines:
-            parts.append(tag("h3", name))
-            parts.append(tag("ul", *(tag("li", line) for line in lines)))
+    for name, lines in sorted(report_notes.sections, key=lambda section: section[0] != "Verdicts"):
+        parts.append(tag("h3", name))
+        parts.append(tag("ul", *(tag("li", line) for line in lines)))
     parts += [
         folded(f"Where the error of {name} starts", tables.layers(variant.layers))
         for name, variant in report.variants.items()
@@ -180,7 +176,3 @@ def _operating(report: Report) -> Iterator[Markup]:
     words = f"The budget is {budget.percentile} {budget.limit_ms:g} ms. " if budget else ""
     lead = f"What a larger batch costs in latency and brings in throughput. {words}"
     yield section(name, f"{lead}Whiskers are 95 % intervals.".strip(), chart, id_="operating")
-
-
-def _glossary() -> Markup:
-    return tag("dl", *(join([tag("dt", word), tag("dd", meaning)]) for word, meaning in _GLOSSARY))

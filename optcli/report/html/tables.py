@@ -120,8 +120,7 @@ def details(report: Report) -> Markup | None:
 
 def environment(values: Mapping[str, Any]) -> Markup:
     """Everything that the report knows of the machine, nested names joined."""
-    pairs = (tag("dt", name) + tag("dd", value) for name, value in _flat(values))
-    return tag("dl", *(Markup(pair) for pair in pairs))
+    return tag("dl", *([tag("dt", name), tag("dd", value)] for name, value in _flat(values)))
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

@@ -47,10 +47,7 @@ def timings(report: Report) -> Markup:
     if rest:
         shown.append(Bar(f"{len(rest)} shorter ones", sum(bar.seconds for bar in rest)))
 
-    def draw(width: int) -> Markup:
-        return _draw(width, shown)
-
-    return join([marks.figure("Where the build's time went", draw), hint])
+    return join([marks.figure("Where the build's time went", lambda width: _draw(width, shown)), hint])
 
 
 def _bars(report: Report) -> tuple[list[Bar], int]:

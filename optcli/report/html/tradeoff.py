@@ -47,9 +47,6 @@ def tradeoff(report: Report) -> Markup | None:
     name = f"{label} against latency at batch size {batch_sizes(report)[0]}"
     bar = None if label == "SQNR" else _bar(report)
 
-    def draw(width: int) -> Markup:
-        return _draw(width, choices, best, f"{label}, {unit}", bar, name)
-
     names = wording.listed([choice.name for choice in best])
     better = "Down is better. " if choices[0].score < 0 else "Up is better. "
     text = f"{better}On the frontier, where nothing else is both faster and at least as right: {names}."
@@ -62,7 +59,8 @@ def tradeoff(report: Report) -> Markup | None:
         " Hollow: a blocking verdict does not accept it." if any(c.refused for c in choices) else ""
     )
     other = f" Not drawn: {wording.listed(left_out)}." if left_out else ""
-    return join([marks.figure(name, draw), tag("p", text + hollow + other, class_="hint")])
+    chart = marks.figure(name, lambda width: _draw(width, choices, best, f"{label}, {unit}", bar, name))
+    return join([chart, tag("p", text + hollow + other, class_="hint")])
 
 
 def frontier(choices: Sequence[Choice]) -> list[Choice]:
@@ -100,8 +98,8 @@ def _right(variant: VariantReport, is_baseline: bool) -> Estimate | None:
         return None
     if accuracy.value is not None:
         drop, low, high = accuracy.drop, None, None
-        certain = is_baseline or drop is None  # what others are compared with has no interval
-        if not certain and drop is not None and drop.low is not None and drop.high is not None:
+        # What others are compared with has no interval.
+        if not is_baseline and drop and drop.low is not None and drop.high is not None:
             low = 100 * max(0.0, accuracy.value + drop.value - drop.high)
             high = 100 * min(1.0, accuracy.value + drop.value - drop.low)
         return Estimate(value=100 * accuracy.value, low=low, high=high)
@@ -114,12 +112,10 @@ def _right(variant: VariantReport, is_baseline: bool) -> Estimate | None:
 def _bar(report: Report) -> float | None:
     """The lowest accuracy that is accepted, in percent."""
     for variant in report.variants.values():
+        baseline = variant.accuracy.baseline if variant.accuracy else None
         for verdict in variant.verdicts:
-            has_baseline = variant.accuracy is not None and variant.accuracy.baseline is not None
-            if verdict.name == "accuracy" and verdict.limit is not None and has_baseline:
-                assert variant.accuracy is not None
-                assert variant.accuracy.baseline is not None
-                return 100 * (variant.accuracy.baseline - verdict.limit)
+            if verdict.name == "accuracy" and verdict.limit is not None and baseline is not None:
+                return 100 * (baseline - verdict.limit)
     return None
 
 
@@ -132,7 +128,7 @@ def _draw(
     name: str,
 ) -> Markup:
     area = Area(48, width - 14, 32, _HEIGHT - 42)
-    x = spanning([v for c in choices for v in _ends(c.ms) if v > 0], area.left + 8, area.right - 8)
+    x = spanning([v for c in choices for v in marks.ends(c.ms)], area.left + 8, area.right - 8)
     y = _upright(choices, bar, area)
     log = " (log scale)" if x.log else ""
     shapes = [*marks.axes(area, x, y, f"p50, milliseconds{log}", y_name)]
@@ -161,8 +157,9 @@ def _draw(
 
 
 def _upright(choices: Sequence[Choice], bar: float | None, area: Area) -> Scale:
-    values = [value for choice in choices for value in _ends(choice.right)]
-    values += [] if bar is None else [bar]
+    right = [each.right for each in choices]
+    ends = [end for each in right for end in (each.value, each.low, each.high, bar)]
+    values = [end for end in ends if end is not None]
     middle = (min(values) + max(values)) / 2
     values += [middle - _SMALLEST_ROOM, middle + _SMALLEST_ROOM]
     return spanning(values, area.bottom, area.top, log=False)
@@ -186,8 +183,3 @@ def _drawn(choice: Choice, x: Scale, y: Scale) -> list[Box]:
     if ends := marks.bounds(choice.right, y):
         boxes.append((at - 2, ends[1], at + 2, ends[0]))
     return boxes
-
-
-def _ends(estimate: Estimate) -> list[float]:
-    bounds = (estimate.value, estimate.low, estimate.high)
-    return [each for each in bounds if each is not None]
