@@ -88,6 +88,18 @@ def percentile_over_rounds(
     return Estimate(value=value, low=float(values[low - 1]), high=float(values[high - 1]))
 
 
+def monotone(values: Sequence[float]) -> list[float]:
+    """The nearest values, by least squares, that never fall (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, count = value, 1
+        while pools and pools[-1][0] > mean:
+            other, more = pools.pop()
+            mean, count = (mean * count + other * more) / (count + more), count + more
+        pools.append((mean, count))
+    return [mean for mean, count in pools for _ in range(count)]
+
+
 def log_ratios(
     base_rounds: Sequence[ArrayLike], other_rounds: Sequence[ArrayLike], q: float = 0.5
 ) -> list[float]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from optcli.results import Estimate, SweepFit
+from optcli.statistics import monotone
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,18 +85,6 @@ def time_ms(
         return times[right]
     share = (batch_size - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
     return times[right - 1] + share * (times[right] - times[right - 1])
-
-
-def monotone(values: Sequence[float]) -> list[float]:
-    """The nearest values, by least squares, that never fall (pool adjacent violators)."""
-    pools: list[tuple[float, int]] = []
-    for value in values:
-        mean, count = value, 1
-        while pools and pools[-1][0] > mean:
-            other, more = pools.pop()
-            mean, count = (mean * count + other * more) / (count + more), count + more
-        pools.append((mean, count))
-    return [mean for mean, count in pools for _ in range(count)]
 
 
 def _line(sizes: np.ndarray, times: np.ndarray, weights: np.ndarray) -> np.ndarray:

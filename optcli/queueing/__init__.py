@@ -14,7 +14,6 @@ from optcli.queueing.arrivals import (
     Levels,
     Poisson,
     Process,
-    Trace,
     with_priorities,
 )
 from optcli.queueing.batching import (
@@ -30,6 +29,7 @@ from optcli.queueing.curve import Curve
 from optcli.queueing.mixtures import Mixture, Stage, break_even_share, cascade, with_cache
 from optcli.queueing.search import Promise, highest_rate
 from optcli.queueing.simulation import replicate, simulate
+from optcli.queueing.trace import Trace
 
 __all__ = [
     "Arrivals",

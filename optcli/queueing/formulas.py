@@ -101,7 +101,7 @@ def queue_cap_drop_oldest(
 def queue_cap_reject_newest(
     slo_ms: float, curve: Curve, batch: int, workers: int = 1, overhead_ms: float = 0.0
 ) -> int:
-    """c * B * (floor((SLO - overhead) / t(B)) - 1), c workers: the last one let in is served in time."""
+    """The last one let in is served in time: workers * B * (floor((SLO - overhead) / t(B)) - 1)."""
     raise NotImplementedError
 
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 from optcli.latency.budget import budget
-from optcli.latency.fit import fit, monotone, time_ms
+from optcli.latency.fit import fit, time_ms
 from optcli.results import Estimate, SweepPoint
 
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -106,11 +106,6 @@ def test_between_points_by_the_line_or_by_interpolation_never_beyond():
     assert not crooked.linear
     assert [time_ms(b, bent, crooked) for b in (1, 2, 3, 6, 8)] == [18, 18, 20, 28, 34]
     assert time_ms(1, [], None) is None
-
-
-def test_monotone_is_the_nearest_rising_sequence():
-    assert monotone([3, 1, 2, 5, 4]) == [2, 2, 2, 4.5, 4.5]
-    assert monotone([1, 2, 3]) == [1, 2, 3]
 
 
 def point(size, ms, p99=None, samples=400, fit=True):
