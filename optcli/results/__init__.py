@@ -108,7 +108,8 @@ class SweepPoint(Result):
 
     `p99_ms` is None where there are too few of them, with a flag that says so. `spread` is the
     interquartile range over the median, `waited` is that of `Latency`; a point that is not `fit`
-    decides nothing.
+    decides nothing. `quantiles_ms` are the calls' milliseconds at evenly spaced probabilities from 0 to
+    1: what `plan` draws from; empty in older reports.
     """
 
     batch_size: int
@@ -116,6 +117,7 @@ class SweepPoint(Result):
     p99_ms: Estimate | None = None
     throughput_per_s: float
     samples: int
+    quantiles_ms: tuple[float, ...] = ()
     peak_memory_bytes: int | None = None
     spread: float | None = None
     waited: float | None = None
