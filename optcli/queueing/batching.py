@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from optcli.errors import InputError
+from optcli.queueing.quantities import number, whole
 from optcli.results import Estimate
 
 if TYPE_CHECKING:
     import numpy as np
 
+PLACE = "batching"
+# So that a table of times by batch size stays small.
+MOST_IN_A_BATCH = 65_536
 # When a batch is sent. "oldest-age" (Triton): a free worker takes a batch as soon as it is full or its
 # oldest request has waited long enough. "sealed" (Ray Serve): each replica closes one batch after the
 # other by the same rule, whether its worker is free or not.
@@ -48,25 +54,83 @@ class Batching:
     ready_ms: tuple[float, ...] = ()
     spread: Literal["random", "round-robin"] = "random"
 
+    def __post_init__(self) -> None:
+        whole(self.batch, "the largest batch", PLACE, least=1, most=MOST_IN_A_BATCH)
+        number(self.wait_ms, "the longest wait", PLACE, least=0)
+        whole(self.instances, "the number of instances", PLACE, least=1)
+        whole(self.concurrency, "the concurrency", PLACE, least=1)
+        for ready in self.ready_ms:
+            number(ready, "the time at which a worker is ready", PLACE, least=0)
+        if self.queue_cap is not None:
+            whole(self.queue_cap, "the queue cap", PLACE, least=1)
+        if self.stream_cap is not None:
+            whole(self.stream_cap, "the queue cap of a stream", PLACE, least=1)
+        if self.timeout_ms is not None:
+            number(self.timeout_ms, "the timeout", PLACE, least=0)
+            if self.timeout_ms < self.wait_ms:
+                raise InputError(
+                    f"the timeout of {self.timeout_ms:g} ms is shorter than the wait for a batch,"
+                    f" {self.wait_ms:g} ms",
+                    place=PLACE,
+                    hint="give a longer timeout or a shorter wait",
+                )
+        if self.semantics not in ("oldest-age", "sealed"):
+            raise InputError(
+                f"the semantics are {self.semantics!r}", place=PLACE, hint="give oldest-age or sealed"
+            )
+        if self.on_full not in ("reject-newest", "drop-oldest"):
+            raise InputError(
+                f"a full queue shall {self.on_full!r}",
+                place=PLACE,
+                hint="give reject-newest or drop-oldest",
+            )
+        if self.spread not in ("random", "round-robin"):
+            raise InputError(
+                f"requests are spread {self.spread!r}", place=PLACE, hint="give random or round-robin"
+            )
+        if self.semantics == "sealed" and (self.drops or self.adaptive_wait):
+            raise InputError(
+                "sealed batching has no queue caps, no timeouts and no adaptive wait",
+                place=PLACE,
+                hint="leave them out, or simulate oldest-age batching",
+            )
+
     @property
     def workers(self) -> int:
+        """Batches that can be computed at the same time."""
         return self.instances * self.concurrency
+
+    @property
+    def drops(self) -> bool:
+        """Whether a request can be dropped."""
+        return any(limit is not None for limit in (self.queue_cap, self.stream_cap, self.timeout_ms))
 
 
 @dataclass(frozen=True)
 class Overhead:
     """Milliseconds before and after the model, per batch.
 
-    Where they `occupy` the worker they lower the capacity; else they only add to the latency.
+    With `occupies` the worker is busy meanwhile, which lowers the capacity; else they only add to the
+    latency. Raises `InputError` for a negative time.
     """
 
     before_ms: float = 0.0
     after_ms: float = 0.0
     occupies: bool = False
 
+    def __post_init__(self) -> None:
+        number(self.before_ms, "the overhead before the model", PLACE, least=0)
+        number(self.after_ms, "the overhead after the model", PLACE, least=0)
+
     @property
     def total_ms(self) -> float:
+        """What it adds to the latency of a request."""
         return self.before_ms + self.after_ms
+
+    @property
+    def occupied_ms(self) -> float:
+        """What it adds to the time for which a batch keeps its worker."""
+        return self.total_ms if self.occupies else 0.0
 
 
 @dataclass(frozen=True)
@@ -87,11 +151,14 @@ class Stages:
 class Simulation:
     """What one run says of the requests after its warm-up. Latencies in milliseconds.
 
-    `busy` is the share of time that workers compute. `batch_sizes` counts batches by their size.
+    `busy` is the share of time for which workers are taken. `batch_sizes` counts batches by their size.
     `dropped` counts requests by cause: `full`, `timeout`, `stream`. `offered_per_s` is the rate that
-    came, `served_per_s` the rate that was answered. `latencies_ms` [requests] has NaN for what was
-    dropped; `finished_ms` [requests] likewise is when each was answered, from the start.
-    `grows`: the queue grew from beginning to end, so that its percentiles mean nothing but that.
+    came, `served_per_s` the rate that was answered. `grows`: all workers were always busy and the
+    latency rose from beginning to end, so that the percentiles depend on the length of the run.
+
+    The arrays hold all requests, those of the warm-up (the first `skipped`) as well:
+    `latencies_ms` [all], NaN for what was dropped; `finished_ms` [all], when each was answered,
+    likewise; `priority` [all] or None. Percentiles are NaN where nothing was answered.
     """
 
     requests: int
@@ -108,22 +175,57 @@ class Simulation:
     dropped: Mapping[str, int]
     stages: Stages
     grows: bool
+    skipped: int
     latencies_ms: np.ndarray = field(repr=False)
     finished_ms: np.ndarray = field(repr=False)
     priority: np.ndarray | None = field(default=None, repr=False)
 
     @property
     def drop_share(self) -> float:
-        """Dropped requests as a share of all."""
-        raise NotImplementedError
+        """Dropped requests as a share of all after the warm-up."""
+        return sum(self.dropped.values()) / self.requests
 
     def percentile_ms(self, q: float, priority: int | None = None) -> float:
-        """The q-quantile (0 < q <= 1) of what was answered, of one priority where one is named."""
-        raise NotImplementedError
+        """The q-quantile (0 < q <= 1) of what was answered, of one priority where one is named.
+
+        NaN where nothing was answered.
+        """
+        return percentiles_ms(self._counted(priority), [q])[0]
+
+    def drop_share_of(self, priority: int) -> float:
+        """Dropped requests of one priority as a share of its requests; 0 where it has none."""
+        import numpy as np
+
+        latencies = self._counted(priority)
+        return float(np.isnan(latencies).mean()) if latencies.size else 0.0
 
     def share_within(self, limit_ms: float) -> float:
         """The share of all requests that was answered within a limit; dropped ones were not."""
-        raise NotImplementedError
+        return float((self.latencies_ms[self.skipped :] <= limit_ms).mean())
+
+    def _counted(self, priority: int | None) -> np.ndarray:
+        latencies = self.latencies_ms[self.skipped :]
+        if priority is None:
+            return latencies
+        if self.priority is None:
+            raise InputError(
+                "the requests have no priorities", place=PLACE, hint="draw them with with_priorities"
+            )
+        chosen: np.ndarray = latencies[self.priority[self.skipped :] == priority]
+        return chosen
+
+
+def percentiles_ms(latencies: np.ndarray, levels: Sequence[float]) -> list[float]:
+    """Order statistics of latencies [requests], as `statistics.percentile`, without the dropped ones.
+
+    NaN, which stands for a dropped request, is left out; all are NaN where nothing is left.
+    """
+    import numpy as np
+
+    answered = latencies[~np.isnan(latencies)]
+    if not answered.size:
+        return [math.nan for _ in levels]
+    return [float(each) for each in np.quantile(answered, levels, method="inverted_cdf")]
 
 
 @dataclass(frozen=True)
