@@ -271,14 +271,15 @@ class Plan(Result):
     """From a promise to a serving configuration.
 
     `outcome` is `kept` where the recommended configuration keeps the promise with its intervals, and
-    `not-kept` where none does; `would` then says what would. `rate_per_s` is what was asked,
+    `not-kept` where none does; `would` then says what would. It is `inconclusive` where the curve was
+    measured on a busy machine. `rate_per_s` is what was asked,
     `planned_rate_per_s` the rate at the model that the figures are for: with the peak factor, without
     what a cache answers. `asked` is the whole plan file, with presets and options.
     """
 
     schema_version: int = Field(PLAN_SCHEMA, alias="schema")
     name: str
-    outcome: Literal["kept", "not-kept"]
+    outcome: Literal["kept", "not-kept", "inconclusive"]
     sentence: str
     reason: str
     slo_ms: dict[str, float]
