@@ -116,9 +116,12 @@ def run(
     queue = _Queue(times, priority, stream, batching)
     free = list(ready_ms)
     heapify(free)
-    rows, levels = draw.rows, draw.levels(count)
+    rows, levels = draw.table.tolist(), draw.levels(count).tolist()
     members: list[int] = []
-    sizes, frees, sent, took = [], [], [], []
+    sizes: list[int] = []
+    frees: list[float] = []
+    sent: list[float] = []
+    took: list[float] = []
     now, arriving = 0.0, 0
     while arriving < count or queue.waiting:
         due = float("inf")
@@ -138,7 +141,7 @@ def run(
         if queue.expire(now):
             continue
         batch = queue.take(batching.batch)
-        time = rows[len(batch) - 1][next(levels)]
+        time = rows[len(batch) - 1][levels[len(sizes)]]
         members += batch
         sizes.append(len(batch))
         frees.append(heapreplace(free, now + time))
