@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ def _grown(curve: Curve, demand: Demand, batching: Batching, factor: float) -> G
     rate = demand.process.rate_per_s * factor
     used = load(rate, curve, batching.batch, batching.workers, demand.occupied_ms)
     prediction = predict(curve, demand, batching, factor=factor, runs=2)
-    kept = keeps(prediction, demand.promise)
+    kept = keeps(prediction, demand.promise, surely=False)
     grows = prediction.grows or used >= 1
     breaks = "capacity" if grows else "latency" if not kept else None
     if kept and breaks is None and used > demand.utilisation:
@@ -113,6 +114,7 @@ def _would(curve: Curve, demand: Demand, nearest: Batching, choice: Choice) -> I
             f" instance{'s' if nearest.instances > 1 else ''} stay too small to carry the rate",
         )
     if (speed := _speed_needed(curve, demand, nearest)) is not None:
+        speed = max(1.01, math.ceil(100 * speed) / 100)
         yield Would(
             kind="faster-artifact",
             figure=speed,
@@ -146,18 +148,18 @@ def _would(curve: Curve, demand: Demand, nearest: Batching, choice: Choice) -> I
             if nearest.workers > 1
             else f"at most {rate:.3g} requests a second on this one instance",
         )
-    prediction = predict(curve, demand, nearest, runs=2)
+    prediction = predict(curve, demand, nearest)
     if not prediction.grows:
         reached = {0.5: prediction.p50_ms, 0.95: prediction.p95_ms, 0.99: prediction.p99_ms}
         q, limit = min(
             demand.promise.limits_ms.items(), key=lambda each: each[1] / reached[each[0]].value
         )
-        upper = reached[q].high or reached[q].value
-        if upper > limit:
+        needed = math.ceil(reached[q].high or reached[q].value)
+        if needed > limit:
             yield Would(
                 kind="longer-promise",
-                figure=upper,
-                text=f"a promise of p{100 * q:g} {upper:.3g} ms instead of {limit:g} ms",
+                figure=needed,
+                text=f"a promise of p{100 * q:g} {needed} ms instead of {limit:g} ms",
             )
 
 

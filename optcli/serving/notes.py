@@ -59,7 +59,7 @@ def line(recommended: Configuration, slo_ms: dict[str, float], rate_per_s: float
 def _how(batch: int, wait_ms: float) -> str:
     if batch == 1:
         return "one request at a time"
-    return f"batches of at most {batch}, waiting at most {wait_ms:g} ms"
+    return f"batches of at most {batch}, {f'waiting at most {wait_ms:g} ms' if wait_ms else 'sent at once'}"
 
 
 def _reached(one: Configuration, name: str) -> float:
@@ -90,7 +90,7 @@ def reason(curve: Curve, demand: Demand, choice: Choice, recommended: Configurat
             f"a sealed batcher needs {recommended.least_wait_ms or 0:.3g} ms at least, and of the"
             " longer waits the simulation has the lowest latency here"
             if demand.semantics == "sealed"
-            else "the wait is at most a tenth of the promise, and a shorter one keeps workers busier"
+            else "a shorter wait keeps workers busier, a longer one adds more than 5 % to the latency"
             if recommended.wait_ms
             else "waiting would not keep workers less busy"
         )

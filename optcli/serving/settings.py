@@ -92,7 +92,7 @@ class PlanSettings(Settings):
     peak_factor: float = Field(1.0, ge=1, description="the peak over the mean rate; the peak is planned for")
     arrivals: str = Field(
         "poisson",
-        description="`poisson`, `constant`, `gamma:CV2`, `bursts:BURST_PER_S,BASE_MS,BURST_MS` or "
+        description="`poisson`, `constant`, `gamma:CV2`, `bursts:BURST_PER_S,BASE,BURST` or "
         "`trace:FILE` with one time of arrival in seconds a line",
     )
     slo: PromiseSettings | None = Field(None, description="the promise")
