@@ -26,11 +26,37 @@ class Arrivals:
 
     `times_ms` [requests], ascending. `priority` [requests] counts from 0, the most urgent; `stream`
     [requests] says which camera or caller a request is from. Both are None where there is one only.
+    Raises `InputError` for no requests, for times that fall or are negative, and for other lengths.
     """
 
     times_ms: np.ndarray
     priority: np.ndarray | None = None
     stream: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        import numpy as np
+
+        times = np.asarray(self.times_ms, dtype=float)
+        object.__setattr__(self, "times_ms", times)
+        if times.ndim != 1 or not times.size:
+            raise InputError("there are no requests", place=PLACE, hint="give at least one time")
+        if not np.isfinite(times).all() or times[0] < 0 or (np.diff(times) < 0).any():
+            raise InputError(
+                "the times of arrival fall, or are no numbers of 0 or more",
+                place=PLACE,
+                hint="give them in milliseconds from the start, in order",
+            )
+        for name in ("priority", "stream"):
+            if (each := getattr(self, name)) is None:
+                continue
+            each = np.asarray(each)
+            object.__setattr__(self, name, each)
+            if each.shape != times.shape or each.dtype.kind not in "iu" or each.min() < 0:
+                raise InputError(
+                    f"the {name} is not a whole number of 0 or more for each request",
+                    place=PLACE,
+                    hint=f"give one {name} for each of the {times.size} requests",
+                )
 
     @property
     def count(self) -> int:
@@ -295,13 +321,13 @@ def with_priorities(arrivals: Arrivals, shares: Sequence[float], seed: int) -> A
     return replace(arrivals, priority=priority)
 
 
-def thinned(arrivals: Arrivals, kept: float, seed: int) -> tuple[Arrivals, np.ndarray]:
-    """What is left when each request stays with the probability `kept`, and the mask [requests]."""
+def kept_at_random(count: int, kept: float, seed: int) -> np.ndarray:
+    """Which of `count` requests stay when each does with the probability `kept`: a mask [count]."""
     import numpy as np
 
     share(kept, "the share that stays", PLACE)
-    stays = np.random.default_rng([seed, 3]).random(arrivals.count) < kept
-    return arrivals.only(stays), stays
+    mask: np.ndarray = np.random.default_rng([seed, 3]).random(count) < kept
+    return mask
 
 
 def _unit_poisson(count: int, seed: int) -> np.ndarray:

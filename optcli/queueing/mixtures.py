@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optcli.errors import InputError
-from optcli.queueing.arrivals import PLACE, Arrivals, Process, thinned
+from optcli.queueing.arrivals import PLACE, Arrivals, Process, kept_at_random
 from optcli.queueing.batching import Batching, Overhead, Simulation, percentiles_ms
 from optcli.queueing.curve import Curve
 from optcli.queueing.quantities import number, share
@@ -62,10 +62,11 @@ def with_cache(
 
     drawn, simulated = seeds_of(seed, 2)
     arrivals = process.draw(requests, drawn)
-    missed, is_missed = thinned(arrivals, 1 - hit_share, drawn)
+    is_missed = kept_at_random(arrivals.count, 1 - hit_share, drawn)
     latencies = np.full(arrivals.count, float(hit_ms))
-    if not missed.count:
+    if not is_missed.any():
         return _mixed(latencies, ())
+    missed = arrivals.only(is_missed)
     part = simulate(missed, stage.curve, stage.batching, stage.overhead, seed=simulated)
     latencies[is_missed] = part.latencies_ms
     return _mixed(latencies, (part,))
@@ -96,7 +97,7 @@ def cascade(
             "the cheap model drops every request", place=PLACE, hint="give it more instances"
         )
     latencies = cheap_part.latencies_ms.copy()
-    _, goes_on = thinned(arrivals, heavy_share, drawn)
+    goes_on = kept_at_random(arrivals.count, heavy_share, drawn)
     on = np.flatnonzero(goes_on & ~np.isnan(latencies))
     if not on.size:
         return _mixed(latencies, (cheap_part,))

@@ -64,10 +64,10 @@ def highest_rate(
     promise: Promise,
     overhead: Overhead = NO_OVERHEAD,
     *,
-    runs: int = 2,
-    requests: int = 50_000,
+    runs: int = 3,
+    requests: int = 80_000,
     seed: int = 0,
-    precision: float = 0.01,
+    precision: float = 0.005,
 ) -> float:
     """Requests a second, as the mean of the process; 0 where no rate keeps the promise.
 

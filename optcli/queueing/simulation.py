@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optcli.errors import InputError
 from optcli.queueing import event_loop, recursions
 from optcli.queueing.arrivals import PLACE, Arrivals, Process
 from optcli.queueing.batching import (
@@ -57,8 +56,6 @@ def simulate(
 
     share(warm_up, "the warm-up", PLACE)
     times = arrivals.times_ms
-    if not times.size:
-        raise InputError("there are no requests", place=PLACE, hint="give at least one")
     draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
     batches, dropped = _sent(arrivals, curve, batching, overhead, draw)
     outside_ms = 0.0 if overhead.occupies else overhead.total_ms

@@ -32,11 +32,15 @@ class Trace:
 
         times = np.asarray(self.times_ms, dtype=float).ravel()
         object.__setattr__(self, "times_ms", times)
-        if times.size < 2 or not np.isfinite(times).all() or times[-1] <= times[0]:
+        if not np.isfinite(times).all():
             raise InputError(
-                f"the trace has {times.size} times of arrival",
+                "the trace has a time that is no finite number", place=PLACE, hint="leave it out"
+            )
+        if times.size < 2 or times.max() == times.min():
+            raise InputError(
+                f"the trace has {np.unique(times).size} different times of arrival",
                 place=PLACE,
-                hint="give two different times or more, all of them numbers",
+                hint="give two or more, so that it has a rate",
             )
         falls = np.flatnonzero(np.diff(times) < 0)
         if falls.size:
