@@ -34,9 +34,13 @@ _CODES = {
     "where", required=False, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT|PLAN]"
 )
 @click.option("--variant", help="Of the report, whose curve is taken.  [default: the recommended one]")
-@click.option("--curve", help='Milliseconds by batch size: "1:25ms,2:27ms,8:48ms", "6ms+4ms*b", "12ms".')
+@click.option(
+    "--curve", help='Milliseconds by batch size: "1:25ms,2:27ms,8:48ms", "6ms+4ms*b", "12ms".'
+)
 @click.option("--rate", help="Requests a second; several levels as 400@16h,800@8h.")
-@click.option("--slo", multiple=True, metavar="P=TIME", help="The promise: p50, p95, p99, as p95=120ms.")
+@click.option(
+    "--slo", multiple=True, metavar="P=TIME", help="The promise: p50, p95, p99, as p95=120ms."
+)
 @click.option("--error-budget", help="Share of the requests that may be dropped.  [default: 0.1%]")
 @click.option("--peak-factor", help="The peak over the mean rate; the peak is planned for.")
 @click.option(
@@ -58,19 +62,30 @@ _CODES = {
 @click.option("--on-full", type=click.Choice(["drop-oldest", "reject-newest", "deadline"]),
               help="What a full queue does.  [default: drop-oldest]")  # fmt: skip
 @click.option("--memory", help="Of an instance and of a machine, as 1.2GB/16GB.")
-@click.option("--instances-per-machine", type=click.IntRange(1), help="Default: what memory allows, or 1.")
+@click.option(
+    "--instances-per-machine", type=click.IntRange(1), help="Default: what memory allows, or 1."
+)
 @click.option("--price", help="Of a machine for an hour, in any currency.")
 @click.option("--watts", help="Of a machine while it computes; with what it takes idle, 300/80.")
 @click.option("--cold-start", help="Time until a new instance answers, for autoscaling.")
-@click.option("--cameras", help="In place of --rate: 6x25 is six cameras of 25 frames a second, 6x25/2 every second frame.")  # fmt: skip
+@click.option(
+    "--cameras",
+    help="In place of --rate: 6x25, six cameras of 25 frames a second; /2: each second frame.",
+)
 @click.option("--freshness", help="Results may wait so long, as 8h; with --slo, a part of them.")
 @click.option("--cache-hit-rate", help="Share of the requests that a prediction cache answers.")
 @click.option("--priority", multiple=True, metavar="NAME=SHARE",
               help="Share of the traffic by priority, the most urgent first.")  # fmt: skip
-@click.option("--cascade", metavar="CURVE@SHARE", help="A heavy model behind this one, for a share of the requests.")  # fmt: skip
+@click.option(
+    "--cascade",
+    metavar="CURVE@SHARE",
+    help="A heavy model behind this one for a share of the requests.",
+)
 @click.option("--preset", help="Targets that people name in practice; --preset list shows them.")
 @click.option("--seed", type=click.IntRange(0), help="Of the simulation.  [default: 0]")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the page with the curves.")  # fmt: skip
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the page with the curves."
+)
 @options.artifacts
 @options.as_json
 @options.verbose
@@ -148,6 +163,13 @@ _PLACES = {
 }
 
 
+# Options that are keys of a plan file as they stand.
+_AS_GIVEN = (
+    *("variant", "curve", "arrivals", "semantics", "concurrency", "batch", "instances", "on_full"),
+    *("instances_per_machine", "preset", "seed"),
+)
+
+
 def _keys(given: dict[str, Any]) -> dict[str, Any]:
     """Keys of a plan file that the options say. Raises `UsageError` for text that is no quantity."""
     from optcli.serving import quantities as q
@@ -166,9 +188,7 @@ def _keys(given: dict[str, Any]) -> dict[str, Any]:
         "cascade": ("cascade", q.cascade),
         "overhead": ("overhead", q.overhead),
     }
-    plain = ("variant", "curve", "arrivals", "semantics", "concurrency", "batch", "instances", "on_full",
-             "instances_per_machine", "preset", "seed")  # fmt: skip
-    keys: dict[str, Any] = {name: given[name] for name in plain if given[name] is not None}
+    keys: dict[str, Any] = {name: given[name] for name in _AS_GIVEN if given[name] is not None}
     for name, (key, read) in readers.items():
         if given[name] is not None:
             keys[key] = read(given[name], f"--{name.replace('_', '-')}")

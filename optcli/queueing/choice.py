@@ -141,7 +141,7 @@ def offered_batches(curve: Curve, demand: Demand) -> list[int]:
 def predict(
     curve: Curve, demand: Demand, batching: Batching, *, factor: float = 1.0, runs: int = 4
 ) -> Prediction:
-    """Several simulations of one configuration, with seeds of their own, at `factor` times the traffic."""
+    """Several simulations with seeds of their own of one configuration, at `factor` times the traffic."""
     count = 2 * requests_of(demand.process)
     process = demand.process.scaled(factor)
     return replicate(
@@ -271,9 +271,10 @@ def sealed_least_ms(curve: Curve, demand: Demand, offer: Batching) -> float:
     """The wait below which the queue of a sealed batcher grows without bound, in milliseconds."""
     if offer.batch == 1 or demand.semantics != "sealed":
         return 0.0
-    return formulas.fewest_wait_sealed_ms(
+    least = formulas.fewest_wait_sealed_ms(
         demand.process.rate_per_s, curve, offer.workers, utilisation=1.0
     )
+    return round(least, 6)
 
 
 def _tried(curve: Curve, demand: Demand, batching: Batching) -> Tried:
@@ -281,8 +282,7 @@ def _tried(curve: Curve, demand: Demand, batching: Batching) -> Tried:
     kept = demand.promise.kept_by(run)
     reserve = kept and demand.headroom > 0
     with_headroom = kept and (
-        not reserve
-        or demand.promise.kept_by(simulated(curve, demand, batching, 1 + demand.headroom))
+        not reserve or demand.promise.kept_by(simulated(curve, demand, batching, 1 + demand.headroom))
     )
     load = formulas.load(
         demand.process.rate_per_s, curve, batching.batch, batching.workers, demand.occupied_ms

@@ -18,14 +18,14 @@ def plan_text(plan: Plan) -> str:
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    yield f"{plan.name}: {_asked(plan)}"
-    yield f"  {_curve(plan.curve)}"
+    yield f"{plan.name}: {asked(plan)}"
+    yield f"  {curve(plan.curve)}"
     yield ""
     yield plan.sentence
     yield plan.reason
     if plan.recommended is not None:
         yield ""
-        yield from (f"  {line}" for line in aligned(list(_rows(plan, plan.recommended)), left=(0, 1)))
+        yield from (f"  {line}" for line in aligned(list(rows(plan, plan.recommended)), left=(0, 1)))
     if plan.by_batch:
         yield ""
         yield from _by_batch(plan)
@@ -35,8 +35,10 @@ def _lines(plan: Plan) -> Iterator[str]:
     if plan.breaks_first:
         yield ""
         yield "When the traffic grows"
-        yield from (f"  {each.factor:g} times: {each.then}{_reached(each.p95_ms)}" for each in plan.breaks_first)
-    yield from _parts(plan)
+        yield from (
+            f"  {each.factor:g} times: {each.then}{_reached(each.p95_ms)}" for each in plan.breaks_first
+        )
+    yield from parts(plan)
     for title, items in (
         ("What would keep the promise", plan.would),
         ("Warnings", plan.warnings),
@@ -50,7 +52,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield f"Mode: {plan.mode.reason}."
 
 
-def _asked(plan: Plan) -> str:
+def asked(plan: Plan) -> str:
+    """The promise and the traffic in one line."""
     slo = " and ".join(f"{name} <= {limit:g} ms" for name, limit in plan.slo_ms.items())
     rate = f"{plan.rate_per_s:.4g} requests a second"
     if abs(plan.planned_rate_per_s - plan.rate_per_s) > 1e-6 * plan.rate_per_s:
@@ -59,21 +62,23 @@ def _asked(plan: Plan) -> str:
     return ", ".join(part for part in (rate, slo, reserve) if part)
 
 
-def _curve(curve: PlanCurve) -> str:
-    text = f"curve: {curve.source}"
-    if curve.fixed_ms is not None and curve.per_image_ms is not None:
-        off = f", largest residual {curve.largest_residual:.1%}" if curve.largest_residual else ""
-        text += f"; t(B) = {curve.fixed_ms:.4g} ms + B * {curve.per_image_ms:.4g} ms{off}"
-    if curve.largest_within_slo is not None:
-        text += f"; the largest known batch inside the promise is {curve.largest_within_slo}"
-        if curve.largest_by_the_line is not None:
-            text += f" ({curve.largest_by_the_line} by the line)"
-    if curve.measured:
+def curve(known: PlanCurve) -> str:
+    """Where the curve is from, and its line."""
+    text = f"curve: {known.source}"
+    if known.fixed_ms is not None and known.per_image_ms is not None:
+        off = f", largest residual {known.largest_residual:.1%}" if known.largest_residual else ""
+        text += f"; t(B) = {known.fixed_ms:.4g} ms + B * {known.per_image_ms:.4g} ms{off}"
+    if known.largest_within_slo is not None:
+        text += f"; the largest known batch inside the promise is {known.largest_within_slo}"
+        if known.largest_by_the_line is not None:
+            text += f" ({known.largest_by_the_line} by the line)"
+    if known.measured:
         text += "; the simulation draws from the measured calls"
     return text
 
 
-def _rows(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
+def rows(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
+    """Names and values of the recommended configuration."""
     semantics = {
         "oldest-age": "sent at the age of its oldest request, as in Triton",
         "sealed": "sealed in turn, as in Ray Serve",
@@ -81,18 +86,27 @@ def _rows(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
     yield "batch size", f"at most {one.batch}, {semantics}"
     yield "longest wait", f"{one.wait_ms:g} ms{_least(one)}"
     yield "instances", f"{one.instances} with headroom, {one.instances_without_headroom} without"
-    yield "machines", f"{one.machines}, {one.instances_per_machine} instance(s) each{_inside(one)}"
+    yield (
+        "machines",
+        f"{one.machines}, {_count(one.instances_per_machine, 'instance')} each{_inside(one)}",
+    )
     if one.queue_cap is not None:
         yield "queue", f"{one.queue_cap} requests, then {one.on_full}; timeout {one.timeout_ms:.4g} ms"
     for name in ("p50", "p95", "p99"):
         yield name, _percentile(plan, one, name)
     busy = "" if one.busy is None else f"; workers compute {one.busy:.0%} of the time"
-    yield "utilisation", f"{one.utilisation:.3g}, {one.utilisation_with_headroom:.3g} with headroom{busy}"
+    yield (
+        "utilisation",
+        f"{one.utilisation:.3g}, {one.utilisation_with_headroom:.3g} with headroom{busy}",
+    )
     if one.mean_batch is not None:
         yield "mean batch", f"{one.mean_batch:.3g}"
-    yield "highest rate", (
-        f"{one.max_rate_per_s:.4g} a second inside the promise; {one.capacity_per_s:.4g} at full load,"
-        f" {one.rate_at_utilisation_per_s:.4g} at {plan.utilisation:g} of it"
+    yield (
+        "highest rate",
+        (
+            f"{one.max_rate_per_s:.4g} a second inside the promise; {one.capacity_per_s:.4g} at full"
+            f" load, {one.rate_at_utilisation_per_s:.4g} at {plan.utilisation:g} of it"
+        ),
     )
     yield "in flight", f"at most {one.max_in_flight} requests, waiting and running"
     if one.drop_share:
@@ -103,15 +117,21 @@ def _rows(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
         yield "energy", f"{wording.number(one.energy_wh_per_1000)} Wh for 1,000 inferences"
     if one.stages is not None:
         s = one.stages
-        yield "mean latency", (
-            f"wait {s.wait_ms:.3g} + queue {s.queue_ms:.3g} + compute {s.compute_ms:.3g}"
-            f" + overhead {s.overhead_ms:.3g} ms"
+        yield (
+            "mean latency",
+            (
+                f"wait {s.wait_ms:.3g} + queue {s.queue_ms:.3g} + compute {s.compute_ms:.3g}"
+                f" + overhead {s.overhead_ms:.3g} ms"
+            ),
         )
     if plan.runner_up is not None:
         other = plan.runner_up
-        yield "runner-up", (
-            f"batch {other.batch}, wait {other.wait_ms:g} ms, {other.instances} instance(s):"
-            f" {other.lost_because}"
+        yield (
+            "runner-up",
+            (
+                f"batch {other.batch}, wait {other.wait_ms:g} ms,"
+                f" {_count(other.instances, 'instance')}: {other.lost_because}"
+            ),
         )
 
 
@@ -140,7 +160,7 @@ def _reached(p95_ms: float | None) -> str:
 
 def _by_batch(plan: Plan) -> Iterator[str]:
     instances = plan.recommended.instances if plan.recommended else 1
-    yield f"Batch sizes, on {instances} instance{'s' if instances != 1 else ''}"
+    yield f"Batch sizes, on {_count(instances, 'instance')}"
     rows = [("batch", "call ms", "p95 ms", "full load/s", "the promise")]
     rows += [
         (
@@ -187,12 +207,14 @@ def _bar(value: float | None, limit: float | None, top: float) -> str:
     return f"{bar[:at]}|{bar[at + 1 :]}"
 
 
-def _parts(plan: Plan) -> Iterator[str]:
+def parts(plan: Plan) -> Iterator[str]:
+    """Levels, autoscaling, cameras, cascade, priorities and what may wait: titles after empty lines."""
     if plan.levels:
         yield ""
         yield "Levels"
         yield from (
-            f"  {each.rate_per_s:.4g}/s for {wording.duration(each.seconds)}: {each.instances} instances"
+            f"  {each.rate_per_s:.4g}/s for {wording.duration(each.seconds)}:"
+            f" {_count(each.instances, 'instance')}"
             for each in plan.levels
         )
     if plan.autoscaling is not None:
@@ -209,12 +231,12 @@ def _parts(plan: Plan) -> Iterator[str]:
         yield ""
         yield "Cameras"
         yield (
-            f"  {video.cameras} cameras, every {_ordinal(video.stride)} frame, a queue of one for each,"
+            f"  {_count(video.cameras, 'camera')}, {_every(video.stride)}, a queue of one for each,"
             f" {video.on_full}: drops {wording.percent(video.drop_share)}"
         )
         yield (
             f"  with twice the frames: drops {wording.percent(video.drop_share_in_bursts)}, p95"
-            f" {video.p95_ms_in_bursts:.3g} ms; a stride of {video.burst_stride} keeps the load below the cap"
+            f" {video.p95_ms_in_bursts:.3g} ms; a stride of {video.burst_stride} keeps the load low enough"
         )
     if plan.cascade is not None:
         two = plan.cascade
@@ -223,7 +245,8 @@ def _parts(plan: Plan) -> Iterator[str]:
         yield (
             f"  {two.share:.0%} go on to the heavy model (batch {two.heavy_batch}, wait"
             f" {two.heavy_wait_ms:g} ms, {two.heavy_instances} instances): p50 {two.p50_ms:.3g},"
-            f" p95 {two.p95_ms:.3g}, p99 {two.p99_ms:.3g} ms, {_SIGN[two.kept].replace('it', 'the promise')}"
+            f" p95 {two.p95_ms:.3g}, p99 {two.p99_ms:.3g} ms,"
+            f" {'keeps' if two.kept else 'breaks'} the promise"
         )
         yield (
             f"  worker time for each request {two.work_ms:.3g} ms, the heavy model alone"
@@ -248,10 +271,15 @@ def _parts(plan: Plan) -> Iterator[str]:
         yield ""
         yield "What may wait"
         yield (
-            f"  batches of {work.batch} on {work.instances} instance(s): {work.items:.4g} items in"
-            f" {work.hours:.3g} h, {work.machine_hours_per_day:.3g} machine-hours a day"
+            f"  batches of {work.batch} on {_count(work.instances, 'instance')}:"
+            f" {work.items:.4g} items in {work.hours:.3g} h, {work.machine_hours_per_day:.3g} machine-hours a day"
         )
 
 
-def _ordinal(stride: int) -> str:
-    return {1: "single", 2: "second", 3: "third"}.get(stride, f"{stride}th")
+def _every(stride: int) -> str:
+    ordinal = {1: "", 2: "second ", 3: "third "}.get(stride, f"{stride}th ")
+    return f"every {ordinal}frame"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"

@@ -1,6 +1,6 @@
 """What `optcli plan` found: the JSON form of `Plan` is public, with a schema version of its own.
 
-Times are in milliseconds, rates in requests a second, shares are fractions. What cannot be said is None.
+Times are in milliseconds, rates in requests a second, shares are fractions. None: cannot be said.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Configuration(Result):
     sum wait + t(batch) + overhead, which leaves the queue out. `queue_cap` is the most requests that
     wait, and what a full queue does is `on_full`; `reject_newest_cap` is the smaller cap for servers
     that can only refuse new requests. `timeout_ms`: a request that has waited longer comes too late.
-    `max_in_flight` is the most requests, waiting and running, that all keep the promise. `least_wait_ms`
-    is the wait below which the queue of a sealed batcher grows without bound. `longest_wait_ms` is the
+    `max_in_flight` is the most requests, waiting and running, that all keep the promise.
+    `least_wait_ms` is the wait below which the queue of a sealed batcher grows without bound. `longest_wait_ms` is the
     delay budget of the promise.
     """
 
@@ -180,7 +180,7 @@ class CascadePlan(Result):
 
 
 class VideoPlan(Result):
-    """Frames of cameras under bursts: a queue of one for each camera, of which the older frame is dropped.
+    """Frames of cameras under bursts: a queue of one for each camera, the older frame is dropped.
 
     `stride` is that of the plan; `burst_stride` keeps the load below the cap when every camera sends
     twice as many frames. `drop_share` is that of the plan, `drop_share_in_bursts` that of such a burst

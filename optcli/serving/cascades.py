@@ -1,4 +1,4 @@
-"""A cheap model first, a heavy one for a share of the requests: latency, cost, where it stops paying."""
+"""A cheap model first, a heavy one for a share of the requests: latency, cost, when it pays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ def cascade_plan(
         heavy = replace(heavy, instances=heavy.instances + 1)
         both = _together(curve, demand, cheap, heavy_curve, heavy, asked.share)
     alone = choose(heavy_curve, replace(behind, process=demand.process))
-    alone_batch = alone.best.batching if alone.best else replace(heavy, instances=_by_load(heavy_curve, demand, heavy))
+    alone_batch = (
+        alone.best.batching
+        if alone.best
+        else replace(heavy, instances=_by_load(heavy_curve, demand, heavy))
+    )
     cheap_ms = curve.time_ms(cheap.batch) / cheap.batch
     heavy_ms = heavy_curve.time_ms(heavy.batch) / heavy.batch
     work_ms = cheap_ms + asked.share * heavy_ms

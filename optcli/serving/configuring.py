@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from optcli.queueing import Batching, Curve, Prediction, highest_rate
-from optcli.queueing import formulas
+from optcli.queueing import Batching, Curve, Prediction, formulas, highest_rate
 from optcli.queueing.choice import Demand, requests_of, sealed_least_ms, simulated
 from optcli.results import Estimate
 from optcli.results.plan import Configuration, Interval, Stages

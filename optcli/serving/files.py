@@ -59,7 +59,9 @@ def _read(path: Path, problems: Problems) -> Node | None:
     node = read(path, str(path), problems)
     if node is None:
         if not len(problems):
-            problems.add(Place(str(path), 1, 1), "the plan file is empty", "write rate_per_s, slo and a curve")
+            problems.add(
+                Place(str(path), 1, 1), "the plan file is empty", "write rate_per_s, slo and a curve"
+            )
         return None
     if not isinstance(node.value, dict):
         message = f"found {found(node.value)}, wanted a mapping of keys"
@@ -91,7 +93,9 @@ def _above(node: Node, options: Mapping[str, Any], names: Mapping[str, str]) -> 
             given = replace(below, value={**below.value, **given.value})
         for group in _EXCLUSIVE:
             if key in group:
-                node = node.without(*(other for other in group if other != key and other not in options))
+                node = node.without(
+                    *(other for other in group if other != key and other not in options)
+                )
         node = node.with_items({key: given})
     return node
 

@@ -8,7 +8,16 @@ from dataclasses import replace
 
 from optcli.errors import InputError
 from optcli.queueing import Batching, Curve, highest_rate
-from optcli.queueing.choice import Choice, Demand, choose, keeps, predict, requests_of, sealed_least_ms, simulated
+from optcli.queueing.choice import (
+    Choice,
+    Demand,
+    choose,
+    keeps,
+    predict,
+    requests_of,
+    sealed_least_ms,
+    simulated,
+)
 from optcli.queueing.formulas import fewest_instances, load
 from optcli.results.plan import Growth, Would
 
@@ -164,7 +173,7 @@ def _would(curve: Curve, demand: Demand, nearest: Batching, choice: Choice) -> I
 
 
 def _speed_needed(curve: Curve, demand: Demand, batching: Batching) -> float | None:
-    """How many times as fast calls must be, to 2 %; None where no speed helps, as under the overhead."""
+    """How many times as fast calls must be; None where no speed helps, as under the overhead."""
     if demand.tightest_ms <= demand.overhead.total_ms:
         return None
     slow, fast = 1.0, 64.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from optcli.errors import InputError, UsageError, did_you_mean
@@ -112,9 +113,7 @@ def _curve(points: Sequence[_Point], place: str) -> Curve:
 
 def _middles(quantiles_ms: Sequence[float]) -> list[float]:
     """Equally likely values: between two neighbouring quantiles lie as many calls as everywhere."""
-    return [
-        (low + high) / 2 for low, high in zip(quantiles_ms[:-1], quantiles_ms[1:], strict=True)
-    ]
+    return [(low + high) / 2 for low, high in pairwise(quantiles_ms)]
 
 
 def _unfit(name: str, sizes: Sequence[int], *, every: bool) -> PlanNote:

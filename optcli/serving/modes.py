@@ -34,8 +34,8 @@ def mode_of(
         return ModeAdvice(
             mode="hybrid",
             deciding={"slo_ms": limit_ms, "freshness_s": fresh},
-            reason=f"a part is promised within {_time(limit_ms / 1e3)}, the rest may wait {_time(fresh)}:"
-            " hybrid, a fast model in real time and the rest in batches",
+            reason=f"a part is promised within {_time(limit_ms / 1e3)}, the rest may wait"
+            f" {_time(fresh)}: hybrid, a fast model in real time and the rest in batches",
         )
     saved = ""
     deciding = {"freshness_s": fresh}

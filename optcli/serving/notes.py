@@ -32,15 +32,16 @@ def sentence(demand: Demand, recommended: Configuration | None) -> str:
     if recommended is None:
         return f"No configuration keeps {of_promise(demand.promise)} at {rate}."
     one = recommended
-    without = "" if demand.instances is not None else f" ({one.instances_without_headroom} without headroom)"
+    without = (
+        "" if demand.instances is not None else f" ({one.instances_without_headroom} without headroom)"
+    )
     figures = " and ".join(
         f"{name} {_reached(one, name):.3g} of {limit:g} ms"
         for name, limit in promised(demand.promise).items()
     )
     return (
-        f"Serve {_how(one.batch, one.wait_ms)} on {one.instances}"
-        f" instance{'s' if one.instances != 1 else ''}{without}: {figures} at {rate},"
-        f" load {one.utilisation:.2f}; the promise holds up to {one.max_rate_per_s:.4g} a second."
+        f"Serve {_how(one.batch, one.wait_ms)} on {_instances(one.instances)}{without}: {figures} at"
+        f" {rate}, load {one.utilisation:.2f}; the promise holds up to {one.max_rate_per_s:.4g} a second."
     )
 
 
@@ -51,15 +52,20 @@ def line(recommended: Configuration, slo_ms: dict[str, float], rate_per_s: float
     )
     return (
         f"{rate_per_s:.4g} requests a second: {_how(recommended.batch, recommended.wait_ms)},"
-        f" {recommended.instances} instances ({recommended.instances_without_headroom} without"
+        f" {_instances(recommended.instances)} ({recommended.instances_without_headroom} without"
         f" headroom), {figures}"
     )
+
+
+def _instances(count: int) -> str:
+    return f"{count} instance{'s' if count != 1 else ''}"
 
 
 def _how(batch: int, wait_ms: float) -> str:
     if batch == 1:
         return "one request at a time"
-    return f"batches of at most {batch}, {f'waiting at most {wait_ms:g} ms' if wait_ms else 'sent at once'}"
+    when = f"waiting at most {wait_ms:g} ms" if wait_ms else "sent at once"
+    return f"batches of at most {batch}, {when}"
 
 
 def _reached(one: Configuration, name: str) -> float:
@@ -74,8 +80,9 @@ def reason(curve: Curve, demand: Demand, choice: Choice, recommended: Configurat
     parts = []
     if demand.instances is None:
         parts.append(
-            f"{recommended.instances} instances are the fewest that carry"
-            f" {demand.process.rate_per_s * (1 + demand.headroom):.4g} a second ({demand.headroom:.0%}"
+            f"{_instances(recommended.instances)} {'are' if recommended.instances != 1 else 'is'} the"
+            f" fewest that carry {demand.process.rate_per_s * (1 + demand.headroom):.4g} a second"
+            f" ({demand.headroom:.0%}"
             f" headroom) at a load of {demand.utilisation:g} at most and keep the promise"
         )
     if demand.batch is None:
@@ -87,7 +94,7 @@ def reason(curve: Curve, demand: Demand, choice: Choice, recommended: Configurat
         parts.append(f"{recommended.batch} is the smallest batch size that {grown}")
     if demand.wait_ms is None and recommended.batch > 1:
         how = (
-            f"a sealed batcher needs {recommended.least_wait_ms or 0:.3g} ms at least, and of the"
+            f"a sealed batcher needs {recommended.least_wait_ms or 0.0:.3g} ms at least, and of the"
             " longer waits the simulation has the lowest latency here"
             if demand.semantics == "sealed"
             else "a shorter wait keeps workers busier, a longer one adds more than 5 % to the latency"
@@ -118,15 +125,15 @@ def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
     where = _short(near)
     if near.run.grows or near.load >= 1:
         return f"The nearest, {where}, has a load of {near.load:.2f}: its queue grows without bound."
-    return f"The nearest, {where}, reaches {_figures(near, demand.promise)} at a load of {near.load:.2f}."
+    figures = f"reaches {_figures(near, demand.promise)} at a load of {near.load:.2f}"
+    if demand.promise.kept_by(near.run):
+        return f"The nearest, {where}, {figures} in one run, but its interval over seeds goes beyond."
+    return f"The nearest, {where}, {figures}."
 
 
 def _short(one: Tried) -> str:
     of = one.batching
-    return (
-        f"batch {of.batch} with a wait of {of.wait_ms:g} ms on {of.instances}"
-        f" instance{'s' if of.instances != 1 else ''}"
-    )
+    return f"batch {of.batch} with a wait of {of.wait_ms:g} ms on {_instances(of.instances)}"
 
 
 def _figures(one: Tried, promise: Promise) -> str:
@@ -280,9 +287,13 @@ def advice(
         text = f"drop a request that has waited {one.timeout_ms:.4g} ms: it comes too late"
     else:
         text = f"reject new requests where {one.queue_cap} wait"
-    yield PlanNote(kind="queue", figures={"queue_cap": one.queue_cap}, text=f"{text}; count drops by cause")
+    yield PlanNote(
+        kind="queue", figures={"queue_cap": one.queue_cap}, text=f"{text}; count drops by cause"
+    )
     if one.batch > 1 and demand.semantics == "oldest-age" and one.wait_ms > 0:
-        alone = demand.process.rate_per_s * curve.time_ms(1) / 1e3 if not curve.is_extrapolated(1) else None
+        alone = (
+            demand.process.rate_per_s * curve.time_ms(1) / 1e3 if not curve.is_extrapolated(1) else None
+        )
         if alone is not None and alone > 0.5:
             quiet = 500 / curve.time_ms(1)
             yield PlanNote(
@@ -311,7 +322,7 @@ def advice(
 def batch_sentence(work: BatchWork) -> str:
     """The answer for work that may wait."""
     return (
-        f"Run batches of {work.batch} on {work.instances} instance{'s' if work.instances != 1 else ''}:"
+        f"Run batches of {work.batch} on {_instances(work.instances)}:"
         f" {work.items:.4g} items gather in {work.freshness_s / 3600:.3g} h and take"
         f" {work.hours:.3g} h."
     )

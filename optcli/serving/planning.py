@@ -8,8 +8,7 @@ from typing import Literal
 
 from optcli.errors import InputError, UsageError
 from optcli.observer import Observer
-from optcli.queueing import Curve, Overhead, Promise
-from optcli.queueing import formulas
+from optcli.queueing import Curve, Overhead, Promise, formulas
 from optcli.queueing.arrivals import with_priorities
 from optcli.queueing.choice import (
     Choice,
@@ -26,6 +25,7 @@ from optcli.results.plan import (
     BatchPoint,
     Configuration,
     LevelNeed,
+    ModeAdvice,
     Plan,
     PlanCurve,
     PlanNote,
@@ -176,7 +176,9 @@ class _Planning:
         self.observer.progress(STEP, 1.0, "done")
         return plan.model_copy(update=more)
 
-    def _outcome(self, recommended: Configuration | None) -> Literal["kept", "not-kept", "inconclusive"]:
+    def _outcome(
+        self, recommended: Configuration | None
+    ) -> Literal["kept", "not-kept", "inconclusive"]:
         if self.known.unfit:
             return "inconclusive"
         return "not-kept" if recommended is None else "kept"
@@ -242,7 +244,7 @@ class _Planning:
     def _progress(self, share: float, text: str) -> None:
         self.observer.progress(STEP, share, text)
 
-    def _mode(self, recommended: Configuration | None) -> modes.ModeAdvice:
+    def _mode(self, recommended: Configuration | None) -> ModeAdvice:
         machines = recommended.machines if recommended else None
         return modes.mode_of(self.settings, None, machines)
 
@@ -341,7 +343,9 @@ def _curve(known: MeasuredCurve, limit_ms: float | None, overhead_ms: float) -> 
         per_image_ms=curve.per_image_ms,
         largest_residual=curve.largest_residual if curve.points else None,
         measured=bool(curve.samples_ms),
-        largest_within_slo=None if room is None or not curve.sizes else curve.largest_within(room, curve.sizes),
+        largest_within_slo=None
+        if room is None or not curve.sizes
+        else curve.largest_within(room, curve.sizes),
         largest_by_the_line=None if room is None else curve.largest_on_line(room),
     )
 
@@ -364,5 +368,3 @@ def parsed_curve(text: str, place: str) -> Curve:
             hint=f"give the times of two batch sizes or more; {time:g}ms alone plans without batches",
         )
     return curve
-
-

@@ -46,7 +46,9 @@ def promise(texts: tuple[str, ...], place: str) -> dict[str, float]:
         name, equals, written = text.partition("=")
         if not equals or name.strip() not in PERCENTILES:
             hint = did_you_mean(name.strip(), PERCENTILES) if equals else "such as --slo p95=120ms"
-            raise UsageError(f"found {excerpt(text)!r}, wanted p50, p95 or p99=TIME", place=place, hint=hint)
+            raise UsageError(
+                f"found {excerpt(text)!r}, wanted p50, p95 or p99=TIME", place=place, hint=hint
+            )
         limits[f"{name.strip()}_ms"] = milliseconds(written, place)
     return limits
 
@@ -96,7 +98,9 @@ def priorities(texts: tuple[str, ...], place: str) -> dict[str, float]:
         name, equals, written = text.partition("=")
         if not equals or not name.strip():
             raise UsageError(
-                f"found {excerpt(text)!r}, wanted NAME=SHARE", place=place, hint="such as alert=0.1,other=0.9"
+                f"found {excerpt(text)!r}, wanted NAME=SHARE",
+                place=place,
+                hint="such as alert=0.1,other=0.9",
             )
         shares[name.strip()] = share(written, place)
     return shares
@@ -117,7 +121,9 @@ def cascade(text: str, place: str) -> dict[str, Any]:
 def _measure(text: str, units: Mapping[str, float], usual: str, place: str, wanted: str) -> float:
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise UsageError(f"found {excerpt(text)!r}, wanted {wanted}", place=place, hint="a number and its unit")
+        raise UsageError(
+            f"found {excerpt(text)!r}, wanted {wanted}", place=place, hint="a number and its unit"
+        )
     unit = match[2] or usual
     if unit not in units:
         known = ", ".join(name for name in units if name)

@@ -20,7 +20,12 @@ _MOST_REQUESTS = 200_000
 
 
 def autoscaling(
-    curve: Curve, demand: Demand, batching: Batching, lowest_per_s: float, mean_ms: float, cold_start_s: float
+    curve: Curve,
+    demand: Demand,
+    batching: Batching,
+    lowest_per_s: float,
+    mean_ms: float,
+    cold_start_s: float,
 ) -> Autoscaling:
     """Bounds and target for an autoscaler.
 
@@ -84,7 +89,9 @@ class _Step:
         after = min(after, _MOST_REQUESTS)
         first = Poisson(low_per_s).draw(before, demand.seed).times_ms
         factor = high_per_s / demand.process.rate_per_s
-        drawn = demand.process.scaled(factor).draw(max(after, requests_of(demand.process) // 10), demand.seed)
+        drawn = demand.process.scaled(factor).draw(
+            max(after, requests_of(demand.process) // 10), demand.seed
+        )
         second = drawn.times_ms[:after]
         start = 1e3 * _BEFORE_S
         first = first[first < start]
@@ -92,6 +99,8 @@ class _Step:
         self._counts: np.ndarray = self._arrivals.times_ms >= start
 
     def _latencies_ms(self, warm: int) -> np.ndarray:
+        import numpy as np
+
         ready = tuple(
             0.0 if index // self._batching.concurrency < warm else self._ready_ms
             for index in range(self._batching.workers)
@@ -104,7 +113,7 @@ class _Step:
             seed=self._demand.seed,
             warm_up=0.0,
         )
-        return run.latencies_ms[self._counts]
+        return np.asarray(run.latencies_ms[self._counts])
 
     def percentile_ms(self, warm: int) -> float:
         """p95 of the requests from the step on."""
@@ -131,6 +140,6 @@ def _sentence(
         )
     return (
         f"keep at least {needed} warm, at most {high}, and send an instance traffic only after its"
-        f" warm-up: with the {low} that the lowest rate needs, p95 from a step on is {without:.3g} ms while"
-        f" new ones start ({cold_start_s:g} s), with {needed} it is {with_min:.3g} ms"
+        f" warm-up: with the {low} that the lowest rate needs, p95 from a step on is {without:.3g} ms"
+        f" while new ones start ({cold_start_s:g} s), with {needed} it is {with_min:.3g} ms"
     )

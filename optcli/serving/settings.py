@@ -15,7 +15,7 @@ _DAY_S = 86_400.0
 
 
 class PromiseSettings(Settings):
-    """The promise: percentiles of the latency that a request sees, in milliseconds, and lost requests."""
+    """The promise: percentiles of the latency that a request sees, and the share that may be lost."""
 
     p50_ms: float | None = Field(None, gt=0, description="half of the requests take at most so long")
     p95_ms: float | None = Field(None, gt=0, description="95 of 100 requests take at most so long")
@@ -87,9 +87,11 @@ class PlanSettings(Settings):
     variant: str | None = Field(None, description="of the report; default: the recommended one")
     rate_per_s: float | tuple[LevelSettings, ...] | None = Field(
         None,
-        description="requests a second, or levels; without it, with `instances`, as many as these carry",
+        description="requests a second, or levels; default with `instances`: as many as these carry",
     )
-    peak_factor: float = Field(1.0, ge=1, description="the peak over the mean rate; the peak is planned for")
+    peak_factor: float = Field(
+        1.0, ge=1, description="the peak over the mean rate; the peak is planned for"
+    )
     arrivals: str = Field(
         "poisson",
         description="`poisson`, `constant`, `gamma:CV2`, `bursts:BURST_PER_S,BASE,BURST` or "
@@ -137,7 +139,9 @@ class PlanSettings(Settings):
     on_full: Literal["drop-oldest", "reject-newest", "deadline"] = Field(
         "drop-oldest", description="what a full queue does, or `deadline`: drop what comes too late"
     )
-    seed: int = Field(0, ge=0, le=2**31 - 1, description="of the simulation; the same gives the same plan")
+    seed: int = Field(
+        0, ge=0, le=2**31 - 1, description="of the simulation; the same gives the same plan"
+    )
 
     @model_validator(mode="after")
     def _one_curve(self) -> Self:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optcli.errors import UsageError
 from optcli.queueing import Arrivals, Cameras, Poisson, Process, Trace
-from optcli.queueing.arrivals import parse, thinned
+from optcli.queueing.arrivals import kept_at_random, parse
 from optcli.serving.settings import PlanSettings
 
 _TRACE = "trace:"
@@ -27,7 +27,7 @@ class Misses:
     def draw(self, count: int, seed: int) -> Arrivals:
         """About `count` requests that miss the cache."""
         every = self.process.draw(round(count / (1 - self.hit_share)), seed)
-        return thinned(every, 1 - self.hit_share, seed)
+        return every.only(kept_at_random(every.count, 1 - self.hit_share, seed + 1))
 
     def scaled(self, factor: float) -> Misses:
         return replace(self, process=self.process.scaled(factor))

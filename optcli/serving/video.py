@@ -15,9 +15,7 @@ _BURST = 2.0
 _REQUESTS = 20_000
 
 
-def video_plan(
-    curve: Curve, demand: Demand, batching: Batching, cameras: CameraSettings
-) -> VideoPlan:
+def video_plan(curve: Curve, demand: Demand, batching: Batching, cameras: CameraSettings) -> VideoPlan:
     """What a queue of one frame for each camera drops, now and in a burst of twice the frames."""
     process = Cameras(cameras.count, cameras.frames_per_s, cameras.stride, cameras.jitter_ms)
     one_each = replace(batching, stream_cap=1)
@@ -33,7 +31,9 @@ def video_plan(
         requests=_REQUESTS,
         seed=demand.seed,
     )
-    room = demand.utilisation * capacity_per_s(curve, batching.batch, batching.workers, demand.occupied_ms)
+    room = demand.utilisation * capacity_per_s(
+        curve, batching.batch, batching.workers, demand.occupied_ms
+    )
     stride = cameras.stride
     while _BURST * cameras.count * cameras.frames_per_s / stride > room:
         stride += 1
