@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from optcli.pipeline import build as build
     from optcli.results import Report as Report
+    from optcli.serving import plan as plan
 
-__all__ = ["Report", "__version__", "build"]
+__all__ = ["Report", "__version__", "build", "plan"]
 __version__ = "0.1.0"
 
 
@@ -23,6 +24,10 @@ def __getattr__(name: str) -> Any:
         from optcli.pipeline import build
 
         return build
+    if name == "plan":
+        from optcli.serving import plan
+
+        return plan
     if name == "Report":
         from optcli.results import Report
 

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": set(),
     "queueing": set(),
     "recipe": {*FORMATS_UP, "formats"},
-    "latency": {"runners", "data"},
+    "latency": {"runners", "data", "queueing"},
     "accuracy": {"runners", "data", "formats", "onnx_graphs"},
     "model_files": {*BUILD, "pipeline", "inspection", "scaffold"},
     "verification": {*BUILD, "pipeline", "model_files"},
@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "profiling": {*BUILD, "pipeline", "model_files", "inspection"},
     "baselines": {"store", "formats", "runners"},
     "gate": {*BUILD, "pipeline", "baselines", "inspection", "profiling", "report"},
-    "serving": {"queueing"},
+    "serving": {*BUILD, "pipeline", "queueing"},
     "report": set(),
     "doctor": {"formats", "store", "latency", "engines"},
     "scaffold": {"inspection", "recipe", "passes", "sources", "data", "formats", "onnx_graphs"},
@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "model_files",
         "verification",
     },
-    "__init__": {"pipeline"},
+    "__init__": {"pipeline", "serving"},
     "__main__": {"cli"},
 }
 HEAVY = {

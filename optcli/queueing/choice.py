@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from optcli.queueing import formulas
-from optcli.queueing.arrivals import Bursts, Cameras, Process
+from optcli.queueing.arrivals import Bursts, Process
 from optcli.queueing.batching import Batching, Overhead, Prediction, Semantics, Simulation
 from optcli.queueing.curve import Curve
 from optcli.queueing.search import Promise
@@ -47,7 +47,7 @@ class Demand:
     `process` is what comes at the rate that is planned for. `headroom` is the share that is kept free
     above it, `utilisation` the largest load with full batches. `batch`, `wait_ms` and `instances` fix
     a part of the configuration; with a fixed number of instances, headroom and utilisation prune
-    nothing.
+    nothing. `requests` is how many a simulation has.
     """
 
     process: Process
@@ -62,6 +62,7 @@ class Demand:
     instances: int | None = None
     stream_cap: int | None = None
     largest_batch: int = _LARGEST_BATCH
+    requests: int = _REQUESTS
     seed: int = 0
 
     @property
@@ -141,8 +142,8 @@ def offered_batches(curve: Curve, demand: Demand) -> list[int]:
 def predict(
     curve: Curve, demand: Demand, batching: Batching, *, factor: float = 1.0, runs: int = 4
 ) -> Prediction:
-    """Several simulations with seeds of their own of one configuration, at `factor` times the traffic."""
-    count = 2 * requests_of(demand.process)
+    """Several simulations of one configuration, with their own seeds, at `factor` times the traffic."""
+    count = 2 * requests_of(demand)
     process = demand.process.scaled(factor)
     return replicate(
         process, curve, batching, demand.overhead, runs=runs, requests=count, seed=demand.seed + 1
@@ -160,7 +161,7 @@ def _sure(curve: Curve, demand: Demand, batching: Batching) -> Prediction:
         batching,
         demand.overhead,
         runs=_MORE_RUNS,
-        requests=_MORE_REQUESTS * requests_of(demand.process),
+        requests=_MORE_REQUESTS * requests_of(demand),
         seed=demand.seed + 1,
     )
 
@@ -168,16 +169,34 @@ def _sure(curve: Curve, demand: Demand, batching: Batching) -> Prediction:
 def simulated(curve: Curve, demand: Demand, batching: Batching, factor: float = 1.0) -> Simulation:
     """One simulation at `factor` times the traffic; the same requests for every configuration."""
     process = demand.process.scaled(factor)
-    arrivals = process.draw(requests_of(demand.process), demand.seed)
+    arrivals = process.draw(requests_of(demand), demand.seed)
     return simulate(arrivals, curve, batching, demand.overhead, seed=demand.seed)
 
 
-def requests_of(process: Process) -> int:
+def requests_of(demand: Demand) -> int:
     """How many requests one simulation has: more where bursts are rare."""
+    process = demand.process
     if not isinstance(process, Bursts):
-        return _REQUESTS
+        return demand.requests
     per_burst = process.rate_per_s * (process.base_ms + process.burst_ms) / 1000
-    return int(min(_MOST_REQUESTS, max(_REQUESTS, _BURSTS * per_burst)))
+    return int(min(_MOST_REQUESTS, max(demand.requests, _BURSTS * per_burst)))
+
+
+def without_headroom(curve: Curve, demand: Demand, batching: Batching) -> int:
+    """The instances that keep the promise at the planned rate itself, below the utilisation cap."""
+    first = formulas.fewest_instances(
+        demand.process.rate_per_s,
+        curve,
+        batching.batch,
+        utilisation=demand.utilisation,
+        concurrency=demand.concurrency,
+        occupied_ms=demand.occupied_ms,
+    )
+    for instances in range(first, batching.instances):
+        run = simulated(curve, demand, replace(batching, instances=instances))
+        if demand.promise.kept_by(run):
+            return instances
+    return max(first, batching.instances) if demand.instances is None else first
 
 
 def keeps(prediction: Prediction, promise: Promise, *, surely: bool = True) -> bool:
@@ -343,8 +362,3 @@ def _growth(curve: Curve, demand: Demand, batching: Batching) -> float:
         else:
             high = middle
     return low
-
-
-def is_video(process: Process) -> bool:
-    """Whether requests are frames of cameras."""
-    return isinstance(process, Cameras)

@@ -32,6 +32,8 @@ def _lines(report: Report) -> Iterator[str]:
     report_notes = notes(report)
     if report_notes.recommendation:
         yield from ("", f"**{escaped(report_notes.recommendation)}**")
+    if report_notes.serving:
+        yield from ("", escaped(report_notes.serving))
     for title, lines in (
         ("Failed or skipped", report_notes.missing),
         ("Verdicts", report_notes.reasons),

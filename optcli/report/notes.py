@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from optcli.paths import shown
 from optcli.report import engines, since_build, weight_packing, wording
 from optcli.report.rows import fastest_fp32
+from optcli.report.serving_line import serving_line
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
 
@@ -16,8 +17,8 @@ from optcli.results.outcomes import POLICIES
 class Notes:
     """Lines by kind; `missing` names failed and skipped variants with their reasons.
 
-    `engines` say what they compute in, `later` is what was found since the build: where the error
-    starts, repairs. `ending` says which exit code the build had, and why.
+    `serving` is the plan in one line. `engines` say what they compute in, `later` is what was found
+    since the build: where the error starts, repairs. `ending` says which exit code the build had, and why.
     """
 
     reasons: list[str] = field(default_factory=list)
@@ -26,6 +27,7 @@ class Notes:
     engines: list[str] = field(default_factory=list)
     later: list[str] = field(default_factory=list)
     recommendation: str = ""
+    serving: str = ""
     ending: str = ""
     footer: list[str] = field(default_factory=list)
 
@@ -39,6 +41,7 @@ def notes(report: Report) -> Notes:
         engines=list(engines.lines(report)),
         later=list(since_build.lines(report)),
         recommendation=report.recommendation,
+        serving=serving_line(report),
         ending=ending(report),
         footer=_footer(report),
     )

@@ -161,12 +161,12 @@ def _reached(p95_ms: float | None) -> str:
 def _by_batch(plan: Plan) -> Iterator[str]:
     instances = plan.recommended.instances if plan.recommended else 1
     yield f"Batch sizes, on {_count(instances, 'instance')}"
-    rows = [("batch", "call ms", "p95 ms", "full load/s", "the promise")]
+    rows = [("batch", "call ms", f"{plan.drawn} ms", "full load/s", "the promise")]
     rows += [
         (
             str(each.batch),
             f"{each.call_ms:.3g}",
-            "grows" if each.p95_ms is None else f"{each.p95_ms:.3g}",
+            "grows" if each.latency_ms is None else f"{each.latency_ms:.3g}",
             f"{each.capacity_per_s:.4g}",
             _SIGN[each.kept] + (" <" if _is_chosen(plan, each.batch) else ""),
         )
@@ -180,17 +180,17 @@ def _is_chosen(plan: Plan, batch: int) -> bool:
 
 
 def _by_rate(plan: Plan) -> Iterator[str]:
-    """p95 against the rate as bars; `|` stands at the limit where p95 is promised."""
-    known = [each.p95_ms for each in plan.by_rate if each.p95_ms is not None]
-    limit = plan.slo_ms.get("p95")
+    """The drawn percentile against the rate as bars; `|` stands at its limit."""
+    known = [each.latency_ms for each in plan.by_rate if each.latency_ms is not None]
+    limit = plan.slo_ms.get(plan.drawn)
     top = max([*known, *([limit] if limit else [])], default=1.0)
     top = min(top, 2 * limit) if limit else top
-    yield "p95 against the rate" + (f", promised {limit:g} ms" if limit else "")
+    yield f"{plan.drawn} against the rate" + (f", promised {limit:g} ms" if limit else "")
     cells = [
         (
             f"{each.rate_per_s:.4g}/s",
-            "grows" if each.p95_ms is None else f"{each.p95_ms:.3g} ms",
-            _bar(each.p95_ms, limit, top),
+            "grows" if each.latency_ms is None else f"{each.latency_ms:.3g} ms",
+            _bar(each.latency_ms, limit, top),
             "planned" if abs(each.rate_per_s - plan.planned_rate_per_s) < 1e-9 else "",
         )
         for each in plan.by_rate
@@ -236,7 +236,7 @@ def parts(plan: Plan) -> Iterator[str]:
         )
         yield (
             f"  with twice the frames: drops {wording.percent(video.drop_share_in_bursts)}, p95"
-            f" {video.p95_ms_in_bursts:.3g} ms; a stride of {video.burst_stride} keeps the load low enough"
+            f" {video.p95_ms_in_bursts:.3g} ms; a stride of {video.burst_stride} keeps the load low"
         )
     if plan.cascade is not None:
         two = plan.cascade
@@ -272,7 +272,8 @@ def parts(plan: Plan) -> Iterator[str]:
         yield "What may wait"
         yield (
             f"  batches of {work.batch} on {_count(work.instances, 'instance')}:"
-            f" {work.items:.4g} items in {work.hours:.3g} h, {work.machine_hours_per_day:.3g} machine-hours a day"
+            f" {work.items:.4g} items in {work.hours:.3g} h,"
+            f" {work.machine_hours_per_day:.3g} machine-hours a day"
         )
 
 

@@ -23,6 +23,7 @@ from optcli.results.outcomes import (
     Result,
     Verdict,
 )
+from optcli.results.plan import ServingChoice
 from optcli.results.reading import record_of
 from optcli.results.repair import Repair
 
@@ -296,9 +297,10 @@ class Report(Result):
     """One build of one recipe. See `VariantReport` for the parts.
 
     `recommendations` are by batch size: all that were measured, with a service level its own alone.
-    `recommended` is that of the first, `recommendation` says all of them in words. `exit_reason` is why
-    the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`,
-    `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate compares with;
+    `recommended` is that of the first, `recommendation` says all of them in words. `serving` is how
+    to keep the service level at `slo.rate_per_s`; None where the recipe names no rate. `exit_reason` is
+    why the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`,
+    `sweep`, `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate compares with;
     None in older reports. Of schema 1, where flags were sentences, it is read as the present one
     (`results.flag_texts`).
     """
@@ -310,6 +312,7 @@ class Report(Result):
     recommended: str | None
     recommendation: str
     recommendations: dict[int, Recommendation] = Field(default_factory=dict)
+    serving: ServingChoice | None = None
     started: str
     finished: str
     exit_code: int

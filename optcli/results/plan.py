@@ -60,8 +60,8 @@ class Configuration(Result):
     wait, and what a full queue does is `on_full`; `reject_newest_cap` is the smaller cap for servers
     that can only refuse new requests. `timeout_ms`: a request that has waited longer comes too late.
     `max_in_flight` is the most requests, waiting and running, that all keep the promise.
-    `least_wait_ms` is the wait below which the queue of a sealed batcher grows without bound. `longest_wait_ms` is the
-    delay budget of the promise.
+    `least_wait_ms` is the wait below which the queue of a sealed batcher grows without bound.
+    `longest_wait_ms` is the delay budget of the promise.
     """
 
     batch: int
@@ -241,21 +241,24 @@ class PlanNote(Result):
 
 
 class BatchPoint(Result):
-    """One batch size of the operating curve, at the recommended number of instances."""
+    """One batch size of the operating curve, at the recommended number of instances.
+
+    `latency_ms` is the percentile `Plan.drawn`; None where the queue grows without bound.
+    """
 
     batch: int
     wait_ms: float
     call_ms: float
-    p95_ms: float | None
+    latency_ms: float | None
     capacity_per_s: float
     kept: bool
 
 
 class RatePoint(Result):
-    """One rate of the operating curve, with the recommended configuration."""
+    """One rate of the operating curve, with the recommended configuration; as `BatchPoint`."""
 
     rate_per_s: float
-    p95_ms: float | None
+    latency_ms: float | None
     utilisation: float
 
 
@@ -267,6 +270,25 @@ class Would(Result):
     text: str
 
 
+class ServingChoice(Result):
+    """The plan of a build in short: the variant at the rate that its recipe promises.
+
+    `kept` says whether a configuration keeps the service level with 20 % headroom at a load of 0.7 at
+    most; without one the other figures are None. `figures_ms` are the percentiles that are promised.
+    """
+
+    variant: str
+    rate_per_s: float
+    slo_ms: dict[str, float]
+    kept: bool
+    fit: bool = True
+    batch: int | None = None
+    wait_ms: float | None = None
+    instances: int | None = None
+    instances_without_headroom: int | None = None
+    figures_ms: dict[str, float] = Field(default_factory=dict)
+
+
 class Plan(Result):
     """From a promise to a serving configuration.
 
@@ -274,7 +296,8 @@ class Plan(Result):
     `not-kept` where none does; `would` then says what would. It is `inconclusive` where the curve was
     measured on a busy machine. `rate_per_s` is what was asked,
     `planned_rate_per_s` the rate at the model that the figures are for: with the peak factor, without
-    what a cache answers. `asked` is the whole plan file, with presets and options.
+    what a cache answers. `drawn` is the percentile of `by_batch` and `by_rate`. `asked` is
+    the whole plan file, with presets and options.
     """
 
     schema_version: int = Field(PLAN_SCHEMA, alias="schema")
@@ -302,6 +325,7 @@ class Plan(Result):
     priorities: tuple[PriorityLatency, ...] = ()
     advice: tuple[PlanNote, ...] = ()
     warnings: tuple[PlanNote, ...] = ()
+    drawn: Literal["p50", "p95", "p99"] = "p95"
     by_batch: tuple[BatchPoint, ...] = ()
     by_rate: tuple[RatePoint, ...] = ()
     asked: dict[str, Any] = Field(default_factory=dict)

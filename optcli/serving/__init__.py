@@ -43,9 +43,9 @@ def plan(
         else:
             file = path
     if file is not None:
-        from optcli.serving import measured
+        from optcli.latency import measured_curve
 
-        report, file = measured.load(file)
+        report, file = measured_curve.load(file)
     checked = files.load(where, settings, {})
     return from_settings(checked, report=report, file=file, observer=observer)
 
@@ -70,13 +70,14 @@ def from_settings(
 
 def _curve(settings: Any, report: Report | None, file: Path | None, places: Mapping[str, str]) -> Any:
     from optcli.errors import UsageError
-    from optcli.serving import measured, planning
+    from optcli.latency import measured_curve
+    from optcli.serving import planning
 
     if settings.curve is not None:
         curve = planning.parsed_curve(settings.curve, places.get("curve", "curve"))
-        return measured.MeasuredCurve(curve, f"the curve {settings.curve}")
+        return measured_curve.MeasuredCurve(curve, f"the curve {settings.curve}")
     if report is None and settings.report is not None:
-        report, file = measured.load(Path(settings.report))
+        report, file = measured_curve.load(Path(settings.report))
     if report is None:
         raise UsageError(
             "the plan has no curve",
@@ -84,7 +85,7 @@ def _curve(settings: Any, report: Report | None, file: Path | None, places: Mapp
             hint='say how long batches take, such as --curve "1:25ms,8:48ms" or "6ms+4ms*b", or name a'
             " recipe that was built",
         )
-    return measured.curve_of(report, settings.variant, file)
+    return measured_curve.curve_of(report, settings.variant, file)
 
 
 def schema() -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from optcli.queueing import Batching, Curve, Prediction, formulas, highest_rate
-from optcli.queueing.choice import Demand, requests_of, sealed_least_ms, simulated
+from optcli.queueing.choice import Demand, requests_of, sealed_least_ms, without_headroom
 from optcli.results import Estimate
 from optcli.results.plan import Configuration, Interval, Stages
 from optcli.serving.settings import PlanSettings
@@ -57,7 +56,7 @@ def configuration(
             batching,
             demand.promise,
             demand.overhead,
-            requests=requests_of(demand.process),
+            requests=requests_of(demand),
             seed=demand.seed,
         ),
         capacity_per_s=capacity,
@@ -79,23 +78,6 @@ def configuration(
             overhead_ms=prediction.stages.overhead_ms,
         ),
     )
-
-
-def without_headroom(curve: Curve, demand: Demand, batching: Batching) -> int:
-    """The instances that keep the promise at the planned rate itself, below the utilisation cap."""
-    first = formulas.fewest_instances(
-        demand.process.rate_per_s,
-        curve,
-        batching.batch,
-        utilisation=demand.utilisation,
-        concurrency=demand.concurrency,
-        occupied_ms=demand.occupied_ms,
-    )
-    for instances in range(first, batching.instances):
-        run = simulated(curve, demand, replace(batching, instances=instances))
-        if demand.promise.kept_by(run):
-            return instances
-    return max(first, batching.instances) if demand.instances is None else first
 
 
 def _interval(estimate: Estimate) -> Interval | None:

@@ -146,7 +146,7 @@ def _would(curve: Curve, demand: Demand, nearest: Batching, choice: Choice) -> I
         nearest,
         demand.promise,
         demand.overhead,
-        requests=requests_of(demand.process),
+        requests=requests_of(demand),
         seed=demand.seed,
     )
     if 0 < rate < demand.process.rate_per_s:

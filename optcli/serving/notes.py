@@ -41,19 +41,8 @@ def sentence(demand: Demand, recommended: Configuration | None) -> str:
     )
     return (
         f"Serve {_how(one.batch, one.wait_ms)} on {_instances(one.instances)}{without}: {figures} at"
-        f" {rate}, load {one.utilisation:.2f}; the promise holds up to {one.max_rate_per_s:.4g} a second."
-    )
-
-
-def line(recommended: Configuration, slo_ms: dict[str, float], rate_per_s: float) -> str:
-    """The plan in one line, for the report of a build."""
-    figures = ", ".join(
-        f"{name} {_reached(recommended, name):.3g} of {limit:g} ms" for name, limit in slo_ms.items()
-    )
-    return (
-        f"{rate_per_s:.4g} requests a second: {_how(recommended.batch, recommended.wait_ms)},"
-        f" {_instances(recommended.instances)} ({recommended.instances_without_headroom} without"
-        f" headroom), {figures}"
+        f" {rate}, load {one.utilisation:.2f}; the promise holds up to"
+        f" {one.max_rate_per_s:.4g} a second."
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from optcli.errors import InputError, UsageError
+from optcli.latency.measured_curve import MeasuredCurve
 from optcli.observer import Observer
 from optcli.queueing import Curve, Overhead, Promise, formulas
 from optcli.queueing.arrivals import with_priorities
@@ -36,7 +37,6 @@ from optcli.serving import modes, notes
 from optcli.serving.cascades import cascade_plan
 from optcli.serving.configuring import configuration
 from optcli.serving.growth import breaks_first, would_keep
-from optcli.serving.measured import MeasuredCurve
 from optcli.serving.scaling import autoscaling
 from optcli.serving.settings import PlanSettings
 from optcli.serving.traffic import Traffic, traffic_of
@@ -44,6 +44,10 @@ from optcli.serving.video import video_plan
 
 STEP = "plan"
 _RATE_POINTS = 10
+# Rates nearer to the planned one would hide it.
+_APART = 0.03
+_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+Drawn = Literal["p50", "p95", "p99"]
 
 
 def make(settings: PlanSettings, known: MeasuredCurve, observer: Observer) -> Plan:
@@ -169,6 +173,7 @@ class _Planning:
             curve=_curve(self.known, self.demand.tightest_ms, self.demand.overhead.total_ms),
             recommended=recommended,
             mode=self._mode(recommended),
+            drawn=self._drawn(),
             warnings=tuple(self._warnings(recommended)),
             asked=_asked(self.settings),
         )
@@ -262,7 +267,8 @@ class _Planning:
         return notes.lost_because(self.demand, self.choice.best, other, recommended)
 
     def _by_batch(self, instances: int, wait_ms: float) -> Iterator[BatchPoint]:
-        every = replace(self.demand, batch=None)
+        # Larger ones than the choice looks at, too: what they cost is the picture's point.
+        every = replace(self.demand, batch=None, instances=instances)
         for batch in sorted({*offered_batches(self.curve, every), *(self.settings.batch or 0,)} - {0}):
             assert self.choice.best is not None
             batching = replace(
@@ -276,32 +282,36 @@ class _Planning:
                 batch=batch,
                 wait_ms=batching.wait_ms,
                 call_ms=self.curve.time_ms(batch),
-                p95_ms=None if run.grows else run.percentile_ms(self._drawn_percentile()),
+                latency_ms=None if run.grows else run.percentile_ms(_QUANTILES[self._drawn()]),
                 capacity_per_s=capacity,
                 kept=self.demand.promise.kept_by(run),
             )
 
-    def _drawn_percentile(self) -> float:
-        return 0.95
+    def _drawn(self) -> Drawn:
+        """The percentile that curves show: p95, unless another one is promised alone."""
+        limits = self.demand.promise.limits_ms
+        names: list[Drawn] = ["p95", "p99", "p50"]
+        return next((name for name in names if _QUANTILES[name] in limits), "p95")
 
     def _by_rate(self, recommended: Configuration) -> Iterator[RatePoint]:
         assert self.choice.best is not None
         planned = self.demand.process.rate_per_s
         highest = max(recommended.max_rate_per_s, planned)
         rates = {highest * share / _RATE_POINTS for share in range(2, _RATE_POINTS + 1)}
+        rates = {rate for rate in rates if abs(rate - planned) > _APART * planned}
         rates |= {planned, highest * 1.05, highest * 1.1}
         for rate in sorted(rates):
             run = simulated(self.curve, self.demand, self.choice.best.batching, rate / planned)
             yield RatePoint(
                 rate_per_s=rate,
-                p95_ms=None if run.grows else run.p95_ms,
+                latency_ms=None if run.grows else run.percentile_ms(_QUANTILES[self._drawn()]),
                 utilisation=rate / recommended.capacity_per_s,
             )
 
     def _priorities(self) -> Iterator[PriorityLatency]:
         assert self.choice.best is not None
         shares = self.settings.priorities
-        arrivals = self.demand.process.draw(requests_of(self.demand.process), self.demand.seed)
+        arrivals = self.demand.process.draw(requests_of(self.demand), self.demand.seed)
         run = simulate(
             with_priorities(arrivals, list(shares.values()), self.demand.seed),
             self.curve,

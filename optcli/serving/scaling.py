@@ -89,9 +89,7 @@ class _Step:
         after = min(after, _MOST_REQUESTS)
         first = Poisson(low_per_s).draw(before, demand.seed).times_ms
         factor = high_per_s / demand.process.rate_per_s
-        drawn = demand.process.scaled(factor).draw(
-            max(after, requests_of(demand.process) // 10), demand.seed
-        )
+        drawn = demand.process.scaled(factor).draw(max(after, requests_of(demand) // 10), demand.seed)
         second = drawn.times_ms[:after]
         start = 1e3 * _BEFORE_S
         first = first[first < start]

@@ -41,7 +41,7 @@ def _sections(plan: Plan) -> Iterator[Markup]:
         yield section("Batch size", lead, by_batch(plan), id_="batch")
     if plan.by_rate:
         lead = "The recommended configuration at other rates; the chosen point is filled."
-        yield section("p95 against the rate", lead, by_rate(plan), id_="rate")
+        yield section(f"{plan.drawn} against the rate", lead, by_rate(plan), id_="rate")
     if plan.recommended is not None:
         if plan.recommended.stages is not None:
             lead = "The mean latency of a request by what it waits for."

@@ -1,4 +1,4 @@
-"""The pictures of a plan: latency and throughput by batch size, p95 by rate, where the time goes."""
+"""The pictures of a plan: latency and throughput by batch size and by rate, where the time goes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from optcli.results.plan import BatchPoint, Plan, RatePoint, Stages
 _HEIGHT = 300
 # Two of them stand beside each other on wide pages.
 _PANEL = 372
-# A p95 far over the promise would flatten everything below it.
+# A percentile far over the promise would flatten everything below it.
 _MOST_OVER = 2.5
 
 
 def by_batch(plan: Plan) -> Markup:
-    """p95 and throughput against the batch size, the promise drawn in."""
+    """Latency and throughput against the batch size, the promise drawn in."""
 
     def latency(width: int) -> Markup:
         return _latency(min(width, _PANEL), plan)
@@ -27,19 +27,19 @@ def by_batch(plan: Plan) -> Markup:
         return _throughput(min(width, _PANEL), plan)
 
     panels = (
-        marks.figure("p95 against batch size", latency),
+        marks.figure(f"{plan.drawn} against batch size", latency),
         marks.figure("Throughput against batch size", throughput),
     )
-    grown = [each for each in plan.by_batch if each.p95_ms is None]
+    grown = [each for each in plan.by_batch if each.latency_ms is None]
     sizes = ", ".join(str(each.batch) for each in grown)
     hint = f"At batch {sizes} the queue grows without bound. " if grown else ""
-    hint += "Filled: the recommended batch size. The upper line on the right is full load."
+    hint += "Filled: the recommended batch size."
     return join([tag("div", *panels, class_="pair"), tag("p", hint, class_="hint")])
 
 
 def by_rate(plan: Plan) -> Markup:
-    """p95 against the rate, with the chosen point and the promise."""
-    return marks.figure("p95 against the rate", lambda width: _rates(width, plan))
+    """Latency against the rate, with the chosen point and the promise."""
+    return marks.figure(f"{plan.drawn} against the rate", lambda width: _rates(width, plan))
 
 
 def stages(parts: Stages) -> Markup:
@@ -56,17 +56,23 @@ def stages(parts: Stages) -> Markup:
 
 def _latency(width: int, plan: Plan) -> Markup:
     area = Area(48, width - 14, 32, _HEIGHT - 40)
-    points = [each for each in plan.by_batch if each.p95_ms is not None]
-    limit = plan.slo_ms.get("p95")
+    points = [each for each in plan.by_batch if each.latency_ms is not None]
+    limit = plan.slo_ms.get(plan.drawn)
     x = _sizes(area, plan.by_batch)
-    y = _milliseconds(area, [each.p95_ms or 0.0 for each in points], limit)
-    shapes = [*_frame(area, x, y, plan.by_batch, "p95, milliseconds"), *_promise(area, y, limit)]
-    line = [(x(each.batch), y(each.p95_ms or 0.0)) for each in points]
+    y = _milliseconds(area, [each.latency_ms or 0.0 for each in points], limit)
+    shapes = [
+        *_frame(area, x, y, plan.by_batch, f"{plan.drawn}, milliseconds"),
+        *_promise(area, y, limit),
+    ]
+    line = [(x(each.batch), y(each.latency_ms or 0.0)) for each in points]
     parts = [marks.path(line, "curve")] if len(line) > 1 else []
     for each, (at, height) in zip(points, line, strict=True):
-        tooltip = f"batch {each.batch}: p95 {each.p95_ms:.3g} ms, {'kept' if each.kept else 'broken'}"
+        word = "kept" if each.kept else "broken"
+        tooltip = f"batch {each.batch}: {plan.drawn} {each.latency_ms:.3g} ms, {word}"
         parts.append(marks.marker(0, at, height, tooltip, hollow=not _chosen(plan, each)))
-    return marks.picture(width, _HEIGHT, "p95 against batch size", *shapes, marks.series(0, *parts))
+    return marks.picture(
+        width, _HEIGHT, f"{plan.drawn} against batch size", *shapes, marks.series(0, *parts)
+    )
 
 
 def _throughput(width: int, plan: Plan) -> Markup:
@@ -95,25 +101,26 @@ def _throughput(width: int, plan: Plan) -> Markup:
 
 def _rates(width: int, plan: Plan) -> Markup:
     area = Area(52, width - 14, 32, _HEIGHT - 40)
-    points = [each for each in plan.by_rate if each.p95_ms is not None]
-    limit = plan.slo_ms.get("p95")
+    points = [each for each in plan.by_rate if each.latency_ms is not None]
+    limit = plan.slo_ms.get(plan.drawn)
     x = from_zero([each.rate_per_s for each in plan.by_rate], area.left, area.right)
-    y = _milliseconds(area, [each.p95_ms or 0.0 for each in points], limit)
-    shapes = marks.axes(area, x, y, "requests a second", "p95, milliseconds")
+    y = _milliseconds(area, [each.latency_ms or 0.0 for each in points], limit)
+    shapes = marks.axes(area, x, y, "requests a second", f"{plan.drawn}, milliseconds")
     shapes += _promise(area, y, limit)
-    line = [(x(each.rate_per_s), y(each.p95_ms or 0.0)) for each in points]
+    line = [(x(each.rate_per_s), y(each.latency_ms or 0.0)) for each in points]
     parts = [marks.path(line, "curve")] if len(line) > 1 else []
     for each, (at, height) in zip(points, line, strict=True):
-        tooltip = (
-            f"{each.rate_per_s:.4g} a second: p95 {each.p95_ms:.3g} ms, load {each.utilisation:.2f}"
-        )
+        reached = f"{plan.drawn} {each.latency_ms:.3g} ms, load {each.utilisation:.2f}"
+        tooltip = f"{each.rate_per_s:.4g} a second: {reached}"
         parts.append(marks.marker(0, at, height, tooltip, hollow=not _planned(plan, each)))
-    grows = [each.rate_per_s for each in plan.by_rate if each.p95_ms is None]
+    grows = [each.rate_per_s for each in plan.by_rate if each.latency_ms is None]
     if grows:
         at = x(min(grows))
         shapes.append(marks.line(at, area.top, at, area.bottom, "frontier"))
         shapes.append(marks.text(at - 6, area.bottom - 8, "the queue grows", "end", "tick"))
-    return marks.picture(width, _HEIGHT, "p95 against the rate", *shapes, marks.series(0, *parts))
+    return marks.picture(
+        width, _HEIGHT, f"{plan.drawn} against the rate", *shapes, marks.series(0, *parts)
+    )
 
 
 def _stages(width: int, named: Sequence[tuple[str, float]]) -> Markup:
