@@ -188,8 +188,13 @@ class Simulation:
     def percentile_ms(self, q: float, priority: int | None = None) -> float:
         """The q-quantile (0 < q <= 1) of what was answered, of one priority where one is named.
 
-        NaN where nothing was answered.
+        NaN where nothing was answered. Raises `InputError` for another q, and for a priority where the
+        requests have none.
         """
+        if not 0 < q <= 1:
+            raise InputError(
+                f"{q!r} is no quantile", place=PLACE, hint="give a number above 0, up to 1"
+            )
         return percentiles_ms(self._counted(priority), [q])[0]
 
     def drop_share_of(self, priority: int) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,6 +11,7 @@ from optcli.errors import InputError, excerpt
 
 _UNITS_MS = {"us": 0.001, "µs": 0.001, "ms": 1.0, "s": 1000.0}
 NUMBER = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+"
+_LARGEST = sys.float_info.max
 _TIME = re.compile(rf"({NUMBER})\s*(us|µs|ms|s)")
 
 
@@ -28,8 +29,8 @@ def milliseconds(text: str, place: str) -> float:
 
 def number(value: Any, name: str, place: str, *, least: float, above: bool = False) -> float:
     """A finite number of at least `least`, or above it. Raises `InputError`."""
-    usable = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not usable or value < least or (above and value == least):
+    usable = isinstance(value, Real) and not isinstance(value, bool)
+    if not usable or not abs(value) <= _LARGEST or value < least or (above and value == least):
         limit = f"above {least:g}" if above else f"of {least:g} or more"
         raise _wrong(value, name, place, f"a number {limit}")
     return float(value)
@@ -53,6 +54,7 @@ def share(value: Any, name: str, place: str) -> float:
 
 
 def _wrong(value: Any, name: str, place: str, wanted: str) -> InputError:
-    return InputError(
-        f"{name} is {excerpt(repr(value))}, wanted {wanted}", place=place, hint=f"give {wanted}"
-    )
+    # Python writes no whole number of thousands of digits.
+    is_long = isinstance(value, int) and abs(value) > _LARGEST
+    shown = "a number of hundreds of digits" if is_long else excerpt(repr(value))
+    return InputError(f"{name} is {shown}, wanted {wanted}", place=place, hint=f"give {wanted}")

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from optcli.queueing import event_loop, recursions
+from optcli.errors import InputError
+from optcli.queueing import capped, event_loop, recursions
 from optcli.queueing.arrivals import PLACE, Arrivals, Process
 from optcli.queueing.batching import (
     Batching,
@@ -55,6 +56,18 @@ def simulate(
     import numpy as np
 
     share(warm_up, "the warm-up", PLACE)
+    if batching.semantics == "sealed" and arrivals.priority is not None:
+        raise InputError(
+            "sealed batching has no priorities",
+            place=PLACE,
+            hint="leave them out, or simulate oldest-age batching",
+        )
+    if batching.stream_cap is not None and arrivals.stream is None:
+        raise InputError(
+            "there is a queue cap for each stream, and the requests have no streams",
+            place=PLACE,
+            hint="leave out stream_cap, or draw the requests from Cameras",
+        )
     times = arrivals.times_ms
     draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
     batches, dropped = _sent(arrivals, curve, batching, overhead, draw)
@@ -136,8 +149,10 @@ def _sent(
     waits = [batching.wait_ms] * times.size
     if batching.adaptive_wait:
         waits = _adapted(times, waits, curve.time_ms(1) + overhead.occupied_ms)
-    if batching.drops or arrivals.priority is not None:
+    if arrivals.priority is not None or not capped.applies(batching):
         return event_loop.run(arrivals, waits, batching, ready, draw)
+    if batching.drops:
+        return capped.run(times, waits, batching, ready, draw)
     return recursions.oldest_age(times, waits, batching.batch, ready, draw), {}
 
 
