@@ -18,7 +18,7 @@ class Notes:
     """Lines by kind; `missing` names failed and skipped variants with their reasons.
 
     `serving` is the plan in one line. `engines` say what they compute in, `later` is what was found
-    since the build: where the error starts, repairs. `ending` says which exit code the build had, and why.
+    since the build: where the error starts, repairs. `ending` says which exit code, and why.
     """
 
     reasons: list[str] = field(default_factory=list)

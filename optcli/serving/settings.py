@@ -85,7 +85,7 @@ class PlanSettings(Settings):
         None, description="report.json of a build, or its folder: the curve is what it measured"
     )
     variant: str | None = Field(None, description="of the report; default: the recommended one")
-    rate_per_s: float | tuple[LevelSettings, ...] | None = Field(
+    rate_per_s: Annotated[float, Field(gt=0)] | tuple[LevelSettings, ...] | None = Field(
         None,
         description="requests a second, or levels; default with `instances`: as many as these carry",
     )
@@ -153,8 +153,6 @@ class PlanSettings(Settings):
     def _one_rate(self) -> Self:
         if self.cameras is not None and self.rate_per_s is not None:
             raise ValueError("found cameras beside rate_per_s, wanted one of them")
-        if isinstance(self.rate_per_s, float | int) and not self.rate_per_s > 0:
-            raise ValueError(f"found rate_per_s {self.rate_per_s:g}, wanted more than 0")
         if self.rate_per_s == ():
             raise ValueError("found no level in rate_per_s, wanted at least one")
         if isinstance(self.rate_per_s, tuple) and self.arrivals != "poisson":
