@@ -76,7 +76,7 @@ class PlanSettings(Settings):
 
     version: Literal[1] = Field(1, description="of this form of a plan file")
     name: str = Field("plan", min_length=1, max_length=100, description="of the plan")
-    about: str = Field("", description="what the plan is for, in words")
+    about: str | None = Field(None, description="what the plan is for, in words")
     preset: str | None = Field(None, description="targets that people name in practice, by name")
     curve: str | None = Field(
         None, description="t(B) as text: `1:25ms,2:27ms,4:34ms,8:48ms`, `6ms+4ms*b` or `12ms`"
