@@ -50,7 +50,7 @@ def run(
     rows, chosen = draw.table.tolist(), levels.tolist()
     free = sorted(ready_ms)
     queue: list[int] = []  # all that were let in; those from `head` on wait
-    head, arriving, now = 0, 0, 0.0
+    head, arriving = 0, 0
     full: list[int] = []
     late: list[int] = []
     members: list[int] = []
@@ -85,15 +85,14 @@ def run(
         if waiting < batch:
             due += wait_ms[oldest]
             last = arriving + batch - waiting - 1
-            due = max(min(due, arrivals[last]), worker, now)
+            due = max(min(due, arrivals[last]), worker)
             end = last + 1 if arrivals[last] <= due else bisect_right(arrivals, due, arriving, last)
             queue.extend(range(arriving, end))
             arriving = end
         else:
-            due = max(due, worker, now)
-        now = due
+            due = max(due, worker)
         first = head
-        while head < len(queue) and now - arrivals[queue[head]] > timeout:
+        while head < len(queue) and due - arrivals[queue[head]] > timeout:
             head += 1
         if head > first:
             late += queue[first:head]
@@ -103,8 +102,8 @@ def run(
         members += taken
         sizes.append(len(taken))
         frees.append(worker)
-        sent.append(now)
-        heapreplace(free, now + rows[len(taken) - 1][chosen[len(sizes) - 1]])
+        sent.append(due)
+        heapreplace(free, due + rows[len(taken) - 1][chosen[len(sizes) - 1]])
     lengths = np.array(sizes, dtype=np.int64)
     started = np.array(sent)
     batches = Batches(

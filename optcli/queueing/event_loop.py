@@ -129,7 +129,7 @@ def run(
             due = max(free[0], now)
         elif queue.waiting:
             oldest = queue.oldest()
-            due = max(free[0], times[oldest] + wait_ms[oldest], now)
+            due = max(free[0], times[oldest] + wait_ms[oldest])
         # Who arrives just as an unfilled batch is sent joins it.
         joins = queue.waiting < batching.batch
         if arriving < count and (times[arriving] < due or (joins and times[arriving] == due)):

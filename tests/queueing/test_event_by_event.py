@@ -137,3 +137,25 @@ def test_caps_timeouts_streams_and_priorities_are_what_happens_event_by_event(se
     finished, dropped = server.go(arrivals.times_ms.tolist(), ready_of(batching))
     simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
     same(simulation, finished, dropped, arrivals, overhead)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_tight_caps_under_overload_are_what_happens_event_by_event(seed):
+    random = np.random.default_rng([seed, 1])
+    batch = int(random.integers(1, 5))
+    batching = Batching(
+        batch,
+        float(random.choice([0, 3])),
+        int(random.integers(1, 3)),
+        queue_cap=batch + int(random.integers(0, 3)),
+        on_full=["reject-newest", "drop-oldest"][seed % 2],
+        timeout_ms=[None, 6.0][seed // 2 % 2],
+    )
+    curve, overhead = Curve.from_line(float(random.uniform(1, 6)), 0.5), Overhead()
+    arrivals = Arrivals(np.cumsum(random.exponential(1, 150)))
+    nobody = [0] * arrivals.count
+    took = taking(curve, batching, overhead, seed)
+    server = OldestAge(batching, took, [batching.wait_ms] * arrivals.count, nobody, None)
+    finished, dropped = server.go(arrivals.times_ms.tolist(), ready_of(batching))
+    simulation = simulate(arrivals, curve, batching, seed=seed, warm_up=0)
+    same(simulation, finished, dropped, arrivals, overhead)

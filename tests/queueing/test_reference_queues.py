@@ -126,6 +126,7 @@ def test_sealed_batching(rate, curve, batch, replicas, overhead, wait, expected)
         assert getattr(run, name).value == pytest.approx(value, rel=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rate", "curve", "batch", "overhead", "wait", "p95"),
     [(200, E1, 16, NONE, 26, 630), (200, E1, 16, NONE, 30, 242), (120, E4, 8, TEN, 30, 153)],
@@ -203,7 +204,7 @@ def test_without_a_cap_an_overloaded_server_answers_nobody_in_time():
 
 
 def test_drops_of_small_caps_at_a_usual_rate():
-    arrivals = Poisson(500).draw(200_000, 1)
+    arrivals = Poisson(500).draw(100_000, 1)
     assert simulate(arrivals, E2, Batching(16, 10, queue_cap=8)).drop_share == pytest.approx(
         0.049, abs=0.003
     )
