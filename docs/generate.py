@@ -331,7 +331,7 @@ def _plan_file() -> str:
     whole = file_schema()
     defs: Schema = whole["$defs"]
     lines = ["# Plan file", "", *_paragraphs(whole["description"]), ""]
-    lines += ["Paths are relative to the folder of the file. An option of `optcli plan` replaces a key."]
+    lines += ["Paths are relative to the folder of the file. An option of the verb replaces a key."]
     lines += ["", *_table(whole["properties"], whole.get("required", ()), defs)]
     for name in dict.fromkeys(_referred(whole["properties"])):
         lines += ["", *_definition(name, defs)]
@@ -344,7 +344,8 @@ def _plan_file() -> str:
 def _plan() -> str:
     from optcli.results.plan import Plan
 
-    return _models("The plan's JSON", "What `optcli plan --json` prints, and `optcli.plan` gives.", Plan)
+    about = "What `optcli plan --json` prints, and `optcli.plan` gives."
+    return _models("The plan's JSON", about, Plan)
 
 
 def _gate() -> str:

@@ -1,4 +1,4 @@
-"""`optcli schema`: the JSON Schema of recipes, for editors to complete and check with; of plans, too."""
+"""`optcli schema`: the JSON Schema of recipes and plans, for editors to complete and check with."""
 
 from __future__ import annotations
 

@@ -300,9 +300,9 @@ class Report(Result):
     `recommended` is that of the first, `recommendation` says all of them in words. `serving` is how
     to keep the service level at `slo.rate_per_s`; None where the recipe names no rate. `exit_reason` is
     why the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`,
-    `sweep`, `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later
-    gate compares with; None in older reports. Of schema 1, where flags were sentences, it is read as the present one
-    (`results.flag_texts`).
+    `sweep`, `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate
+    compares with; None in older reports. Of schema 1, where flags were sentences, it is read as the
+    present one (`results.flag_texts`).
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")

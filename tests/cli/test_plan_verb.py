@@ -15,7 +15,7 @@ AFFINE = ("--curve", "6ms+4ms*b", "--rate", "200")
 def test_a_promise_that_is_kept_is_a_configuration_in_words(capsys):
     assert run(["plan", *AFFINE, "--slo", "p95=120ms"]) == 0
     said = capsys.readouterr().out
-    assert "Serve batches of at most 8, waiting at most 10 ms on 2 instances (2 without headroom)" in said
+    assert "Serve batches of at most 8, waiting at most 10 ms on 2 instances" in said
     assert "2 with headroom, 2 without" in said
     assert "p95 against the rate, promised 120 ms" in said
     assert "1.5 times: the promise is kept, at a load of 0.71 above the cap of 0.7" in said
@@ -61,7 +61,10 @@ def test_a_promise_that_nothing_keeps_is_code_1_and_says_what_would(capsys, tmp_
         (("--curve", "1:25ms,2:20ms", "--rate", "9"), "the curve falls"),
         (("--curve", "4:25ms", "--rate", "9"), "--curve: the curve has one point only"),
         (("--curve", "12ms", "--rate", "0"), "--rate: rate_per_s: found 0"),
-        (("--curve", "12ms", "--rate", "9", "--utilisation", "1.2"), "--utilisation: utilisation: found 1.2"),
+        (
+            ("--curve", "12ms", "--rate", "9", "--utilisation", "1.2"),
+            "--utilisation: utilisation: found",
+        ),
         (("--curve", "12ms", "--rate", "fast"), "--rate: found 'fast', wanted a number"),
         (("--curve", "12ms"), "--rate: the plan has no rate"),
         (("--preset", "rtb", "--curve", "12ms", "--rate", "9"), "there is no preset 'rtb'"),

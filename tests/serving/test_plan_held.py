@@ -78,6 +78,7 @@ def test_one_instance_less_breaks_the_promise_or_the_cap():
         curve="8ms+6ms*b",
         rate_per_s=260,
         slo={"p95_ms": 200},
+        batch=plan.recommended.batch,
         instances=plan.recommended.instances - 1,
     )
     assert fewer.recommended is None or fewer.recommended.utilisation_with_headroom > plan.utilisation
