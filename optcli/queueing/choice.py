@@ -32,7 +32,8 @@ _SEALED_WAITS = (1.1, 1.25, 1.5, 2.0, 3.0)
 _REQUESTS = 30_000
 _MOST_REQUESTS = 120_000
 _BURSTS = 60
-_MOST_INSTANCES = 1000
+# More are no longer one queue: such traffic is split before it gets here.
+MOST_INSTANCES = 1000
 _BISECTIONS = 5
 # What is predicted again with more where the intervals do not tell.
 _MORE_RUNS, _MORE_REQUESTS = 8, 4
@@ -109,7 +110,7 @@ def choose(curve: Curve, demand: Demand, progress: Progress = lambda share, text
     """The configuration for a demand. The same arguments give the same choice. Raises `InputError`."""
     offers = sorted(_offers(curve, demand), key=lambda each: (each.instances, each.batch))
     tried: list[Tried] = []
-    fewest = _MOST_INSTANCES
+    fewest = MOST_INSTANCES
     for place, offer in enumerate(offers):
         if offer.instances > fewest:
             continue

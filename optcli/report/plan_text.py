@@ -55,9 +55,9 @@ def _lines(plan: Plan) -> Iterator[str]:
 def asked(plan: Plan) -> str:
     """The promise and the traffic in one line."""
     slo = " and ".join(f"{name} <= {limit:g} ms" for name, limit in plan.slo_ms.items())
-    rate = f"{plan.rate_per_s:.4g} requests a second"
+    rate = f"{wording.number(plan.rate_per_s)} requests a second"
     if abs(plan.planned_rate_per_s - plan.rate_per_s) > 1e-6 * plan.rate_per_s:
-        rate += f", planned for {plan.planned_rate_per_s:.4g} at the model"
+        rate += f", planned for {wording.number(plan.planned_rate_per_s)} at the model"
     reserve = f"headroom {plan.headroom:.0%}, utilisation at most {plan.utilisation:g}"
     return ", ".join(part for part in (rate, slo, reserve) if part)
 
@@ -104,8 +104,8 @@ def rows(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
     yield (
         "highest rate",
         (
-            f"{one.max_rate_per_s:.4g} a second inside the promise; {one.capacity_per_s:.4g} at full"
-            f" load, {one.rate_at_utilisation_per_s:.4g} at {plan.utilisation:g} of it"
+            f"{wording.number(one.max_rate_per_s)} a second inside the promise; {wording.number(one.capacity_per_s)} at full"
+            f" load, {wording.number(one.rate_at_utilisation_per_s)} at {plan.utilisation:g} of it"
         ),
     )
     yield "in flight", f"at most {one.max_in_flight} requests, waiting and running"
@@ -167,7 +167,7 @@ def _by_batch(plan: Plan) -> Iterator[str]:
             str(each.batch),
             f"{each.call_ms:.3g}",
             "grows" if each.latency_ms is None else f"{each.latency_ms:.3g}",
-            f"{each.capacity_per_s:.4g}",
+            f"{wording.number(each.capacity_per_s)}",
             _SIGN[each.kept] + (" <" if _is_chosen(plan, each.batch) else ""),
         )
         for each in plan.by_batch
@@ -188,7 +188,7 @@ def _by_rate(plan: Plan) -> Iterator[str]:
     yield f"{plan.drawn} against the rate" + (f", promised {limit:g} ms" if limit else "")
     cells = [
         (
-            f"{each.rate_per_s:.4g}/s",
+            f"{wording.number(each.rate_per_s)}/s",
             "grows" if each.latency_ms is None else f"{each.latency_ms:.3g} ms",
             _bar(each.latency_ms, limit, top),
             "planned" if abs(each.rate_per_s - plan.planned_rate_per_s) < 1e-9 else "",
@@ -213,7 +213,7 @@ def parts(plan: Plan) -> Iterator[str]:
         yield ""
         yield "Levels"
         yield from (
-            f"  {each.rate_per_s:.4g}/s for {wording.duration(each.seconds)}:"
+            f"  {wording.number(each.rate_per_s)}/s for {wording.duration(each.seconds)}:"
             f" {_count(each.instances, 'instance')}"
             for each in plan.levels
         )
@@ -272,7 +272,7 @@ def parts(plan: Plan) -> Iterator[str]:
         yield "What may wait"
         yield (
             f"  batches of {work.batch} on {_count(work.instances, 'instance')}:"
-            f" {work.items:.4g} items in {work.hours:.3g} h,"
+            f" {wording.number(work.items)} items in {work.hours:.3g} h,"
             f" {work.machine_hours_per_day:.3g} machine-hours a day"
         )
 

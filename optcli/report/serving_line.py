@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from optcli.report import wording
 from optcli.results import Report
 from optcli.results.plan import ServingChoice
 
@@ -13,7 +14,7 @@ def serving_line(report: Report) -> str:
         return ""
     again = f"`optcli plan {report.recipe.path or report.recipe.name} --variant {choice.variant}"
     more = f"{again} --rate {choice.rate_per_s:g} {_slo(choice)}` says more"
-    begin = f"Serving {choice.variant} at {choice.rate_per_s:.4g} requests a second"
+    begin = f"Serving {choice.variant} at {wording.number(choice.rate_per_s)} requests a second"
     if not choice.fit:
         return f"{begin}: its latency was measured on a busy machine, so that nothing is planned."
     if not choice.kept:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from optcli.errors import InputError
 from optcli.queueing import Batching, Curve, highest_rate
 from optcli.queueing.choice import (
+    MOST_INSTANCES,
     Choice,
     Demand,
     choose,
@@ -19,6 +20,7 @@ from optcli.queueing.choice import (
     simulated,
 )
 from optcli.queueing.formulas import fewest_instances, load
+from optcli.report.wording import number
 from optcli.results.plan import Growth, Would
 
 FACTORS = (1.2, 1.5, 2.0)
@@ -89,6 +91,8 @@ def _then(breaks: str | None, have: int, needed: int | None, used: float, cap: f
 def would_keep(curve: Curve, demand: Demand, choice: Choice) -> tuple[Would, ...]:
     """What would let the promise be kept where no configuration does."""
     nearest = choice.tried[0].batching if choice.tried else _smallest(curve, demand)
+    if nearest.instances > MOST_INSTANCES:
+        return ()
     return tuple(_would(curve, demand, nearest, choice))
 
 
@@ -153,9 +157,9 @@ def _would(curve: Curve, demand: Demand, nearest: Batching, choice: Choice) -> I
         yield Would(
             kind="smaller-rate",
             figure=rate,
-            text=f"at most {rate:.3g} requests a second on these {nearest.workers} workers"
+            text=f"at most {number(rate)} requests a second on these {nearest.workers} workers"
             if nearest.workers > 1
-            else f"at most {rate:.3g} requests a second on this one instance",
+            else f"at most {number(rate)} requests a second on this one instance",
         )
     prediction = predict(curve, demand, nearest)
     if not prediction.grows:

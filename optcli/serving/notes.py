@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.queueing import Curve, Promise
-from optcli.queueing.choice import MOST_GROWTH, Choice, Demand, Tried, sealed_least_ms
+from optcli.queueing.choice import MOST_GROWTH, MOST_INSTANCES, Choice, Demand, Tried, sealed_least_ms
 from optcli.queueing.formulas import fewest_instances
+from optcli.report.wording import number
 from optcli.results.plan import Alternative, BatchWork, Configuration, PlanNote
 from optcli.serving.settings import PlanSettings
 
@@ -26,9 +27,12 @@ def of_promise(promise: Promise) -> str:
     return " and ".join(f"{name} <= {limit:g} ms" for name, limit in promised(promise).items())
 
 
-def sentence(demand: Demand, recommended: Configuration | None) -> str:
-    """The answer in one sentence."""
-    rate = f"{demand.process.rate_per_s:.4g} requests a second"
+def sentence(demand: Demand, recommended: Configuration | None, *, unfit: bool = False) -> str:
+    """The answer in one sentence; `unfit` says that the curve was measured on a busy machine."""
+    if unfit:
+        figures = sentence(demand, recommended)
+        return f"Undecided, as the curve was measured on a busy machine. By its figures: {figures}"
+    rate = f"{number(demand.process.rate_per_s)} requests a second"
     if recommended is None:
         return f"No configuration keeps {of_promise(demand.promise)} at {rate}."
     one = recommended
@@ -42,7 +46,7 @@ def sentence(demand: Demand, recommended: Configuration | None) -> str:
     return (
         f"Serve {_how(one.batch, one.wait_ms)} on {_instances(one.instances)}{without}: {figures} at"
         f" {rate}, load {one.utilisation:.2f}; the promise holds up to"
-        f" {one.max_rate_per_s:.4g} a second."
+        f" {number(one.max_rate_per_s)} a second."
     )
 
 
@@ -70,7 +74,7 @@ def reason(curve: Curve, demand: Demand, choice: Choice, recommended: Configurat
     if demand.instances is None:
         parts.append(
             f"{_instances(recommended.instances)} {'are' if recommended.instances != 1 else 'is'} the"
-            f" fewest that carry {demand.process.rate_per_s * (1 + demand.headroom):.4g} a second"
+            f" fewest that carry {number(demand.process.rate_per_s * (1 + demand.headroom))} a second"
             f" ({demand.headroom:.0%}"
             f" headroom) at a load of {demand.utilisation:g} at most and keep the promise"
         )
@@ -103,7 +107,7 @@ def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
             f" {demand.tightest_ms:g} ms that are promised."
         )
     if not choice.tried:
-        return "No batch size fits into the promise."
+        return f"More than {MOST_INSTANCES} instances would be needed: plan for a part of the traffic."
     near = choice.tried[0]
     least = sealed_least_ms(curve, demand, near.batching)
     if demand.semantics == "sealed" and near.batching.wait_ms < least:
@@ -312,7 +316,7 @@ def batch_sentence(work: BatchWork) -> str:
     """The answer for work that may wait."""
     return (
         f"Run batches of {work.batch} on {_instances(work.instances)}:"
-        f" {work.items:.4g} items gather in {work.freshness_s / 3600:.3g} h and take"
+        f" {number(work.items)} items gather in {work.freshness_s / 3600:.3g} h and take"
         f" {work.hours:.3g} h."
     )
 

@@ -162,7 +162,7 @@ class _Planning:
         plan = Plan(
             name=self.settings.name,
             outcome=self._outcome(recommended),
-            sentence=notes.sentence(self.demand, recommended),
+            sentence=notes.sentence(self.demand, recommended, unfit=self.known.unfit),
             reason=notes.reason(self.curve, self.demand, self.choice, recommended),
             slo_ms=notes.promised(self.demand.promise),
             rate_per_s=self.traffic.mean_per_s,

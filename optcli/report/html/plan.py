@@ -90,7 +90,7 @@ def _figures(plan: Plan, one: Configuration) -> Markup:
         (str(one.batch), f"largest batch, wait {one.wait_ms:g} ms"),
         (str(one.instances), f"instances, {one.instances_without_headroom} without headroom"),
         (f"{getattr(one, f'{name}_ms'):.3g} ms", f"{name} of {limit:g} ms"),
-        (f"{one.max_rate_per_s:.4g}/s", "highest rate inside the promise"),
+        (f"{wording.number(one.max_rate_per_s)}/s", "highest rate inside the promise"),
     ]
     if one.cost_per_1000 is not None:
         figures.append((wording.number(one.cost_per_1000), "cost of 1,000 inferences"))
@@ -115,7 +115,7 @@ def _growth(plan: Plan) -> Markup:
         tag(
             "tr",
             tag("th", f"{each.factor:g} times", scope="row"),
-            tag("td", f"{each.rate_per_s:.4g}/s"),
+            tag("td", f"{wording.number(each.rate_per_s)}/s"),
             tag("td", f"{each.utilisation:.2f}"),
             tag("td", "grows" if each.p95_ms is None else f"{each.p95_ms:.3g}"),
             tag("td", each.then, class_="left wraps"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from optcli.report import wording
 from optcli.report.html import marks
 from optcli.report.html.marks import Area
 from optcli.report.html.scales import Scale, from_zero, spanning
@@ -87,12 +88,14 @@ def _throughput(width: int, plan: Plan) -> Markup:
     at = y(plan.planned_rate_per_s)
     shapes.append(marks.line(area.left, at, area.right, at, "one"))
     shapes.append(
-        marks.text(area.right, at - 5, f"planned {plan.planned_rate_per_s:.4g}/s", "end", "tick")
+        marks.text(
+            area.right, at - 5, f"planned {wording.number(plan.planned_rate_per_s)}/s", "end", "tick"
+        )
     )
     line = [(x(each.batch), y(each.capacity_per_s)) for each in plan.by_batch]
     parts = [marks.path(line, "curve")] if len(line) > 1 else []
     for each, (left, height) in zip(plan.by_batch, line, strict=True):
-        tooltip = f"batch {each.batch}: {each.capacity_per_s:.4g} requests a second"
+        tooltip = f"batch {each.batch}: {wording.number(each.capacity_per_s)} requests a second"
         parts.append(marks.marker(1, left, height, tooltip, hollow=not _chosen(plan, each)))
     return marks.picture(
         width, _HEIGHT, "Throughput against batch size", *shapes, marks.series(1, *parts)
@@ -111,7 +114,7 @@ def _rates(width: int, plan: Plan) -> Markup:
     parts = [marks.path(line, "curve")] if len(line) > 1 else []
     for each, (at, height) in zip(points, line, strict=True):
         reached = f"{plan.drawn} {each.latency_ms:.3g} ms, load {each.utilisation:.2f}"
-        tooltip = f"{each.rate_per_s:.4g} a second: {reached}"
+        tooltip = f"{wording.number(each.rate_per_s)} a second: {reached}"
         parts.append(marks.marker(0, at, height, tooltip, hollow=not _planned(plan, each)))
     grows = [each.rate_per_s for each in plan.by_rate if each.latency_ms is None]
     if grows:
