@@ -104,8 +104,9 @@ def rows(plan: Plan, one: Configuration) -> Iterator[tuple[str, str]]:
     yield (
         "highest rate",
         (
-            f"{wording.number(one.max_rate_per_s)} a second inside the promise; {wording.number(one.capacity_per_s)} at full"
-            f" load, {wording.number(one.rate_at_utilisation_per_s)} at {plan.utilisation:g} of it"
+            f"{wording.number(one.max_rate_per_s)} a second inside the promise;"
+            f" {wording.number(one.capacity_per_s)} at full load,"
+            f" {wording.number(one.rate_at_utilisation_per_s)} at {plan.utilisation:g} of it"
         ),
     )
     yield "in flight", f"at most {one.max_in_flight} requests, waiting and running"

@@ -212,7 +212,7 @@ class _Planning:
         parts["by_batch"] = tuple(self._by_batch(batching.instances, batching.wait_ms))
         parts["by_rate"] = tuple(self._by_rate(recommended))
         settings = self.settings
-        if settings.cold_start_s is not None:
+        if self._varies():
             self._progress(0.85, "a step of the traffic")
             parts["autoscaling"] = autoscaling(
                 self.curve,
@@ -220,7 +220,7 @@ class _Planning:
                 batching,
                 self.traffic.lowest_per_s * (1 - settings.cache_hit_rate),
                 self.choice.prediction.mean_ms.value,
-                settings.cold_start_s,
+                settings.cold_start_s or 0.0,
             )
         if settings.cascade is not None:
             self._progress(0.9, "the cascade")
@@ -237,6 +237,12 @@ class _Planning:
         if settings.freshness_s is not None:
             parts["batch_work"] = modes.batch_work(settings, self.curve, self.traffic.mean_per_s)
         return parts
+
+    def _varies(self) -> bool:
+        """Whether there is anything to scale: traffic of several rates, or a cold start to think of."""
+        settings = self.settings
+        several = isinstance(settings.rate_per_s, tuple) and len(settings.rate_per_s) > 1
+        return settings.cold_start_s is not None or several or settings.peak_factor > 1
 
     def _where_not(self) -> dict[str, object]:
         self._progress(0.6, "what would keep the promise")

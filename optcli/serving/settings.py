@@ -126,7 +126,7 @@ class PlanSettings(Settings):
         None, ge=0, description="of one machine that waits; default: the same"
     )
     cold_start_s: float | None = Field(
-        None, ge=0, description="seconds until a new instance answers, for autoscaling"
+        None, ge=0, description="seconds until a new instance answers, for autoscaling; default: 0"
     )
     cameras: CameraSettings | None = Field(None, description="in place of `rate_per_s`")
     cache_hit_rate: float = Field(
