@@ -303,7 +303,8 @@ class _Planning:
         assert self.choice.best is not None
         planned = self.demand.process.rate_per_s
         highest = max(recommended.max_rate_per_s, planned)
-        rates = {highest * share / _RATE_POINTS for share in range(2, _RATE_POINTS + 1)}
+        # At the highest rate itself a single run may lie on either side of the promise.
+        rates = {highest * share / _RATE_POINTS for share in range(2, _RATE_POINTS)} | {0.96 * highest}
         rates = {rate for rate in rates if abs(rate - planned) > _APART * planned}
         rates |= {planned, highest * 1.05, highest * 1.1}
         for rate in sorted(rates):
