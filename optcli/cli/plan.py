@@ -217,7 +217,7 @@ def _keys(given: dict[str, Any]) -> dict[str, Any]:
 def _is_plan(where: Path) -> bool:
     from optcli.serving import files
 
-    return where.suffix in reports.RECIPES and where.is_file() and files.is_plan(where)
+    return where.suffix in reports.RECIPES and where.is_file() and not files.is_recipe(where)
 
 
 def _newest(artifacts: Path | None) -> reports.FoundReport:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from optcli.errors import UsageError
 from optcli.observer import Observer, Silent
 from optcli.results import Report
 from optcli.results.plan import Plan
+
+if TYPE_CHECKING:
+    from optcli.latency.measured_curve import MeasuredCurve
+    from optcli.serving.settings import PlanSettings
 
 __all__ = ["file_schema", "from_settings", "plan", "schema"]
 
@@ -40,6 +45,12 @@ def plan(
         path = Path(source)
         if path.suffix in (".yaml", ".yml"):
             where = path
+            if path.is_file() and files.is_recipe(path):
+                raise UsageError(
+                    "this is a recipe, wanted a plan file or the report of a build",
+                    place=str(path),
+                    hint="name the report.json of its build, or give what `optcli.build` returned",
+                )
         else:
             file = path
     if file is not None:
@@ -51,7 +62,7 @@ def plan(
 
 
 def from_settings(
-    settings: Any,
+    settings: PlanSettings,
     *,
     report: Report | None = None,
     file: Path | None = None,
@@ -68,8 +79,9 @@ def from_settings(
     return planning.make(settings, known, observer or Silent())
 
 
-def _curve(settings: Any, report: Report | None, file: Path | None, places: Mapping[str, str]) -> Any:
-    from optcli.errors import UsageError
+def _curve(
+    settings: PlanSettings, report: Report | None, file: Path | None, places: Mapping[str, str]
+) -> MeasuredCurve:
     from optcli.latency import measured_curve
     from optcli.serving import planning
 

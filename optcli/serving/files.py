@@ -44,15 +44,14 @@ def load(path: Path | None, options: Mapping[str, Any], names: Mapping[str, str]
     return settings
 
 
-def is_plan(path: Path) -> bool:
-    """Whether a YAML file is a plan and no recipe; False where it cannot be read."""
+def is_recipe(path: Path) -> bool:
+    """Whether a YAML file is a recipe and no plan; False where it cannot be read."""
     problems = Problems()
     try:
         node = read(path, str(path), problems)
     except TooManyProblemsError:
         return False
-    keys = {name for name, _ in node.items()} if node is not None else set()
-    return bool(keys) and not keys & set(_OF_RECIPES) and bool(keys & set(PlanSettings.model_fields))
+    return node is not None and any(name in _OF_RECIPES for name, _ in node.items())
 
 
 def _read(path: Path, problems: Problems) -> Node | None:

@@ -7,7 +7,7 @@ import pytest
 import optcli
 from optcli.errors import OptcliError, RecipeError, UsageError
 from optcli.serving import file_schema, presets, quantities, schema
-from optcli.serving.files import is_plan, load
+from optcli.serving.files import is_recipe, load
 from optcli.serving.settings import PlanSettings
 
 GOOD = 'version: 1\ncurve: "6ms+4ms*b"\nrate_per_s: 200\nslo: {p95_ms: 120}\n'
@@ -80,9 +80,9 @@ def test_a_report_and_a_trace_are_named_from_the_file(tmp_path):
 
 
 def test_a_recipe_is_no_plan(tmp_path):
-    assert is_plan(written(tmp_path, GOOD))
-    assert not is_plan(written(tmp_path, "version: 1\nmodel: {source: x}\nslo: {p99_ms: 1}\n"))
-    assert not is_plan(written(tmp_path, "{"))
+    assert not is_recipe(written(tmp_path, GOOD))
+    assert is_recipe(written(tmp_path, "version: 1\nmodel: {source: x}\nslo: {p99_ms: 1}\n"))
+    assert not is_recipe(written(tmp_path, "{"))
 
 
 def test_every_preset_is_a_plan_file_that_says_what_it_is_for():

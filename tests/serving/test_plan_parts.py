@@ -102,6 +102,14 @@ def test_work_that_may_wait_runs_in_full_batches():
     assert late.outcome == "not-kept"
 
 
+def test_a_recipe_in_the_place_of_a_plan_file_is_told_apart(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("version: 1\nname: a\nmodel: {source: x}\nvariants: {a: []}\n")
+    with pytest.raises(UsageError, match="this is a recipe") as caught:
+        optcli.plan(recipe, rate_per_s=9, slo={"p95_ms": 9})
+    assert "report.json" in caught.value.hint
+
+
 def test_a_curve_is_scaled_in_every_form():
     for curve in (
         Curve.parse("6ms+4ms*b"),
