@@ -32,6 +32,8 @@ _SEALED_WAITS = (1.1, 1.25, 1.5, 2.0, 3.0)
 _REQUESTS = 30_000
 _MOST_REQUESTS = 120_000
 _BURSTS = 60
+# As many times the instances that one run asks for are tried with other seeds.
+_MOST_MORE = 4
 # More are no longer one queue: such traffic is split before it gets here.
 MOST_INSTANCES = 1000
 _BISECTIONS = 5
@@ -193,11 +195,21 @@ def without_headroom(curve: Curve, demand: Demand, batching: Batching) -> int:
         concurrency=demand.concurrency,
         occupied_ms=demand.occupied_ms,
     )
-    for instances in range(first, batching.instances):
-        run = simulated(curve, demand, replace(batching, instances=instances))
-        if demand.promise.kept_by(run):
-            return instances
-    return max(first, batching.instances) if demand.instances is None else first
+    low, high = first, batching.instances
+    while low < high:
+        middle = (low + high) // 2
+        some = predict(curve, demand, replace(batching, instances=middle), runs=2)
+        low, high = (low, middle) if keeps(some, demand.promise, surely=False) else (middle + 1, high)
+    return max(first, high) if demand.instances is None else first
+
+
+def bursts_of(demand: Demand) -> float | None:
+    """How many bursts one simulation has; None where the traffic has none."""
+    process = demand.process
+    if not isinstance(process, Bursts):
+        return None
+    per_burst = process.rate_per_s * (process.base_ms + process.burst_ms) / 1000
+    return requests_of(demand) / per_burst
 
 
 def keeps(prediction: Prediction, promise: Promise, *, surely: bool = True) -> bool:
@@ -329,13 +341,30 @@ def _best_of(curve: Curve, demand: Demand, tried: Sequence[Tried], progress: Pro
         equal = [each for each in grown if each.growth >= most * (1 - _EQUAL)]
         best = min(equal, key=lambda each: each.batching.batch)
         grown.remove(best)
-        prediction = _sure(curve, demand, best.batching)
+        best, prediction = _made_sure(curve, demand, best)
         if keeps(prediction, demand.promise):
             rest = sorted(grown, key=lambda each: -each.growth) or _nearest(others, demand)
             every = sorted([best, *grown, *others], key=lambda each: each.batching.batch)
             return Choice(best, prediction, next(iter(rest), None), tuple(every))
         others.append(replace(best, kept=False, with_headroom=False, growth=0.0))
     return Choice(None, None, None, tuple(_nearest(others, demand)))
+
+
+def _made_sure(curve: Curve, demand: Demand, best: Tried) -> tuple[Tried, Prediction]:
+    """The best with a prediction by other seeds; with more instances where those have worse moments.
+
+    One run may have none of the bursts that are rare.
+    """
+    prediction = _sure(curve, demand, best.batching)
+    most = _MOST_MORE * best.batching.instances
+    while demand.instances is None and not keeps(prediction, demand.promise):
+        instances = best.batching.instances + max(1, best.batching.instances // 4)
+        if instances > most:
+            break
+        batching = replace(best.batching, instances=instances)
+        best = replace(_tried(curve, demand, batching), growth=best.growth)
+        prediction = _sure(curve, demand, batching)
+    return best, prediction
 
 
 def _nearest(tried: Sequence[Tried], demand: Demand) -> list[Tried]:

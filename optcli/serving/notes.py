@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optcli.queueing import Curve, Promise
-from optcli.queueing.choice import MOST_GROWTH, MOST_INSTANCES, Choice, Demand, Tried, sealed_least_ms
+from optcli.queueing.choice import (
+    MOST_GROWTH,
+    MOST_INSTANCES,
+    Choice,
+    Demand,
+    Tried,
+    bursts_of,
+    sealed_least_ms,
+)
 from optcli.queueing.formulas import fewest_instances
 from optcli.report.wording import number
 from optcli.results.plan import Alternative, BatchWork, Configuration, PlanNote
@@ -15,6 +23,8 @@ from optcli.serving.settings import PlanSettings
 _WISE = 0.8
 # A fit worse than this is no line.
 _NON_LINEAR = 0.10
+# With fewer in a simulation, its percentiles hang on single bursts.
+_FEW_BURSTS = 20.0
 
 
 def promised(promise: Promise) -> dict[str, float]:
@@ -224,6 +234,14 @@ def doubts(
             kind="one-point",
             text="only batch size 1 is known: the plan has no batches; latency.sweep: true measures"
             " the others",
+        )
+    bursts = bursts_of(demand)
+    if bursts is not None and bursts < _FEW_BURSTS:
+        yield PlanNote(
+            kind="few-bursts",
+            figures={"bursts": bursts},
+            text=f"one simulation has {bursts:.2g} bursts: the intervals are rough; a plan for the rate"
+            " of a burst (--rate, without --arrivals) is on the safe side",
         )
     if recommended is not None and choice.best is not None:
         yield from _tight(settings, demand, choice.best, recommended)

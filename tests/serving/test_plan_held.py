@@ -131,3 +131,12 @@ def test_a_smaller_rate_that_would_keep_it_keeps_it():
     rate = next(each.figure for each in plan.would if each.kind == "smaller-rate")
     assert optcli.plan(rate_per_s=0.98 * rate, **given).outcome == "kept"
     assert optcli.plan(rate_per_s=1.05 * rate, **given).outcome == "not-kept"
+
+
+def test_bursts_that_one_run_misses_are_found_by_other_seeds():
+    bursts = "bursts:2800,18s,2s"
+    plan = optcli.plan(curve="4ms+1ms*b", rate_per_s=1000, slo={"p99_ms": 50}, arrivals=bursts)
+    at_burst = optcli.plan(curve="4ms+1ms*b", rate_per_s=2800, slo={"p99_ms": 50}, headroom=0)
+    assert plan.outcome == "kept"
+    assert plan.recommended.instances >= 0.8 * at_burst.recommended.instances
+    assert "few-bursts" in {each.kind for each in plan.warnings}
