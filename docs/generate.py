@@ -32,6 +32,8 @@ def pages() -> dict[str, str]:
         "exit-codes.md": _exit_codes(),
         "report.md": _report(),
         "gate-json.md": _gate(),
+        "plan-file.md": _plan_file(),
+        "plan-json.md": _plan(),
         "environment.md": _environment(),
         "python.md": _python(),
     }
@@ -321,6 +323,29 @@ def _report() -> str:
         "`report.json`, and what `optcli build --json` and `optcli compare --json` print.",
         Report,
     )
+
+
+def _plan_file() -> str:
+    from optcli.serving import file_schema, presets
+
+    whole = file_schema()
+    defs: Schema = whole["$defs"]
+    lines = ["# Plan file", "", *_paragraphs(whole["description"]), ""]
+    lines += ["Paths are relative to the folder of the file. An option of the verb replaces a key."]
+    lines += ["", *_table(whole["properties"], whole.get("required", ()), defs)]
+    for name in dict.fromkeys(_referred(whole["properties"])):
+        lines += ["", *_definition(name, defs)]
+    lines += ["", "## Presets", "", "Targets that people name in practice, each a plan file."]
+    for name in presets.names():
+        lines += ["", f"### {name}", "", "```yaml", presets.text(name).rstrip(), "```"]
+    return "\n".join(lines)
+
+
+def _plan() -> str:
+    from optcli.results.plan import Plan
+
+    about = "What `optcli plan --json` prints, and `optcli.plan` gives."
+    return _models("The plan's JSON", about, Plan)
 
 
 def _gate() -> str:

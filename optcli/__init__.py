@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from optcli.pipeline import build as build
     from optcli.results import Report as Report
+    from optcli.serving import plan as plan
     from optcli.tuning import tune as tune
 
-__all__ = ["Report", "__version__", "build", "tune"]
+__all__ = ["Report", "__version__", "build", "plan", "tune"]
 __version__ = "0.1.0"
 
 
@@ -28,6 +29,10 @@ def __getattr__(name: str) -> Any:
         from optcli.tuning import tune
 
         return tune
+    if name == "plan":
+        from optcli.serving import plan
+
+        return plan
     if name == "Report":
         from optcli.results import Report
 

@@ -88,6 +88,18 @@ def percentile_over_rounds(
     return Estimate(value=value, low=float(values[low - 1]), high=float(values[high - 1]))
 
 
+def monotone(values: Sequence[float]) -> list[float]:
+    """The nearest values, by least squares, that never fall (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, count = value, 1
+        while pools and pools[-1][0] > mean:
+            other, more = pools.pop()
+            mean, count = (mean * count + other * more) / (count + more), count + more
+        pools.append((mean, count))
+    return [mean for mean, count in pools for _ in range(count)]
+
+
 def log_ratios(
     base_rounds: Sequence[ArrayLike], other_rounds: Sequence[ArrayLike], q: float = 0.5
 ) -> list[float]:
@@ -193,13 +205,13 @@ def moderated_interval(
     Biology 3 (2004), article 3). A single value has the usual spread.
     """
     import numpy as np
-    from scipy.stats import t
+    from scipy.special import stdtrit  # what `scipy.stats` calls, without its second of importing
 
     x = np.asarray(values, dtype=float)
     own = float(np.sum((x - np.mean(x)) ** 2))
     degrees = weight + x.size - 1
     error = math.sqrt((weight * usual_sd**2 + own) / degrees / x.size)
-    reach = float(t.ppf((1 + confidence) / 2, degrees)) * error
+    reach = float(stdtrit(degrees, (1 + confidence) / 2)) * error
     mean = float(np.mean(x))
     return mean, mean - reach, mean + reach
 

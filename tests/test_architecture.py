@@ -29,8 +29,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": {"engines"},
     "onnx_graphs": set(),
     "store": set(),
+    "queueing": set(),
     "recipe": {*FORMATS_UP, "formats"},
-    "latency": {"runners", "data"},
+    "latency": {"runners", "data", "queueing"},
     "accuracy": {"runners", "data", "formats", "onnx_graphs"},
     "model_files": {*BUILD, "pipeline", "inspection", "scaffold"},
     "verification": {*BUILD, "pipeline", "model_files"},
@@ -38,16 +39,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "profiling": {*BUILD, "pipeline", "model_files", "inspection"},
     "baselines": {"store", "formats", "runners"},
     "gate": {*BUILD, "pipeline", "baselines", "inspection", "profiling", "report"},
-    "serving": set(),
+    "serving": {*BUILD, "pipeline", "queueing", "report"},
     "report": set(),
     "doctor": {"formats", "store", "latency", "engines"},
     "scaffold": {"inspection", "recipe", "passes", "sources", "data", "formats", "onnx_graphs"},
     "inspection": {"recipe", "sources", "formats", "onnx_graphs", "engines"},
-    "pipeline": {*BUILD, "report"},
-    "tuning": {*BUILD, "pipeline", "gate", "report"},
+    "pipeline": {*BUILD, "queueing", "report"},
+    "tuning": {*BUILD, "pipeline", "queueing", "gate", "report"},
     "cli": {
         *BUILD,
         "pipeline",
+        "queueing",
         "baselines",
         "gate",
         "tuning",
@@ -61,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "model_files",
         "verification",
     },
-    "__init__": {"pipeline", "tuning"},
+    "__init__": {"pipeline", "serving", "tuning"},
     "__main__": {"cli"},
 }
 HEAVY = {
@@ -72,6 +74,7 @@ HEAVY = {
 STANDARD = {"__future__", *sys.stdlib_module_names}
 GROUND_LIBRARIES = {room: {"pydantic", "numpy", "scipy", *STANDARD} for room in GROUND}
 GROUND_LIBRARIES["store"] = {"filelock", *STANDARD}
+GROUND_LIBRARIES["queueing"] = {"numpy", "scipy", *STANDARD}
 TALKS = {"cli", "report"}
 NEED_HINTS = {"UsageError", "InputError", "TrustError", "MissingError", "StoreError"}
 FORBIDDEN_WORDS = {

@@ -201,3 +201,8 @@ def test_mcnemar_is_the_exact_binomial_test():
 )
 def test_how_far_a_median_may_be_off(values, off):
     assert statistics.median_uncertainty(values) == pytest.approx(off, abs=1e-9)
+
+
+def test_monotone_is_the_nearest_rising_sequence():
+    assert statistics.monotone([3, 1, 2, 5, 4]) == [2, 2, 2, 4.5, 4.5]
+    assert statistics.monotone([1, 2, 3]) == [1, 2, 3]

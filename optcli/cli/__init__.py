@@ -44,6 +44,9 @@ _TASKS = {
         "baseline": "Keep a build as what later ones are compared with: save, ls.",
         "history": "Show how the gate's figures went over time.",
     },
+    "Serve": {
+        "plan": "Turn a promise into a serving configuration: batch size, wait, instances.",
+    },
     "Maintain": {
         "cache": "Look into the store: ls, verify, why, gc.",
     },

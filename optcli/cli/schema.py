@@ -1,4 +1,4 @@
-"""`optcli schema`: the JSON Schema of recipes, for editors to complete and check with."""
+"""`optcli schema`: the JSON Schema of recipes and plans, for editors to complete and check with."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from optcli.cli import options
 
 
 @click.command("schema", epilog=options.examples("optcli schema", "optcli schema > recipe.schema.json"))
-def command() -> None:
-    """Print the JSON Schema of recipes.
+@click.argument(
+    "what", type=click.Choice(["recipe", "plan-file", "plan"]), default="recipe", metavar="[WHAT]"
+)
+def command(what: str) -> None:
+    """Print the JSON Schema of recipes, or of WHAT: recipe, plan-file, or plan (`optcli plan --json`).
 
     Save it beside your recipes as recipe.schema.json, and begin them with
     `# yaml-language-server: $schema=recipe.schema.json`, as those of `optcli init` do.
     """
-    from optcli.recipe import schema
+    if what == "recipe":
+        from optcli.recipe import schema
 
-    click.echo(json.dumps(schema(), indent=2))
+        click.echo(json.dumps(schema(), indent=2))
+        return
+    from optcli import serving
+
+    found = serving.file_schema() if what == "plan-file" else serving.schema()
+    click.echo(json.dumps(found, indent=2))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import zipfile
 import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from optcli.latency.fitness import counting
 from optcli.latency.samples import Measured, load
+
+if TYPE_CHECKING:
+    import numpy as np
 
 POINTS = 201
 # What NumPy, zipfile and zlib raise over what is no whole .npz of ours.
@@ -31,18 +35,20 @@ def quantiles(measured: Measured) -> dict[str, dict[int, list[float]]]:
     Over the calls of an artifact's series that count, as in the table, whatever launch or round they
     belong to; four significant digits, as no chart shows more.
     """
-    import numpy as np
-
-    shares = np.linspace(0.0, 1.0, POINTS)
     return {
         name: {
-            series.batch_size: [
-                float(f"{ms:.4g}") for ms in np.quantile(counting(measured, series).ns, shares) / 1e6
-            ]
+            series.batch_size: milliseconds(counting(measured, series).ns)
             for series in measured.of(name)
         }
         for name in measured.names
     }
+
+
+def milliseconds(ns: np.ndarray) -> list[float]:
+    """Milliseconds at `POINTS` evenly spaced probabilities, of nanoseconds of any shape."""
+    import numpy as np
+
+    return [float(f"{ms:.4g}") for ms in np.quantile(ns, np.linspace(0.0, 1.0, POINTS)) / 1e6]
 
 
 def quantiles_of(samples: Path) -> dict[str, dict[int, list[float]]]:

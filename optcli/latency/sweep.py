@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from optcli import runners, workers
 from optcli.errors import OptcliError
-from optcli.latency import fitness, memory, quality_flags
+from optcli.latency import fitness, memory, quality_flags, quantiles
 from optcli.latency.artifact_runs import ArtifactRun
 from optcli.latency.budget import budget
 from optcli.latency.fit import fit
@@ -228,6 +228,7 @@ class _Run:
             p99_ms=p99 and in_ms(p99),
             throughput_per_s=series.batch_size * counted.ns.size / float(counted.ns.sum()) * 1e9,
             samples=int(counted.ns.size),
+            quantiles_ms=tuple(quantiles.milliseconds(counted.ns)),
             peak_memory_bytes=self.held_bytes[series.batch_size] or None,
             spread=round(fitness.spread_of(counted), 4),
             waited=round(fitness.lost_of(counted), 4),

@@ -8,7 +8,16 @@ from pathlib import Path
 from optcli import environment, results
 from optcli.errors import InputError, OptcliError, RunnerError
 from optcli.observer import Observer, Silent
-from optcli.pipeline import latency, report_files, reporting, standing, sweep, verdicts, view
+from optcli.pipeline import (
+    latency,
+    report_files,
+    reporting,
+    serving_choice,
+    standing,
+    sweep,
+    verdicts,
+    view,
+)
 from optcli.pipeline.accuracy import EvaluationContext, judge
 from optcli.pipeline.ending import ending
 from optcli.pipeline.execute import Settings, StepResult
@@ -89,7 +98,8 @@ def build(
         for name, reason in measured.failures.items():
             failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
         report = _report(to_do, made.done, measured, swept, judged, failures, kept, logs, began)
-        report = report.model_copy(update={"took_s": phases.took_s})
+        serving = serving_choice.chosen(to_do.recipe, report, folder)
+        report = report.model_copy(update={"took_s": phases.took_s, "serving": serving})
         report_files.write(folder, report, measured.quantiles)
     kept.digests.save()
     return report

@@ -32,6 +32,8 @@ def _lines(report: Report) -> Iterator[str]:
     report_notes = notes(report)
     if report_notes.recommendation:
         yield from ("", f"**{escaped(report_notes.recommendation)}**")
+    if report_notes.serving:
+        yield from ("", escaped(report_notes.serving))
     for title, lines in report_notes.sections:
         yield from items(title, lines)
     for line in report_notes.footer:

@@ -9,6 +9,7 @@ from optcli.artifact import costly_packing
 from optcli.paths import shown
 from optcli.report import engines, since_build, wording
 from optcli.report.rows import fastest_fp32
+from optcli.report.serving_line import serving_line
 from optcli.results import Report
 from optcli.results.outcomes import POLICIES
 
@@ -17,8 +18,8 @@ from optcli.results.outcomes import POLICIES
 class Notes:
     """Lines by kind; `missing` names failed and skipped variants with their reasons.
 
-    `engines` say what they compute in, `later` is what was found since the build: where the error
-    starts, repairs. `ending` says which exit code the build had, and why.
+    `serving` is the plan in one line. `engines` say what they compute in, `later` is what was found
+    since the build: where the error starts, repairs. `ending` says which exit code, and why.
     """
 
     reasons: list[str] = field(default_factory=list)
@@ -27,6 +28,7 @@ class Notes:
     engines: list[str] = field(default_factory=list)
     later: list[str] = field(default_factory=list)
     recommendation: str = ""
+    serving: str = ""
     ending: str = ""
     footer: list[str] = field(default_factory=list)
 
@@ -52,6 +54,7 @@ def notes(report: Report) -> Notes:
         engines=list(engines.lines(report)),
         later=list(since_build.lines(report)),
         recommendation=report.recommendation,
+        serving=serving_line(report),
         ending=ending(report),
         footer=_footer(report),
     )

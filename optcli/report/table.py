@@ -69,6 +69,9 @@ class _Report:
         if report_notes.recommendation:
             yield Text(report_notes.recommendation, style="bold")
             yield Text()
+        if report_notes.serving:
+            yield Text(report_notes.serving)
+            yield Text()
         yield from (Text(line, style="dim") for line in report_notes.footer)
         if report_notes.ending:
             yield from (Text(), Text(report_notes.ending, style="bold"))

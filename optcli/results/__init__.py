@@ -23,6 +23,7 @@ from optcli.results.outcomes import (
     Result,
     Verdict,
 )
+from optcli.results.plan import ServingChoice
 from optcli.results.reading import record_of
 from optcli.results.repair import Repair
 from optcli.results.tuning import Tuning
@@ -109,7 +110,8 @@ class SweepPoint(Result):
 
     `p99_ms` is None where there are too few of them, with a flag that says so. `spread` is the
     interquartile range over the median, `waited` is that of `Latency`; a point that is not `fit`
-    decides nothing.
+    decides nothing. `quantiles_ms` are the calls' milliseconds at evenly spaced probabilities from 0 to
+    1: what `plan` draws from; empty in older reports.
     """
 
     batch_size: int
@@ -117,6 +119,7 @@ class SweepPoint(Result):
     p99_ms: Estimate | None = None
     throughput_per_s: float
     samples: int
+    quantiles_ms: tuple[float, ...] = ()
     peak_memory_bytes: int | None = None
     spread: float | None = None
     waited: float | None = None
@@ -295,11 +298,12 @@ class Report(Result):
     """One build of one recipe. See `VariantReport` for the parts.
 
     `recommendations` are by batch size: all that were measured, with a service level its own alone.
-    `recommended` is that of the first, `recommendation` says all of them in words. `exit_reason` is why
-    the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`, `sweep`,
-    `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate compares with;
-    None in older reports. `tuning` is the search that chose the variants. Of schema 1, where flags were
-    sentences, it is read as the present one (`results.flag_texts`).
+    `recommended` is that of the first, `recommendation` says all of them in words. `serving` is how
+    to keep the service level at `slo.rate_per_s`; None where the recipe names no rate. `exit_reason` is
+    why the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`,
+    `sweep`, `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate
+    compares with; None in older reports. `tuning` is the search that chose the variants. Of schema 1,
+    where flags were sentences, it is read as the present one (`results.flag_texts`).
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -309,6 +313,7 @@ class Report(Result):
     recommended: str | None
     recommendation: str
     recommendations: dict[int, Recommendation] = Field(default_factory=dict)
+    serving: ServingChoice | None = None
     started: str
     finished: str
     exit_code: int

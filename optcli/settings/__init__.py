@@ -233,7 +233,11 @@ class SloSettings(Settings):
     p50_ms: float | None = Field(None, gt=0, description="half of the calls take at most so long")
     p95_ms: float | None = Field(None, gt=0, description="95 of 100 calls take at most so long")
     p99_ms: float | None = Field(None, gt=0, description="99 of 100 calls take at most so long")
-    rate_per_s: float | None = Field(None, gt=0, description="requests a second; nothing reads it yet")
+    rate_per_s: float | None = Field(
+        None,
+        gt=0,
+        description="requests a second: the report then says how to serve them, as `optcli plan` does",
+    )
 
 
 class GateBar(Settings):

@@ -125,6 +125,10 @@ def test_all_sizes_of_a_line_are_found_in_fresh_processes(run):
     assert found.fit.per_image_ms.value == pytest.approx(1, rel=0.01)
     assert found.fit.fixed_ms.low < found.fit.fixed_ms.value < found.fit.fixed_ms.high
     assert found.points[4].throughput_per_s == pytest.approx(800, rel=0.01)
+    for point in found.points:
+        assert len(point.quantiles_ms) == 201
+        assert list(point.quantiles_ms) == sorted(point.quantiles_ms)
+        assert point.quantiles_ms[100] == pytest.approx(point.p50_ms.value, rel=0.05)
     assert found.points[4].peak_memory_bytes == 66 * MB
     assert len(run.model.children) == 6  # one looks how far to go
     assert all(child.request.options == {"threads": 2} for child in run.model.children)

@@ -16,6 +16,7 @@ from optcli.report.html.timings import timings
 from optcli.report.html.tradeoff import tradeoff
 from optcli.report.notes import Notes, ending, notes
 from optcli.report.rows import accuracy_label, batch_sizes
+from optcli.report.serving_line import serving_line
 from optcli.results import Report
 
 _CODES = {
@@ -89,10 +90,15 @@ def _sections(report: Report, report_notes: Notes, quantiles: Quantiles) -> Iter
 def _answer(report: Report) -> Markup:
     if report.recommended is None:
         text = report.recommendation or "There is no recommendation."
-        return tag("section", tag("p", text), class_="answer none", id="answer")
-    return tag(
-        "section", tag("p", report.recommendation), _figures(report), class_="answer", id="answer"
-    )
+        return tag("section", tag("p", text), *_serving(report), class_="answer none", id="answer")
+    answer = tag("p", report.recommendation)
+    return tag("section", answer, *_serving(report), _figures(report), class_="answer", id="answer")
+
+
+def _serving(report: Report) -> Iterator[Markup]:
+    line = serving_line(report)
+    if line:
+        yield tag("p", line, class_="hint")
 
 
 def _figures(report: Report) -> Markup | None:

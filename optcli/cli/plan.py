@@ -1,0 +1,256 @@
+"""`optcli plan`: from a promise to a serving configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from optcli.cli import options, reports
+from optcli.cli.progress import Progress
+from optcli.errors import ExitCode, UsageError
+from optcli.paths import shown
+
+if TYPE_CHECKING:
+    from optcli.results.plan import Plan
+    from optcli.serving.settings import PlanSettings
+
+_CODES = {
+    "kept": ExitCode.DONE,
+    "not-kept": ExitCode.REJECTED,
+    "inconclusive": ExitCode.INCONCLUSIVE,
+}
+
+
+@click.command(
+    "plan",
+    epilog=options.examples(
+        "optcli plan recipe.yaml --variant onnx-int8 --rate 600 --slo p95=120ms",
+        'optcli plan --curve "6ms+4ms*b" --rate 200 --slo p95=120ms --html plan.html',
+    ),
+)
+@click.argument(
+    "where", required=False, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT|PLAN]"
+)
+@click.option("--variant", help="Of the report, whose curve is taken.  [default: the recommended one]")
+@click.option(
+    "--curve", help='Milliseconds by batch size: "1:25ms,2:27ms,8:48ms", "6ms+4ms*b", "12ms".'
+)
+@click.option("--rate", help="Requests a second; several levels as 400@16h,800@8h.")
+@click.option(
+    "--slo", multiple=True, metavar="P=TIME", help="The promise: p50, p95, p99, as p95=120ms."
+)
+@click.option("--error-budget", help="Share of the requests that may be dropped.  [default: 0.1%]")
+@click.option("--peak-factor", help="The peak over the mean rate; the peak is planned for.")
+@click.option(
+    "--arrivals", help="poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE."
+)
+@click.option("--overhead", help="Time before and after the model, 10ms or 6ms+4ms.")
+@click.option("--overhead-occupies", is_flag=True, help="The overhead runs in the model's worker.")
+@click.option("--headroom", help="Share of traffic above the rate kept free.  [default: 20%]")
+@click.option("--utilisation", help="Largest load with full batches.  [default: 0.7]")
+@click.option(
+    "--semantics",
+    type=click.Choice(["oldest-age", "sealed"]),
+    help="When a batch is sent: as Triton (oldest-age) or as Ray Serve (sealed).",
+)
+@click.option("--concurrency", type=click.IntRange(1), help="Calls in parallel inside an instance.")
+@click.option("--batch", type=click.IntRange(1), help="Fix the largest batch.")
+@click.option("--wait", help="Fix the longest wait for a batch, as 10ms.")
+@click.option("--instances", type=click.IntRange(1), help="Fix the number of instances.")
+@click.option("--on-full", type=click.Choice(["drop-oldest", "reject-newest", "deadline"]),
+              help="What a full queue does.  [default: drop-oldest]")  # fmt: skip
+@click.option("--memory", help="Of an instance and of a machine, as 1.2GB/16GB.")
+@click.option(
+    "--instances-per-machine", type=click.IntRange(1), help="Default: what memory allows, or 1."
+)
+@click.option("--price", help="Of a machine for an hour, in any currency.")
+@click.option("--watts", help="Of a machine while it computes; with what it takes idle, 300/80.")
+@click.option("--cold-start", help="Time until a new instance answers, for autoscaling.")
+@click.option(
+    "--cameras",
+    help="In place of --rate: 6x25, six cameras of 25 frames a second; /2: each second frame.",
+)
+@click.option("--freshness", help="Results may wait so long, as 8h; with --slo, a part of them.")
+@click.option("--cache-hit-rate", help="Share of the requests that a prediction cache answers.")
+@click.option("--priority", multiple=True, metavar="NAME=SHARE",
+              help="Share of the traffic by priority, the most urgent first.")  # fmt: skip
+@click.option(
+    "--cascade",
+    metavar="CURVE@SHARE",
+    help="A heavy model behind this one for a share of the requests.",
+)
+@click.option("--preset", help="Targets that people name in practice; --preset list shows them.")
+@click.option("--seed", type=click.IntRange(0), help="Of the simulation.  [default: 0]")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the page with the curves."
+)
+@options.artifacts
+@options.as_json
+@options.verbose
+def command(
+    where: Path | None, html: Path | None, artifacts: Path | None, as_json: bool, **given: Any
+) -> int:
+    """Turn a promise into a serving configuration: batch size, wait, instances, queue, machines.
+
+    The curve t(B), the time of a batch of B, is what the build of a RECIPE measured (`latency.sweep:
+    true`), or --curve. A PLAN is a file with the same keys. Formulas prune, a queueing simulation with
+    several seeds decides and predicts p50, p95 and p99; --batch, --wait and --instances check a given
+    configuration.
+
+    The exit code is 0 where the configuration keeps the promise, 1 where none does, 5 where the curve
+    was measured on a busy machine.
+    """
+    if given["preset"] == "list":
+        return _list_presets(as_json)
+    from optcli import serving
+    from optcli.serving import files
+
+    found = None
+    file = where if where is not None and _is_plan(where) else None
+    if where is not None and file is None:
+        found = reports.find(where, artifacts)
+    settings: PlanSettings = files.load(file, _keys(given), _PLACES)
+    if found is None and settings.curve is None and settings.report is None:
+        found = _newest(artifacts)
+    with Progress() as progress:
+        plan = serving.from_settings(
+            settings,
+            report=found.report if found else None,
+            file=found.path if found else None,
+            places=_PLACES,
+            observer=progress,
+        )
+    _give(plan, html, as_json)
+    return _CODES[plan.outcome]
+
+
+# What each key of a plan file is called here.
+_PLACES = {
+    "curve": "--curve",
+    "rate_per_s": "--rate",
+    "slo": "--slo",
+    "variant": "--variant",
+    "peak_factor": "--peak-factor",
+    "arrivals": "--arrivals",
+    "overhead": "--overhead",
+    "headroom": "--headroom",
+    "utilisation": "--utilisation",
+    "semantics": "--semantics",
+    "concurrency": "--concurrency",
+    "batch": "--batch",
+    "wait_ms": "--wait",
+    "instances": "--instances",
+    "on_full": "--on-full",
+    "instance_memory_bytes": "--memory",
+    "machine_memory_bytes": "--memory",
+    "instances_per_machine": "--instances-per-machine",
+    "price_per_hour": "--price",
+    "watts": "--watts",
+    "idle_watts": "--watts",
+    "cold_start_s": "--cold-start",
+    "cameras": "--cameras",
+    "freshness_s": "--freshness",
+    "cache_hit_rate": "--cache-hit-rate",
+    "priorities": "--priority",
+    "cascade": "--cascade",
+    "preset": "--preset",
+    "seed": "--seed",
+}
+
+
+# Options that are keys of a plan file as they stand.
+_AS_GIVEN = (
+    *("variant", "curve", "arrivals", "semantics", "concurrency", "batch", "instances", "on_full"),
+    *("instances_per_machine", "preset", "seed"),
+)
+
+
+def _keys(given: dict[str, Any]) -> dict[str, Any]:
+    """Keys of a plan file that the options say. Raises `UsageError` for text that is no quantity."""
+    from optcli.serving import quantities as q
+
+    readers: dict[str, tuple[str, Any]] = {
+        "rate": ("rate_per_s", q.rate),
+        "peak_factor": ("peak_factor", q.number),
+        "headroom": ("headroom", q.share),
+        "utilisation": ("utilisation", q.share),
+        "wait": ("wait_ms", q.milliseconds),
+        "price": ("price_per_hour", q.number),
+        "cold_start": ("cold_start_s", q.seconds),
+        "cameras": ("cameras", q.cameras),
+        "freshness": ("freshness_s", q.seconds),
+        "cache_hit_rate": ("cache_hit_rate", q.share),
+        "cascade": ("cascade", q.cascade),
+        "overhead": ("overhead", q.overhead),
+    }
+    keys: dict[str, Any] = {name: given[name] for name in _AS_GIVEN if given[name] is not None}
+    for name, (key, read) in readers.items():
+        if given[name] is not None:
+            keys[key] = read(given[name], f"--{name.replace('_', '-')}")
+    if given["slo"]:
+        keys["slo"] = q.promise(given["slo"], "--slo")
+    if given["error_budget"] is not None:
+        budget = q.share(given["error_budget"], "--error-budget")
+        keys["slo"] = {**keys.get("slo", {}), "error_budget": budget}
+    if given["overhead_occupies"]:
+        keys["overhead"] = {**keys.get("overhead", {}), "occupies_worker": True}
+    if given["priority"]:
+        keys["priorities"] = q.priorities(given["priority"], "--priority")
+    if given["memory"] is not None:
+        instance, slash, machine = given["memory"].partition("/")
+        keys["instance_memory_bytes"] = q.memory(instance, "--memory")
+        if slash:
+            keys["machine_memory_bytes"] = q.memory(machine, "--memory")
+    if given["watts"] is not None:
+        busy, slash, idle = given["watts"].partition("/")
+        keys["watts"] = q.number(busy, "--watts")
+        if slash:
+            keys["idle_watts"] = q.number(idle, "--watts")
+    return keys
+
+
+def _is_plan(where: Path) -> bool:
+    from optcli.serving import files
+
+    return where.suffix in reports.RECIPES and where.is_file() and not files.is_recipe(where)
+
+
+def _newest(artifacts: Path | None) -> reports.FoundReport:
+    """The newest report here; without one, the error says what else a plan can start from."""
+    try:
+        return reports.find(None, artifacts)
+    except UsageError as error:
+        raise UsageError(
+            "the plan has no curve, and there is no report of a build here",
+            place="--curve",
+            hint='say how long batches take, such as --curve "1:25ms,8:48ms" or "6ms+4ms*b", or build'
+            " a recipe with latency.sweep: true first",
+        ) from error
+
+
+def _list_presets(as_json: bool) -> int:
+    import json
+
+    from optcli.serving import presets
+
+    texts = {name: presets.text(name) for name in presets.names()}
+    if as_json:
+        click.echo(json.dumps(texts, indent=2))
+        return 0
+    for name, text in texts.items():
+        click.echo(f"# --preset {name}\n{text}")
+    return 0
+
+
+def _give(plan: Plan, html: Path | None, as_json: bool) -> None:
+    from optcli.report.plan_text import plan_text
+
+    if html is not None:
+        from optcli.report.html.plan import plan_page
+
+        options.write(html, plan_page(plan))
+    click.echo(plan.to_json() + "\n" if as_json else plan_text(plan), nl=False)
+    if html is not None:
+        click.echo(f"wrote {shown(html)}", err=True)

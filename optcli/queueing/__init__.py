@@ -1,0 +1,62 @@
+"""Queueing: curves t(B), arrivals, formulas and the simulation of servers that batch.
+
+Formulas prune, the simulation decides. Milliseconds and requests a second throughout; NumPy only.
+"""
+
+from __future__ import annotations
+
+from optcli.queueing.arrivals import (
+    Arrivals,
+    Bursts,
+    Cameras,
+    Constant,
+    Gamma,
+    Levels,
+    Poisson,
+    Process,
+    with_priorities,
+)
+from optcli.queueing.batching import (
+    Batching,
+    OnFull,
+    Overhead,
+    Prediction,
+    Semantics,
+    Simulation,
+    Stages,
+)
+from optcli.queueing.curve import Curve
+from optcli.queueing.mixtures import Mixture, Stage, break_even_share, cascade, with_cache
+from optcli.queueing.search import Promise, highest_rate
+from optcli.queueing.simulation import replicate, simulate
+from optcli.queueing.trace import Trace
+
+__all__ = [
+    "Arrivals",
+    "Batching",
+    "Bursts",
+    "Cameras",
+    "Constant",
+    "Curve",
+    "Gamma",
+    "Levels",
+    "Mixture",
+    "OnFull",
+    "Overhead",
+    "Poisson",
+    "Prediction",
+    "Process",
+    "Promise",
+    "Semantics",
+    "Simulation",
+    "Stage",
+    "Stages",
+    "Trace",
+    "break_even_share",
+    "cascade",
+    "highest_rate",
+    "replicate",
+    "simulate",
+    "with_cache",
+    "with_priorities",
+]

@@ -1,0 +1,256 @@
+"""What is simulated, and what a simulation says: plain data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from optcli.errors import InputError
+from optcli.queueing.quantities import number, whole
+from optcli.results import Estimate
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PLACE = "batching"
+# So that a table of times by batch size stays small.
+MOST_IN_A_BATCH = 65_536
+# When a batch is sent. "oldest-age" (Triton): a free worker takes a batch as soon as it is full or its
+# oldest request has waited long enough. "sealed" (Ray Serve): each replica closes one batch after the
+# other by the same rule, whether its worker is free or not.
+Semantics = Literal["oldest-age", "sealed"]
+# What a full queue does with a request: refuse it, or take it and drop the oldest that waits.
+OnFull = Literal["reject-newest", "drop-oldest"]
+
+
+@dataclass(frozen=True)
+class Batching:
+    """A configuration of a server.
+
+    `batch` is the largest batch, `wait_ms` the longest wait for it. There are `instances` *
+    `concurrency` workers. `queue_cap` is the most requests that wait (None: no cap), `on_full` what
+    happens then. `timeout_ms`: what has waited longer when it would be sent is dropped.
+    `stream_cap` is the most requests of one stream that wait; its oldest is dropped for a new one.
+    `adaptive_wait`: nothing waits for a batch while the estimated rate times t(1) is at most 0.5.
+    `ready_ms`: when each worker is ready first (cold starts); workers beyond its length at once.
+    `spread`: how sealed batching spreads requests over replicas.
+
+    Raises `InputError` for values that make no sense; sealed batching has no caps, timeouts and
+    priorities.
+    """
+
+    batch: int
+    wait_ms: float = 0.0
+    instances: int = 1
+    concurrency: int = 1
+    semantics: Semantics = "oldest-age"
+    queue_cap: int | None = None
+    on_full: OnFull = "reject-newest"
+    timeout_ms: float | None = None
+    stream_cap: int | None = None
+    adaptive_wait: bool = False
+    ready_ms: tuple[float, ...] = ()
+    spread: Literal["random", "round-robin"] = "random"
+
+    def __post_init__(self) -> None:
+        whole(self.batch, "the largest batch", PLACE, least=1, most=MOST_IN_A_BATCH)
+        number(self.wait_ms, "the longest wait", PLACE, least=0)
+        whole(self.instances, "the number of instances", PLACE, least=1)
+        whole(self.concurrency, "the concurrency", PLACE, least=1)
+        for ready in self.ready_ms:
+            number(ready, "the time at which a worker is ready", PLACE, least=0)
+        if self.queue_cap is not None:
+            whole(self.queue_cap, "the queue cap", PLACE, least=1)
+        if self.stream_cap is not None:
+            whole(self.stream_cap, "the queue cap of a stream", PLACE, least=1)
+        if self.timeout_ms is not None:
+            number(self.timeout_ms, "the timeout", PLACE, least=0)
+            if self.timeout_ms < self.wait_ms:
+                raise InputError(
+                    f"the timeout of {self.timeout_ms:g} ms is shorter than the wait for a batch,"
+                    f" {self.wait_ms:g} ms",
+                    place=PLACE,
+                    hint="give a longer timeout or a shorter wait",
+                )
+        if self.semantics not in ("oldest-age", "sealed"):
+            raise InputError(
+                f"the semantics are {self.semantics!r}", place=PLACE, hint="give oldest-age or sealed"
+            )
+        if self.on_full not in ("reject-newest", "drop-oldest"):
+            raise InputError(
+                f"a full queue shall {self.on_full!r}",
+                place=PLACE,
+                hint="give reject-newest or drop-oldest",
+            )
+        if self.spread not in ("random", "round-robin"):
+            raise InputError(
+                f"requests are spread {self.spread!r}", place=PLACE, hint="give random or round-robin"
+            )
+        if self.semantics == "sealed" and (self.drops or self.adaptive_wait):
+            raise InputError(
+                "sealed batching has no queue caps, no timeouts and no adaptive wait",
+                place=PLACE,
+                hint="leave them out, or simulate oldest-age batching",
+            )
+
+    @property
+    def workers(self) -> int:
+        """Batches that can be computed at the same time."""
+        return self.instances * self.concurrency
+
+    @property
+    def drops(self) -> bool:
+        """Whether a request can be dropped."""
+        return any(limit is not None for limit in (self.queue_cap, self.stream_cap, self.timeout_ms))
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Milliseconds before and after the model, per batch.
+
+    With `occupies` the worker is busy meanwhile, which lowers the capacity; else they only add to the
+    latency. Raises `InputError` for a negative time.
+    """
+
+    before_ms: float = 0.0
+    after_ms: float = 0.0
+    occupies: bool = False
+
+    def __post_init__(self) -> None:
+        number(self.before_ms, "the overhead before the model", PLACE, least=0)
+        number(self.after_ms, "the overhead after the model", PLACE, least=0)
+
+    @property
+    def total_ms(self) -> float:
+        """What it adds to the latency of a request."""
+        return self.before_ms + self.after_ms
+
+    @property
+    def occupied_ms(self) -> float:
+        """What it adds to the time for which a batch keeps its worker."""
+        return self.total_ms if self.occupies else 0.0
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Where the mean latency goes, in milliseconds.
+
+    `wait_ms` until the batch is sent although a worker is free, `queue_ms` until a worker is free,
+    then `compute_ms` and `overhead_ms`.
+    """
+
+    wait_ms: float
+    queue_ms: float
+    compute_ms: float
+    overhead_ms: float
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What one run says of the requests after its warm-up. Latencies in milliseconds.
+
+    `busy` is the share of time for which workers are taken. `batch_sizes` counts batches by their size.
+    `dropped` counts requests by cause: `full`, `timeout`, `stream`. `offered_per_s` is the rate that
+    came, `served_per_s` the rate that was answered. `grows`: all workers were always busy and the
+    latency rose from beginning to end, so that the percentiles depend on the length of the run.
+
+    The arrays hold all requests, those of the warm-up (the first `skipped`) as well:
+    `latencies_ms` [all], NaN for what was dropped; `finished_ms` [all], when each was answered,
+    likewise; `priority` [all] or None. Percentiles are NaN where nothing was answered.
+    """
+
+    requests: int
+    served: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    mean_ms: float
+    mean_batch: float
+    batch_sizes: Mapping[int, int]
+    busy: float
+    offered_per_s: float
+    served_per_s: float
+    dropped: Mapping[str, int]
+    stages: Stages
+    grows: bool
+    skipped: int
+    latencies_ms: np.ndarray = field(repr=False)
+    finished_ms: np.ndarray = field(repr=False)
+    priority: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def drop_share(self) -> float:
+        """Dropped requests as a share of all after the warm-up."""
+        return sum(self.dropped.values()) / self.requests
+
+    def percentile_ms(self, q: float, priority: int | None = None) -> float:
+        """The q-quantile (0 < q <= 1) of what was answered, of one priority where one is named.
+
+        NaN where nothing was answered. Raises `InputError` for another q, and for a priority where the
+        requests have none.
+        """
+        if not 0 < q <= 1:
+            raise InputError(
+                f"{q!r} is no quantile", place=PLACE, hint="give a number above 0, up to 1"
+            )
+        return percentiles_ms(self._counted(priority), [q])[0]
+
+    def drop_share_of(self, priority: int) -> float:
+        """Dropped requests of one priority as a share of its requests; 0 where it has none."""
+        import numpy as np
+
+        latencies = self._counted(priority)
+        return float(np.isnan(latencies).mean()) if latencies.size else 0.0
+
+    def share_within(self, limit_ms: float) -> float:
+        """The share of all requests that was answered within a limit; dropped ones were not."""
+        return float((self.latencies_ms[self.skipped :] <= limit_ms).mean())
+
+    def _counted(self, priority: int | None) -> np.ndarray:
+        latencies = self.latencies_ms[self.skipped :]
+        if priority is None:
+            return latencies
+        if self.priority is None:
+            raise InputError(
+                "the requests have no priorities", place=PLACE, hint="draw them with with_priorities"
+            )
+        chosen: np.ndarray = latencies[self.priority[self.skipped :] == priority]
+        return chosen
+
+
+def percentiles_ms(latencies: np.ndarray, levels: Sequence[float]) -> list[float]:
+    """Order statistics of latencies [requests], as `statistics.percentile`, without the dropped ones.
+
+    NaN, which stands for a dropped request, is left out; all are NaN where nothing is left.
+    """
+    import numpy as np
+
+    answered = latencies[~np.isnan(latencies)]
+    if not answered.size:
+        return [math.nan for _ in levels]
+    return [float(each) for each in np.quantile(answered, levels, method="inverted_cdf")]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Several runs with different seeds: means with 95 % intervals over the seeds (Student's t).
+
+    Latencies in milliseconds, `busy` and `drop_share` as fractions. `grows`: in any of the runs.
+    """
+
+    p50_ms: Estimate
+    p95_ms: Estimate
+    p99_ms: Estimate
+    mean_ms: Estimate
+    mean_batch: Estimate
+    busy: Estimate
+    served_per_s: Estimate
+    drop_share: Estimate
+    stages: Stages
+    batch_sizes: Mapping[int, int]
+    dropped: Mapping[str, int]
+    grows: bool
+    runs: int
+    requests: int

@@ -1,0 +1,394 @@
+"""The choice of a configuration: formulas prune, the simulation decides.
+
+Of the configurations that keep a promise, the choice takes the fewest instances. Of those, it takes the
+smallest batch size that carries twice the traffic, or comes within 5 % of the batch size that carries
+most. A wait is worth a try up to a tenth of the promise, and beyond where it adds less than 5 % to the
+latency; of these the choice takes the one that keeps workers least busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from optcli.queueing import formulas
+from optcli.queueing.arrivals import Bursts, Process
+from optcli.queueing.batching import Batching, Overhead, Prediction, Semantics, Simulation
+from optcli.queueing.curve import Curve
+from optcli.queueing.search import Promise
+from optcli.queueing.simulation import NO_OVERHEAD, replicate, simulate
+
+# Share of the best that counts as equal: of the traffic that a batch size carries, of latency.
+_EQUAL = 0.05
+# The same of busy time: the shorter of two waits is taken.
+_EQUALLY_BUSY = 0.02
+# More growth than this decides nothing.
+MOST_GROWTH = 2.0
+_LARGEST_BATCH = 64
+_WAITS_MS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
+_SHARE_OF_PROMISE = 0.1
+# Waits of sealed batching that are tried, as multiples of the least one.
+_SEALED_WAITS = (1.1, 1.25, 1.5, 2.0, 3.0)
+_REQUESTS = 30_000
+_MOST_REQUESTS = 120_000
+_BURSTS = 60
+# As many times the instances that one run asks for are tried with other seeds.
+_MOST_MORE = 4
+# More are no longer one queue: such traffic is split before it gets here.
+MOST_INSTANCES = 1000
+_BISECTIONS = 5
+# What is predicted again with more where the intervals do not tell.
+_MORE_RUNS, _MORE_REQUESTS = 8, 4
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is asked of a server, and what of the answer is fixed already.
+
+    `process` is what comes at the rate that is planned for. `headroom` is the share that is kept free
+    above it, `utilisation` the largest load with full batches. `batch`, `wait_ms` and `instances` fix
+    a part of the configuration; with a fixed number of instances, headroom and utilisation prune
+    nothing. `requests` is how many a simulation has.
+    """
+
+    process: Process
+    promise: Promise
+    overhead: Overhead = NO_OVERHEAD
+    headroom: float = 0.2
+    utilisation: float = 0.7
+    semantics: Semantics = "oldest-age"
+    concurrency: int = 1
+    batch: int | None = None
+    wait_ms: float | None = None
+    instances: int | None = None
+    stream_cap: int | None = None
+    largest_batch: int = _LARGEST_BATCH
+    requests: int = _REQUESTS
+    seed: int = 0
+
+    @property
+    def occupied_ms(self) -> float:
+        return self.overhead.total_ms if self.overhead.occupies else 0.0
+
+    @property
+    def tightest_ms(self) -> float:
+        """The smallest limit of the promise, in milliseconds."""
+        return min(self.promise.limits_ms.values())
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One configuration that was simulated.
+
+    `growth` is the factor by which the traffic may grow (at most `MOST_GROWTH`) before the promise is
+    broken; 0 where it is broken already. `with_headroom` says whether it is kept with the headroom.
+    """
+
+    batching: Batching
+    load: float
+    run: Simulation
+    kept: bool
+    with_headroom: bool
+    growth: float = 0.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best configuration and what it is predicted to do; None of both where none keeps the promise.
+
+    `tried` has one configuration for each batch size, the nearest to the promise first where none
+    keeps it. `runner_up` is the second best.
+    """
+
+    best: Tried | None
+    prediction: Prediction | None
+    runner_up: Tried | None
+    tried: tuple[Tried, ...]
+
+
+def choose(curve: Curve, demand: Demand, progress: Progress = lambda share, text: None) -> Choice:
+    """The configuration for a demand. The same arguments give the same choice. Raises `InputError`."""
+    offers = sorted(_offers(curve, demand), key=lambda each: (each.instances, each.batch))
+    tried: list[Tried] = []
+    fewest = MOST_INSTANCES
+    for place, offer in enumerate(offers):
+        if offer.instances > fewest:
+            continue
+        progress(place / len(offers), f"batch {offer.batch}")
+        one = _enough_instances(curve, demand, offer, fewest)
+        tried.append(one)
+        if one.kept and one.with_headroom:
+            fewest = min(fewest, one.batching.instances)
+    return _best_of(curve, demand, tried, progress)
+
+
+def offered_batches(curve: Curve, demand: Demand) -> list[int]:
+    """The batch sizes that are worth a try: known ones, two calls of which fit into the promise.
+
+    A request that just missed a batch waits for it and for its own. Where the number of instances is
+    fixed, and for the smallest batch size, one call is enough: the simulation decides.
+    """
+    if demand.batch is not None:
+        return [demand.batch]
+    largest = demand.largest_batch
+    doubled = [1 << power for power in range(largest.bit_length()) if 1 << power <= largest]
+    sizes = sorted({*doubled, *curve.sizes})
+    sizes = [size for size in sizes if size <= largest and not curve.is_extrapolated(size)]
+    room = demand.tightest_ms - demand.overhead.total_ms
+    calls = 1 if demand.instances is not None else 2
+    fitting = [size for size in sizes if calls * curve.time_ms(size) <= room]
+    return fitting or [size for size in sizes[:1] if curve.time_ms(size) <= room]
+
+
+def predict(
+    curve: Curve, demand: Demand, batching: Batching, *, factor: float = 1.0, runs: int = 4
+) -> Prediction:
+    """Several simulations of one configuration, with their own seeds, at `factor` times the traffic."""
+    count = 2 * requests_of(demand)
+    process = demand.process.scaled(factor)
+    return replicate(
+        process, curve, batching, demand.overhead, runs=runs, requests=count, seed=demand.seed + 1
+    )
+
+
+def _sure(curve: Curve, demand: Demand, batching: Batching) -> Prediction:
+    """A prediction; with more requests where the means keep the promise and the intervals do not."""
+    prediction = predict(curve, demand, batching)
+    if keeps(prediction, demand.promise) or not keeps(prediction, demand.promise, surely=False):
+        return prediction
+    return replicate(
+        demand.process,
+        curve,
+        batching,
+        demand.overhead,
+        runs=_MORE_RUNS,
+        requests=_MORE_REQUESTS * requests_of(demand),
+        seed=demand.seed + 1,
+    )
+
+
+def simulated(curve: Curve, demand: Demand, batching: Batching, factor: float = 1.0) -> Simulation:
+    """One simulation at `factor` times the traffic; the same requests for every configuration."""
+    process = demand.process.scaled(factor)
+    arrivals = process.draw(requests_of(demand), demand.seed)
+    return simulate(arrivals, curve, batching, demand.overhead, seed=demand.seed)
+
+
+def requests_of(demand: Demand) -> int:
+    """How many requests one simulation has: more where bursts are rare."""
+    process = demand.process
+    if not isinstance(process, Bursts):
+        return demand.requests
+    per_burst = process.rate_per_s * (process.base_ms + process.burst_ms) / 1000
+    return int(min(_MOST_REQUESTS, max(demand.requests, _BURSTS * per_burst)))
+
+
+def without_headroom(curve: Curve, demand: Demand, batching: Batching) -> int:
+    """The instances that keep the promise at the planned rate itself, below the utilisation cap."""
+    first = formulas.fewest_instances(
+        demand.process.rate_per_s,
+        curve,
+        batching.batch,
+        utilisation=demand.utilisation,
+        concurrency=demand.concurrency,
+        occupied_ms=demand.occupied_ms,
+    )
+    low, high = first, batching.instances
+    while low < high:
+        middle = (low + high) // 2
+        some = predict(curve, demand, replace(batching, instances=middle), runs=2)
+        low, high = (low, middle) if keeps(some, demand.promise, surely=False) else (middle + 1, high)
+    return max(first, high) if demand.instances is None else first
+
+
+def bursts_of(demand: Demand) -> float | None:
+    """How many bursts one simulation has; None where the traffic has none."""
+    process = demand.process
+    if not isinstance(process, Bursts):
+        return None
+    per_burst = process.rate_per_s * (process.base_ms + process.burst_ms) / 1000
+    return requests_of(demand) / per_burst
+
+
+def keeps(prediction: Prediction, promise: Promise, *, surely: bool = True) -> bool:
+    """Whether a promise is kept: `surely` by the upper ends of all intervals, else by the means."""
+    by_quantile = {0.5: prediction.p50_ms, 0.95: prediction.p95_ms, 0.99: prediction.p99_ms}
+    reached = {q: by_quantile[q] for q in promise.limits_ms}
+    return (
+        not prediction.grows
+        and prediction.drop_share.value <= promise.error_budget
+        and all(
+            (each.high if surely and each.high is not None else each.value) <= promise.limits_ms[q]
+            for q, each in reached.items()
+        )
+    )
+
+
+def _offers(curve: Curve, demand: Demand) -> Iterator[Batching]:
+    """A configuration for each batch size, with the instances that the load alone asks for."""
+    for batch in offered_batches(curve, demand):
+        instances = demand.instances or formulas.fewest_instances(
+            demand.process.rate_per_s,
+            curve,
+            batch,
+            utilisation=demand.utilisation,
+            headroom=demand.headroom,
+            concurrency=demand.concurrency,
+            occupied_ms=demand.occupied_ms,
+        )
+        yield Batching(
+            batch=batch,
+            wait_ms=demand.wait_ms or 0.0,
+            instances=instances,
+            concurrency=demand.concurrency,
+            semantics=demand.semantics,
+            stream_cap=demand.stream_cap,
+        )
+
+
+def _enough_instances(curve: Curve, demand: Demand, offer: Batching, most: int) -> Tried:
+    """The offer with its wait, and with as many more instances as the promise needs, up to `most`."""
+    tried = _with_wait(curve, demand, offer)
+    if demand.instances is not None:
+        return tried
+    top = min(most, max(4 * offer.instances, offer.instances + 8))
+    instances = offer.instances
+    while not (tried.kept and tried.with_headroom) and instances < top:
+        instances += max(1, instances // 8)
+        tried = _with_wait(curve, demand, replace(offer, instances=min(instances, top)))
+    return tried
+
+
+def _with_wait(curve: Curve, demand: Demand, offer: Batching) -> Tried:
+    """The best wait for a batch size and a number of instances."""
+    offers = [replace(offer, wait_ms=wait) for wait in waits_ms(curve, demand, offer)]
+    runs = [_tried(curve, demand, each) for each in offers]
+    good = [each for each in runs if each.kept and each.with_headroom]
+    good = good or [each for each in runs if each.kept]
+    if not good:
+        return min(runs, key=lambda each: (each.run.grows, _excess(each.run, demand.promise)))
+    if demand.semantics == "sealed":
+        return min(good, key=lambda each: _excess(each.run, demand.promise))
+    quickest = min(_excess(each.run, demand.promise) for each in good)
+    cheap = [
+        each
+        for each in good
+        if each.batching.wait_ms <= _SHARE_OF_PROMISE * demand.tightest_ms
+        or _excess(each.run, demand.promise) <= quickest * (1 + _EQUAL)
+    ]
+    least = min(each.run.busy for each in cheap or good)
+    return next(each for each in cheap or good if each.run.busy <= least * (1 + _EQUALLY_BUSY))
+
+
+def waits_ms(curve: Curve, demand: Demand, offer: Batching) -> list[float]:
+    """The waits that are tried: of sealed batching from the least one, else up to the delay budget."""
+    if demand.wait_ms is not None:
+        return [demand.wait_ms]
+    rate = demand.process.rate_per_s
+    slo, batch = demand.tightest_ms, offer.batch
+    if demand.semantics == "sealed":
+        least = sealed_least_ms(curve, demand, offer)
+        waits = [wait for wait in _WAITS_MS if wait >= least and wait <= slo]
+        waits += [least * factor for factor in _SEALED_WAITS if least * factor <= slo]
+        return sorted({round(wait, 1) for wait in waits}) or [least]
+    if batch == 1:
+        return [0.0]
+    budget = formulas.longest_wait_ms(slo, curve, batch, rate, demand.overhead.total_ms)
+    return sorted({*(wait for wait in _WAITS_MS if wait <= budget), float(int(budget))})
+
+
+def sealed_least_ms(curve: Curve, demand: Demand, offer: Batching) -> float:
+    """The wait below which the queue of a sealed batcher grows without bound, in milliseconds."""
+    if offer.batch == 1 or demand.semantics != "sealed":
+        return 0.0
+    least = formulas.fewest_wait_sealed_ms(
+        demand.process.rate_per_s, curve, offer.workers, utilisation=1.0
+    )
+    return round(least, 6)
+
+
+def _tried(curve: Curve, demand: Demand, batching: Batching) -> Tried:
+    run = simulated(curve, demand, batching)
+    kept = demand.promise.kept_by(run)
+    reserve = kept and demand.headroom > 0
+    with_headroom = kept and (
+        not reserve or demand.promise.kept_by(simulated(curve, demand, batching, 1 + demand.headroom))
+    )
+    load = formulas.load(
+        demand.process.rate_per_s, curve, batching.batch, batching.workers, demand.occupied_ms
+    )
+    return Tried(batching, load, run, kept, with_headroom)
+
+
+def _excess(run: Simulation, promise: Promise) -> float:
+    """The largest percentile as a share of its limit."""
+    return max(run.percentile_ms(q) / limit for q, limit in promise.limits_ms.items())
+
+
+def _best_of(curve: Curve, demand: Demand, tried: Sequence[Tried], progress: Progress) -> Choice:
+    good = [each for each in tried if each.kept and (each.with_headroom or demand.instances)]
+    if any(each.with_headroom for each in good):
+        good = [each for each in good if each.with_headroom]
+    fewest = min((each.batching.instances for each in good), default=0)
+    alike = [each for each in good if each.batching.instances == fewest]
+    grown = [replace(each, growth=_growth(curve, demand, each.batching)) for each in alike]
+    others = [each for each in tried if each not in alike]
+    while grown:
+        progress(0.9, "the best again, with other seeds")
+        most = max(each.growth for each in grown)
+        equal = [each for each in grown if each.growth >= most * (1 - _EQUAL)]
+        best = min(equal, key=lambda each: each.batching.batch)
+        grown.remove(best)
+        best, prediction = _made_sure(curve, demand, best)
+        if keeps(prediction, demand.promise):
+            rest = sorted(grown, key=lambda each: -each.growth) or _nearest(others, demand)
+            every = sorted([best, *grown, *others], key=lambda each: each.batching.batch)
+            return Choice(best, prediction, next(iter(rest), None), tuple(every))
+        others.append(replace(best, kept=False, with_headroom=False, growth=0.0))
+    return Choice(None, None, None, tuple(_nearest(others, demand)))
+
+
+def _made_sure(curve: Curve, demand: Demand, best: Tried) -> tuple[Tried, Prediction]:
+    """The best with a prediction by other seeds; with more instances where those have worse moments.
+
+    One run may have none of the bursts that are rare.
+    """
+    prediction = _sure(curve, demand, best.batching)
+    most = _MOST_MORE * best.batching.instances
+    while demand.instances is None and not keeps(prediction, demand.promise):
+        instances = best.batching.instances + max(1, best.batching.instances // 4)
+        if instances > most:
+            break
+        batching = replace(best.batching, instances=instances)
+        best = replace(_tried(curve, demand, batching), growth=best.growth)
+        prediction = _sure(curve, demand, batching)
+    return best, prediction
+
+
+def _nearest(tried: Sequence[Tried], demand: Demand) -> list[Tried]:
+    """Those that keep the promise first, by instances; then by how far they are from it."""
+    return sorted(
+        tried,
+        key=lambda each: (
+            not each.kept,
+            each.batching.instances if each.kept else 0,
+            each.run.grows,
+            _excess(each.run, demand.promise),
+        ),
+    )
+
+
+def _growth(curve: Curve, demand: Demand, batching: Batching) -> float:
+    """The factor of the traffic at which the promise is just kept, at most `MOST_GROWTH`."""
+    low, high = 1.0, MOST_GROWTH
+    if demand.promise.kept_by(simulated(curve, demand, batching, high)):
+        return high
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if demand.promise.kept_by(simulated(curve, demand, batching, middle)):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,221 @@
+"""Closed formulas of queueing: they prune what is worth simulating. Milliseconds, rates per second.
+
+All raise `InputError` for numbers that make no sense. `workers` is instances times concurrency;
+`occupied_ms` is overhead for which a batch keeps its worker.
+"""
+
+from __future__ import annotations
+
+import math
+
+from optcli.errors import InputError
+from optcli.queueing.curve import PLACE as CURVE
+from optcli.queueing.curve import Curve
+from optcli.queueing.quantities import number, share, whole
+
+PLACE = "plan"
+# Forgives a quotient that rounding left a hair beside a whole number.
+_HAIR = 1e-9
+
+
+def capacity_per_s(curve: Curve, batch: int, workers: int = 1, occupied_ms: float = 0.0) -> float:
+    """Full batches on all workers: workers * B / (t(B) + occupied)."""
+    return 1000 * workers * batch / (curve.time_ms(batch) + occupied_ms)
+
+
+def load(
+    rate_per_s: float, curve: Curve, batch: int, workers: int = 1, occupied_ms: float = 0.0
+) -> float:
+    """rho_B, the rate as a share of the capacity with full batches."""
+    return _rate(rate_per_s) / capacity_per_s(curve, batch, workers, occupied_ms)
+
+
+def fewest_instances(
+    rate_per_s: float,
+    curve: Curve,
+    batch: int,
+    *,
+    utilisation: float = 0.7,
+    headroom: float = 0.0,
+    concurrency: int = 1,
+    occupied_ms: float = 0.0,
+) -> int:
+    """Instances that carry rate * (1 + headroom) at a load of `utilisation` at most.
+
+    By Little's law rate * t(B) / B workers are busy.
+    """
+    usable = capacity_per_s(curve, batch, concurrency, occupied_ms) * _utilisation(utilisation)
+    needed = _rate(rate_per_s) * (1 + number(headroom, "the headroom", PLACE, least=0)) / usable
+    return max(1, math.ceil(needed - _HAIR))
+
+
+def can_ever_carry(rate_per_s: float, curve: Curve, workers: int, utilisation: float = 0.7) -> bool:
+    """Whether some batch size brings the load below `utilisation`: rate * t_image / workers < it.
+
+    A curve of one point is asked at that point.
+    """
+    limit = _utilisation(utilisation)
+    if curve.per_image_ms is None:
+        return load(rate_per_s, curve, curve.sizes[0], workers) < limit
+    return _rate(rate_per_s) * curve.per_image_ms / 1000 / workers < limit
+
+
+def is_feasible(slo_ms: float, curve: Curve, batch: int, overhead_ms: float = 0.0) -> bool:
+    """2 * t(B) + overhead <= SLO: a request that just missed a batch waits for it and its own.
+
+    H. Shen et al., Nexus: a GPU cluster engine for accelerating DNN-based video analysis, SOSP 2019.
+    """
+    return 2 * curve.time_ms(batch) + overhead_ms <= _slo(slo_ms) + _HAIR
+
+
+def longest_wait_ms(
+    slo_ms: float, curve: Curve, batch: int, rate_per_s: float, overhead_ms: float = 0.0
+) -> float:
+    """The delay budget: min(SLO - overhead - 2 * t(B), (B - 1) / rate), at least 0.
+
+    Whoever waits longer than the batch takes to fill gains nothing.
+    """
+    budget = _slo(slo_ms) - overhead_ms - 2 * curve.time_ms(batch)
+    return max(0.0, min(budget, 1000 * (batch - 1) / _rate(rate_per_s)))
+
+
+def greedy_mean_ms(rate_per_s: float, fixed_ms: float, per_image_ms: float) -> float:
+    """Upper bound of the mean latency of one worker that takes all that waits, Poisson arrivals.
+
+    Infinite where rate * per_image >= 1. Y. Inoue, Queueing analysis of GPU-based inference servers
+    with dynamic batching: a closed-form characterization, Performance Evaluation 147 (2021).
+    """
+    per_ms = _rate(rate_per_s) / 1000
+    fixed = number(fixed_ms, "the fixed part of the line", PLACE, least=0)
+    each = number(per_image_ms, "the part per image of the line", PLACE, least=0)
+    busy = per_ms * each
+    if busy >= 1:
+        return math.inf
+    light = (each + fixed) / (2 * (1 - busy))
+    light *= 1 + 2 * per_ms * fixed + (1 - per_ms * fixed) / (1 + busy)
+    heavy = 3 * fixed / (2 * (1 - busy)) + each / 2 * (busy + 2) / (1 - busy**2)
+    return min(light, heavy)
+
+
+def erlang_c(offered: float, workers: int) -> float:
+    """How probably a request waits in M/M/c; `offered` = rate * time. 1 where it is unstable."""
+    offered = number(offered, "the offered load", PLACE, least=0)
+    whole(workers, "the number of workers", PLACE, least=1)
+    if offered >= workers:
+        return 1.0
+    blocked = 1.0  # Erlang B, worker by worker
+    for busy in range(1, workers + 1):
+        blocked = offered * blocked / (busy + offered * blocked)
+    return workers * blocked / (workers - offered * (1 - blocked))
+
+
+def mmc_mean_ms(rate_per_s: float, time_ms: float, workers: int = 1) -> float:
+    """Mean latency of M/M/c; infinite where it is unstable."""
+    offered = _offered(rate_per_s, time_ms)
+    waits = erlang_c(offered, workers)
+    return time_ms + waits * time_ms / (workers - offered) if offered < workers else math.inf
+
+
+def md1_mean_ms(rate_per_s: float, time_ms: float) -> float:
+    """Mean latency of M/D/1, by Pollaczek and Khinchine; infinite where it is unstable."""
+    offered = _offered(rate_per_s, time_ms)
+    return time_ms + offered * time_ms / (2 * (1 - offered)) if offered < 1 else math.inf
+
+
+def mmc_wait_ms(rate_per_s: float, time_ms: float, workers: int, q: float) -> float:
+    """The q-quantile of the wait in M/M/c: t / (c - a) * ln(C / (1 - q)), at least 0.
+
+    Infinite where it is unstable, and for q = 1.
+    """
+    offered = _offered(rate_per_s, time_ms)
+    share(q, "the quantile", PLACE)
+    waits = erlang_c(offered, workers)
+    if offered >= workers or q == 1:
+        return math.inf
+    return max(0.0, time_ms / (workers - offered) * math.log(waits / (1 - q))) if waits else 0.0
+
+
+def fewest_wait_sealed_ms(
+    rate_per_s: float,
+    curve: Curve,
+    replicas: int = 1,
+    utilisation: float = 1.0,
+    *,
+    concurrency: int = 1,
+    occupied_ms: float = 0.0,
+) -> float:
+    """D_min of sealed batching: below it (at utilisation 1) the queue grows without bound.
+
+    b* = r * t_fixed / (u - r * t_image), with r the rate of a replica, is the batch that must form;
+    D_min = (b* - 1) / r, at least 0. Infinite where u <= r * t_image. A configuration whose largest
+    batch is below b* is unstable at any wait. A curve of one point forms no batches: 0 or infinite.
+    """
+    utilisation = _utilisation(utilisation) * concurrency
+    per_ms = _rate(rate_per_s) / 1000 / whole(replicas, "the number of replicas", PLACE, least=1)
+    if curve.fixed_ms is None or curve.per_image_ms is None:
+        if curve.sizes[0] != 1:
+            raise InputError(
+                f"the curve has one point, batch {curve.sizes[0]}",
+                place=CURVE,
+                hint="give the times of two batch sizes or more",
+            )
+        return 0.0 if per_ms * (curve.time_ms(1) + occupied_ms) < utilisation else math.inf
+    left = utilisation - per_ms * curve.per_image_ms
+    if left <= 0:
+        return math.inf
+    return max(0.0, (per_ms * (curve.fixed_ms + occupied_ms) / left - 1) / per_ms)
+
+
+def queue_cap_drop_oldest(
+    slo_ms: float,
+    curve: Curve,
+    batch: int,
+    workers: int = 1,
+    overhead_ms: float = 0.0,
+    occupied_ms: float = 0.0,
+) -> int:
+    """(SLO - overhead - t(B)) * capacity: who is served has waited no longer. 0: nothing may wait.
+
+    `overhead_ms` is all of it, `occupied_ms` the part that keeps the worker.
+    """
+    budget = timeout_ms(slo_ms, curve, batch, overhead_ms)
+    return int(budget * capacity_per_s(curve, batch, workers, occupied_ms) / 1000 + _HAIR)
+
+
+def queue_cap_reject_newest(
+    slo_ms: float,
+    curve: Curve,
+    batch: int,
+    workers: int = 1,
+    overhead_ms: float = 0.0,
+    occupied_ms: float = 0.0,
+) -> int:
+    """The last one let in is served in time: workers * B * (floor((SLO - overhead) / t(B)) - 1).
+
+    `overhead_ms` is all of it, `occupied_ms` the part that keeps the worker: batches in front take
+    t(B) + occupied each. 0: nothing may wait.
+    """
+    left = _slo(slo_ms) - (overhead_ms - occupied_ms)
+    batches = math.floor(left / (curve.time_ms(batch) + occupied_ms) + _HAIR)
+    return max(0, workers * batch * (batches - 1))
+
+
+def timeout_ms(slo_ms: float, curve: Curve, batch: int, overhead_ms: float = 0.0) -> float:
+    """SLO - overhead - t(B): a request that waits longer comes too late. At least 0."""
+    return max(0.0, _slo(slo_ms) - overhead_ms - curve.time_ms(batch))
+
+
+def _rate(rate_per_s: float) -> float:
+    return number(rate_per_s, "the rate", PLACE, least=0, above=True)
+
+
+def _slo(slo_ms: float) -> float:
+    return number(slo_ms, "the SLO", PLACE, least=0, above=True)
+
+
+def _offered(rate_per_s: float, time_ms: float) -> float:
+    return _rate(rate_per_s) / 1000 * number(time_ms, "the time of a batch", PLACE, least=0, above=True)
+
+
+def _utilisation(value: float) -> float:
+    return share(number(value, "the utilisation", PLACE, least=0, above=True), "the utilisation", PLACE)

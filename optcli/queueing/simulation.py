@@ -1,0 +1,287 @@
+"""Batching queues, simulated: one run, or several with other seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optcli.errors import InputError
+from optcli.queueing import capped, event_loop, recursions
+from optcli.queueing.arrivals import PLACE, Arrivals, Process
+from optcli.queueing.batching import (
+    Batching,
+    Overhead,
+    Prediction,
+    Simulation,
+    Stages,
+    percentiles_ms,
+)
+from optcli.queueing.curve import Curve
+from optcli.queueing.durations import Durations
+from optcli.queueing.quantities import share, whole
+from optcli.queueing.recursions import Batches
+from optcli.results import Estimate
+from optcli.statistics import t_interval
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NO_OVERHEAD = Overhead()
+# Adaptive wait: the estimated load of batches of 1 up to which nothing waits, and how much the newest
+# gap counts in the estimate.
+_CALM_LOAD = 0.5
+_NEWEST = 0.05
+# The queue grows where workers were taken for so much of the time and the last quarter's latency is so
+# many times the first's.
+_ALWAYS_BUSY = 0.99
+_RISE = 1.5
+
+
+def simulate(
+    arrivals: Arrivals,
+    curve: Curve,
+    batching: Batching,
+    overhead: Overhead = NO_OVERHEAD,
+    *,
+    seed: int = 0,
+    warm_up: float = 0.05,
+) -> Simulation:
+    """Send every request through the server. The same arguments give the same result.
+
+    `seed` decides what is drawn of a measured curve and where sealed batching sends a request. The
+    first `warm_up` of the requests, as a share, do not count. Raises `InputError`.
+    """
+    import numpy as np
+
+    share(warm_up, "the warm-up", PLACE)
+    if batching.semantics == "sealed" and arrivals.priority is not None:
+        raise InputError(
+            "sealed batching has no priorities",
+            place=PLACE,
+            hint="leave them out, or simulate oldest-age batching",
+        )
+    if batching.stream_cap is not None and arrivals.stream is None:
+        raise InputError(
+            "there is a queue cap for each stream, and the requests have no streams",
+            place=PLACE,
+            hint="leave out stream_cap, or draw the requests from Cameras",
+        )
+    times = arrivals.times_ms
+    draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
+    batches, dropped = _sent(arrivals, curve, batching, overhead, draw)
+    outside_ms = 0.0 if overhead.occupies else overhead.total_ms
+    started = np.repeat(batches.started_ms, batches.sizes)
+    finished = np.full(times.size, np.nan)
+    finished[batches.members] = started + np.repeat(batches.took_ms, batches.sizes) + outside_ms
+    skipped = min(int(warm_up * times.size), times.size - 1)
+    return _summary(arrivals, batching, overhead, batches, dropped, finished, skipped)
+
+
+def replicate(
+    process: Process,
+    curve: Curve,
+    batching: Batching,
+    overhead: Overhead = NO_OVERHEAD,
+    *,
+    runs: int = 4,
+    requests: int = 100_000,
+    seed: int = 0,
+    warm_up: float = 0.05,
+) -> Prediction:
+    """`runs` simulations of `requests` each, with seeds that follow from `seed`."""
+    import numpy as np
+
+    whole(runs, "the number of runs", PLACE, least=1)
+    seeds = seeds_of(seed, runs)
+    simulations = [
+        simulate(process.draw(requests, each), curve, batching, overhead, seed=each, warm_up=warm_up)
+        for each in seeds
+    ]
+
+    def over_runs(name: str) -> Estimate:
+        values = [float(getattr(each, name)) for each in simulations]
+        if runs == 1 or not np.isfinite(values).all():
+            return Estimate(value=float(np.mean(values)))
+        value, low, high = t_interval(values)
+        return Estimate(value=value, low=max(0.0, low), high=high)
+
+    stages = np.mean([list(vars(each.stages).values()) for each in simulations], axis=0)
+    sizes: Counter[int] = Counter()
+    dropped: Counter[str] = Counter()
+    for each in simulations:
+        sizes.update(each.batch_sizes)
+        dropped.update(each.dropped)
+    return Prediction(
+        p50_ms=over_runs("p50_ms"),
+        p95_ms=over_runs("p95_ms"),
+        p99_ms=over_runs("p99_ms"),
+        mean_ms=over_runs("mean_ms"),
+        mean_batch=over_runs("mean_batch"),
+        busy=over_runs("busy"),
+        served_per_s=over_runs("served_per_s"),
+        drop_share=over_runs("drop_share"),
+        stages=Stages(*(float(each) for each in stages)),
+        batch_sizes=dict(sorted(sizes.items())),
+        dropped=dict(dropped),
+        grows=any(each.grows for each in simulations),
+        runs=runs,
+        requests=requests,
+    )
+
+
+def seeds_of(seed: int, runs: int) -> list[int]:
+    """Seeds of single runs; those of two different `seed` have nothing in common."""
+    import numpy as np
+
+    whole(seed, "the seed", PLACE, least=0)
+    return [int(each) for each in np.random.SeedSequence(seed).generate_state(runs)]
+
+
+def _sent(
+    arrivals: Arrivals, curve: Curve, batching: Batching, overhead: Overhead, draw: Durations
+) -> tuple[Batches, dict[str, list[int]]]:
+    times = arrivals.times_ms
+    ready = (*batching.ready_ms, *[0.0] * batching.workers)[: batching.workers]
+    if batching.semantics == "sealed":
+        return _sealed(times, batching, ready, draw), {}
+    waits = [batching.wait_ms] * times.size
+    if batching.adaptive_wait:
+        waits = _adapted(times, waits, curve.time_ms(1) + overhead.occupied_ms)
+    if arrivals.priority is not None or not capped.applies(batching):
+        return event_loop.run(arrivals, waits, batching, ready, draw)
+    if batching.drops:
+        return capped.run(times, waits, batching, ready, draw)
+    return recursions.oldest_age(times, waits, batching.batch, ready, draw), {}
+
+
+def _sealed(times: np.ndarray, batching: Batching, ready: Sequence[float], draw: Durations) -> Batches:
+    """Each replica batches what is sent to it; its workers are `concurrency` in number."""
+    import numpy as np
+
+    count, replicas = times.size, batching.instances
+    if batching.spread == "round-robin" or replicas == 1:
+        replica = np.arange(count) % replicas
+    else:
+        replica = np.random.default_rng([draw.seed, 5]).integers(replicas, size=count)
+    parts = []
+    for number in range(replicas):
+        mine = np.flatnonzero(replica == number)
+        if not mine.size:
+            continue
+        own = ready[number * batching.concurrency : (number + 1) * batching.concurrency]
+        one = replace(draw, seed=draw.seed + number)
+        part = recursions.sealed(times[mine], batching.wait_ms, batching.batch, own, one)
+        parts.append(replace(part, members=mine))
+    names = Batches.__dataclass_fields__
+    return Batches(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def _adapted(times: np.ndarray, waits: list[float], one_ms: float) -> list[float]:
+    """Each request's longest wait: none where the estimated rate times t(1) is at most 0.5.
+
+    The rate is one over an exponentially weighted mean of the gaps, by what is known as a request
+    arrives; the first gap is the mean gap of the first ten.
+    """
+    from scipy.signal import lfilter
+
+    if times.size < 2:
+        return [0.0] * times.size
+    import numpy as np
+
+    gaps = np.diff(times)
+    start = float(gaps[:10].mean())
+    means, _ = lfilter([_NEWEST], [1, _NEWEST - 1], gaps, zi=[(1 - _NEWEST) * start])
+    calm = np.append(start, means) * _CALM_LOAD >= one_ms
+    return [0.0 if is_calm else wait for is_calm, wait in zip(calm.tolist(), waits, strict=True)]
+
+
+def _summary(
+    arrivals: Arrivals,
+    batching: Batching,
+    overhead: Overhead,
+    batches: Batches,
+    dropped: dict[str, list[int]],
+    finished: np.ndarray,
+    skipped: int,
+) -> Simulation:
+    import numpy as np
+
+    times = arrivals.times_ms
+    latencies = finished - times
+    counted = latencies[skipped:]
+    served = int(np.count_nonzero(~np.isnan(counted)))
+    begin, end = float(times[skipped]), float(times[-1])
+    window_s = (end - begin) / 1000
+    inside = np.minimum(batches.started_ms + batches.took_ms, end) - np.maximum(
+        batches.started_ms, begin
+    )
+    busy_ms = float(np.maximum(inside, 0).sum())
+    busy = busy_ms / (batching.workers * window_s * 1000) if window_s else 0.0
+    # A batch counts where its first request does.
+    firsts = np.cumsum(batches.sizes) - batches.sizes
+    sizes = batches.sizes[batches.members[firsts] >= skipped] if batches.sizes.size else batches.sizes
+    answered = int(np.count_nonzero((finished > begin) & (finished <= end)))
+    p50, p95, p99 = percentiles_ms(counted, [0.5, 0.95, 0.99])
+    return Simulation(
+        requests=counted.size,
+        served=served,
+        p50_ms=p50,
+        p95_ms=p95,
+        p99_ms=p99,
+        mean_ms=float(np.nanmean(counted)) if served else float("nan"),
+        mean_batch=float(sizes.mean()) if sizes.size else float("nan"),
+        batch_sizes={
+            int(size): int(n) for size, n in zip(*np.unique(sizes, return_counts=True), strict=True)
+        },
+        busy=busy,
+        offered_per_s=(counted.size - 1) / window_s if window_s else 0.0,
+        served_per_s=answered / window_s if window_s else 0.0,
+        dropped={
+            cause: number
+            for cause, requests in dropped.items()
+            if (number := int(np.count_nonzero(np.array(requests, dtype=int) >= skipped)))
+        },
+        stages=_stages(times, overhead, batches, skipped),
+        grows=_grows(counted, busy),
+        skipped=skipped,
+        latencies_ms=latencies,
+        finished_ms=finished,
+        priority=arrivals.priority,
+    )
+
+
+def _stages(times: np.ndarray, overhead: Overhead, batches: Batches, skipped: int) -> Stages:
+    """Means over the answered requests that count."""
+    import numpy as np
+
+    counted = batches.members >= skipped
+    if not counted.any():
+        return Stages(0.0, 0.0, 0.0, 0.0)
+    arrived = times[batches.members]
+    free, closed, started, took = (
+        np.repeat(each, batches.sizes)
+        for each in (batches.free_ms, batches.closed_ms, batches.started_ms, batches.took_ms)
+    )
+    queue = started - closed + np.clip(free - arrived, 0, closed - arrived)
+    wait = started - arrived - queue
+    compute = took - overhead.occupied_ms
+    return Stages(
+        wait_ms=float(wait[counted].mean()),
+        queue_ms=float(queue[counted].mean()),
+        compute_ms=float(compute[counted].mean()),
+        overhead_ms=overhead.total_ms,
+    )
+
+
+def _grows(latencies: np.ndarray, busy: float) -> bool:
+    import numpy as np
+
+    quarter = latencies.size // 4
+    if busy < _ALWAYS_BUSY or not quarter:
+        return False
+    first, last = latencies[:quarter], latencies[-quarter:]
+    if np.isnan(first).all() or np.isnan(last).all():
+        return False
+    return bool(np.nanmean(last) > _RISE * np.nanmean(first))

@@ -1,0 +1,190 @@
+"""The pictures of a plan: latency and throughput by batch size and by rate, where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optcli.report import wording
+from optcli.report.html import marks
+from optcli.report.html.marks import Area
+from optcli.report.html.scales import Scale, from_zero, spanning
+from optcli.report.html.tags import Markup, join, tag
+from optcli.results.plan import BatchPoint, Plan, RatePoint, Stages
+
+_HEIGHT = 300
+# Two of them stand beside each other on wide pages.
+_PANEL = 372
+# A percentile far over the promise would flatten everything below it.
+_MOST_OVER = 2.5
+
+
+def by_batch(plan: Plan) -> Markup:
+    """Latency and throughput against the batch size, the promise drawn in."""
+
+    def latency(width: int) -> Markup:
+        return _latency(min(width, _PANEL), plan)
+
+    def throughput(width: int) -> Markup:
+        return _throughput(min(width, _PANEL), plan)
+
+    panels = (
+        marks.figure(f"{plan.drawn} against batch size", latency),
+        marks.figure("Throughput against batch size", throughput),
+    )
+    grown = [each for each in plan.by_batch if each.latency_ms is None]
+    sizes = ", ".join(str(each.batch) for each in grown)
+    hint = f"At batch {sizes} the queue grows without bound. " if grown else ""
+    hint += "Filled: the recommended batch size."
+    return join([tag("div", *panels, class_="pair"), tag("p", hint, class_="hint")])
+
+
+def by_rate(plan: Plan) -> Markup:
+    """Latency against the rate, with the chosen point and the promise."""
+    return marks.figure(f"{plan.drawn} against the rate", lambda width: _rates(width, plan))
+
+
+def stages(parts: Stages) -> Markup:
+    """One bar of the mean latency, by what it is spent on."""
+    named = [
+        ("wait", parts.wait_ms),
+        ("queue", parts.queue_ms),
+        ("compute", parts.compute_ms),
+        ("overhead", parts.overhead_ms),
+    ]
+    names = marks.legend([(index, f"{name} {ms:.3g} ms") for index, (name, ms) in enumerate(named)])
+    return join([marks.figure("Where the time goes", lambda width: _stages(width, named)), names])
+
+
+def _latency(width: int, plan: Plan) -> Markup:
+    area = Area(48, width - 14, 32, _HEIGHT - 40)
+    points = [each for each in plan.by_batch if each.latency_ms is not None]
+    limit = plan.slo_ms.get(plan.drawn)
+    x = _sizes(area, plan.by_batch)
+    y = _milliseconds(area, [each.latency_ms or 0.0 for each in points], limit)
+    shapes = [
+        *_frame(area, x, y, plan.by_batch, f"{plan.drawn}, milliseconds"),
+        *_promise(area, y, limit),
+    ]
+    line = [(x(each.batch), y(each.latency_ms or 0.0)) for each in points]
+    parts = [marks.path(line, "curve")] if len(line) > 1 else []
+    for each, (at, height) in zip(points, line, strict=True):
+        word = "kept" if each.kept else "broken"
+        tooltip = f"batch {each.batch}: {plan.drawn} {each.latency_ms:.3g} ms, {word}"
+        parts.append(marks.marker(0, at, height, tooltip, hollow=not _chosen(plan, each)))
+    return marks.picture(
+        width, _HEIGHT, f"{plan.drawn} against batch size", *shapes, marks.series(0, *parts)
+    )
+
+
+def _throughput(width: int, plan: Plan) -> Markup:
+    area = Area(48, width - 14, 32, _HEIGHT - 40)
+    x = _sizes(area, plan.by_batch)
+    y = from_zero(
+        [*(each.capacity_per_s for each in plan.by_batch), plan.planned_rate_per_s],
+        area.bottom,
+        area.top,
+    )
+    shapes = [*_frame(area, x, y, plan.by_batch, "requests a second at full load")]
+    at = y(plan.planned_rate_per_s)
+    shapes.append(marks.line(area.left, at, area.right, at, "one"))
+    shapes.append(
+        marks.text(
+            area.right, at - 5, f"planned {wording.number(plan.planned_rate_per_s)}/s", "end", "tick"
+        )
+    )
+    line = [(x(each.batch), y(each.capacity_per_s)) for each in plan.by_batch]
+    parts = [marks.path(line, "curve")] if len(line) > 1 else []
+    for each, (left, height) in zip(plan.by_batch, line, strict=True):
+        tooltip = f"batch {each.batch}: {wording.number(each.capacity_per_s)} requests a second"
+        parts.append(marks.marker(1, left, height, tooltip, hollow=not _chosen(plan, each)))
+    return marks.picture(
+        width, _HEIGHT, "Throughput against batch size", *shapes, marks.series(1, *parts)
+    )
+
+
+def _rates(width: int, plan: Plan) -> Markup:
+    area = Area(52, width - 14, 32, _HEIGHT - 40)
+    points = [each for each in plan.by_rate if each.latency_ms is not None]
+    limit = plan.slo_ms.get(plan.drawn)
+    x = from_zero([each.rate_per_s for each in plan.by_rate], area.left, area.right)
+    y = _milliseconds(area, [each.latency_ms or 0.0 for each in points], limit)
+    shapes = marks.axes(area, x, y, "requests a second", f"{plan.drawn}, milliseconds")
+    shapes += _promise(area, y, limit)
+    line = [(x(each.rate_per_s), y(each.latency_ms or 0.0)) for each in points]
+    parts = [marks.path(line, "curve")] if len(line) > 1 else []
+    for each, (at, height) in zip(points, line, strict=True):
+        reached = f"{plan.drawn} {each.latency_ms:.3g} ms, load {each.utilisation:.2f}"
+        tooltip = f"{wording.number(each.rate_per_s)} a second: {reached}"
+        parts.append(marks.marker(0, at, height, tooltip, hollow=not _planned(plan, each)))
+    grows = [each.rate_per_s for each in plan.by_rate if each.latency_ms is None]
+    if grows:
+        at = x(min(grows))
+        shapes.append(marks.line(at, area.top, at, area.bottom, "frontier"))
+        shapes.append(marks.text(at - 6, area.bottom - 8, "the queue grows", "end", "tick"))
+    return marks.picture(
+        width, _HEIGHT, f"{plan.drawn} against the rate", *shapes, marks.series(0, *parts)
+    )
+
+
+def _stages(width: int, named: Sequence[tuple[str, float]]) -> Markup:
+    area = Area(6, width - 14, 6, 40)
+    x = from_zero([sum(ms for _, ms in named)], area.left, area.right)
+    shapes = [*marks.level(area, x, "milliseconds")]
+    begun = 0.0
+    for index, (name, ms) in enumerate(named):
+        left, right = x(begun), x(begun + ms)
+        bar = tag(
+            "rect",
+            tag("title", f"{name}: {ms:.3g} ms"),
+            x=left,
+            y=area.top + 4,
+            width=max(0.0, right - left),
+            height=area.bottom - area.top - 8,
+            class_="solid",
+        )
+        shapes.append(marks.series(index, bar))
+        begun += ms
+    return marks.picture(width, area.bottom + 40, "Where the time goes", *shapes)
+
+
+def _sizes(area: Area, points: Sequence[BatchPoint]) -> Scale:
+    return spanning([each.batch for each in points], area.left + 8, area.right - 4, log=True)
+
+
+def _milliseconds(area: Area, values: Sequence[float], limit: float | None) -> Scale:
+    """From zero to the largest value, but not far beyond the promise; markers stop at the edge."""
+    top = max(values, default=1.0)
+    if limit is not None:
+        top = max(limit, min(top, _MOST_OVER * limit))
+    return from_zero([top], area.bottom, area.top)
+
+
+def _frame(area: Area, x: Scale, y: Scale, points: Sequence[BatchPoint], name: str) -> list[Markup]:
+    sizes = [float(each.batch) for each in points]
+    step = max(1, -(-len(sizes) // 8))
+    return [
+        *marks.upright(area, y),
+        *marks.level(area, x, "batch size", sizes[::step], "grid faint"),
+        marks.text(0, 14, name, kind="axis-name"),
+    ]
+
+
+def _promise(area: Area, y: Scale, limit: float | None) -> list[Markup]:
+    if limit is None:
+        return []
+    at = y(limit)
+    label = f"promised {limit:g} ms"
+    left = area.right - 1.15 * marks.width_of(label) - 26
+    return [
+        marks.line(area.left, at, area.right, at, "budget"),
+        marks.text(area.right, 14, label, "end", "budget-name"),
+        marks.line(left, 10, left + 18, 10, "budget"),
+    ]
+
+
+def _chosen(plan: Plan, point: BatchPoint) -> bool:
+    return plan.recommended is not None and point.batch == plan.recommended.batch
+
+
+def _planned(plan: Plan, point: RatePoint) -> bool:
+    return abs(point.rate_per_s - plan.planned_rate_per_s) < 1e-6 * plan.planned_rate_per_s

@@ -1,0 +1,340 @@
+"""What `optcli plan` found: the JSON form of `Plan` is public, with a schema version of its own.
+
+Times are in milliseconds, rates in requests a second, shares are fractions. None: cannot be said.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from optcli.results.outcomes import Result
+
+PLAN_SCHEMA = 1
+
+Semantics = Literal["oldest-age", "sealed"]
+OnFull = Literal["drop-oldest", "reject-newest", "deadline"]
+Mode = Literal["batch", "real-time", "hybrid"]
+Interval = tuple[float, float]
+
+
+class PlanCurve(Result):
+    """The curve t(B) that the plan rests on.
+
+    `points_ms` are milliseconds by batch size; empty where only a line is known. `source` says where
+    it is from, `measured` whether the simulation draws single calls that were measured.
+    `largest_within_slo` is the largest known batch size whose call fits into the tightest limit, with
+    the overhead; `largest_by_the_line` the same by the fitted line.
+    """
+
+    source: str
+    points_ms: dict[int, float] = Field(default_factory=dict)
+    fixed_ms: float | None = None
+    per_image_ms: float | None = None
+    largest_residual: float | None = None
+    measured: bool = False
+    largest_within_slo: int | None = None
+    largest_by_the_line: int | None = None
+
+
+class Stages(Result):
+    """Where the mean latency goes, in milliseconds."""
+
+    wait_ms: float
+    queue_ms: float
+    compute_ms: float
+    overhead_ms: float
+
+
+class Configuration(Result):
+    """How to serve, and what the simulation predicts for it at the planned rate.
+
+    `batch` is the largest batch, `wait_ms` the longest wait for it. `instances` are with headroom,
+    `instances_without_headroom` carry the planned rate alone. `utilisation` is the rate over the
+    capacity with full batches (rho), `busy` the share of time in which workers compute. Intervals of
+    p50, p95 and p99 are at 95 % over the seeds of the simulation. `max_rate_per_s` is the highest rate
+    that keeps the promise, `capacity_per_s` that of full batches all the time, and
+    `rate_at_utilisation_per_s` the share of it that the utilisation cap allows. `sum_ms` is the usual
+    sum wait + t(batch) + overhead, which leaves the queue out. `queue_cap` is the most requests that
+    wait, and what a full queue does is `on_full`; `reject_newest_cap` is the smaller cap for servers
+    that can only refuse new requests. `timeout_ms`: a request that has waited longer comes too late.
+    `max_in_flight` is the most requests, waiting and running, that all keep the promise.
+    `least_wait_ms` is the wait below which the queue of a sealed batcher grows without bound.
+    `longest_wait_ms` is the delay budget of the promise.
+    """
+
+    batch: int
+    wait_ms: float
+    instances: int
+    instances_without_headroom: int
+    concurrency: int
+    machines: int
+    instances_per_machine: int
+    semantics: Semantics
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    p50_interval_ms: Interval | None = None
+    p95_interval_ms: Interval | None = None
+    p99_interval_ms: Interval | None = None
+    utilisation: float
+    utilisation_with_headroom: float
+    busy: float | None = None
+    mean_batch: float | None = None
+    drop_share: float | None = None
+    max_rate_per_s: float
+    capacity_per_s: float
+    rate_at_utilisation_per_s: float
+    sum_ms: float
+    queue_cap: int | None = None
+    on_full: OnFull | None = None
+    reject_newest_cap: int | None = None
+    timeout_ms: float | None = None
+    max_in_flight: int | None = None
+    least_wait_ms: float | None = None
+    longest_wait_ms: float | None = None
+    cost_per_1000: float | None = None
+    energy_wh_per_1000: float | None = None
+    stages: Stages | None = None
+
+
+class Alternative(Result):
+    """Another configuration in short, and why it was not chosen."""
+
+    batch: int
+    wait_ms: float
+    instances: int
+    p95_ms: float
+    utilisation: float
+    growth: float | None = None
+    lost_because: str
+
+
+class Growth(Result):
+    """What becomes of the recommended configuration at `factor` times the traffic.
+
+    `breaks` names what gives way: `capacity` (the queue grows without bound), `latency`, `reserve` (the
+    promise is kept, above the utilisation cap), or nothing. `instances` would keep the promise then.
+    """
+
+    factor: float
+    rate_per_s: float
+    utilisation: float
+    p95_ms: float | None = None
+    kept: bool
+    breaks: Literal["capacity", "latency", "reserve"] | None = None
+    instances: int | None = None
+    then: str
+
+
+class Autoscaling(Result):
+    """What an autoscaler is told: a target for each instance and bounds.
+
+    `target_in_flight` is the mean number of requests in an instance at the utilisation cap (Little's
+    law). `min_instances` are always warm. Percentiles are those of a step from the lowest rate to the
+    highest while new instances start: with the bound, and with as few instances as the lowest rate
+    needs.
+    """
+
+    target_in_flight: float
+    target_utilisation: float
+    min_instances: int
+    max_instances: int
+    cold_start_s: float
+    p95_ms_with_min: float | None = None
+    p95_ms_without: float | None = None
+    instances_without: int | None = None
+    sentence: str
+
+
+class ModeAdvice(Result):
+    """Batch, real-time or hybrid, and the two numbers that decided."""
+
+    mode: Mode
+    deciding: dict[str, float]
+    reason: str
+
+
+class CascadePlan(Result):
+    """A cheap model first, a heavy one for a share of the requests.
+
+    `work_ms` is worker time for each request of the cascade, `heavy_work_ms` that of the heavy model
+    alone. Below `break_even_share` the cascade takes less.
+    """
+
+    share: float
+    break_even_share: float
+    work_ms: float
+    heavy_work_ms: float
+    heavy_batch: int
+    heavy_wait_ms: float
+    heavy_instances: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    kept: bool
+    cost_per_1000: float | None = None
+    heavy_cost_per_1000: float | None = None
+    pays: bool
+
+
+class VideoPlan(Result):
+    """Frames of cameras under bursts: a queue of one for each camera, the older frame is dropped.
+
+    `stride` is that of the plan; `burst_stride` keeps the load below the cap when every camera sends
+    twice as many frames. `drop_share` is that of the plan, `drop_share_in_bursts` that of such a burst
+    without a larger stride.
+    """
+
+    cameras: int
+    frames_per_s: float
+    stride: int
+    queue_per_camera: int
+    on_full: OnFull
+    drop_share: float
+    burst_stride: int
+    drop_share_in_bursts: float
+    p95_ms_in_bursts: float
+
+
+class PriorityLatency(Result):
+    """Percentiles of the requests of one priority."""
+
+    name: str
+    share: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+
+
+class LevelNeed(Result):
+    """One level of the traffic, and the instances that it needs with headroom."""
+
+    rate_per_s: float
+    seconds: float
+    instances: int
+
+
+class BatchWork(Result):
+    """Work that may wait: what gathers until it is due, and how long it takes.
+
+    `items` gather within `freshness_s`; `instances` need `hours` for them, with full batches.
+    `machine_hours_per_day` is what that takes of a day, beside what serving it in real time would.
+    """
+
+    freshness_s: float
+    items: float
+    batch: int
+    instances: int
+    hours: float
+    machine_hours_per_day: float
+    real_time_machine_hours_per_day: float | None = None
+
+
+class PlanNote(Result):
+    """A warning or an advice: what of, its figures, and a sentence."""
+
+    kind: str
+    figures: dict[str, Any] = Field(default_factory=dict)
+    text: str
+
+
+class BatchPoint(Result):
+    """One batch size of the operating curve, at the recommended number of instances.
+
+    `latency_ms` is the percentile `Plan.drawn`; None where the queue grows without bound.
+    """
+
+    batch: int
+    wait_ms: float
+    call_ms: float
+    latency_ms: float | None
+    capacity_per_s: float
+    kept: bool
+
+
+class RatePoint(Result):
+    """One rate of the operating curve, with the recommended configuration; as `BatchPoint`."""
+
+    rate_per_s: float
+    latency_ms: float | None
+    utilisation: float
+
+
+class Would(Result):
+    """One thing that would let the promise be kept."""
+
+    kind: Literal["faster-artifact", "more-instances", "smaller-rate", "longer-promise", "longer-wait"]
+    figure: float
+    text: str
+
+
+class ServingChoice(Result):
+    """The plan of a build in short: the variant at the rate that its recipe promises.
+
+    `kept` says whether a configuration keeps the service level with 20 % headroom at a load of 0.7 at
+    most; without one the other figures are None. `figures_ms` are the percentiles that are promised.
+    """
+
+    variant: str
+    rate_per_s: float
+    slo_ms: dict[str, float]
+    kept: bool
+    fit: bool = True
+    batch: int | None = None
+    wait_ms: float | None = None
+    instances: int | None = None
+    instances_without_headroom: int | None = None
+    figures_ms: dict[str, float] = Field(default_factory=dict)
+
+
+class Plan(Result):
+    """From a promise to a serving configuration.
+
+    `outcome` is `kept` where the recommended configuration keeps the promise with its intervals, and
+    `not-kept` where none does; `would` then says what would. It is `inconclusive` where the curve was
+    measured on a busy machine. `rate_per_s` is what was asked,
+    `planned_rate_per_s` the rate at the model that the figures are for: with the peak factor, without
+    what a cache answers. `drawn` is the percentile of `by_batch` and `by_rate`. `asked` is
+    the whole plan file, with presets and options.
+    """
+
+    schema_version: int = Field(PLAN_SCHEMA, alias="schema")
+    name: str
+    outcome: Literal["kept", "not-kept", "inconclusive"]
+    sentence: str
+    reason: str
+    slo_ms: dict[str, float]
+    rate_per_s: float
+    planned_rate_per_s: float
+    headroom: float
+    utilisation: float
+    seed: int
+    curve: PlanCurve
+    recommended: Configuration | None
+    runner_up: Alternative | None = None
+    breaks_first: tuple[Growth, ...] = ()
+    would: tuple[Would, ...] = ()
+    autoscaling: Autoscaling | None = None
+    mode: ModeAdvice
+    batch_work: BatchWork | None = None
+    cascade: CascadePlan | None = None
+    video: VideoPlan | None = None
+    levels: tuple[LevelNeed, ...] = ()
+    priorities: tuple[PriorityLatency, ...] = ()
+    advice: tuple[PlanNote, ...] = ()
+    warnings: tuple[PlanNote, ...] = ()
+    drawn: Literal["p50", "p95", "p99"] = "p95"
+    by_batch: tuple[BatchPoint, ...] = ()
+    by_rate: tuple[RatePoint, ...] = ()
+    asked: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a configuration that keeps the promise."""
+        return self.outcome == "kept"
+
+    def to_json(self) -> str:
+        """The public JSON form."""
+        return self.model_dump_json(by_alias=True, indent=2)

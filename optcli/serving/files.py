@@ -1,0 +1,125 @@
+"""Reading plan files: YAML with places, a preset below, options above; everything wrong at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from optcli.errors import RecipeError
+from optcli.recipe.budget import Budget
+from optcli.recipe.nodes import Node, Place, Problems, TooManyProblemsError
+from optcli.recipe.placeholders import substituted
+from optcli.recipe.reading import read
+from optcli.recipe.validation import checked, found
+from optcli.serving import presets
+from optcli.serving.settings import PlanSettings
+
+# What a recipe has and no plan file.
+_OF_RECIPES = ("model", "variants", "extends", "matrix", "inputs", "data")
+# Sections that are merged key by key; of others the upper replaces the lower.
+_MERGED = ("slo", "overhead")
+# The last of these keys that is given removes the others from what lies below.
+_EXCLUSIVE = (("curve", "report"), ("rate_per_s", "cameras"))
+
+
+def load(path: Path | None, options: Mapping[str, Any], names: Mapping[str, str]) -> PlanSettings:
+    """The settings of a plan file, of its preset below it and of options above it, checked together.
+
+    `options` are keys of a plan file with plain values, `names` what each is called in problems, such
+    as `--rate`. Raises `RecipeError` with everything that is wrong.
+    """
+    problems = Problems()
+    settings = None
+    try:
+        node = Node({}, Place("the command line", 0, 0)) if path is None else _read(path, problems)
+        if node is not None and not len(problems):
+            node = _below(_above(node, options, names), problems)
+            settings = checked(PlanSettings, node, problems)
+    except TooManyProblemsError:
+        settings = None
+    if settings is None or len(problems):
+        raise RecipeError(problems.in_order())
+    return settings
+
+
+def is_recipe(path: Path) -> bool:
+    """Whether a YAML file is a recipe and no plan; False where it cannot be read."""
+    problems = Problems()
+    try:
+        node = read(path, str(path), problems, Budget())
+    except TooManyProblemsError:
+        return False
+    return node is not None and any(name in _OF_RECIPES for name, _ in node.items())
+
+
+def _read(path: Path, problems: Problems) -> Node | None:
+    node = read(path, str(path), problems, Budget())
+    if node is None:
+        if not len(problems):
+            problems.add(
+                Place(str(path), 1, 1), "the plan file is empty", "write rate_per_s, slo and a curve"
+            )
+        return None
+    if not isinstance(node.value, dict):
+        message = f"found {found(node.value)}, wanted a mapping of keys"
+        problems.add(node.place, message, "write KEY: VALUE pairs")
+        return None
+    return _from_here(substituted(node, problems), path)
+
+
+def _from_here(node: Node, path: Path) -> Node:
+    """The node with its paths as they are named from the current folder."""
+    folder = path.parent
+    changes = {}
+    report, arrivals = node.get("report"), node.get("arrivals")
+    if report is not None and isinstance(report.value, str) and report.value:
+        file = Path(report.value).expanduser()
+        changes["report"] = replace(report, value=str(folder / file))
+    if arrivals is not None and isinstance(arrivals.value, str) and arrivals.value.startswith("trace:"):
+        file = Path(arrivals.value.removeprefix("trace:")).expanduser()
+        changes["arrivals"] = replace(arrivals, value=f"trace:{folder / file}")
+    return node.with_items(changes) if changes else node
+
+
+def _above(node: Node, options: Mapping[str, Any], names: Mapping[str, str]) -> Node:
+    """The node with options in place of what it says."""
+    for key, value in options.items():
+        given = placed(value, Place(names.get(key, key), 0, 0))
+        below = node.get(key)
+        if key in _MERGED and below is not None and isinstance(below.value, dict):
+            given = replace(below, value={**below.value, **given.value})
+        for group in _EXCLUSIVE:
+            if key in group:
+                node = node.without(
+                    *(other for other in group if other != key and other not in options)
+                )
+        node = node.with_items({key: given})
+    return node
+
+
+def _below(node: Node, problems: Problems) -> Node:
+    """The node with what its preset says of everything that it does not."""
+    named = node.get("preset")
+    if named is None or named.value is None:
+        return node
+    preset = presets.node(str(named.value), named.place, problems)
+    for group in _EXCLUSIVE:
+        if any(node.get(key) is not None for key in group):
+            preset = preset.without(*group)
+    merged = dict(preset.items()) | dict(node.items())
+    for key in _MERGED:
+        own, base = node.get(key), preset.get(key)
+        if own is not None and base is not None and isinstance(own.value, dict):
+            merged[key] = replace(own, value={**base.value, **own.value})
+    return replace(node, value=merged)
+
+
+def placed(value: Any, place: Place) -> Node:
+    """A plain value as nodes that all stand at one place."""
+    if isinstance(value, Mapping):
+        return Node({str(key): placed(item, place) for key, item in value.items()}, place, place)
+    if isinstance(value, list | tuple):
+        return Node(tuple(placed(item, place) for item in value), place, place)
+    return Node(value, place, place)

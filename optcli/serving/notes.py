@@ -1,0 +1,347 @@
+"""What a plan says in words: the answer, why, why not the next best, warnings and advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optcli.queueing import Curve, Promise
+from optcli.queueing.choice import (
+    MOST_GROWTH,
+    MOST_INSTANCES,
+    Choice,
+    Demand,
+    Tried,
+    bursts_of,
+    sealed_least_ms,
+)
+from optcli.queueing.formulas import fewest_instances
+from optcli.report.wording import number
+from optcli.results.plan import Alternative, BatchWork, Configuration, PlanNote
+from optcli.serving.settings import PlanSettings
+
+# From this load on a queue is so near saturation that no window of measurement is long enough.
+_WISE = 0.8
+# A fit worse than this is no line.
+_NON_LINEAR = 0.10
+# With fewer in a simulation, its percentiles hang on single bursts.
+_FEW_BURSTS = 20.0
+
+
+def promised(promise: Promise) -> dict[str, float]:
+    """Milliseconds by the name of the percentile."""
+    return {f"p{100 * q:g}": limit for q, limit in sorted(promise.limits_ms.items())}
+
+
+def of_promise(promise: Promise) -> str:
+    """`p95 <= 120 ms and p99 <= 200 ms`."""
+    return " and ".join(f"{name} <= {limit:g} ms" for name, limit in promised(promise).items())
+
+
+def sentence(demand: Demand, recommended: Configuration | None, *, unfit: bool = False) -> str:
+    """The answer in one sentence; `unfit` says that the curve was measured on a busy machine."""
+    if unfit:
+        figures = sentence(demand, recommended)
+        return f"Undecided, as the curve was measured on a busy machine. By its figures: {figures}"
+    rate = f"{number(demand.process.rate_per_s)} requests a second"
+    if recommended is None:
+        return f"No configuration keeps {of_promise(demand.promise)} at {rate}."
+    one = recommended
+    without = (
+        "" if demand.instances is not None else f" ({one.instances_without_headroom} without headroom)"
+    )
+    figures = " and ".join(
+        f"{name} {_reached(one, name):.3g} of {limit:g} ms"
+        for name, limit in promised(demand.promise).items()
+    )
+    return (
+        f"Serve {_how(one.batch, one.wait_ms)} on {_instances(one.instances)}{without}: {figures} at"
+        f" {rate}, load {one.utilisation:.2f}; the promise holds up to"
+        f" {number(one.max_rate_per_s)} a second."
+    )
+
+
+def _instances(count: int) -> str:
+    return f"{count} instance{'s' if count != 1 else ''}"
+
+
+def _how(batch: int, wait_ms: float) -> str:
+    if batch == 1:
+        return "one request at a time"
+    when = f"waiting at most {wait_ms:g} ms" if wait_ms else "sent at once"
+    return f"batches of at most {batch}, {when}"
+
+
+def _reached(one: Configuration, name: str) -> float:
+    return float(getattr(one, f"{name}_ms"))
+
+
+def reason(curve: Curve, demand: Demand, choice: Choice, recommended: Configuration | None) -> str:
+    """Why this configuration, or why none."""
+    best = choice.best
+    if best is None or recommended is None:
+        return _why_none(curve, demand, choice)
+    parts = []
+    if demand.instances is None:
+        parts.append(
+            f"{_instances(recommended.instances)} {'are' if recommended.instances != 1 else 'is'} the"
+            f" fewest that carry {number(demand.process.rate_per_s * (1 + demand.headroom))} a second"
+            f" ({demand.headroom:.0%}"
+            f" headroom) at a load of {demand.utilisation:g} at most and keep the promise"
+        )
+    if demand.batch is None:
+        grown = (
+            f"carries {MOST_GROWTH:g} times the traffic"
+            if best.growth >= MOST_GROWTH
+            else f"carries {best.growth:.2f} times the traffic, within 5 % of the best"
+        )
+        parts.append(f"{recommended.batch} is the smallest batch size that {grown}")
+    if demand.wait_ms is None and recommended.batch > 1:
+        how = (
+            f"a sealed batcher needs {recommended.least_wait_ms or 0.0:.3g} ms at least, and of the"
+            " longer waits the simulation has the lowest latency here"
+            if demand.semantics == "sealed"
+            else "a shorter wait keeps workers busier, a longer one adds more than 5 % to the latency"
+            if recommended.wait_ms
+            else "waiting would not keep workers less busy"
+        )
+        parts.append(how)
+    return "; ".join(parts) + "." if parts else "The whole configuration was given; it was checked."
+
+
+def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
+    smallest = demand.batch or (curve.sizes[0] if curve.sizes else 1)
+    fastest = curve.time_ms(smallest) + demand.overhead.total_ms
+    if fastest > demand.tightest_ms:
+        return (
+            f"The fastest batch ({smallest}) takes {fastest:.4g} ms with the overhead, more than the"
+            f" {demand.tightest_ms:g} ms that are promised."
+        )
+    if not choice.tried:
+        return f"More than {MOST_INSTANCES} instances would be needed: plan for a part of the traffic."
+    near = choice.tried[0]
+    least = sealed_least_ms(curve, demand, near.batching)
+    if demand.semantics == "sealed" and near.batching.wait_ms < least:
+        return (
+            f"A sealed batcher that waits {near.batching.wait_ms:g} ms stays below the rate: its"
+            f" queue grows without bound under {least:.3g} ms."
+        )
+    where = _short(near)
+    if near.run.grows or near.load >= 1:
+        return f"The nearest, {where}, has a load of {near.load:.2f}: its queue grows without bound."
+    figures = f"reaches {_figures(near, demand.promise)} at a load of {near.load:.2f}"
+    if demand.promise.kept_by(near.run):
+        return f"The nearest, {where}, {figures} in one run, but its interval over seeds goes beyond."
+    return f"The nearest, {where}, {figures}."
+
+
+def _short(one: Tried) -> str:
+    of = one.batching
+    return f"batch {of.batch} with a wait of {of.wait_ms:g} ms on {_instances(of.instances)}"
+
+
+def _figures(one: Tried, promise: Promise) -> str:
+    return " and ".join(
+        f"p{100 * q:g} {one.run.percentile_ms(q):.3g} of {limit:g} ms"
+        for q, limit in sorted(promise.limits_ms.items())
+    )
+
+
+def alternative(one: Tried, lost: str) -> Alternative:
+    """A configuration that was not chosen."""
+    return Alternative(
+        batch=one.batching.batch,
+        wait_ms=one.batching.wait_ms,
+        instances=one.batching.instances,
+        p95_ms=one.run.p95_ms,
+        utilisation=one.load,
+        growth=one.growth or None,
+        lost_because=lost,
+    )
+
+
+def lost_because(
+    demand: Demand, best: Tried | None, other: Tried, recommended: Configuration | None
+) -> str:
+    """Why a configuration is not the recommended one."""
+    if other.run.grows or other.load >= 1:
+        return f"its queue grows without bound (load {other.load:.2f})"
+    if not other.kept:
+        return f"it breaks the promise: {_figures(other, demand.promise)}"
+    if best is None or recommended is None:
+        return f"it does not keep the promise with other seeds: {_figures(other, demand.promise)}"
+    reserve = other.load * (1 + demand.headroom)
+    if other.batching.instances < recommended.instances:
+        if reserve > demand.utilisation:
+            return (
+                f"its load with {demand.headroom:.0%} headroom is {reserve:.2f}, over the cap of"
+                f" {demand.utilisation:g}"
+            )
+        return f"it does not keep the promise with {demand.headroom:.0%} headroom"
+    if other.batching.instances > recommended.instances:
+        return (
+            f"it needs {other.batching.instances} instances where {recommended.instances}"
+            f" {'do' if recommended.instances > 1 else 'does'}"
+        )
+    if not other.with_headroom:
+        return f"it does not keep the promise with {demand.headroom:.0%} headroom"
+    if other.growth < best.growth:
+        return (
+            f"it carries {other.growth:.2f} times the traffic, batch {best.batching.batch} carries"
+            f" {best.growth:.2f} times{' and more' if best.growth >= MOST_GROWTH else ''}"
+        )
+    return f"the larger batch carries no more that counts ({other.growth:.2f} times the traffic)"
+
+
+def doubts(
+    settings: PlanSettings,
+    curve: Curve,
+    demand: Demand,
+    choice: Choice,
+    recommended: Configuration | None,
+) -> Iterator[PlanNote]:
+    """What a reader must know before using the figures."""
+    batch = recommended.batch if recommended else settings.batch
+    if batch is not None and curve.is_extrapolated(batch):
+        yield PlanNote(
+            kind="extrapolated",
+            figures={"batch": batch, "known": list(curve.sizes)},
+            text=f"extrapolated: batch {batch} was not measured, the curve knows"
+            f" {', '.join(map(str, curve.sizes))}",
+        )
+    elif curve.sizes and curve.sizes[0] > 1:
+        yield PlanNote(
+            kind="extrapolated",
+            figures={"below": curve.sizes[0]},
+            text=f"extrapolated: batches under {curve.sizes[0]} are taken from the line, and the"
+            " simulation has many of them",
+        )
+    if curve.flattened:
+        sizes = ", ".join(map(str, curve.flattened))
+        yield PlanNote(
+            kind="noisy",
+            figures={"batches": list(curve.flattened)},
+            text=f"noisy: the curve falls within 5 % at batch {sizes}; it was flattened",
+        )
+    if curve.points and curve.largest_residual > _NON_LINEAR:
+        yield PlanNote(
+            kind="non-linear",
+            figures={"largest_residual": curve.largest_residual},
+            text=f"non-linear: the line is off by {curve.largest_residual:.0%} at one batch size;"
+            " between the known ones the plan interpolates",
+        )
+    if len(curve.points) == 1 and curve.sizes == (1,):
+        yield PlanNote(
+            kind="one-point",
+            text="only batch size 1 is known: the plan has no batches; latency.sweep: true measures"
+            " the others",
+        )
+    bursts = bursts_of(demand)
+    if bursts is not None and bursts < _FEW_BURSTS:
+        yield PlanNote(
+            kind="few-bursts",
+            figures={"bursts": bursts},
+            text=f"one simulation has {bursts:.2g} bursts: the intervals are rough; a plan for the rate"
+            " of a burst (--rate, without --arrivals) is on the safe side",
+        )
+    if recommended is not None and choice.best is not None:
+        yield from _tight(settings, demand, choice.best, recommended)
+
+
+def _tight(
+    settings: PlanSettings, demand: Demand, best: Tried, recommended: Configuration
+) -> Iterator[PlanNote]:
+    if settings.instances is not None and (
+        not best.with_headroom or recommended.utilisation_with_headroom > demand.utilisation
+    ):
+        yield PlanNote(
+            kind="no-headroom",
+            figures={"load": recommended.utilisation, "headroom": demand.headroom},
+            text=f"no headroom: with {demand.headroom:.0%} more traffic the load is"
+            f" {recommended.utilisation_with_headroom:.2f}, over the cap of {demand.utilisation:g}",
+        )
+    if recommended.utilisation > _WISE:
+        yield PlanNote(
+            kind="near-saturation",
+            figures={"load": recommended.utilisation},
+            text=f"near saturation: at a load of {recommended.utilisation:.2f} latency answers small"
+            " changes of the traffic with large ones",
+        )
+    memory = settings.instance_memory_bytes
+    if recommended.instances_per_machine > 1:
+        given = "memory allows it, and " if memory and settings.instances_per_machine is None else ""
+        yield PlanNote(
+            kind="shared-machine",
+            figures={"instances_per_machine": recommended.instances_per_machine},
+            text=f"{recommended.instances_per_machine} instances share a machine: {given}the curve"
+            " must have been measured with as many side by side",
+        )
+
+
+def advice(
+    settings: PlanSettings, curve: Curve, demand: Demand, recommended: Configuration
+) -> Iterator[PlanNote]:
+    """What to do beside setting the figures."""
+    one = recommended
+    whole = " The usual sum of wait, call and overhead leaves the queue out."
+    yield PlanNote(
+        kind="sum",
+        figures={"sum_ms": one.sum_ms, "p95_ms": one.p95_ms},
+        text=f"by the usual sum a request takes {one.sum_ms:.4g} ms; the simulation has p95"
+        f" {one.p95_ms:.4g} ms.{whole}",
+    )
+    if one.on_full == "drop-oldest":
+        text = (
+            f"cap the queue at {one.queue_cap} requests and drop the oldest when it is full; a server"
+            f" that can only reject new requests takes {one.reject_newest_cap}"
+        )
+    elif one.on_full == "deadline":
+        text = f"drop a request that has waited {one.timeout_ms:.4g} ms: it comes too late"
+    else:
+        text = f"reject new requests where {one.queue_cap} wait"
+    yield PlanNote(
+        kind="queue", figures={"queue_cap": one.queue_cap}, text=f"{text}; count drops by cause"
+    )
+    if one.batch > 1 and demand.semantics == "oldest-age" and one.wait_ms > 0:
+        alone = (
+            demand.process.rate_per_s * curve.time_ms(1) / 1e3 if not curve.is_extrapolated(1) else None
+        )
+        if alone is not None and alone > 0.5:
+            quiet = 500 / curve.time_ms(1)
+            yield PlanNote(
+                kind="adaptive-wait",
+                figures={"below_per_s": quiet},
+                text=f"under {quiet:.3g} requests a second a wait only adds latency: let the server"
+                " wait from that rate on",
+            )
+    if settings.arrivals.startswith("poisson") and settings.cameras is None:
+        needed = fewest_instances(
+            demand.process.rate_per_s,
+            curve,
+            one.batch,
+            utilisation=demand.utilisation,
+            concurrency=demand.concurrency,
+            occupied_ms=demand.occupied_ms,
+        )
+        yield PlanNote(
+            kind="bursts",
+            figures={"instances_by_load": needed},
+            text="the traffic is taken as independent requests (Poisson); where it comes in bursts, say"
+            " so with --arrivals, and load test at 1.2 times the expected peak",
+        )
+
+
+def batch_sentence(work: BatchWork) -> str:
+    """The answer for work that may wait."""
+    return (
+        f"Run batches of {work.batch} on {_instances(work.instances)}:"
+        f" {number(work.items)} items gather in {work.freshness_s / 3600:.3g} h and take"
+        f" {work.hours:.3g} h."
+    )
+
+
+def batch_reason(work: BatchWork) -> str:
+    """Why so."""
+    return (
+        f"{work.batch} is the smallest batch size within 5 % of the largest throughput; half of the"
+        " time is left for a run that fails and is repeated."
+    )

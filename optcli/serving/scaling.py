@@ -1,0 +1,143 @@
+"""Autoscaling: a target for each instance, bounds, and how many must be warm while others start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optcli.queueing import Arrivals, Batching, Curve, Poisson, simulate
+from optcli.queueing.choice import Demand, requests_of
+from optcli.queueing.formulas import capacity_per_s, fewest_instances
+from optcli.results.plan import Autoscaling
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Seconds at the lowest rate before the step, and after the last instance is ready.
+_BEFORE_S = 5.0
+_AFTER_S = 5.0
+_MOST_REQUESTS = 200_000
+
+
+def autoscaling(
+    curve: Curve,
+    demand: Demand,
+    batching: Batching,
+    lowest_per_s: float,
+    mean_ms: float,
+    cold_start_s: float,
+) -> Autoscaling:
+    """Bounds and target for an autoscaler.
+
+    The largest step that the plan knows is from `lowest_per_s` to the planned rate. New instances are
+    asked for at the step and answer `cold_start_s` later; until then those that are warm carry it all.
+    `mean_ms` is the mean latency that is predicted, for Little's law.
+    """
+    highest = demand.process.rate_per_s
+    low = _by_load(curve, demand, batching.batch, lowest_per_s)
+    high = batching.instances
+    low = min(low, high)
+    capacity = capacity_per_s(curve, batching.batch, batching.concurrency, demand.occupied_ms)
+    step = _Step(curve, demand, batching, lowest_per_s, highest, cold_start_s)
+    without = step.percentile_ms(low)
+    needed = next((n for n in range(low, high) if step.kept(n)), high)
+    with_min = without if needed == low else step.percentile_ms(needed)
+    in_flight = demand.utilisation * capacity * mean_ms / 1e3
+    return Autoscaling(
+        target_in_flight=in_flight,
+        target_utilisation=demand.utilisation,
+        min_instances=needed,
+        max_instances=high,
+        cold_start_s=cold_start_s,
+        p95_ms_with_min=with_min,
+        p95_ms_without=without,
+        instances_without=low,
+        sentence=_sentence(low, needed, high, without, with_min, cold_start_s),
+    )
+
+
+def _by_load(curve: Curve, demand: Demand, batch: int, rate_per_s: float) -> int:
+    return fewest_instances(
+        rate_per_s,
+        curve,
+        batch,
+        utilisation=demand.utilisation,
+        headroom=demand.headroom,
+        concurrency=demand.concurrency,
+        occupied_ms=demand.occupied_ms,
+    )
+
+
+class _Step:
+    """Traffic that steps from one rate to another while new instances start."""
+
+    def __init__(
+        self,
+        curve: Curve,
+        demand: Demand,
+        batching: Batching,
+        low_per_s: float,
+        high_per_s: float,
+        cold_start_s: float,
+    ) -> None:
+        import numpy as np
+
+        self._curve, self._demand, self._batching = curve, demand, batching
+        self._ready_ms = 1e3 * (_BEFORE_S + cold_start_s)
+        before = max(1, round(low_per_s * _BEFORE_S))
+        after = max(1, round(high_per_s * (cold_start_s + _AFTER_S)))
+        after = min(after, _MOST_REQUESTS)
+        first = Poisson(low_per_s).draw(before, demand.seed).times_ms
+        factor = high_per_s / demand.process.rate_per_s
+        drawn = demand.process.scaled(factor).draw(max(after, requests_of(demand) // 10), demand.seed)
+        second = drawn.times_ms[:after]
+        start = 1e3 * _BEFORE_S
+        first = first[first < start]
+        self._arrivals = Arrivals(np.concatenate([first, start + second]))
+        self._counts: np.ndarray = self._arrivals.times_ms >= start
+
+    def _latencies_ms(self, warm: int) -> np.ndarray:
+        import numpy as np
+
+        ready = tuple(
+            0.0 if index // self._batching.concurrency < warm else self._ready_ms
+            for index in range(self._batching.workers)
+        )
+        run = simulate(
+            self._arrivals,
+            self._curve,
+            replace(self._batching, ready_ms=ready),
+            self._demand.overhead,
+            seed=self._demand.seed,
+            warm_up=0.0,
+        )
+        return np.asarray(run.latencies_ms[self._counts])
+
+    def percentile_ms(self, warm: int) -> float:
+        """p95 of the requests from the step on."""
+        import numpy as np
+
+        return float(np.nanquantile(self._latencies_ms(warm), 0.95))
+
+    def kept(self, warm: int) -> bool:
+        """Whether the requests from the step on keep the promise."""
+        import numpy as np
+
+        latencies = self._latencies_ms(warm)
+        limits = self._demand.promise.limits_ms
+        return all(float(np.nanquantile(latencies, q)) <= limit for q, limit in limits.items())
+
+
+def _sentence(
+    low: int, needed: int, high: int, without: float, with_min: float, cold_start_s: float
+) -> str:
+    if needed == low:
+        return (
+            f"keep at least {needed} warm, at most {high}: a step to the planned rate is carried while"
+            f" new instances start ({cold_start_s:g} s), p95 {with_min:.3g} ms from the step on"
+        )
+    return (
+        f"keep at least {needed} warm, at most {high}, and send an instance traffic only after its"
+        f" warm-up: with the {low} that the lowest rate needs, p95 from a step on is {without:.3g} ms"
+        f" while new ones start ({cold_start_s:g} s), with {needed} it is {with_min:.3g} ms"
+    )

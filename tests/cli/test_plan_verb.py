@@ -1,0 +1,140 @@
+"""`optcli plan`: exit codes, forms, files, presets, and what is said over bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from commands import optcli_process
+
+from optcli.cli import run
+
+AFFINE = ("--curve", "6ms+4ms*b", "--rate", "200")
+
+
+def test_a_promise_that_is_kept_is_a_configuration_in_words(capsys):
+    assert run(["plan", *AFFINE, "--slo", "p95=120ms"]) == 0
+    said = capsys.readouterr().out
+    assert "Serve batches of at most 8, waiting at most 10 ms on 2 instances" in said
+    assert "2 with headroom, 2 without" in said
+    assert "p95 against the rate, promised 120 ms" in said
+    assert "1.5 times: the promise is kept, at a load of 0.71 above the cap of 0.7" in said
+    assert "runner-up" in said
+
+
+def test_the_json_is_public_and_the_page_stands_alone(capsys, tmp_path):
+    page = tmp_path / "plan.html"
+    code = run(["plan", *AFFINE, "--slo", "p95=120ms", "--price", "1.2", "--json", "--html", str(page)])
+    assert code == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["schema"] == 1
+    names = "batch wait_ms instances concurrency semantics p50_ms p95_ms p99_ms utilisation"
+    names += " max_rate_per_s queue_cap on_full"
+    assert set(names.split()) <= set(plan["recommended"])
+    assert plan["recommended"]["instances"] == 2
+    low, high = plan["recommended"]["p95_interval_ms"]
+    assert low < plan["recommended"]["p95_ms"] < high
+    assert plan["runner_up"]["lost_because"]
+    assert [each["factor"] for each in plan["breaks_first"]] == [1.2, 1.5, 2.0]
+    assert all(each["text"] for each in plan["advice"])
+    text = page.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert "<script" not in text
+    assert "promised 120 ms" in text
+    assert "When the traffic grows" in text
+    assert "p95 against the rate" in text
+
+
+def test_a_promise_that_nothing_keeps_is_code_1_and_says_what_would(capsys, tmp_path):
+    page = tmp_path / "plan.html"
+    assert run(["plan", *AFFINE, "--slo", "p95=9ms", "--html", str(page)]) == 1
+    said = capsys.readouterr().out
+    assert "No configuration keeps p95 <= 9 ms" in said
+    assert "What would keep the promise" in said
+    assert "times as fast" in said
+    assert "nothing keeps the promise" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--curve", "1:25ms,2:20ms", "--rate", "9"), "the curve falls"),
+        (("--curve", "4:25ms", "--rate", "9"), "--curve: the curve has one point only"),
+        (("--curve", "12ms", "--rate", "0"), "--rate: rate_per_s: found 0"),
+        (
+            ("--curve", "12ms", "--rate", "9", "--utilisation", "1.2"),
+            "--utilisation: utilisation: found",
+        ),
+        (("--curve", "12ms", "--rate", "fast"), "--rate: found 'fast', wanted a number"),
+        (("--curve", "12ms"), "--rate: the plan has no rate"),
+        (("--preset", "rtb", "--curve", "12ms", "--rate", "9"), "there is no preset 'rtb'"),
+        (("--rate", "9"), "--curve: the plan has no curve, and there is no report of a build here"),
+    ],
+)
+def test_bad_input_is_code_2_with_one_sentence_and_a_hint(
+    capsys, tmp_path, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    assert run(["plan", "--slo", "p95=120ms", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "hint: " in said
+
+
+def test_an_empty_trace_is_code_2(capsys, tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("")
+    code = run(["plan", "--curve", "12ms", "--arrivals", f"trace:{trace}", "--slo", "p95=120ms"])
+    assert code == 2
+    assert "hint: " in capsys.readouterr().err
+
+
+def test_a_plan_file_and_options_say_the_same(capsys, tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text('name: api\ncurve: "6ms+4ms*b"\nrate_per_s: 20\nslo: {p95_ms: 120}\nheadroom: 0\n')
+    assert run(["plan", str(path), "--rate", "200", "--headroom", "20%", "--json"]) == 0
+    by_file = json.loads(capsys.readouterr().out)
+    assert run(["plan", *AFFINE, "--slo", "p95=120ms", "--json"]) == 0
+    by_options = json.loads(capsys.readouterr().out)
+    assert by_file["name"] == "api"
+    assert by_file["recommended"] == by_options["recommended"]
+    path.write_text(path.read_text() + "haedroom: 0.1\n")
+    assert run(["plan", str(path)]) == 2
+    assert "plan.yaml:6:1: unknown key 'haedroom'" in capsys.readouterr().err
+
+
+def test_presets_are_listed_with_what_they_are_for(capsys):
+    assert run(["plan", "--preset", "list"]) == 0
+    said = capsys.readouterr().out
+    assert "# --preset rtb-10ms" in said
+    assert "an auction ends after 10 ms" in said
+    assert run(["plan", "--preset", "list", "--json"]) == 0
+    assert "nightly-batch" in json.loads(capsys.readouterr().out)
+
+
+def test_the_curve_is_that_of_the_report_of_a_build(place):
+    planned = optcli_process(
+        "plan",
+        place.artifacts / "tiny",
+        *("--variant", "copied", "--rate", "20", "--slo", "p95=5s", "--json"),
+        folder=place.folder,
+    )
+    assert planned.code in (0, 5), planned.err
+    plan = json.loads(planned.out)
+    assert plan["curve"]["source"] == "the table of copied in tiny"
+    assert plan["recommended"]["p95_ms"] < 5000
+    wrong = optcli_process(
+        "plan",
+        place.artifacts / "tiny" / "report.json",
+        *("--variant", "copeid", "--rate", "20", "--slo", "p95=5s"),
+        folder=place.folder,
+    )
+    assert wrong.code == 2
+    assert "did you mean 'copied'?" in wrong.err
+
+
+def test_both_schemas_are_printed(capsys):
+    assert run(["schema", "plan-file"]) == 0
+    assert "rate_per_s" in json.loads(capsys.readouterr().out)["properties"]
+    assert run(["schema", "plan"]) == 0
+    assert "recommended" in json.loads(capsys.readouterr().out)["properties"]

@@ -1,0 +1,114 @@
+"""Batching servers with a calendar of events: what the fast simulations are compared with.
+
+Written from the rules alone. Every arrival, every end of a batch and every end of a wait is an event;
+after each the server looks whether a batch can go.
+"""
+
+import heapq
+import itertools
+
+ARRIVAL, DONE, TIMER = 1, 0, 2  # workers become free before others arrive, timers come last
+
+
+class Server:
+    def __init__(self, batching, took, wait_ms, priority, stream):
+        self.batching, self.took, self.wait = batching, took, wait_ms
+        self.priority, self.stream = priority, stream
+        self.queue, self.finished, self.dropped = [], {}, {}
+        self.calendar, self.order, self.sent = [], itertools.count(), 0
+
+    def at(self, time, kind, what):
+        heapq.heappush(self.calendar, (time, kind, next(self.order), what))
+
+    def go(self, times, ready):
+        self.times = times
+        self.idle = 0
+        for time in ready:
+            self.at(time, DONE, None)
+        for request, time in enumerate(times):
+            self.at(time, ARRIVAL, request)
+        while self.calendar:
+            now, kind, _, what = heapq.heappop(self.calendar)
+            self.happens(now, kind, what)
+        return self.finished, self.dropped
+
+    def send(self, now, requests):
+        end = now + self.took(len(requests), self.sent)
+        self.sent += 1
+        for request in requests:
+            self.finished[request] = end
+        self.idle -= 1
+        self.at(end, DONE, None)
+
+
+class OldestAge(Server):
+    def happens(self, now, kind, request):
+        if kind == DONE:
+            self.idle += 1
+        elif kind == ARRIVAL:
+            self.admit(request)
+            self.at(now + self.wait[request], TIMER, None)
+        while self.idle and self.queue and self.is_due(now):
+            if self.expire(now):
+                continue
+            batch = sorted(self.queue, key=lambda each: (self.priority[each], each))
+            batch = batch[: self.batching.batch]
+            self.queue = [each for each in self.queue if each not in batch]
+            self.send(now, batch)
+
+    def is_due(self, now):
+        oldest = min(self.queue)
+        return len(self.queue) >= self.batching.batch or self.times[oldest] + self.wait[oldest] <= now
+
+    def expire(self, now):
+        timeout = self.batching.timeout_ms
+        late = [each for each in self.queue if timeout is not None and now - self.times[each] > timeout]
+        for each in late:
+            self.drop(each, "timeout")
+        return bool(late)
+
+    def drop(self, request, cause):
+        self.dropped[request] = cause
+        self.queue = [each for each in self.queue if each != request]
+
+    def admit(self, request):
+        batching = self.batching
+        if batching.stream_cap is not None:
+            mine = [each for each in self.queue if self.stream[each] == self.stream[request]]
+            if len(mine) == batching.stream_cap:
+                self.drop(mine[0], "stream")
+        if batching.queue_cap is not None and len(self.queue) == batching.queue_cap:
+            lowest = max(self.priority[each] for each in self.queue)
+            if batching.on_full == "reject-newest" or self.priority[request] > lowest:
+                self.dropped[request] = "full"
+                return
+            self.drop(min(each for each in self.queue if self.priority[each] == lowest), "full")
+        self.queue.append(request)
+
+
+class Sealed(Server):
+    """One replica. A batch opens with a request and closes when full, or by its timer."""
+
+    opened, closed, number = (), (), 0
+
+    def happens(self, now, kind, what):
+        if kind == DONE:
+            self.idle += 1
+        elif kind == ARRIVAL:
+            if not self.opened:
+                self.opened = []
+                self.at(now + self.wait, TIMER, self.number)
+            self.opened.append(what)
+            if len(self.opened) == self.batching.batch:
+                self.close()
+        elif what == self.number and self.opened:
+            self.close()
+        while self.idle and self.closed:
+            first, *rest = self.closed
+            self.closed = tuple(rest)
+            self.send(now, first)
+
+    def close(self):
+        self.closed = (*self.closed, self.opened)
+        self.opened = ()
+        self.number += 1

@@ -1,0 +1,161 @@
+"""The fast simulations against a calendar of events, request by request."""
+
+import numpy as np
+import pytest
+from event_by_event import OldestAge, Sealed
+
+from optcli.queueing import Arrivals, Batching, Curve, Overhead, simulate
+from optcli.queueing.durations import Durations
+from optcli.queueing.simulation import _adapted
+
+MICROSECOND = 1e-3
+
+
+def a_case(seed):
+    """Random requests, curve, overhead and most of a configuration."""
+    random = np.random.default_rng(seed)
+    count = int(random.integers(1, 80))
+    gap = float(random.choice([0.5, 3, 15]))
+    times = np.cumsum(random.exponential(gap, count))
+    if seed % 4 == 0:  # bursts: most requests come in clumps
+        times = np.sort(times[random.integers(0, count, count)] + random.uniform(0, 0.5, count))
+    kind = seed % 3
+    largest = int(random.integers(1, 9))
+    if kind == 0:
+        curve = Curve.from_line(float(random.uniform(0, 9)), float(random.uniform(0.1, 4)))
+    elif kind == 1:
+        ends = np.cumsum(random.uniform(1, 9, 3))
+        curve = Curve.from_points(dict(zip((1, 3, 8), ends.tolist(), strict=True)))
+    else:
+        rows = random.gamma(9, 0.5, 40), 5 + random.gamma(20, 0.5, 30)
+        curve = Curve.from_samples(dict(zip((2, 6), rows, strict=True)))
+    common = {
+        "batch": largest,
+        "wait_ms": float(random.choice([0, random.uniform(0, 30)])),
+        "instances": int(random.integers(1, 4)),
+        "concurrency": int(random.integers(1, 3)),
+    }
+    workers = common["instances"] * common["concurrency"]
+    if seed % 5 == 0:
+        common["ready_ms"] = tuple(random.uniform(0, 60, int(random.integers(1, workers + 1))))
+    overhead = Overhead(*random.uniform(0, 5, 2), occupies=bool(seed % 2))
+    return random, Arrivals(times), curve, common, overhead
+
+
+def taking(curve, batching, overhead, seed):
+    """Milliseconds of the n-th batch, from the same draws as the simulation's."""
+    draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
+    levels = draw.levels(1000)
+    return lambda size, number: draw.table[size - 1, levels[number]]
+
+
+def ready_of(batching):
+    return (*batching.ready_ms, *[0.0] * batching.workers)[: batching.workers]
+
+
+def same(simulation, finished, dropped, arrivals, overhead):
+    outside = 0.0 if overhead.occupies else overhead.total_ms
+    expected = np.full(arrivals.count, np.nan)
+    for request, time in finished.items():
+        expected[request] = time + outside
+    np.testing.assert_allclose(simulation.finished_ms, expected, rtol=0, atol=MICROSECOND)
+    causes = {cause: list(dropped.values()).count(cause) for cause in set(dropped.values())}
+    assert simulation.dropped == causes
+    assert len(finished) + len(dropped) == arrivals.count
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_oldest_age_is_what_happens_event_by_event(seed):
+    _, arrivals, curve, common, overhead = a_case(seed)
+    batching = Batching(**common)
+    server = OldestAge(
+        batching,
+        taking(curve, batching, overhead, seed),
+        [batching.wait_ms] * arrivals.count,
+        [0] * arrivals.count,
+        None,
+    )
+    finished, dropped = server.go(arrivals.times_ms.tolist(), ready_of(batching))
+    simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
+    same(simulation, finished, dropped, arrivals, overhead)
+    assert sum(size * n for size, n in simulation.batch_sizes.items()) == arrivals.count
+    stages = simulation.stages
+    parts = (stages.wait_ms, stages.queue_ms, stages.compute_ms, stages.overhead_ms)
+    assert min(parts) >= -1e-9
+    assert sum(parts) == pytest.approx(simulation.mean_ms)
+    # A cap that is never reached changes nothing, but takes the other way through the code.
+    capped = Batching(**common, queue_cap=10**6)
+    again = simulate(arrivals, curve, capped, overhead, seed=seed, warm_up=0)
+    np.testing.assert_allclose(again.finished_ms, simulation.finished_ms, rtol=0, atol=1e-6)
+    assert again.batch_sizes == simulation.batch_sizes
+    assert again.busy == pytest.approx(simulation.busy)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_sealed_batches_are_what_happens_event_by_event(seed):
+    _, arrivals, curve, common, overhead = a_case(seed)
+    batching = Batching(**common, semantics="sealed", spread="round-robin")
+    finished = {}
+    for replica in range(batching.instances):
+        mine = range(replica, arrivals.count, batching.instances)
+        took = taking(curve, batching, overhead, seed + replica)
+        server = Sealed(batching, took, batching.wait_ms, None, None)
+        workers = slice(replica * batching.concurrency, (replica + 1) * batching.concurrency)
+        times = arrivals.times_ms[list(mine)].tolist()
+        parts, _ = server.go(times, ready_of(batching)[workers])
+        finished |= {mine[request]: time for request, time in parts.items()}
+    simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
+    same(simulation, finished, {}, arrivals, overhead)
+    stages = simulation.stages
+    parts = (stages.wait_ms, stages.queue_ms, stages.compute_ms, stages.overhead_ms)
+    assert min(parts) >= -1e-9
+    assert sum(parts) == pytest.approx(simulation.mean_ms)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_caps_timeouts_streams_and_priorities_are_what_happens_event_by_event(seed):
+    random, arrivals, curve, common, overhead = a_case(seed)
+    count = arrivals.count
+    priority = random.integers(0, 3, count) if seed % 2 else np.zeros(count, dtype=int)
+    stream = random.integers(0, 4, count)
+    # One priority for all goes the short way, unless it is written out.
+    arrivals = Arrivals(arrivals.times_ms, None if seed % 4 == 0 else priority, stream)
+    limits = {
+        "queue_cap": [None, int(random.integers(1, 12))][seed // 64 % 2],
+        "on_full": ["reject-newest", "drop-oldest"][seed // 4 % 2],
+        "timeout_ms": [None, common["wait_ms"] + float(random.uniform(0, 30))][seed // 8 % 2],
+        "stream_cap": [None, int(random.integers(1, 3))][seed // 16 % 2],
+        "adaptive_wait": bool(seed // 32 % 2),
+    }
+    batching = Batching(**common, **limits)
+    wait = [batching.wait_ms] * count
+    if batching.adaptive_wait:
+        wait = _adapted(arrivals.times_ms, wait, curve.time_ms(1) + overhead.occupied_ms)
+    server = OldestAge(
+        batching, taking(curve, batching, overhead, seed), wait, priority.tolist(), stream.tolist()
+    )
+    finished, dropped = server.go(arrivals.times_ms.tolist(), ready_of(batching))
+    simulation = simulate(arrivals, curve, batching, overhead, seed=seed, warm_up=0)
+    same(simulation, finished, dropped, arrivals, overhead)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_tight_caps_under_overload_are_what_happens_event_by_event(seed):
+    random = np.random.default_rng([seed, 1])
+    batch = int(random.integers(1, 5))
+    batching = Batching(
+        batch,
+        float(random.choice([0, 3])),
+        int(random.integers(1, 3)),
+        queue_cap=batch + int(random.integers(0, 3)),
+        on_full=["reject-newest", "drop-oldest"][seed % 2],
+        timeout_ms=[None, 6.0][seed // 2 % 2],
+    )
+    curve, overhead = Curve.from_line(float(random.uniform(1, 6)), 0.5), Overhead()
+    arrivals = Arrivals(np.cumsum(random.exponential(1, 150)))
+    nobody = [0] * arrivals.count
+    took = taking(curve, batching, overhead, seed)
+    server = OldestAge(batching, took, [batching.wait_ms] * arrivals.count, nobody, None)
+    finished, dropped = server.go(arrivals.times_ms.tolist(), ready_of(batching))
+    simulation = simulate(arrivals, curve, batching, seed=seed, warm_up=0)
+    same(simulation, finished, dropped, arrivals, overhead)

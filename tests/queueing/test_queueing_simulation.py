@@ -1,0 +1,275 @@
+import math
+
+import numpy as np
+import pytest
+
+from optcli.errors import InputError
+from optcli.queueing import (
+    Arrivals,
+    Batching,
+    Cameras,
+    Curve,
+    Overhead,
+    Poisson,
+    Promise,
+    highest_rate,
+    replicate,
+    simulate,
+    with_priorities,
+)
+from optcli.queueing.simulation import _adapted, seeds_of
+
+LINE = Curve.from_line(4, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"batch": 0}, "the largest batch is 0"),
+        ({"batch": 2.0}, "the largest batch is 2.0, wanted a whole number"),
+        ({"batch": True}, "the largest batch is True"),
+        ({"batch": 10**6}, "wanted a whole number from 1 to 65536"),
+        ({"wait_ms": -1}, "the longest wait is -1"),
+        ({"wait_ms": math.inf}, "the longest wait is inf"),
+        ({"instances": 0}, "the number of instances is 0"),
+        ({"concurrency": 0}, "the concurrency is 0"),
+        ({"queue_cap": 0}, "the queue cap is 0"),
+        ({"stream_cap": 0}, "the queue cap of a stream is 0"),
+        ({"timeout_ms": -1}, "the timeout is -1"),
+        (
+            {"timeout_ms": 5, "wait_ms": 6},
+            "the timeout of 5 ms is shorter than the wait for a batch, 6 ms",
+        ),
+        ({"ready_ms": (-1,)}, "the time at which a worker is ready is -1"),
+        ({"semantics": "triton"}, "the semantics are 'triton'"),
+        ({"on_full": "block"}, "a full queue shall 'block'"),
+        ({"spread": "least"}, "requests are spread 'least'"),
+        ({"semantics": "sealed", "queue_cap": 5}, "sealed batching has no queue caps"),
+        ({"semantics": "sealed", "timeout_ms": 5}, "sealed batching has no queue caps"),
+        ({"semantics": "sealed", "stream_cap": 1}, "sealed batching has no queue caps"),
+        ({"semantics": "sealed", "adaptive_wait": True}, "sealed batching has no queue caps"),
+    ],
+)
+def test_configurations_that_make_no_sense(change, says):
+    with pytest.raises(InputError) as raised:
+        Batching(**{"batch": 8, **change})
+    assert says in raised.value.message
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Overhead(-1),
+        lambda: Overhead(after_ms=math.nan),
+        lambda: simulate(Arrivals([1]), LINE, Batching(1), warm_up=1.5),
+        lambda: replicate(Poisson(1), LINE, Batching(1), runs=0),
+        lambda: replicate(Poisson(1), LINE, Batching(1), requests=0),
+        lambda: replicate(Poisson(1), LINE, Batching(1), seed=-1),
+        lambda: simulate(
+            with_priorities(Arrivals([1, 2]), [1], 0), LINE, Batching(1, semantics="sealed")
+        ),
+        lambda: simulate(Arrivals([1, 2]), LINE, Batching(1, stream_cap=1)),
+        lambda: simulate(Arrivals([1, 2]), LINE, Batching(1)).percentile_ms(0.5, priority=0),
+        lambda: simulate(Arrivals([1, 2]), LINE, Batching(1)).percentile_ms(1.5),
+    ],
+)
+def test_what_cannot_be_simulated(make):
+    with pytest.raises(InputError) as raised:
+        make()
+    assert raised.value.hint
+
+
+def test_a_case_by_hand():
+    # t(1) = 5, t(2) = 6, t(3) = 7; batches of 3, wait 4.
+    arrivals = Arrivals([0.0, 1, 10, 11, 12, 13])
+    run = simulate(arrivals, LINE, Batching(3, 4), warm_up=0)
+    # 0 and 1 go at 4 and end at 10; 10 to 12 go when the third is there, end at 19; 13 goes at 19.
+    assert run.finished_ms.tolist() == [10, 10, 19, 19, 19, 24]
+    assert run.latencies_ms.tolist() == [10, 9, 9, 8, 7, 11]
+    assert run.batch_sizes == {1: 1, 2: 1, 3: 1}
+    assert (run.p50_ms, run.p95_ms, run.percentile_ms(1.0)) == (9, 11, 11)
+    assert run.mean_batch == 2
+    assert run.stages.wait_ms == pytest.approx((4 + 3 + 2 + 1 + 0 + 0) / 6)
+    assert run.stages.queue_ms == pytest.approx(6 / 6)
+    assert run.stages.compute_ms == pytest.approx((6 * 2 + 7 * 3 + 5) / 6)
+    assert run.busy == pytest.approx((6 + 1) / 13)
+    assert run.share_within(9) == pytest.approx(4 / 6)
+
+
+def test_a_sealed_case_by_hand():
+    arrivals = Arrivals([0.0, 1, 10, 11, 12, 13])
+    run = simulate(arrivals, LINE, Batching(3, 4, semantics="sealed"), warm_up=0)
+    # The batch of 13 is closed at 17 and started when the worker is free, at 19.
+    assert run.finished_ms.tolist() == [10, 10, 19, 19, 19, 24]
+    assert run.stages.wait_ms == pytest.approx((4 + 3 + 2 + 1 + 0 + 4) / 6)
+    assert run.stages.queue_ms == pytest.approx(2 / 6)
+
+
+def test_overhead_adds_to_the_latency_or_takes_the_worker():
+    arrivals = Arrivals([0.0, 1])
+    outside = simulate(arrivals, LINE, Batching(1), Overhead(3, 7), warm_up=0)
+    assert outside.latencies_ms.tolist() == [15, 19]
+    inside = simulate(arrivals, LINE, Batching(1), Overhead(3, 7, occupies=True), warm_up=0)
+    assert inside.latencies_ms.tolist() == [15, 29]
+    for run in (outside, inside):
+        assert run.stages.overhead_ms == 10
+        assert run.stages.compute_ms == 5
+    assert inside.busy == 1
+
+
+@pytest.mark.parametrize("samples", [False, True])
+@pytest.mark.parametrize(
+    "batching",
+    [
+        Batching(8, 5, 2),
+        Batching(1),
+        Batching(8, 5, 3, semantics="sealed"),
+        Batching(8, 5, queue_cap=9, on_full="drop-oldest"),
+    ],
+)
+def test_the_same_seed_gives_the_same_result_and_another_another(batching, samples):
+    curve = Curve.from_samples({1: [4, 5, 6], 8: [11, 12, 14]}) if samples else LINE
+    first, again, other = (
+        replicate(Poisson(300), curve, batching, runs=2, requests=5000, seed=seed) for seed in (3, 3, 4)
+    )
+    assert first == again
+    assert first.mean_ms != other.mean_ms
+
+
+def test_seeds_of_neighbours_have_nothing_in_common():
+    seeds = [each for seed in range(50) for each in seeds_of(seed, 20)]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_what_several_runs_say():
+    run = replicate(Poisson(500), LINE, Batching(16, 10), runs=5, requests=4000)
+    assert run.p95_ms.low < run.p95_ms.value < run.p95_ms.high
+    assert sum(size * n for size, n in run.batch_sizes.items()) == pytest.approx(5 * 3800, abs=5 * 16)
+    assert (run.runs, run.requests) == (5, 4000)
+    assert run.served_per_s.value == pytest.approx(500, rel=0.05)
+    assert replicate(Poisson(500), LINE, Batching(16, 10), runs=1, requests=400).p95_ms.low is None
+
+
+def test_an_interval_covers_what_a_long_run_finds():
+    process, batching = Poisson(500), Batching(16, 10)
+    truth = replicate(process, LINE, batching, runs=4, requests=200_000, seed=99).p95_ms.value
+    runs = [replicate(process, LINE, batching, requests=5000, seed=seed).p95_ms for seed in range(40)]
+    inside = sum(run.low <= truth <= run.high for run in runs)
+    assert inside >= 34  # 38 of 40 are to be expected; the seeds are fixed
+
+
+def test_workers_that_start_cold_raise_the_latency_until_they_are_there():
+    arrivals = Poisson(300).draw(6000, 1)
+    ten_ms = Curve.parse("10ms")
+    warm = simulate(arrivals, ten_ms, Batching(1, instances=4), warm_up=0)
+    cold = simulate(
+        arrivals, ten_ms, Batching(1, instances=4, ready_ms=(0, 3000, 3000, 3000)), warm_up=0
+    )
+    late = arrivals.times_ms > 15_000
+    assert cold.latencies_ms[late].max() == pytest.approx(warm.latencies_ms[late].max())
+    assert cold.p95_ms > 50 * warm.p95_ms
+
+
+def test_urgent_requests_go_first():
+    arrivals = with_priorities(Poisson(780).draw(40_000, 1), [0.2, 0.8], 1)
+    batching = Batching(16, 2, queue_cap=64, on_full="drop-oldest")
+    run = simulate(arrivals, LINE, batching)
+    urgent, usual = (run.percentile_ms(0.95, priority=level) for level in (0, 1))
+    assert urgent < 0.75 * usual
+    assert run.drop_share_of(0) == 0
+    assert 0 < run.drop_share_of(1) < 0.3
+    assert run.drop_share == pytest.approx(0.8 * run.drop_share_of(1), rel=0.05)
+    plain = simulate(Arrivals(arrivals.times_ms), LINE, batching)
+    assert urgent < plain.p95_ms < usual
+
+
+def test_a_queue_of_one_frame_per_camera_drops_old_frames():
+    arrivals = Cameras(6, 25).draw(6000, 2)
+    slow = Curve.parse("8ms")
+    run = simulate(arrivals, slow, Batching(1, stream_cap=1))
+    assert set(run.dropped) == {"stream"}
+    assert run.drop_share == pytest.approx(1 - 125 / 150, abs=0.01)
+    # At most one frame of each camera waits in front of a request.
+    assert run.percentile_ms(1.0) <= 7 * 8 + 1e-9
+    assert simulate(arrivals, slow, Batching(1)).grows
+
+
+def test_the_wait_adapts_to_the_estimated_rate():
+    arrivals = np.concatenate([np.arange(1, 200) * 20.0, 4000 + np.arange(1, 400) * 2.0])
+    waits = _adapted(arrivals, [10.0] * arrivals.size, 5.0)
+    estimate, expected = 20.0, []
+    for number, gap in enumerate(np.diff(arrivals, prepend=arrivals[0])):
+        if number:
+            estimate = 0.95 * estimate + 0.05 * gap
+        expected.append(10.0 if 5.0 / estimate > 0.5 else 0.0)
+    assert waits == expected
+    assert {*waits[:150]} == {0.0}
+    assert {*waits[-300:]} == {10.0}
+    assert _adapted(np.array([3.0]), [10.0], 5.0) == [0.0]
+
+
+def test_everything_dropped_or_nothing_counted():
+    # The first request keeps the worker for 100 ms; the others time out.
+    run = simulate(
+        Arrivals([0.0, 1, 2, 200]), Curve.parse("100ms"), Batching(1, timeout_ms=5), warm_up=0.25
+    )
+    assert run.dropped == {"timeout": 2}
+    assert run.requests == 3
+    assert run.drop_share == pytest.approx(2 / 3)
+    nothing = simulate(
+        Arrivals([0.0, 1, 2]), Curve.parse("100ms"), Batching(1, timeout_ms=5), warm_up=0.5
+    )
+    assert nothing.drop_share == 1
+    assert math.isnan(nothing.p50_ms)
+    assert math.isnan(nothing.mean_ms)
+    assert nothing.batch_sizes == {}
+    alone = simulate(Arrivals([3.0]), LINE, Batching(8))
+    assert (alone.p50_ms, alone.busy, alone.served_per_s) == (5, 0, 0)
+
+
+def test_a_queue_grows_where_the_load_is_one_or_more():
+    for rate, grows in ((195, False), (205, True)):
+        assert replicate(Poisson(rate), LINE, Batching(1), requests=50_000).grows == grows
+
+
+def test_the_highest_rate_where_slow_requests_break_the_promise_first():
+    # Up to 1 request in 50 ms all wait 30 ms for a batch that never fills.
+    batching, promise = Batching(2, 30), Promise({0.95: 30})
+    slow = simulate(Poisson(5).draw(5000, 1), LINE, batching)
+    assert not promise.kept_by(slow)
+    rate = highest_rate(Poisson(5), LINE, batching, promise, requests=20_000)
+    assert 100 < rate < 333
+    there = simulate(Poisson(rate).draw(100_000, 9), LINE, batching)
+    assert there.p95_ms == pytest.approx(30, rel=0.1)
+
+
+def test_no_rate_keeps_a_promise_below_the_fastest_batch():
+    assert highest_rate(Poisson(5), LINE, Batching(1), Promise({0.5: 4.9}), requests=5000) == 0
+
+
+def test_the_highest_rate_of_a_server_that_drops():
+    batching = Batching(16, 10, queue_cap=24, on_full="drop-oldest", timeout_ms=30)
+    rates = [
+        highest_rate(Poisson(500), LINE, batching, Promise({0.99: 50}, budget), requests=30_000)
+        for budget in (0.0001, 0.01, 0.2)
+    ]
+    assert rates == sorted(rates)
+    assert rates[2] == pytest.approx(800 / 0.8, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {0: 5}, {1: 5}, {95: 5}, {0.95: 0}, {0.95: -1}, {0.95: math.nan}]
+)
+def test_promises_that_make_no_sense(limits):
+    with pytest.raises(InputError):
+        Promise(limits)
+
+
+def test_a_promise_is_broken_by_drops_and_by_a_queue_that_grows():
+    arrivals = Poisson(1000).draw(20_000, 1)
+    dropping = simulate(arrivals, LINE, Batching(16, 10, queue_cap=24, on_full="drop-oldest"))
+    assert Promise({0.95: 100}, error_budget=0.5).kept_by(dropping)
+    assert not Promise({0.95: 100}, error_budget=0.1).kept_by(dropping)
+    growing = simulate(arrivals, LINE, Batching(16, 10))
+    assert not Promise({0.95: 1e9}, error_budget=1).kept_by(growing)

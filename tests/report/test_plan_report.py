@@ -1,0 +1,177 @@
+"""A plan in the terminal and as a page: its parts, and what is left out where there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from optcli.report.html.plan import plan_page
+from optcli.report.plan_text import plan_text
+from optcli.results.plan import (
+    Autoscaling,
+    BatchPoint,
+    CascadePlan,
+    Configuration,
+    Growth,
+    ModeAdvice,
+    Plan,
+    PlanCurve,
+    PlanNote,
+    RatePoint,
+    Stages,
+    VideoPlan,
+    Would,
+)
+
+CONFIGURATION = Configuration(
+    batch=8,
+    wait_ms=10,
+    instances=2,
+    instances_without_headroom=1,
+    concurrency=1,
+    machines=2,
+    instances_per_machine=1,
+    semantics="oldest-age",
+    p50_ms=27.5,
+    p95_ms=39.5,
+    p99_ms=44.0,
+    p95_interval_ms=(39.2, 39.8),
+    utilisation=0.475,
+    utilisation_with_headroom=0.57,
+    max_rate_per_s=397,
+    capacity_per_s=421,
+    rate_at_utilisation_per_s=294.7,
+    sum_ms=48,
+    queue_cap=34,
+    on_full="drop-oldest",
+    reject_newest_cap=32,
+    timeout_ms=82,
+    max_in_flight=48,
+    stages=Stages(wait_ms=5, queue_ms=1, compute_ms=21, overhead_ms=0),
+)
+
+
+def plan(**options):
+    given = {
+        "name": "<api>",
+        "outcome": "kept",
+        "sentence": "Serve it.",
+        "reason": "Because.",
+        "slo_ms": {"p95": 120.0},
+        "rate_per_s": 200.0,
+        "planned_rate_per_s": 200.0,
+        "headroom": 0.2,
+        "utilisation": 0.7,
+        "seed": 0,
+        "curve": PlanCurve(source="the curve 6ms+4ms*b", fixed_ms=6, per_image_ms=4),
+        "recommended": CONFIGURATION,
+        "mode": ModeAdvice(mode="real-time", deciding={"slo_ms": 120}, reason="none may wait"),
+        "breaks_first": (
+            Growth(
+                factor=2,
+                rate_per_s=400,
+                utilisation=0.95,
+                kept=False,
+                breaks="capacity",
+                then="it breaks",
+            ),
+        ),
+        "by_batch": (
+            BatchPoint(batch=1, wait_ms=0, call_ms=10, latency_ms=None, capacity_per_s=200, kept=False),
+            BatchPoint(batch=8, wait_ms=10, call_ms=38, latency_ms=39.5, capacity_per_s=421, kept=True),
+        ),
+        "by_rate": (
+            RatePoint(rate_per_s=100, latency_ms=30, utilisation=0.24),
+            RatePoint(rate_per_s=200, latency_ms=39.5, utilisation=0.475),
+            RatePoint(rate_per_s=450, latency_ms=None, utilisation=1.07),
+        ),
+    }
+    return Plan(**{**given, **options})
+
+
+def test_the_terminal_shows_the_operating_curve_with_the_promise_in_it():
+    lines = plan_text(plan()).splitlines()
+    assert "p95 against the rate, promised 120 ms" in lines
+    chosen = next(line for line in lines if line.endswith("planned"))
+    assert "39.5 ms" in chosen
+    assert "#|" not in chosen
+    assert "|" in chosen, "the promise"
+    grown = next(line for line in lines if line.strip().startswith("450/s"))
+    assert "grows" in grown
+    assert any("keeps the promise" not in line and line.endswith("keeps it <") for line in lines)
+    assert "  instances     2 with headroom, 1 without" in lines
+    assert "  2 times: it breaks" in lines
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_the_page_draws_both_curves_and_escapes_names():
+    page = plan_page(plan())
+    assert "&lt;api&gt;" in page
+    assert "<api>" not in page
+    assert page.count("promised 120 ms") == 4, "two pictures, each for wide pages and phones"
+    assert "At batch 1 the queue grows without bound" in page
+    assert "compute 21 ms" in page
+    assert "it breaks" in page
+    assert "<script" not in page
+
+
+@pytest.mark.parametrize("outcome", ["not-kept", "inconclusive"])
+def test_a_plan_without_a_configuration_says_what_would_keep_the_promise(outcome):
+    bare = plan(
+        outcome=outcome,
+        recommended=None,
+        breaks_first=(),
+        by_batch=(),
+        by_rate=(),
+        would=(Would(kind="faster-artifact", figure=1.2, text="an artifact 1.20 times as fast"),),
+        warnings=(PlanNote(kind="environment-not-fit", text="environment not fit: all"),),
+    )
+    said = plan_text(bare)
+    assert "What would keep the promise\n  - an artifact 1.20 times as fast" in said
+    assert "Warnings\n  - environment not fit: all" in said
+    page = plan_page(bare)
+    assert "an artifact 1.20 times as fast" in page
+    assert ("nothing keeps the promise" in page) == (outcome == "not-kept")
+
+
+def test_every_part_stands_in_both_forms():
+    whole = plan(
+        autoscaling=Autoscaling(
+            target_in_flight=4.5,
+            target_utilisation=0.7,
+            min_instances=1,
+            max_instances=2,
+            cold_start_s=3,
+            sentence="keep at least 1 warm",
+        ),
+        video=VideoPlan(
+            cameras=1,
+            frames_per_s=10,
+            stride=2,
+            queue_per_camera=1,
+            on_full="drop-oldest",
+            drop_share=0,
+            burst_stride=3,
+            drop_share_in_bursts=0.125,
+            p95_ms_in_bursts=50,
+        ),
+        cascade=CascadePlan(
+            share=0.15,
+            break_even_share=0.9,
+            work_ms=4.5,
+            heavy_work_ms=20,
+            heavy_batch=2,
+            heavy_wait_ms=0,
+            heavy_instances=2,
+            p50_ms=10,
+            p95_ms=60,
+            p99_ms=70,
+            kept=True,
+            pays=True,
+        ),
+    )
+    for said in (plan_text(whole), plan_page(whole)):
+        assert "keep at least 1 warm" in said
+        assert "1 camera, every second frame" in said
+        assert "12.50 %" in said
+        assert "15% go on to the heavy model" in said
+        assert "it pays below a share of 90%" in said

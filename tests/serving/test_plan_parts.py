@@ -1,0 +1,198 @@
+"""The parts of a plan beside the choice: cost, machines, cache, cascade, priorities, levels, modes."""
+
+from __future__ import annotations
+
+import pytest
+
+import optcli
+from optcli.errors import UsageError
+from optcli.latency.measured_curve import curve_of
+from optcli.queueing import Curve
+from optcli.results import Estimate, Report, Sweep, SweepPoint
+from optcli.serving.growth import scaled
+
+GIVEN = {"curve": "2ms+1ms*b", "rate_per_s": 300, "slo": {"p95_ms": 100}}
+
+
+def test_cost_and_energy_are_of_a_thousand_inferences():
+    plan = optcli.plan(**GIVEN, price_per_hour=3.6, watts=300, idle_watts=100)
+    one = plan.recommended
+    assert one.cost_per_1000 == pytest.approx(one.machines / 300)
+    watts = one.machines * (100 + 200 * one.busy)
+    assert one.energy_wh_per_1000 == pytest.approx(watts / 300 / 3.6)
+
+
+def test_memory_decides_how_many_instances_share_a_machine():
+    many = {**GIVEN, "rate_per_s": 6000, "instance_memory_bytes": 5_000_000_000}
+    plan = optcli.plan(**many, machine_memory_bytes=16_000_000_000)
+    one = plan.recommended
+    assert one.instances_per_machine == 3
+    assert one.machines == -(-one.instances // 3)
+    assert "shared-machine" in {each.kind for each in plan.warnings}
+
+
+def test_a_cache_takes_its_hits_from_the_model():
+    plan = optcli.plan(**GIVEN, cache_hit_rate=0.4)
+    assert plan.rate_per_s == 300
+    assert plan.planned_rate_per_s == pytest.approx(180)
+    assert plan.recommended.utilisation < optcli.plan(**GIVEN).recommended.utilisation
+
+
+def test_a_peak_is_planned_for_and_the_mean_is_paid_for():
+    plan = optcli.plan(**GIVEN, peak_factor=2, price_per_hour=1)
+    assert plan.planned_rate_per_s == 600
+    assert plan.recommended.cost_per_1000 == pytest.approx(plan.recommended.machines / 1080)
+
+
+def test_a_cascade_pays_below_its_break_even_share():
+    cheap = optcli.plan(**GIVEN, cascade={"curve": "20ms+10ms*b", "share": 0.15}).cascade
+    assert cheap.kept
+    assert cheap.pays
+    assert cheap.work_ms == pytest.approx(
+        cheap.heavy_work_ms * (1 - cheap.break_even_share + cheap.share)
+    )
+    assert cheap.p95_ms > cheap.p50_ms
+    dear = optcli.plan(**GIVEN, cascade={"curve": "2ms+1.2ms*b", "share": 0.6}).cascade
+    assert dear.share > dear.break_even_share
+    assert not dear.pays
+
+
+def test_the_urgent_wait_less():
+    plan = optcli.plan(
+        curve="6ms+4ms*b",
+        rate_per_s=180,
+        slo={"p95_ms": 200},
+        instances=1,
+        batch=8,
+        priorities={"urgent": 0.1, "rest": 0.9},
+    )
+    urgent, rest = plan.priorities
+    assert (urgent.name, rest.name) == ("urgent", "rest")
+    assert urgent.p95_ms < rest.p95_ms
+
+
+def test_levels_have_instances_of_their_own():
+    rates = [{"rate_per_s": 100, "seconds": 3600}, {"rate_per_s": 900, "seconds": 600}]
+    plan = optcli.plan(curve="2ms+1ms*b", rate_per_s=rates, slo={"p95_ms": 50})
+    low, high = plan.levels
+    assert low.instances < high.instances == plan.recommended.instances
+    assert plan.rate_per_s == pytest.approx((100 * 3600 + 900 * 600) / 4200)
+    assert plan.planned_rate_per_s == 900
+
+
+def test_a_trace_is_replayed(tmp_path):
+    times = "\n".join(f"{number / 100:.3f}" for number in range(2000))
+    (tmp_path / "trace.csv").write_text(times)
+    plan = optcli.plan(
+        curve="5ms+2ms*b", arrivals=f"trace:{tmp_path / 'trace.csv'}", slo={"p95_ms": 50}
+    )
+    assert plan.rate_per_s == pytest.approx(100, rel=0.01)
+    assert plan.recommended.p95_ms == pytest.approx(7, abs=0.5)
+
+
+def test_work_that_may_wait_runs_in_full_batches():
+    plan = optcli.plan(curve="2ms+1ms*b", rate_per_s=3, freshness_s=28_800)
+    work = plan.batch_work
+    assert plan.recommended is None
+    assert plan.mode.mode == "batch"
+    assert work.items == 3 * 28_800
+    assert work.hours * 3600 <= 14_400
+    assert work.machine_hours_per_day < work.real_time_machine_hours_per_day
+    late = optcli.plan(curve="2ms+1ms*b", rate_per_s=3000, freshness_s=3600, instances=1)
+    assert late.outcome == "not-kept"
+
+
+def test_a_recipe_in_the_place_of_a_plan_file_is_told_apart(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("version: 1\nname: a\nmodel: {source: x}\nvariants: {a: []}\n")
+    with pytest.raises(UsageError, match="this is a recipe") as caught:
+        optcli.plan(recipe, rate_per_s=9, slo={"p95_ms": 9})
+    assert "report.json" in caught.value.hint
+
+
+def test_a_curve_is_scaled_in_every_form():
+    for curve in (
+        Curve.parse("6ms+4ms*b"),
+        Curve.parse("1:10ms,8:38ms"),
+        Curve.from_samples({1: [9.0, 11.0], 8: [37.0, 39.0]}),
+    ):
+        assert scaled(curve, 0.5).time_ms(8) == pytest.approx(19)
+
+
+def swept(*points, **options):
+    return Sweep(
+        points=tuple(
+            SweepPoint(
+                batch_size=size,
+                p50_ms=Estimate(value=ms),
+                throughput_per_s=1000 * size / ms,
+                samples=500,
+                **{"fit": True, "quantiles_ms": (0.9 * ms, ms, 1.1 * ms), **more},
+            )
+            for size, ms, more in points
+        ),
+        stopped_because="64 is the largest wanted",
+        **options,
+    )
+
+
+def with_sweep(sweep):
+    variants = {"eager": {"status": "built", "sweep": sweep.model_dump()}}
+    return Report.model_validate(
+        {
+            "schema": 2,
+            "recipe": {"name": "tiny", "path": "tiny.yaml", "digest": "d"},
+            "environment": {},
+            "baseline": "eager",
+            "recommended": None,
+            "recommendation": "",
+            "started": "2026-03-01T12:00:00+00:00",
+            "finished": "2026-03-01T12:00:00+00:00",
+            "exit_code": 0,
+            "variants": variants,
+        }
+    )
+
+
+def test_the_curve_of_a_report_is_its_sweep_with_measured_calls():
+    report = with_sweep(swept((1, 10.0, {}), (2, 14.0, {}), (8, 38.0, {})))
+    known = curve_of(report, None, None)
+    assert known.curve.sizes == (1, 2, 8)
+    assert known.curve.time_ms(8) == pytest.approx(38)
+    assert sorted(known.curve.samples_ms[1]) == pytest.approx([9.5, 10.5])
+    assert known.warnings == ()
+    plan = optcli.plan(report, rate_per_s=60, slo={"p95_ms": 120})
+    assert plan.curve.measured
+    assert plan.outcome == "kept"
+    assert plan.curve.source == "the sweep of eager in tiny"
+
+
+def test_a_sweep_without_quantiles_is_a_table():
+    points = [(1, 10.0, {"quantiles_ms": ()}), (8, 38.0, {})]
+    known = curve_of(with_sweep(swept(*points)), "eager", None)
+    assert not known.curve.samples_ms
+    assert known.curve.time_ms(1) == 10
+
+
+def test_points_that_other_work_disturbed_are_left_out():
+    points = [(1, 10.0, {}), (2, 50.0, {"fit": False}), (8, 38.0, {"spread": 0.4})]
+    known = curve_of(with_sweep(swept(*points)), "eager", None)
+    assert known.curve.sizes == (1, 8)
+    assert not known.unfit
+    assert [each.kind for each in known.warnings] == ["environment-not-fit", "noisy"]
+
+
+def test_a_curve_of_a_busy_machine_decides_nothing():
+    points = [(1, 10.0, {"fit": False}), (8, 38.0, {"fit": False})]
+    plan = optcli.plan(with_sweep(swept(*points)), rate_per_s=60, slo={"p95_ms": 120})
+    assert plan.outcome == "inconclusive"
+    assert plan.warnings[0].kind == "environment-not-fit"
+
+
+def test_a_variant_that_was_not_measured_has_no_curve():
+    report = with_sweep(swept())
+    with pytest.raises(UsageError, match="has no latency"):
+        curve_of(report, "eager", None)
+    with pytest.raises(UsageError, match="no variant 'eagre'") as caught:
+        curve_of(report, "eagre", None)
+    assert "did you mean 'eager'?" in caught.value.hint
