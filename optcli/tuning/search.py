@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, pipeline
+from optcli import environment, passes, pipeline
 from optcli.accuracy import require_metric
 from optcli.artifact import Format
 from optcli.digest import of_value
-from optcli.errors import RecipeError, UsageError
+from optcli.errors import RecipeError, UsageError, did_you_mean
 from optcli.latency.quantiles import quantiles_of
 from optcli.observer import Observer, Silent
 from optcli.paths import shown
@@ -93,6 +93,7 @@ def tune(
     budget_s = 60 * read.tune.minutes
     kept = Store(Store.default_root(store))
     folder = (artifacts or Path("artifacts")).absolute() / f"{read.name}-tuned"
+    _require_known(read)
     space = Space.of(read)
     _require_something(space)
     display = Display(observer, began + budget_s)
@@ -194,6 +195,28 @@ def _read(path: Path, overrides: tuple[str, ...]) -> tuple[Recipe, tuple[str, Ma
         options = variant.runner.configured.model_dump(mode="json", exclude_unset=True)
         written["runner"] = {"name": variant.runner.name, **options}
     return recipe, (recipe.baseline, written)
+
+
+def _require_known(recipe: Recipe) -> None:
+    """Raise `UsageError` for a pass or an option that `tune.passes` misspells."""
+    for name, options in recipe.tune.passes.items():
+        if name in recipe.plugins:  # a worker reads what they take
+            continue
+        known = [*passes.names(), *recipe.plugins]
+        if name not in known:
+            raise UsageError(
+                f"tune.passes: there is no pass {name!r}",
+                place=shown(recipe.path),
+                hint=did_you_mean(name, known) or "optcli passes lists them; plugins names your own",
+            )
+        fields = list(passes.find(name).model_fields)
+        for option in options:
+            if option not in fields:
+                raise UsageError(
+                    f"tune.passes: {name} has no option {option!r}",
+                    place=shown(recipe.path),
+                    hint=did_you_mean(option, fields) or f"it has {', '.join(fields)}",
+                )
 
 
 def _require_something(space: Space) -> None:

@@ -11,7 +11,7 @@ from optcli.errors import UsageError
 from optcli.recipe import Recipe, load
 from optcli.results import Estimate
 from optcli.results.tuning import TuningTrial
-from optcli.tuning import tuned_recipe
+from optcli.tuning import tune, tuned_recipe
 from optcli.tuning.finalists import Choice
 from optcli.tuning.space import Space
 from optcli.tuning.study import Study
@@ -104,6 +104,36 @@ def test_what_the_sampler_proposes_is_a_recipe_that_can_be_read(tmp_path: Path) 
         load(read.path, [f"variants={variants}"])
         study.keep(trial(number, parameters=parameters, passes=candidate.passes))
     assert number > 10
+
+
+def test_a_pass_that_the_recipe_adds_is_tried_where_it_fits(tmp_path: Path) -> None:
+    rest = "variants:\n  plain: []\ntune: {passes: {optimize_onnx: {}}}\n"
+    space = Space.of(recipe(tmp_path, SPLIT, rest))
+    parameters = {"runtime": "onnxruntime", "precision": "fp32", "passes": {"optimize_onnx": {}}}
+    assert space.candidate(parameters).passes == (("optimize_onnx", {}),)
+    study = Study(tmp_path / "trials.jsonl", space, 0, 0.01)
+    tried = []
+    for number in range(12):
+        chosen = study.sample({})
+        if chosen is None:
+            break
+        tried.append("passes" in chosen)
+        study.keep(trial(number, parameters=chosen, passes=space.candidate(chosen).passes))
+    assert set(tried) == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("passes", "message"),
+    [
+        ("{optimise_onnx: {}}", "no pass 'optimise_onnx'"),
+        ("{prune: {rato: [0.3]}}", "no option 'rato'"),
+    ],
+)
+def test_a_misspelt_pass_of_the_search_is_refused(tmp_path: Path, passes: str, message: str) -> None:
+    read = recipe(tmp_path, SPLIT, f"variants:\n  plain: []\ntune: {{passes: {passes}}}\n")
+    with pytest.raises(UsageError, match=message) as caught:
+        tune(read.path, store=tmp_path / "store", artifacts=tmp_path / "artifacts")
+    assert "did you mean" in caught.value.hint
 
 
 def test_validation_samples_are_the_recipe_s_own(tmp_path: Path) -> None:
