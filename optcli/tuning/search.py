@@ -187,7 +187,8 @@ def _read(path: Path, overrides: tuple[str, ...]) -> tuple[Recipe, tuple[str, Ma
             raise
         recipe = load(path, (*overrides, "variants={source: []}"))
         name = "eager" if source_of(recipe).format == Format.TORCH else "source"
-        return recipe.model_copy(update={"baseline": name}), (name, {"passes": []})
+        bare = recipe.model_copy(update={"variants": {}, "baseline": name})
+        return bare, (name, {"passes": []})
     variant = recipe.variants[recipe.baseline]
     passes = [{use.name: use.options} if use.options else use.name for use in variant.passes]
     written: dict[str, Any] = {"passes": passes}

@@ -307,6 +307,18 @@ def test_a_training_that_gets_slower_ends_in_time_with_its_rate_at_the_end(tmp_p
     ]
 
 
+def test_an_epoch_that_gets_slower_has_fewer_steps_and_ends_in_time(tmp_path, slow, monkeypatch):
+    monkeypatch.setattr(training, "_LOOK_EVERY", 2)
+    clock, rates = slow(after=3 + 2, then=3.0)
+    source = written(tmp_path)
+    _, facts, _ = tuned(source, tmp_path / "b", source, epochs=1, max_minutes=20 / 60)
+    # 8 steps of 1 s were planned; from the third on they take 3 s: of 21 s 19 are left, for 6 of them.
+    assert facts["epochs"] == 1
+    assert 3 < len(rates) < 8
+    assert clock.now - 100 <= 20
+    assert ended(rates)
+
+
 def test_time_enough_changes_nothing(tmp_path, slow):
     slow()
     source = written(tmp_path)

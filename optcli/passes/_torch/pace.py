@@ -110,6 +110,10 @@ class Budget:
         """All that was spent."""
         return self.clock() - self._began
 
+    def steps_left(self, step_s: float) -> int:
+        """How many steps of so many seconds still fit."""
+        return max(0, int((self.seconds - self.used_s) / step_s)) if step_s > 0 else 2**31
+
     def fit(
         self, epochs: int, steps: int, step_s: float, judge_s: float, once_s: float = 0.0
     ) -> tuple[int, int]:

@@ -30,6 +30,8 @@ _SAY_EVERY_S = 0.5
 # Steps whose time is taken to plan a training of limited time, without the first; and what is added.
 _TRIAL_STEPS = 3
 _MARGIN = 1.05
+# Every so many steps of a training of limited time it is seen whether the rest still fits.
+_LOOK_EVERY = 8
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Training:
             news.plan(self._last(progress))
             number = progress.epoch + 1
             times_s = [self.clock()]
-            loss, waited_s = self._epoch(number, progress, news)
+            loss, waited_s = self._epoch(number, progress, news, budget)
             times_s.append(self.clock())
             self._settle()
             score = self._judged(news)
@@ -197,10 +199,13 @@ class Training:
                 hint="leave out reestimate_batchnorm",
             )
 
-    def _epoch(self, number: int, progress: Progress, news: _News) -> tuple[float, float]:
+    def _epoch(
+        self, number: int, progress: Progress, news: _News, budget: Budget | None
+    ) -> tuple[float, float]:
         """Train epoch `number`, from 1; gives the mean loss, and the time that samples took.
 
-        Only the seed, the number and the plan decide the result.
+        Only the seed, the number and the plan decide the result; and the clock, where steps take longer
+        than was planned: then the epoch has fewer, and the learning rate's course is run through faster.
         """
         import torch
 
@@ -211,15 +216,23 @@ class Training:
         # The rest of the learning rate's course is laid over the steps that are left.
         course = round((self._last(progress) - number + 1) * steps / (1 - progress.share), 6)
         begun = progress.share * course
+        planned = steps
         self.model.train()
         values = list(torch_modules.parameters(self.model))
         masks = [(self.model.get_parameter(name), mask) for name, mask in self.zeros.items()]
         total = waited_s = 0.0
         news.begin_epoch()
-        asked = self.clock()
+        asked = looked = self.clock()
         for step, batch in enumerate(self.examples.batches(whole, self.batch_size)):
             waited_s += self.clock() - asked
-            rate = self.learning_rate * schedule(begun + step, course)
+            if budget is not None and step and step % _LOOK_EVERY == 0:
+                now = self.clock()
+                steps = min(steps, step + budget.steps_left((now - looked) / _LOOK_EVERY))
+                looked = now
+            if step >= steps:
+                break
+            at = begun + step if steps == planned else begun + planned * step / steps
+            rate = self.learning_rate * schedule(at, course)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             loss = self._step(batch, values, masks)
@@ -231,7 +244,7 @@ class Training:
             total += loss
             news.trained(number, len(batch.positions), (step + 1) / steps, total / (step + 1))
             asked = self.clock()
-        progress.share = min(1.0, (begun + steps) / course)
+        progress.share = min(1.0, (begun + planned) / course)
         return total / steps, waited_s
 
     def _step(
