@@ -205,7 +205,7 @@ class Training:
         """Train epoch `number`, from 1; gives the mean loss, and the time that samples took.
 
         Only the seed, the number and the plan decide the result; and the clock, where steps take longer
-        than was planned: then the epoch has fewer, and the learning rate's course is run through faster.
+        than was planned: the epoch then has fewer, and the rate runs through its course faster.
         """
         import torch
 
