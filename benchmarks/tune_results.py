@@ -35,7 +35,7 @@ def of_search(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def loss(reference: Mapping[str, Any], found: Mapping[str, Any], bar: float) -> dict[str, Any]:
-    """What is lost of the reference on a part; with a 95 % interval where samples are right or wrong."""
+    """What is lost of the reference on a part, with a 95 % interval where samples are right or not."""
     lost = reference["value"] - found["value"]
     told: dict[str, Any] = {"value": found["value"], "loss": lost, "inside": inside(lost, bar)}
     if reference["right"] is not None:
@@ -156,7 +156,7 @@ def _of(rows: Sequence[Mapping[str, Any]], size: str, key: str) -> dict[str, Any
 
 
 def _honesty(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How often winners are inside the bar on samples that nobody read, and how optimistic they were."""
+    """How often winners are inside the bar on samples that nobody read, and the optimism."""
     winners = [row["winner"] for row in rows if row.get("winner") and "failed" not in row]
     unseen = [each["third_judged"] for each in winners if "third_judged" in each]
     gaps = [

@@ -110,7 +110,7 @@ def olive(payload: dict[str, Any]) -> dict[str, Any]:
     peers.export(tune_networks.module(network, shared, work), rows, start, dynamic=True)
     told = {
         "model": str(start),
-        "shape": list(rows.shape[1:]),
+        "classes": network.classes,
         "work": str(work),
         "out": str(out),
         "minutes": payload["minutes"],

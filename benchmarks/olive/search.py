@@ -2,11 +2,11 @@
 
     VENV/bin/python benchmarks/olive/search.py TOLD.json
 
-TOLD.json says the ONNX file with any batch size, the shape of a sample, the folder with `calibration.npy`,
-`validation.npy` and `validation-targets.npy`, minutes, seed, the largest loss and threads. Olive chooses
-by the validation samples, as optcli's search does. Searched are its quantization pass, static and dynamic,
-with all values that Olive itself names, and the float file. The last line printed is JSON: the path of
-what it chose, which one that is, and how many models it judged.
+TOLD.json says the ONNX file with any batch size, the number of classes, the folder with the files
+`calibration.npy`, `validation.npy` and their `-targets.npy`, minutes, seed, the largest loss, threads.
+Olive chooses by the validation samples, as optcli's search does. It searches its quantization pass,
+static and dynamic, with all values that Olive itself names. The last line printed is JSON: the path of
+what it chose, which one that is, and how many models are in its answer.
 """
 
 import json
@@ -67,12 +67,6 @@ def config(told):
         "input_model": {
             "type": "OnnxModel",
             "model_path": told["model"],
-            "io_config": {
-                "input_names": ["x"],
-                "input_shapes": [[1, *told["shape"]]],
-                "input_types": ["float32"],
-                "output_names": ["y"],
-            },
             "inference_settings": inference["onnx"],
         },
         "systems": {
