@@ -73,6 +73,7 @@ def main() -> None:
             except (RuntimeError, OSError, KeyError, ValueError, subprocess.SubprocessError) as error:
                 row["failed"] = f"{type(error).__name__}: {error}"[:2000]
             row |= {"seconds": round(time.monotonic() - began, 1), "load_after": os.getloadavg()[0]}
+            row = _without_paths(row, given)
             tune_results.keep(
                 given.results, "repeats" if given.repeats else "networks", row, _machine()
             )
@@ -108,6 +109,16 @@ def _shown(arguments: Sequence[str]) -> list[str]:
         shown.append("FOLDER" if path else each)
         path = each in ("--shared", "--work", "--results", "--olive")
     return shown
+
+
+def _without_paths(row: dict[str, Any], given: argparse.Namespace) -> dict[str, Any]:
+    """The row without the paths of this machine, which errors and artifacts name."""
+    row.get("winner", {}).pop("made", None)
+    text = json.dumps(row)
+    for folder in filter(None, (given.work, given.shared, ROOT, Path.home())):
+        text = text.replace(str(folder.absolute()), "FOLDER")
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 def _machine() -> dict[str, Any]:
@@ -155,8 +166,6 @@ def _compare(network: Network, work: Path, given: argparse.Namespace, row: dict[
             if each["method"] != WINNER
         }
         row["ratios"][str(size)] = tune_results.ratios(row["times"][str(size)], inside, FLOAT)
-    if winner is not None:
-        winner.pop("made")
     row["limits"] = tune_results.limits(row, network)
 
 
@@ -167,7 +176,6 @@ def _repeat(
     base = _searched(network, seed, work, given, row)
     if "winner" in row:
         _third(network, base, row["winner"], _judged({**base, "method": "eager"}, ("third",)))
-        row["winner"].pop("made")
 
 
 def _searched(
@@ -293,13 +301,13 @@ def _judged(payload: dict[str, Any], parts: Sequence[str]) -> dict[str, Any]:
 def _in_turns(base: dict[str, Any], rivals: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
     """Milliseconds of each by round: processes that take turns in random order."""
     chance = random.Random(0)
-    times: dict[str, list[float]] = {each["method"]: [] for each in rivals}
     with ExitStack() as stack:
         running = {each["method"]: stack.enter_context(_Serving({**base, **each})) for each in rivals}
+        times: dict[str, list[float]] = {method: [] for method in running}
         for _ in range(rounds):
             for method in chance.sample(list(running), len(running)):
                 count = max(2, round(peers.ROUND_S / running[method].usual_s))
-                times[method].append(1e3 * running[method].take_turn(count))
+                times[method].append(round(1e3 * running[method].take_turn(count), 6))
     return {method: {"ms": median(each), "rounds_ms": each} for method, each in times.items()}
 
 
