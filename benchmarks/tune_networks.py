@@ -71,9 +71,9 @@ class Network:
 
 
 def _seeded(name: str) -> Network:
-    # INT8 changes more of the answers of an untrained network than of a trained one: its margins are
-    # small. Its labels are the float network's own answers, so that the bar is about agreement.
-    return Network(name, "seeded", 224, {}, minutes=10.0, max_drop=0.1)
+    # Its labels are the float network's own answers, so that the bar is about agreement. The bar is wide:
+    # an untrained network has small margins, and INT8 changes many of its answers.
+    return Network(name, "seeded", 224, {}, minutes=10.0, max_drop=0.4)
 
 
 NETWORKS = {
