@@ -71,7 +71,7 @@ class Network:
 
 
 def _seeded(name: str) -> Network:
-    # Its labels are the float network's own answers, so that the bar is about agreement. The bar is wide:
+    # Its labels are the float network's own answers, so that the bar is about agreement. It is wide:
     # an untrained network has small margins, and INT8 changes many of its answers.
     return Network(name, "seeded", 224, {}, minutes=10.0, max_drop=0.4)
 
