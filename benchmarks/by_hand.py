@@ -27,14 +27,14 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import peers
+from peers import THREADS
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "by_hand.json"
 BATCH_SIZES = (1, 8)
-THREADS = 2
 SAMPLES = 32
 LEAST = 0.95
-_ROUND_S = 0.03
 _LIGHT = ("resnet50", "mobilenet_v3_large", "efficientnet_b0", "convnext_tiny", "vit_b_16")
 _MORE = ("regnet_y_400mf", "shufflenet_v2_x1_0", "densenet121", "swin_t", "mobilenet_v3_small")
 _FILES = {"yolox_nano": 416, "mobilenet_v3_small_fashion": 64, "vit_tiny_fashion": 32}
@@ -172,137 +172,27 @@ def by_hand(name: str, method: str, size: int, work: Path, shared: Path | None) 
     """The library's own way to the same, for one batch size; gives the file."""
     out = work / f"hand-{method}-{size}"
     out.mkdir(exist_ok=True)
-    kind = method.partition("-")[0]
-    path = out / {"openvino": "model.xml", "onnx": "model.onnx"}.get(kind, "model.pt2")
+    path = out / peers.file_of(method)
     done = out / "done"
     if not done.is_file():
         if method in ("torchscript", "aoti", "pt2e-aoti"):
-            _torch_by_hand(name, method, size, path)
+            peers.from_torch(method, network(name), images(name), size, path)
         else:
             _onnx_by_hand(name, method, size, path, shared)
         done.touch()
     return path
 
 
-def _torch_by_hand(name: str, method: str, size: int, path: Path) -> None:
-    import torch
-
-    model, x = network(name), torch.from_numpy(images(name)[:size].copy())
-    if method == "torchscript":
-        with torch.no_grad():
-            torch.jit.freeze(torch.jit.trace(model, x)).save(str(path))
-        return
-    if method == "pt2e-aoti":
-        import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
-        from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-
-        quantizer = x86.X86InductorQuantizer()
-        quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
-        with torch.no_grad():
-            prepared = prepare_pt2e(torch.export.export(model, (x,), strict=True).module(), quantizer)
-            for start in range(0, SAMPLES - size + 1, size):
-                prepared(torch.from_numpy(images(name)[start : start + size].copy()))
-            model = convert_pt2e(prepared)
-    with torch.no_grad():
-        program = torch.export.export(model, (x,), strict=method == "pt2e-aoti")
-        torch._inductor.aoti_compile_and_package(
-            program, package_path=str(path), inductor_configs={"freezing": True}
-        )
-
-
 def _onnx_by_hand(name: str, method: str, size: int, path: Path, shared: Path | None) -> None:
-    import onnx
-
-    start = path.parent / "start.onnx"
+    start = path if method == "onnx" else path.parent / "start.onnx"
     if name in _FILES:
         assert shared is not None
-        model = onnx.load(shared / "models" / f"{name}.onnx")
-        model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = size
-        del model.graph.value_info[:]
-        for value in model.graph.output:
-            value.type.tensor_type.shape.dim[0].Clear()
-        onnx.save(model, start)
+        peers.with_batch(shared / "models" / f"{name}.onnx", size, start)
     else:
-        import torch
-
-        x = torch.from_numpy(images(name)[:size].copy())
-        torch.onnx.export(
-            network(name), (x,), str(start), input_names=["x"], output_names=["y"], dynamo=True,
-            external_data=False,
-        )  # fmt: skip
-    inputs = onnx.load(start, load_external_data=False).graph.input[0].name
-    rows = images(name)
-    batches = [{inputs: rows[at : at + size]} for at in range(0, SAMPLES - size + 1, size)]
-    if method == "onnx":
-        os.replace(start, path)
-    elif method == "onnx-int8":
-        _static_int8(start, path, batches)
-    else:
-        import nncf
-        import openvino
-
-        converted = openvino.convert_model(start)
-        if method.startswith("openvino-int8"):
-            attends = "vit" in name or "swin" in name
-            transformer = {"model_type": nncf.ModelType.TRANSFORMER} if attends else {}
-            converted = nncf.quantize(converted, nncf.Dataset(batches), **transformer)
-        openvino.save_model(converted, str(path), compress_to_fp16=False)
-
-
-def _static_int8(start: Path, path: Path, batches: list[dict[str, np.ndarray]]) -> None:
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.rest = iter(batches)
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(self.rest, None)
-
-    ready = path.parent / "ready.onnx"
-    quant_pre_process(str(start), str(ready), skip_symbolic_shape=True)
-    kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
-    quantize_static(
-        str(ready), str(path), Reader(), quant_format=QuantFormat.QDQ, per_channel=True, **kinds
-    )
-
-
-def opened(method: str, path: Path, name: str, size: int) -> Callable[[], Any]:
-    """One call of what was made by hand, as the library's own documentation makes it."""
-    x = np.ascontiguousarray(images(name)[:size])
-    if method.startswith("onnx"):
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = THREADS
-        # Else its threads spin on for a while into our turn.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        feed = {session.get_inputs()[0].name: x}
-        return lambda: session.run(None, feed)
-    if method.startswith("openvino"):
-        import openvino
-
-        settings = {"INFERENCE_NUM_THREADS": THREADS, "PERFORMANCE_HINT": "LATENCY"}
-        if method != "openvino-bf16":
-            # Left alone it computes in bfloat16 where the CPU has it, which ours does when told.
-            settings["INFERENCE_PRECISION_HINT"] = "f32"
-        compiled = openvino.compile_model(str(path), "CPU", settings)
-        return lambda: compiled([x])
-    import torch
-
-    torch.set_num_threads(THREADS)
-    tensor = torch.from_numpy(x)
-    script = method == "torchscript"
-    load: Any = torch.jit.load if script else torch._inductor.aoti_load_package
-    model = load(str(path))
-
-    def call() -> Any:
-        with torch.inference_mode():
-            return model(tensor)
-
-    return call
+        peers.export(network(name), images(name)[:size], start)
+    if method != "onnx":
+        attends = "vit" in name or "swin" in name
+        peers.from_onnx(method, start, images(name), size, path, attends=attends)
 
 
 def compare(payload: dict[str, Any]) -> dict[str, Any]:
@@ -316,40 +206,26 @@ def compare(payload: dict[str, Any]) -> dict[str, Any]:
     inputs = [TensorSpec.model_validate(spec) for spec in made["inputs"]]
     runner = runners.find(made["runner"]).model_validate(made["options"])
     feed = {inputs[0].name: np.ascontiguousarray(images(payload["name"])[:size])}
-    hand = opened(payload["method"], Path(payload["path"]), payload["name"], size)
+    x = feed[inputs[0].name]
+    hand = peers.opened(payload["method"], Path(payload["path"]))
     with runner.open(messages.read(Artifact, made["artifact"]), inputs) as model:
-        calls: list[Callable[[], Any]] = [lambda: model.run(feed), hand]
-        usual = max(_usual(each) for each in calls)
-        count = max(2, round(_ROUND_S / usual))
+        calls: list[Callable[[], Any]] = [lambda: model.run(feed), lambda: hand(x)]
+        usual = max(peers.usual(each) for each in calls)
+        count = max(2, round(peers.ROUND_S / usual))
         times: list[list[float]] = [[], []]
         for number in range(payload["rounds"]):
             for index in (0, 1) if number % 2 else (1, 0):
-                calls[index]()  # the first one brings the model back into the caches
-                times[index].append(median(_taken(calls[index]) for _ in range(count)))
+                times[index].append(peers.turn(calls[index], count))
         shapes = model.effective().get("shapes")
-    ratios = sorted(theirs / mine for mine, theirs in zip(*times, strict=True))
-    quarter = len(ratios) // 4
+    ratios = [theirs / mine for mine, theirs in zip(*times, strict=True)]
+    ratio, low, high = peers.quartiles(ratios)
     return {
         "ours_ms": 1e3 * median(times[0]),
         "by_hand_ms": 1e3 * median(times[1]),
-        "ratio": median(ratios),
-        "middle": [ratios[quarter], ratios[-1 - quarter]],
+        "ratio": ratio,
+        "middle": [low, high],
         "shapes": shapes,
     }
-
-
-def _usual(call: Callable[[], Any]) -> float:
-    end = time.perf_counter() + 0.3
-    times = [_taken(call) for _ in range(3)]
-    while time.perf_counter() < end:
-        times.append(_taken(call))
-    return median(times[2:])
-
-
-def _taken(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def _alone(what: str, payload: dict[str, Any]) -> Any:

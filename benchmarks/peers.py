@@ -1,0 +1,198 @@
+"""The same network by hand: as the libraries' own documentation makes, opens and calls it.
+
+Shared by `by_hand.py` and `tune_peers.py`. A method's name begins with `onnx`, that is ONNX Runtime, or
+with `openvino`, or is PyTorch's: `torchscript`, `aoti`, `pt2e-aoti`. Each takes two threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+THREADS = 2
+ROUND_S = 0.03
+FILES = {"openvino": "model.xml", "onnx": "model.onnx"}
+
+
+def file_of(method: str) -> str:
+    """The name of the file that a method's artifact lies in."""
+    return FILES.get(method.partition("-")[0], "model.pt2")
+
+
+def batches(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    """Whole batches of so many rows, in order; a rest that fills none is left out."""
+    return [rows[at : at + size] for at in range(0, len(rows) - size + 1, size)]
+
+
+def from_torch(method: str, model: Any, rows: np.ndarray, size: int, path: Path) -> None:
+    """`torchscript`, `aoti` or `pt2e-aoti` of a module, for one batch size; `rows` calibrate."""
+    import torch
+
+    x = torch.from_numpy(rows[:size].copy())
+    if method == "torchscript":
+        with torch.no_grad():
+            torch.jit.freeze(torch.jit.trace(model, x)).save(str(path))
+        return
+    if method == "pt2e-aoti":
+        import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
+        from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+        quantizer = x86.X86InductorQuantizer()
+        quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+        with torch.no_grad():
+            prepared = prepare_pt2e(torch.export.export(model, (x,), strict=True).module(), quantizer)
+            for batch in batches(rows, size):
+                prepared(torch.from_numpy(batch.copy()))
+            model = convert_pt2e(prepared)
+    with torch.no_grad():
+        program = torch.export.export(model, (x,), strict=method == "pt2e-aoti")
+        torch._inductor.aoti_compile_and_package(
+            program, package_path=str(path), inductor_configs={"freezing": True}
+        )
+
+
+def export(model: Any, x: np.ndarray, path: Path, *, dynamic: bool = False) -> None:
+    """A module as an ONNX file with input `x` and output `y`; its batch is that of `x`, or any."""
+    import torch
+
+    shapes = {"dynamic_shapes": ({0: torch.export.Dim("N")},)} if dynamic else {}
+    torch.onnx.export(
+        model, (torch.from_numpy(x.copy()),), str(path), input_names=["x"], output_names=["y"],
+        dynamo=True, external_data=False, verbose=False, **shapes,
+    )  # fmt: skip
+
+
+def with_batch(source: Path, size: int, path: Path) -> None:
+    """A copy of an ONNX file whose batch is fixed at so many."""
+    import onnx
+
+    model = onnx.load(source)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = size
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        value.type.tensor_type.shape.dim[0].Clear()
+    onnx.save(model, path)
+
+
+def from_onnx(
+    method: str, start: Path, rows: np.ndarray, size: int, path: Path, *, attends: bool
+) -> None:
+    """`onnx-int8`, or `openvino` with or without INT8, of an ONNX file; `rows` calibrate.
+
+    `attends`: the network is a transformer, which NNCF's documentation wants to be told.
+    """
+    import onnx
+
+    name = onnx.load(start, load_external_data=False).graph.input[0].name
+    feeds = [{name: batch} for batch in batches(rows, size)]
+    if method == "onnx-int8":
+        _static_int8(start, path, feeds)
+        return
+    import nncf
+    import openvino
+
+    converted = openvino.convert_model(start)
+    if method.startswith("openvino-int8"):
+        transformer = {"model_type": nncf.ModelType.TRANSFORMER} if attends else {}
+        converted = nncf.quantize(converted, nncf.Dataset(feeds), **transformer)
+    openvino.save_model(converted, str(path), compress_to_fp16=False)
+
+
+def _static_int8(start: Path, path: Path, feeds: list[dict[str, np.ndarray]]) -> None:
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.rest = iter(feeds)
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.rest, None)
+
+    ready = path.parent / "ready.onnx"
+    quant_pre_process(str(start), str(ready), skip_symbolic_shape=True)
+    kinds = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+    quantize_static(
+        str(ready), str(path), Reader(), quant_format=QuantFormat.QDQ, per_channel=True, **kinds
+    )
+
+
+def opened(
+    method: str, path: Path, *, precision: str | None = "f32"
+) -> Callable[[np.ndarray], np.ndarray]:
+    """A call of what was made by hand: a batch to its first output.
+
+    `precision` is OpenVINO's hint. None leaves it alone: it then computes in bfloat16 where the CPU has
+    it, as it does for `openvino-bf16`.
+    """
+    if method.startswith("onnx"):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = THREADS
+        # Else its threads spin on for a while into the next one's turn.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        name = session.get_inputs()[0].name
+        return lambda x: session.run(None, {name: x})[0]
+    if method.startswith("openvino"):
+        import openvino
+
+        settings = {"INFERENCE_NUM_THREADS": THREADS, "PERFORMANCE_HINT": "LATENCY"}
+        if precision is not None and method != "openvino-bf16":
+            settings["INFERENCE_PRECISION_HINT"] = precision
+        compiled = openvino.compile_model(str(path), "CPU", settings)
+        return lambda x: compiled([x])[0]
+    import torch
+
+    if method == "pt2e-aoti":
+        import torchao.quantization.pt2e  # noqa: F401
+    torch.set_num_threads(THREADS)
+    load: Any = torch.jit.load if method == "torchscript" else torch._inductor.aoti_load_package
+    return of_module(load(str(path)))
+
+
+def of_module(model: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """A call of a PyTorch model."""
+    import torch
+
+    def call(x: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            found = model(torch.from_numpy(x))
+        return np.asarray(found[0] if isinstance(found, list | tuple) else found)
+
+    return call
+
+
+def taken(call: Callable[[], Any]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def usual(call: Callable[[], Any]) -> float:
+    """Seconds of a call, the median of those within 0.3 s, at least three."""
+    end = time.perf_counter() + 0.3
+    times = [taken(call) for _ in range(3)]
+    while time.perf_counter() < end:
+        times.append(taken(call))
+    return median(times[2:])
+
+
+def turn(call: Callable[[], Any], count: int) -> float:
+    """Seconds of a call, the median of so many in a row."""
+    call()  # the first one brings the model back into the caches
+    return median(taken(call) for _ in range(count))
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median and the ends of the middle half."""
+    ordered = sorted(values)
+    quarter = len(ordered) // 4
+    return median(ordered), ordered[quarter], ordered[-1 - quarter]
