@@ -8,6 +8,7 @@ from tiny_project import DATA
 from optcli import tuning
 from optcli.results import Estimate, Report
 from optcli.results.repair import Repair, Trial
+from optcli.results.tuning import Tuning
 
 INT8 = "  int8: [quantize_onnxruntime]   # static\n"
 
@@ -74,16 +75,49 @@ def test_without_a_recipe_it_is_that_of_the_last_build(place, optcli, asked):
     assert str(asked["recipe"]) == Report.load(path).recipe.path
 
 
+@pytest.mark.parametrize(("outcome", "code"), [("faster", 0), ("accurate", 5), ("none", 1)])
+def test_a_search_says_how_it_ended(place, optcli, monkeypatch, outcome, code):
+    place.recipe("  plain: []\n", data=DATA)
+    asked = {}
+
+    def tune(recipe, **options):
+        asked.update(options, recipe=recipe)
+        return Tuning(
+            recipe="tiny",
+            path="",
+            objective="p50",
+            batch_sizes=(1,),
+            reference="openvino fp32",
+            bar=0.01,
+            validation="data.validation",
+            minutes=options["minutes"],
+            seconds=1.0,
+            trials=(),
+            outcome=outcome,
+            answer="Serve nothing.",
+        )
+
+    monkeypatch.setattr("optcli.tuning.tune", tune)
+    said = optcli("tune", "recipe.yaml", "--minutes", 2, "--seed", 3, "--out", "other.yaml")
+    assert said.code == code
+    assert said.out.startswith("Serve nothing.\n")
+    assert (asked["minutes"], asked["seed"], str(asked["out"])) == (2.0, 3, "other.yaml")
+    said = optcli("tune", "recipe.yaml", "--minutes", 2, "--json")
+    assert json.loads(said.out)["outcome"] == outcome
+
+
 @pytest.mark.parametrize(
-    ("variants", "says"),
+    ("options", "says"),
     [
-        (f"  plain: []\n{INT8}", "no variant to start at is named\n  hint: name one of int8"),
-        ("  plain: []\n", "no variant is quantized\n  hint: add quantize_onnxruntime or"),
+        (("--engine", "nncf"), "--engine needs --from VARIANT"),
+        (("--write",), "--write needs --from VARIANT"),
+        (("--from", "int8", "--seed", 3), "--seed has no effect beside --from"),
+        (("--from", "int8", "--restart"), "--restart has no effect beside --from"),
     ],
 )
-def test_where_to_start_must_be_said(place, optcli, variants, says):
-    place.recipe(variants, data=DATA)
-    said = optcli("tune", "recipe.yaml")
+def test_options_of_the_search_and_of_the_repair_stay_apart(place, optcli, options, says):
+    place.recipe(f"  plain: []\n{INT8}", data=DATA)
+    said = optcli("tune", "recipe.yaml", *options)
     assert said.code == 2
     assert says in said.err
 
