@@ -274,7 +274,8 @@ def _searched(strategy: Strategy, study: Study, trials: Trials, display: Display
             best = best_of(study.trials)
             number = len(study.trials)
             display.begins(number, candidate.label, proposal.why, best)
-            left_s = until - time.monotonic()
+            # Without the reference there is nothing to compare with: it takes the time that it takes.
+            left_s = until - time.monotonic() if number else trials.workshop.settings.timeout_s
             trial = trials.attempt(
                 number, candidate, proposal.why, best, left_s, only_speed=proposal.only_speed
             )

@@ -50,7 +50,6 @@ def test_a_recipe_without_variants_is_tuned(tmp_path: Path) -> None:
     assert found.outcome in ("faster", "accurate")
     assert found.winner in {each.variant for each in found.finalists}
     assert found.validation.startswith("20 % of data.calibration")
-    assert found.seconds < 0.8 * 60 * 2.5
     assert any("cannot be trained" in sentence for sentence in found.left_out)
     tuned = load(tmp_path / "recipe.tuned.yaml")
     assert set(tuned.variants) == {"source", *(each.variant for each in found.finalists)}
