@@ -91,6 +91,12 @@ def look(request: LookRequest, channel: Channel) -> Interface:
     outputs = tuple(map(Tensor.model_validate, findings.get("outputs") or ()))
     if artifact.format == Format.TORCHSCRIPT:
         _require_flat_outputs(artifact)
+        # The file names none, and both this runner and Triton go by their order.
+        names = artifact.facts["outputs"]
+        outputs = tuple(
+            tensor.model_copy(update={"name": str(name)})
+            for tensor, name in zip(outputs, names, strict=True)
+        )
     if artifact.format == Format.TENSORRT:
         _require_weights(artifact)
     if not request.runs:
