@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +116,7 @@ def written(built: BuiltVariant, plan: Plan, out: Path):
     repository.write(out, built, served, plan)
     config = model_configuration.read(out / "small" / "config.pbtxt")
     assert (out / "small" / "1" / config.default_model_filename).is_file()
-    notes = " / ".join(repository.notes_of(served, plan.recommended, backend))
+    notes = " / ".join(repository.notes_of(built, served, plan.recommended, backend))
     return config, notes
 
 
@@ -208,6 +209,16 @@ def test_two_inputs_of_other_types_and_names(tmp_path, plan):
     }
     assert list(tensors(config.output)) == ["the answer"]
     assert list(config.model_warmup[0].inputs["left.0"].dims) == [3, 4]
+
+
+def test_what_was_measured_with_static_shapes_is_said(tmp_path, plan):
+    onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
+    built = variant(tmp_path / "model", Format.ONNX, IMAGE)
+    _, notes = written(built, plan, tmp_path / "out")
+    assert "static shapes" not in notes
+    static = replace(built, effective={**built.effective, "shapes": "static"})
+    _, notes = written(static, plan, tmp_path / "other")
+    assert "measured with static shapes" in notes
 
 
 def test_integers_are_warmed_up_with_zeros(tmp_path, plan):

@@ -104,7 +104,7 @@ def deploy(
     try:
         interface = _looked_at(built, name, fresh, path)
         served = repository.served_of(name, built, interface, one, backend)
-        notes = (*doubts, *repository.notes_of(served, one, backend), *built.samples.notes)
+        notes = (*doubts, *repository.notes_of(built, served, one, backend), *built.samples.notes)
         repository.write(fresh, built, served, made)
         (fresh / PLAN).write_text(made.to_json() + "\n", encoding="utf-8")
         runtime = f"{built.runner_name} {built.effective.get('version', '')}".strip()

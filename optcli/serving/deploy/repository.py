@@ -105,9 +105,16 @@ def write(folder: Path, built: BuiltVariant, served: Served, plan: Plan) -> None
     model_configuration.require_match(read_back, served.interface, str(built.artifact.path))
 
 
-def notes_of(served: Served, one: Configuration, backend: Backend) -> Sequence[str]:
+def notes_of(
+    built: BuiltVariant, served: Served, one: Configuration, backend: Backend
+) -> Sequence[str]:
     """What differs between the plan and what Triton will do, in sentences."""
     notes = [queue_of(one).note, *backend.notes]
+    if built.effective.get("shapes") == "static":
+        notes.append(
+            "the variant was measured with static shapes, and Triton runs the model for any batch size:"
+            " build it with `runner: {shapes: dynamic}` to plan with what Triton runs"
+        )
     if served.batching.why:
         notes.append(f"Triton does not batch this model: {served.batching.why}")
     if backend.pads and served.batching.largest > 1:
