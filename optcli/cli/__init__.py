@@ -46,7 +46,7 @@ _TASKS = {
     },
     "Serve": {
         "plan": "Turn a promise into a serving configuration: batch size, wait, instances.",
-        "deploy": "Write what Triton reads for a variant: the model, its configuration, a request.",
+        "deploy": "Write what Triton or KServe reads for a variant and a plan.",
     },
     "Maintain": {
         "cache": "Look into the store: ls, verify, why, gc.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -31,7 +32,7 @@ def _known(_: click.Context, __: click.Parameter, engine: str) -> str:
     "deploy",
     epilog=options.examples(
         "optcli deploy onnx-int8 --target triton --plan plan.json --out model_repository",
-        "optcli deploy onnx-int8 recipe.yaml --target triton --name digits",
+        "optcli deploy onnx-int8 recipe.yaml --target kserve --storage-uri pvc://models/digits",
     ),
 )
 @click.argument("variant")
@@ -40,9 +41,9 @@ def _known(_: click.Context, __: click.Parameter, engine: str) -> str:
     "--target",
     "engine",
     required=True,
-    type=click.Choice(["triton", *_NOT_WRITTEN]),
+    type=click.Choice(["triton", "kserve", *_NOT_WRITTEN]),
     callback=_known,
-    metavar="[triton]",
+    metavar="[triton|kserve]",
     help="The server that reads what is written.",
 )
 @click.option(
@@ -59,6 +60,11 @@ def _known(_: click.Context, __: click.Parameter, engine: str) -> str:
 )
 @click.option("--name", help="The model's name on the server.  [default: the variant's]")
 @click.option(
+    "--storage-uri",
+    metavar="URI",
+    help="For kserve: where the cluster finds a copy of the repository, as pvc://models/digits.",
+)
+@click.option(
     "--force",
     is_flag=True,
     help="Deploy a plan that rests on another curve, or on one of a busy machine.",
@@ -71,10 +77,11 @@ def _known(_: click.Context, __: click.Parameter, engine: str) -> str:
 def command(
     variant: str,
     where: Path | None,
-    engine: str,
+    engine: Literal["triton", "kserve"],
     plan: Path | None,
     out: Path | None,
     name: str | None,
+    storage_uri: str | None,
     force: bool,
     artifacts: Path | None,
     trust: bool,
@@ -83,13 +90,18 @@ def command(
 ) -> None:
     """Write what a serving engine reads for VARIANT of the last build, as a plan says.
 
-    A model repository of Triton: the model, config.pbtxt with batches, wait, queue, instances and
-    warm-up, the plan, a golden request with its response, and a README with the commands. The
-    configuration is read back and compared with the model. Needs `pip install 'optcli[serve]'`.
+    For triton a model repository: the model, config.pbtxt with batches, wait, queue, instances and
+    warm-up, the plan, a golden request with its response, and a README with the commands. For kserve
+    manifests as well, with pods and autoscaling. What is written is read back and compared with the
+    model. Needs `pip install 'optcli[serve]'`.
     """
     from optcli.serving.deploy import deploy, lines
     from optcli.store import Store
 
+    if storage_uri is not None and engine != "kserve":
+        raise UsageError(
+            f"--target {engine} fetches nothing", place="--storage-uri", hint="leave it out"
+        )
     place = reports.find(where, artifacts)
     with Progress() as progress:
         deployed = deploy(
@@ -97,9 +109,11 @@ def command(
             place.report,
             place.path,
             out or Path(f"{variant}-{engine}"),
+            engine=engine,
             plan=plan,
             recipe=where if where is not None and where.suffix in reports.RECIPES else None,
             name=name,
+            storage_uri=storage_uri,
             force=force,
             trust=trust,
             store=Store(Store.default_root(place.own_store(store))),

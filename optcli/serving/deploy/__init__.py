@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -16,8 +17,11 @@ from optcli.model_files.built_variant import BuiltVariant, open_built
 from optcli.observer import Observer, Silent
 from optcli.results import Report
 from optcli.results.outcomes import Result
-from optcli.serving.deploy import instructions, model_configuration, plans, repository
+from optcli.results.plan import Plan
+from optcli.serving.deploy import instructions, kserve, model_configuration, plans, repository
+from optcli.serving.deploy.instructions import Step
 from optcli.serving.deploy.interface import Interface, LookRequest
+from optcli.serving.deploy.model_configuration import Served
 from optcli.store import Store
 from optcli.workers import run
 
@@ -25,6 +29,7 @@ __all__ = ["Deployed", "deploy", "lines"]
 
 _TIMEOUT_S = 600.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TITLES = {"triton": "Triton", "kserve": "KServe"}
 PLAN, README = "plan.json", "README.md"
 
 
@@ -36,7 +41,7 @@ class Deployed(Result):
 
     schema_version: int = Field(1, alias="schema")
     variant: str
-    engine: str
+    engine: Literal["triton", "kserve"]
     model: str
     folder: str
     files: tuple[str, ...]
@@ -50,7 +55,7 @@ class Deployed(Result):
 def lines(deployed: Deployed) -> list[str]:
     """The same for people."""
     return [
-        f"{deployed.variant} for {deployed.engine.capitalize()}, as the model {deployed.model}:"
+        f"{deployed.variant} for {_TITLES[deployed.engine]}, as the model {deployed.model}:"
         f" {len(deployed.files)} files in {deployed.folder}",
         deployed.sentence,
         *(f"Note: {note}" for note in deployed.notes),
@@ -64,15 +69,20 @@ def deploy(
     path: Path,
     out: Path,
     *,
+    engine: Literal["triton", "kserve"] = "triton",
     plan: Path | None = None,
     recipe: Path | None = None,
     name: str | None = None,
+    storage_uri: str | None = None,
     force: bool = False,
     trust: bool = False,
     store: Store | None = None,
     observer: Observer | None = None,
 ) -> Deployed:
-    """Write a Triton model repository for a variant of the build whose report lies at `path`.
+    """Write what a server reads for a variant of the build whose report lies at `path`.
+
+    For `triton` that is a model repository; for `kserve` the repository with manifests that serve it,
+    where `storage_uri` is the place from which the cluster fetches the repository.
 
     `out` is a folder that is empty or not there yet; it is written whole or not at all. `plan` is what
     `optcli plan --json` wrote; without it the plan is made of the recipe's `slo` and the measured
@@ -86,6 +96,7 @@ def deploy(
     observer = observer or Silent()
     model_configuration.messages()
     name = _checked_name(name or variant)
+    uri = kserve.checked_uri(storage_uri) if engine == "kserve" else ""
     _require_empty(out)
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
     backend = repository.backend_for(built)
@@ -104,11 +115,22 @@ def deploy(
     try:
         interface = _looked_at(built, name, fresh, path)
         served = repository.served_of(name, built, interface, one, backend)
-        notes = (*doubts, *repository.notes_of(built, served, one, backend), *built.samples.notes)
-        repository.write(fresh, built, served, made)
+        notes = [*doubts, *repository.notes_of(built, served, one, backend), *built.samples.notes]
+        if engine == "kserve":
+            notes += kserve.notes_of(served, made)
+            repository.write(fresh / kserve.REPOSITORY, built, served, made)
+            steps = _write_manifests(fresh, served, made, uri)
+            about = (
+                f"Manifests for KServe, written by optcli. {made.sentence} First copy the content of"
+            )
+            about += f" `{kserve.REPOSITORY}/` to {uri}."
+        else:
+            repository.write(fresh, built, served, made)
+            steps = instructions.for_triton(served)
+            about = f"A model repository for Triton, written by optcli. {made.sentence}"
         (fresh / PLAN).write_text(made.to_json() + "\n", encoding="utf-8")
         runtime = f"{built.runner_name} {built.effective.get('version', '')}".strip()
-        text = instructions.text(served, made.sentence, notes, runtime)
+        text = instructions.text(served, about, steps, notes, runtime)
         (fresh / README).write_text(text, encoding="utf-8")
         files = tuple(sorted(p.relative_to(fresh).as_posix() for p in fresh.rglob("*") if p.is_file()))
         _place(fresh, out)
@@ -119,17 +141,26 @@ def deploy(
     return Deployed.model_validate(
         {
             "variant": variant,
-            "engine": "triton",
+            "engine": engine,
             "model": name,
             "folder": str(out),
             "files": files,
             "sentence": made.sentence,
             "golden": interface.golden,
             "tolerance": interface.tolerance,
-            "commands": tuple(instructions.commands_of(served)),
-            "notes": notes,
+            "commands": tuple(step.command for step in steps),
+            "notes": tuple(notes),
         }
     )
+
+
+def _write_manifests(folder: Path, served: Served, plan: Plan, uri: str) -> list[Step]:
+    """Write the manifests; gives the commands that use them."""
+    kserve.write(folder / kserve.RUNTIME, kserve.runtime_of(served))
+    inference = kserve.inference_of(served, plan, uri)
+    kserve.write(folder / kserve.SERVICE, inference)
+    manifests = (kserve.RUNTIME, kserve.SERVICE)
+    return instructions.for_kserve(served, inference.metadata.name, manifests)
 
 
 def _looked_at(built: BuiltVariant, name: str, out: Path, path: Path) -> Interface:

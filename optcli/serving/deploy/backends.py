@@ -28,6 +28,7 @@ class Backend:
 
     `file` is the model's file in the version's folder. `parameters` are those of the backend, `level`
     ONNX Runtime's level of optimization, `accelerators` its other providers by device (`cpu`, `gpu`).
+    `threads` are those of one instance on the CPU, None: not known.
     `pads` says that every call takes the largest batch, however few requests it has. `notes` say which
     options have no counterpart.
     """
@@ -36,6 +37,7 @@ class Backend:
     platform: str = ""
     backend: str = ""
     gpu: bool = False
+    threads: int | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     level: int | None = None
     accelerators: Mapping[str, str] = field(default_factory=dict)
@@ -60,9 +62,9 @@ def backend_of(
     return find(runner, effective, place)
 
 
-def _threads(effective: Mapping[str, Any]) -> str | None:
+def _threads(effective: Mapping[str, Any]) -> int | None:
     threads = effective.get("threads")
-    return str(threads) if isinstance(threads, int) and threads > 0 else None
+    return threads if isinstance(threads, int) and threads > 0 else None
 
 
 def _onnxruntime(runner: Any, effective: Mapping[str, Any], place: str) -> Backend:
@@ -86,7 +88,8 @@ def _onnxruntime(runner: Any, effective: Mapping[str, Any], place: str) -> Backe
         file=onnx.FILE,
         platform="onnxruntime_onnx",
         gpu=gpu,
-        parameters={"intra_op_thread_count": threads} if threads else {},
+        threads=threads,
+        parameters={"intra_op_thread_count": str(threads)} if threads else {},
         level=_LEVELS.get(runner.optimization_level),
         accelerators={"gpu" if gpu else "cpu": accelerator} if accelerator else {},
         notes=tuple(notes),
@@ -98,7 +101,7 @@ def _openvino(file: str) -> Callable[[Any, Mapping[str, Any], str], Backend]:
         threads = _threads(effective)
         parameters = {"PERFORMANCE_HINT": runner.hint.upper(), "NUM_STREAMS": str(runner.streams)}
         if threads:
-            parameters["INFERENCE_NUM_THREADS"] = threads
+            parameters["INFERENCE_NUM_THREADS"] = str(threads)
         notes = []
         if runner.precision == "bf16":
             parameters["HINT_BF16"] = "YES"
@@ -109,7 +112,14 @@ def _openvino(file: str) -> Callable[[Any, Mapping[str, Any], str], Backend]:
             )
         # It compiles the model for the largest batch alone.
         parameters["ENABLE_BATCH_PADDING"] = "YES"
-        return Backend(file, backend="openvino", parameters=parameters, pads=True, notes=tuple(notes))
+        return Backend(
+            file=file,
+            backend="openvino",
+            threads=threads,
+            parameters=parameters,
+            pads=True,
+            notes=tuple(notes),
+        )
 
     return backend
 
@@ -123,8 +133,9 @@ def _torchscript(runner: Any, effective: Mapping[str, Any], place: str) -> Backe
         gpu=gpu,
         parameters={
             "INFERENCE_MODE": "true",
-            **({"INTRA_OP_THREAD_COUNT": threads} if threads else {}),
+            **({"INTRA_OP_THREAD_COUNT": str(threads)} if threads else {}),
         },
+        threads=threads,
         notes=("Triton takes the threads of the first LibTorch model for all of them",)
         if threads
         else (),

@@ -1,55 +1,74 @@
-"""The README beside a model repository: the three commands that matter, and what is to be known."""
+"""The README beside what was deployed: the three commands that matter, and what is to be known."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from optcli.serving.deploy.interface import REQUEST, RESPONSE, Interface
 from optcli.serving.deploy.model_configuration import Served
 
 # A release of Triton that exists; whoever serves takes the one with the runtimes that were measured.
-_IMAGE = "nvcr.io/nvidia/tritonserver:26.04-py3"
+IMAGE = "nvcr.io/nvidia/tritonserver:26.04-py3"
 _URL = "localhost:8000/v2/models"
+_CURL = "curl --fail --silent --show-error"
 
 
-def commands_of(served: Served) -> list[str]:
-    """Start the server in this folder, ask whether the model is ready, send the golden request."""
+@dataclass(frozen=True)
+class Step:
+    """One command and what it does."""
+
+    title: str
+    command: str
+
+
+def for_triton(served: Served) -> list[Step]:
+    """Start the server in the folder, ask whether the model is ready, send the golden request."""
     gpus = "--gpus 1 " if served.backend.gpu else ""
-    commands = [
-        f'docker run --rm {gpus}-p 127.0.0.1:8000:8000 -v "$PWD":/models:ro {_IMAGE}'
-        " tritonserver --model-repository=/models --disable-auto-complete-config",
-        f"curl --fail --silent --show-error {_URL}/{served.name}/ready",
+    start = (
+        f'docker run --rm {gpus}-p 127.0.0.1:8000:8000 -v "$PWD":/models:ro {IMAGE}'
+        " tritonserver --model-repository=/models --disable-auto-complete-config"
+    )
+    return [
+        Step("Start the server, in this folder", start),
+        Step("Ask whether the model is ready", f"{_CURL} {_URL}/{served.name}/ready"),
+        *_request(served, f"{_URL}/{served.name}/infer"),
     ]
-    if served.interface.golden is not None:
-        commands.append(
-            "curl --fail --silent --show-error --header 'Content-Type: application/json'"
-            f" --data @{REQUEST} {_URL}/{served.name}/infer"
-        )
-    return commands
 
 
-def text(served: Served, sentence: str, notes: Sequence[str], runtime: str) -> str:
+def for_kserve(served: Served, name: str, manifests: Sequence[str]) -> list[Step]:
+    """Apply the manifests, wait until the object `name` is ready, send the golden request."""
+    files = " ".join(f"-f {file}" for file in manifests)
+    wait = f"kubectl wait --for=condition=Ready inferenceservice/{name} --timeout=600s"
+    url = f"$(kubectl get inferenceservice {name} -o jsonpath={{.status.url}})"
+    return [
+        Step("Apply the manifests", f"kubectl apply {files}"),
+        Step("Wait until the model is ready", wait),
+        *_request(served, f'"{url}/v2/models/{served.name}/infer"'),
+    ]
+
+
+def _request(served: Served, url: str) -> list[Step]:
+    if served.interface.golden is None:
+        return []
+    header = "--header 'Content-Type: application/json'"
+    return [Step("Send a request", f"{_CURL} {header} --data @{REQUEST} {url}")]
+
+
+def text(served: Served, about: str, steps: Sequence[Step], notes: Sequence[str], runtime: str) -> str:
     """The README, as Markdown."""
-    commands = commands_of(served)
-    titles = ("Start the server, in this folder", "Ask whether the model is ready", "Send a request")
-    lines = [
-        f"# {served.name}",
-        "",
-        f"A model repository for Triton, written by optcli. {sentence}",
-        "",
-    ]
-    for title, command in zip(titles, commands, strict=False):
-        lines += [f"{title}:", "", "```bash", command, "```", ""]
+    lines = [f"# {served.name}", "", about, ""]
+    for step in steps:
+        lines += [f"{step.title}:", "", "```bash", step.command, "```", ""]
     lines += _golden(served.interface)
     lines += ["## What is to be known", ""]
     lines += [f"- {note[0].upper()}{note[1:]}." for note in notes]
     lines += [
         f"- The variant was measured with {runtime}. Take a release of Triton whose runtime is not"
-        " older: replace the one in the first command.",
-        "- Nobody ran this repository in a Triton server before it was written. config.pbtxt was"
-        " read back with Triton's own protobuf definition and compared with the model.",
-        "- The server has no authentication and no TLS. The first command opens it to this machine"
-        " alone: put a proxy with both in front of it.",
+        f" older: replace {IMAGE}.",
+        "- No Triton server ran this repository before it was written. config.pbtxt was read back with"
+        " Triton's own protobuf definition and compared with the model.",
+        "- The server has no authentication and no TLS: put a proxy with both in front of it.",
         "",
     ]
     return "\n".join(lines)

@@ -125,8 +125,8 @@ def notes_of(
         )
     if one.machines > 1:
         notes.append(
-            f"the plan has {one.machines} machines: start the same repository on each, and spread the"
-            " requests over them"
+            f"the plan has {one.machines} machines, each with a server of its own: requests are to be"
+            " spread over them"
         )
     return tuple(note for note in notes if note)
 
