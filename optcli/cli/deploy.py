@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -17,15 +17,17 @@ _NOT_WRITTEN = {
 }
 
 
-def _known(_: click.Context, __: click.Parameter, engine: str) -> str:
-    """A server that optcli does not write for: why, and what serves instead."""
-    if engine in _NOT_WRITTEN:
-        raise UsageError(
-            _NOT_WRITTEN[engine],
-            place=f"--target {engine}",
-            hint="--target triton serves ONNX, OpenVINO, TorchScript and TensorRT",
-        )
-    return engine
+class _Engine(click.Choice[str]):
+    """A server; one that people look for and optcli does not write for says why."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in _NOT_WRITTEN:
+            raise UsageError(
+                _NOT_WRITTEN[value],
+                place=f"--target {value}",
+                hint="--target triton serves ONNX, OpenVINO, TorchScript and TensorRT",
+            )
+        return super().convert(value, param, ctx)
 
 
 @click.command(
@@ -41,9 +43,7 @@ def _known(_: click.Context, __: click.Parameter, engine: str) -> str:
     "--target",
     "engine",
     required=True,
-    type=click.Choice(["triton", "kserve", *_NOT_WRITTEN]),
-    callback=_known,
-    metavar="[triton|kserve]",
+    type=_Engine(["triton", "kserve"]),
     help="The server that reads what is written.",
 )
 @click.option(

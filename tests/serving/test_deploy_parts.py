@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from small_variants import IMAGE, onnx_model, variant
 
 import optcli
 from optcli.artifact import Format
+from optcli.engines import sidecar
 from optcli.errors import InputError, UnfitError, UsageError
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant
@@ -225,6 +227,49 @@ def test_torchscript_that_gives_a_dictionary_is_refused(tmp_path, plan):
     torch.jit.save(traced, folder / "model.pt")
     with pytest.raises(InputError, match="Triton takes tensors or a tuple of them"):
         looked_at(variant(folder, Format.TORCHSCRIPT, IMAGE), tmp_path / "out")
+
+
+def engine(folder: Path, **changes: object) -> None:
+    """A folder as the pass tensorrt_engine leaves it, with a plan that nothing opens."""
+    plan = b"a plan"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / sidecar.PLAN).write_bytes(plan)
+    record = {
+        "product": "tensorrt",
+        "version": "10.9.0",
+        "plan_sha256": hashlib.sha256(plan).hexdigest(),
+        "plan_bytes": len(plan),
+        "onnx_sha256": "",
+        "precision": "fp16",
+        "inputs": ({"name": "image", "dtype": "fp32", "shape": [-1, 3, 4, 4]},),
+        "outputs": ({"name": "logits", "dtype": "fp16", "shape": [-1, 2]},),
+    }
+    sidecar.write(folder, sidecar.Sidecar(**(record | changes)))
+
+
+def test_an_engine_is_deployed_where_it_cannot_run_without_a_golden_request(tmp_path, plan):
+    engine(tmp_path / "engine")
+    built = variant(tmp_path / "engine", Format.TENSORRT, IMAGE, precision="fp16")
+    request = LookRequest("small", built.artifact, "tensorrt", {}, built.inputs, tmp_path, runs=False)
+    interface = look(request, None)
+    assert interface.outputs == (Tensor(name="logits", dtype="float16", shape=(None, 2)),)
+    assert interface.golden is None
+    assert interface.follows_batch is None
+    backend = repository.backend_for(built)
+    served = repository.served_of("small", built, interface, plan.recommended, backend)
+    repository.write(tmp_path / "out", built, served, plan)
+    config = model_configuration.read(tmp_path / "out" / "small" / "config.pbtxt")
+    assert tensors(config.input) == {"image": ("TYPE_FP32", [3, 4, 4])}
+    assert tensors(config.output) == {"logits": ("TYPE_FP16", [2])}
+    assert (tmp_path / "out" / "small" / "1" / "model.plan").is_file()
+
+
+def test_an_engine_without_its_weights_is_refused(tmp_path):
+    engine(tmp_path / "engine", stripped=True)
+    built = variant(tmp_path / "engine", Format.TENSORRT, IMAGE)
+    request = LookRequest("small", built.artifact, "tensorrt", {}, built.inputs, tmp_path, runs=False)
+    with pytest.raises(InputError, match="holds no weights"):
+        look(request, None)
 
 
 def test_an_engine_of_tensorrt_is_served_on_the_first_gpu(plan):

@@ -37,6 +37,8 @@ PROTOCOL_TYPES = {
         f"{sign}int{bits}": f"{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
     },
 }
+# How an engine's sidecar writes the types of its inputs and outputs.
+_SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 # Largest error of an output, over the largest magnitude in it: another processor or another release of
 # the runtime rounds otherwise.
 _TOLERANCE_FP32, _TOLERANCE_LOWER = 1e-3, 0.05
@@ -99,6 +101,7 @@ def look(request: LookRequest, channel: Channel) -> Interface:
         )
     if artifact.format == Format.TENSORRT:
         _require_weights(artifact)
+        inputs, outputs = _of_engine(inputs), _of_engine(outputs)
     if not request.runs:
         return Interface(inputs, outputs)
     kind = runners.find(request.runner)
@@ -199,6 +202,20 @@ def _require_weights(artifact: Artifact) -> None:
             place=str(artifact.path),
             hint="build it without stripping the weights",
         )
+
+
+def _of_engine(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Tensors of an engine's sidecar, which writes types in short and -1 for a size that varies."""
+    return tuple(
+        Tensor(
+            name=each.name,
+            dtype=_SHORT.get(each.dtype, each.dtype),
+            shape=None
+            if each.shape is None
+            else tuple(None if size == -1 else size for size in each.shape),
+        )
+        for each in tensors
+    )
 
 
 def _is_tuple(kind: Any) -> bool:
