@@ -190,6 +190,7 @@ def test_commands_apply_wait_and_send(plan):
     assert words[2][-1].endswith("{.status.url})/v2/models/Digits.v2/infer")
 
 
+@pytest.mark.slow
 def test_a_bundle_has_repository_and_manifests(tmp_path, plan, monkeypatch):
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
     built = variant(tmp_path / "model", Format.ONNX, IMAGE)

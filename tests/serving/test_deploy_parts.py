@@ -66,6 +66,7 @@ def tensors(declared) -> dict[str, tuple[str, list[int]]]:
     return {each.name: (kinds.Name(each.data_type), list(each.dims)) for each in declared}
 
 
+@pytest.mark.slow
 def test_a_batch_that_varies_is_left_out_of_the_sizes_and_batched_as_the_plan_says(tmp_path, plan):
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
     config, notes = written(variant(tmp_path / "model", Format.ONNX, IMAGE), plan, tmp_path / "out")
@@ -109,6 +110,7 @@ def test_a_full_queue_does_what_the_plan_says_or_the_nearest_that_triton_can(pla
     assert repository.queue_of(none).longest == 1
 
 
+@pytest.mark.slow
 def test_several_machines_share_instances_and_queue(tmp_path, plan):
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
     shared = planned(plan, instances=5, machines=2, concurrency=2, reject_newest_cap=41)
@@ -118,6 +120,7 @@ def test_several_machines_share_instances_and_queue(tmp_path, plan):
     assert "the plan has 2 machines" in notes
 
 
+@pytest.mark.slow
 def test_a_fixed_batch_is_part_of_the_sizes_and_is_not_batched(tmp_path, plan):
     onnx_model(tmp_path / "model", {"image": [1, 3, 4, 4]})
     spec = {"name": "image", "shape": (1, 3, 4, 4)}
@@ -136,6 +139,7 @@ def test_a_fixed_batch_is_part_of_the_sizes_and_is_not_batched(tmp_path, plan):
     assert "--batch 1" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_two_inputs_of_other_types_and_names(tmp_path, plan):
     sizes = {"left.0": ["batch", 3, "width"], "right:1": ["batch", 5]}
     onnx_model(tmp_path / "model", sizes, output="the answer")
@@ -152,6 +156,7 @@ def test_two_inputs_of_other_types_and_names(tmp_path, plan):
     assert list(config.model_warmup[0].inputs["left.0"].dims) == [3, 4]
 
 
+@pytest.mark.slow
 def test_what_was_measured_with_static_shapes_is_said(tmp_path, plan):
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
     built = variant(tmp_path / "model", Format.ONNX, IMAGE)
@@ -162,6 +167,7 @@ def test_what_was_measured_with_static_shapes_is_said(tmp_path, plan):
     assert "measured with static shapes" in notes
 
 
+@pytest.mark.slow
 def test_integers_are_warmed_up_with_zeros(tmp_path, plan):
     onnx_model(tmp_path / "model", {"ids": ["batch", 6]}, dtype="INT64")
     spec = {"name": "ids", "dtype": "int64", "shape": ("batch", 6), "batch": {"max": 8}}
@@ -170,6 +176,7 @@ def test_integers_are_warmed_up_with_zeros(tmp_path, plan):
     assert config.model_warmup[0].inputs["ids"].zero_data
 
 
+@pytest.mark.slow
 def test_openvino_runs_the_largest_batch_alone(tmp_path, plan):
     import openvino
 
@@ -193,6 +200,7 @@ def test_openvino_runs_the_largest_batch_alone(tmp_path, plan):
     assert (tmp_path / "out" / "small" / "1" / "model.bin").is_file()
 
 
+@pytest.mark.slow
 def test_torchscript_goes_to_libtorch(tmp_path, plan):
     import torch
 
@@ -214,6 +222,7 @@ def test_torchscript_goes_to_libtorch(tmp_path, plan):
     assert config.parameters["INTRA_OP_THREAD_COUNT"].string_value == "1"
 
 
+@pytest.mark.slow
 def test_torchscript_that_gives_a_dictionary_is_refused(tmp_path, plan):
     import torch
 
@@ -247,6 +256,7 @@ def engine(folder: Path, **changes: object) -> None:
     sidecar.write(folder, sidecar.Sidecar(**(record | changes)))
 
 
+@pytest.mark.slow
 def test_an_engine_is_deployed_where_it_cannot_run_without_a_golden_request(tmp_path, plan):
     engine(tmp_path / "engine")
     built = variant(tmp_path / "engine", Format.TENSORRT, IMAGE, precision="fp16")
@@ -264,6 +274,7 @@ def test_an_engine_is_deployed_where_it_cannot_run_without_a_golden_request(tmp_
     assert (tmp_path / "out" / "small" / "1" / "model.plan").is_file()
 
 
+@pytest.mark.slow
 def test_an_engine_without_its_weights_is_refused(tmp_path):
     engine(tmp_path / "engine", stripped=True)
     built = variant(tmp_path / "engine", Format.TENSORRT, IMAGE)
@@ -322,6 +333,7 @@ def test_formats_that_triton_does_not_serve_say_which_to_take(format):
     assert "deploy" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_what_the_recipe_says_is_found(tmp_path, plan):
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
     interface = looked_at(variant(tmp_path / "model", Format.ONNX, IMAGE), tmp_path / "out")
@@ -376,6 +388,7 @@ def test_a_batch_beyond_the_models_range_is_refused(plan):
         repository.served_of("small", built, uneven, plan.recommended, repository.backend_for(built))
 
 
+@pytest.mark.slow
 def test_golden_files_are_what_the_runner_gives(tmp_path):
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
     interface = looked_at(variant(tmp_path / "model", Format.ONNX, IMAGE), tmp_path / "out")
