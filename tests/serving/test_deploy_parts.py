@@ -157,6 +157,21 @@ def test_two_inputs_of_other_types_and_names(tmp_path, plan):
 
 
 @pytest.mark.slow
+def test_an_input_without_a_batch_leaves_the_whole_model_without(tmp_path, plan):
+    onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4], "offset": [1, 1]})
+    built = variant(tmp_path / "model", Format.ONNX, IMAGE, {"name": "offset", "shape": (1, 1)})
+    single = planned(plan, batch=1, wait_ms=0.0)
+    config, notes = written(built, single, tmp_path / "out")
+    assert config.max_batch_size == 0
+    assert tensors(config.input) == {
+        "image": ("TYPE_FP32", [-1, 3, 4, 4]),
+        "offset": ("TYPE_FP32", [1, 1]),
+    }
+    assert list(config.model_warmup[0].inputs["image"].dims) == [1, 3, 4, 4]
+    assert "the first size of offset is fixed" in notes
+
+
+@pytest.mark.slow
 def test_what_was_measured_with_static_shapes_is_said(tmp_path, plan):
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
     built = variant(tmp_path / "model", Format.ONNX, IMAGE)
@@ -348,6 +363,25 @@ def test_a_file_that_is_not_what_the_recipe_says_is_found(tmp_path, plan):
         config = model_configuration.message(served)
         with pytest.raises(InputError, match=r"config.pbtxt does not fit the model: input"):
             model_configuration.require_match(config, interface, "model")
+
+
+def test_one_value_a_row_is_a_row_of_one_and_a_scalar_alone_is_refused(tmp_path, plan):
+    shapes = (Tensor(name="image", dtype="float32", shape=("batch", 3, 4, 4)),)
+    label = Tensor(name="label", dtype="int64", shape=("batch",))
+    built = variant(Path("model"), Format.ONNX, IMAGE)
+    backend = repository.backend_for(built)
+    interface = Interface(shapes, (label,), (label.model_copy(update={"shape": (1,)}),))
+    served = repository.served_of("small", built, interface, plan.recommended, backend)
+    model_configuration.write(model_configuration.message(served), tmp_path / "config.pbtxt", ())
+    config = model_configuration.read(tmp_path / "config.pbtxt")
+    assert tensors(config.output) == {"label": ("TYPE_INT64", [1])}
+    assert config.output[0].HasField("reshape")
+    assert list(config.output[0].reshape.shape) == []
+    model_configuration.require_match(config, interface, "model")
+    scalar = replace(interface, outputs=(label.model_copy(update={"shape": ()}),), computed=())
+    alone = replace(served, interface=scalar, batching=model_configuration.Batching(0))
+    with pytest.raises(InputError, match="is a scalar"):
+        model_configuration.message(alone)
 
 
 def test_every_difference_from_the_model_is_named(plan):

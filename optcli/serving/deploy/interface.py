@@ -20,7 +20,7 @@ from optcli.errors import InputError
 from optcli.inspection.findings import Tensor
 from optcli.latency.feeds import make
 from optcli.sample import collate
-from optcli.settings import TensorSpec
+from optcli.settings import TensorSpec, batch_range
 from optcli.workers import Channel
 
 if TYPE_CHECKING:
@@ -105,12 +105,12 @@ def look(request: LookRequest, channel: Channel) -> Interface:
     if not request.runs:
         return Interface(inputs, outputs)
     kind = runners.find(request.runner)
-    smallest = max(spec.batch_range().min for spec in request.inputs)
-    largest = min(spec.batch_range().max for spec in request.inputs)
+    allowed = batch_range(request.inputs)
+    smallest = allowed.min
     feed, golden = _feed(request, smallest)
     with kind.model_validate(request.options).open(artifact, request.inputs) as runner:
         results = runner.run(feed)
-        sizes = [smallest, smallest + 1] if largest > smallest else [smallest]
+        sizes = [smallest, smallest + 1] if allowed.max > smallest else [smallest]
         follows = all(array.ndim and array.shape[0] == smallest for array in results.values())
         if follows and len(sizes) > 1:
             more = runner.run(make(request.inputs, None, sizes[1:], request.seed)[sizes[1]][0])

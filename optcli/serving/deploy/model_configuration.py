@@ -206,6 +206,12 @@ def _declared(tensor: Tensor, batching: Batching, kinds: Any) -> dict[str, Any]:
         )
     sizes = tensor.shape[batching.skipped :]
     dims = [size if isinstance(size, int) else -1 for size in sizes]
+    if not dims and not batching.largest:
+        raise InputError(
+            f"{tensor.name!r} is a scalar, which Triton does not support in a model without batches",
+            place=FILE,
+            hint="let the network give it a size of 1",
+        )
     return {
         "name": tensor.name,
         "data_type": kinds.DataType.Value(_TYPES[tensor.dtype]),
