@@ -47,6 +47,7 @@ _INSTALL = {
     "tensorrt_rtx": "pip install 'optcli[trt-rtx]'",
     "timm": "pip install 'optcli[timm]'",
     "pynvml": "pip install 'optcli[gpu]'",
+    "tritonclient": "pip install 'optcli[serve]'",
     "onnxruntime_ep_nv_tensorrt_rtx": "pip install onnxruntime-ep-nv-tensorrt-rtx-cu13",
 }
 

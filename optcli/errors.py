@@ -153,6 +153,12 @@ class NotComparableError(OptcliError):
     exit_code = ExitCode.INCONCLUSIVE
 
 
+class UnfitError(OptcliError):
+    """What was asked rests on figures of a busy machine, which decide nothing."""
+
+    exit_code = ExitCode.INCONCLUSIVE
+
+
 class StoreError(OptcliError):
     """The store cannot be read or written: disk full, read-only, damaged."""
 

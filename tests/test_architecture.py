@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "profiling": {*BUILD, "pipeline", "model_files", "inspection"},
     "baselines": {"store", "formats", "runners"},
     "gate": {*BUILD, "pipeline", "baselines", "inspection", "profiling", "report"},
-    "serving": {*BUILD, "pipeline", "queueing", "report"},
+    "serving": {*BUILD, "pipeline", "queueing", "report", "model_files", "inspection"},
     "report": set(),
     "doctor": {"formats", "store", "latency", "engines"},
     "scaffold": {"inspection", "recipe", "passes", "sources", "data", "formats", "onnx_graphs"},

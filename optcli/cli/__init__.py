@@ -46,6 +46,7 @@ _TASKS = {
     },
     "Serve": {
         "plan": "Turn a promise into a serving configuration: batch size, wait, instances.",
+        "deploy": "Write what Triton or KServe reads for a variant and a plan.",
     },
     "Maintain": {
         "cache": "Look into the store: ls, verify, why, gc.",

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from optcli import profiling, runners
-from optcli.errors import OptcliError, TrustError, UsageError, did_you_mean, first_line
-from optcli.inspection import Target
-from optcli.model_files.opening import Opened, of_folder, require_trust_to_run, silent, trusting
+from optcli import profiling
+from optcli.errors import UsageError
+from optcli.model_files.built_variant import open_built
 from optcli.observer import Observer, Silent
-from optcli.pipeline import measurement_lock, view
-from optcli.pipeline.trusting import brings_python
+from optcli.pipeline import measurement_lock
 from optcli.profiling import Profile
-from optcli.recipe import load
-from optcli.results import ArtifactSummary, Report, VariantReport
-from optcli.runners import Runner
+from optcli.results import Report
 from optcli.settings import TensorSpec, batch_range
 from optcli.store import Store
-
-_ROLES = ("evaluation", "calibration", "validation", "training")
 
 
 def profile(
@@ -46,105 +37,27 @@ def profile(
     that was not built, files that are gone or changed, and a batch size that the model does not take,
     `TrustError` for code from elsewhere and for what was made under `--trust`.
     """
-    built = _built(variant, report, path)
-    assert built.artifact is not None
-    assert built.runner is not None
-    target = _target(variant, path.parent / built.artifact.path, built.artifact)
-    target = trusting(target, store or Store(Store.default_root()), trust=trust)
-    require_trust_to_run(target)
-    ours = target.own or trust
-    opened = of_folder(target, variant)
-    if not opened.inputs:
-        raise silent(opened)
-    size = _fitting(opened.inputs, batch_size)
-    fed, users, notes = _data(report, recipe, ours=ours)
-    name, options, runner = _runner(built.runner, opened, own=target.own)
-    if runner.starts_programs() and not ours:
-        raise TrustError(
-            f"the runner {name} starts programs on the artifact, which is not from this store",
-            place=str(target.path),
-            hint="add --trust where you know who made it, or name the --store that it was built in",
-        )
-    free = ours and (users or runner.starts_programs() or runner.requires().gpu)
-    artifact = replace(opened.artifact, foreign=opened.artifact.foreign and not free)
+    built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
+    size = _fitting(built.inputs, batch_size)
     request = profiling.ProfileRequest(
         variant=variant,
         recipe=report.recipe.name,
-        summary=built.artifact,
-        artifact=artifact,
-        runner=name,
-        options=options,
-        inputs=tuple(opened.inputs),
+        summary=built.summary,
+        artifact=built.artifact,
+        runner=built.runner_name,
+        options=built.options,
+        inputs=built.inputs,
         batch_size=size,
         trace=trace or path.parent / "profiles" / f"{variant}.trace.json",
-        **fed,
+        seed=built.samples.seed,
+        data=built.samples.data,
+        folder=built.samples.folder,
+        postprocess=built.samples.postprocess,
     )
     log = path.parent / "logs" / f"{variant}.profile.log"
     with measurement_lock.acquired(f"profile {variant}", observer or Silent()):
         measured = profiling.measure(request, log)
-    return measured.model_copy(update={"notes": (*measured.notes, *notes)})
-
-
-def _built(variant: str, report: Report, path: Path) -> VariantReport:
-    built = report.variants.get(variant)
-    if built is None:
-        raise UsageError(
-            f"the last build of {report.recipe.name} has no variant {variant!r}",
-            place=str(path),
-            hint=did_you_mean(variant, list(report.variants)),
-        )
-    if built.artifact is None or built.runner is None:
-        raise UsageError(
-            f"the variant {variant} was not built: {built.status}, {built.reason or 'no reason given'}",
-            place=str(path),
-            hint=f"fix the cause and run `optcli build {report.recipe.path} --only {variant}`",
-        )
-    return built
-
-
-def _target(name: str, folder: Path, summary: ArtifactSummary) -> Target:
-    """The artifact's folder. Raises `UsageError` where it is not the one that the report speaks of."""
-    wrong = "the artifact's files are not those that the report speaks of"
-    try:
-        about, digest = view.read(folder)
-        same = (about["key"], about["format"]) == (summary.key, summary.format)
-        if same and digest == about["digest"]:
-            return Target(name, "artifact", summary.format, folder, about)
-    except FileNotFoundError:
-        wrong = "the artifact's files are gone"
-    except (OSError, ValueError) as error:
-        wrong = f"the artifact cannot be read: {error}"
-    again = "run `optcli build` again: it copies what the store has"
-    raise UsageError(wrong, place=str(folder), hint=again)
-
-
-def _runner(
-    record: Mapping[str, Any], opened: Opened, *, own: bool
-) -> tuple[str, dict[str, Any], Runner]:
-    """The runner as the report has it. Raises `UsageError` where it is none that runs the artifact.
-
-    The report lies beside the artifact: where that is not our `own`, anybody may have written both.
-    """
-    name, requested = str(record.get("name")), record.get("requested") or {}
-    kind = runners.find(name)
-    try:
-        options = {name: value for name, value in requested.items() if value is not None}
-        options = options if own else runners.options_from_elsewhere(name, options)
-        runner = kind.model_validate(options)
-    except (AttributeError, ValueError) as error:
-        raise UsageError(
-            f"the report names options that the runner {name} does not have: {first_line(error)}",
-            place=str(opened.path),
-            hint="run `optcli build` again",
-        ) from error
-    # Another runner might take the files for what they are not said to be, code among it.
-    if opened.artifact.format not in kind.runs:
-        raise UsageError(
-            f"the runner {name} runs {', '.join(kind.runs)}, found {opened.artifact.format}",
-            place=str(opened.path),
-            hint="run `optcli build` again",
-        )
-    return name, options, runner
+    return measured.model_copy(update={"notes": (*measured.notes, *built.samples.notes)})
 
 
 def _fitting(inputs: tuple[TensorSpec, ...], batch_size: int | None) -> int:
@@ -159,27 +72,3 @@ def _fitting(inputs: tuple[TensorSpec, ...], batch_size: int | None) -> int:
             hint="widen the range under the recipe's `inputs` and build again, or choose one within",
         )
     return batch_size
-
-
-def _data(report: Report, named: Path | None, *, ours: bool) -> tuple[dict[str, Any], bool, list[str]]:
-    """A request's fields for its inputs: data of a role, post-processing, folder and seed.
-
-    Also whether they run Python of the recipe's own, and notes. Where only the report names the recipe,
-    its Python is not run for an artifact that is not `ours`.
-    """
-    try:
-        recipe = load(named or Path(report.recipe.path))
-    except (OptcliError, OSError) as error:
-        why = error.message if isinstance(error, OptcliError) else str(error)
-        note = f"inputs are random: the recipe cannot be read again ({why})"
-        return {}, False, [note]
-    if named is None and not ours and brings_python(recipe):
-        why = "Python of the recipe, and the artifact is not from this store (--trust runs it)"
-        return {}, False, [f"inputs are random: reading or post-processing samples would run {why}"]
-    role = next((role for role in _ROLES if role in recipe.data), None)
-    fed = {"postprocess": recipe.postprocess, "folder": recipe.folder, "seed": recipe.seed}
-    if role is None:
-        return fed, brings_python(recipe), []
-    changed = recipe.digest != report.recipe.digest
-    notes = ["the recipe differs from the one that was built (changed, or built with --set)"]
-    return {**fed, "data": recipe.data[role]}, brings_python(recipe), notes if changed else []

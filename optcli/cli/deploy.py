@@ -1,0 +1,122 @@
+"""`optcli deploy`: what a serving engine reads, from a variant and a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from optcli.cli import options, reports, tell
+from optcli.cli.progress import Progress
+from optcli.errors import UsageError
+
+# What people look for, and what became of it.
+_NOT_WRITTEN = {
+    "torchserve": "TorchServe is archived by its makers and gets no fixes any more",
+}
+
+
+class _Engine(click.Choice[str]):
+    """A server; one that people look for and optcli does not write for says why."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in _NOT_WRITTEN:
+            raise UsageError(
+                _NOT_WRITTEN[value],
+                place=f"--target {value}",
+                hint="--target triton serves ONNX, OpenVINO, TorchScript and TensorRT",
+            )
+        return super().convert(value, param, ctx)
+
+
+@click.command(
+    "deploy",
+    epilog=options.examples(
+        "optcli deploy onnx-int8 --target triton --plan plan.json --out model_repository",
+        "optcli deploy onnx-int8 recipe.yaml --target kserve --storage-uri pvc://models/digits",
+    ),
+)
+@click.argument("variant")
+@click.argument("where", required=False, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT]")
+@click.option(
+    "--target",
+    "engine",
+    required=True,
+    type=_Engine(["triton", "kserve"]),
+    help="The server that reads what is written.",
+)
+@click.option(
+    "--plan",
+    type=options.FILE,
+    metavar="FILE",
+    help="What `optcli plan --json` printed.  [default: a plan for the recipe's `slo`]",
+)
+@click.option(
+    "--out",
+    type=options.PATH,
+    metavar="FOLDER",
+    help="A new or empty folder.  [default: VARIANT-TARGET]",
+)
+@click.option("--name", help="The model's name on the server.  [default: the variant's]")
+@click.option(
+    "--storage-uri",
+    metavar="URI",
+    help="For kserve: where the cluster finds a copy of the repository, as pvc://models/digits.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Deploy a plan that rests on another curve, or on one of a busy machine.",
+)
+@options.artifacts
+@options.trust
+@options.store
+@options.as_json
+@options.verbose
+def command(
+    variant: str,
+    where: Path | None,
+    engine: Literal["triton", "kserve"],
+    plan: Path | None,
+    out: Path | None,
+    name: str | None,
+    storage_uri: str | None,
+    force: bool,
+    artifacts: Path | None,
+    trust: bool,
+    store: Path | None,
+    as_json: bool,
+) -> None:
+    """Write what a serving engine reads for VARIANT of the last build, as a plan says.
+
+    For triton a model repository: the model, config.pbtxt with batches, wait, queue, instances and
+    warm-up, the plan, a golden request with its response, and a README with the commands. For kserve
+    manifests as well, with pods and autoscaling. What is written is read back and compared with the
+    model. Needs `pip install 'optcli[serve]'`.
+    """
+    from optcli.serving.deploy import deploy, lines
+    from optcli.store import Store
+
+    if storage_uri is not None and engine != "kserve":
+        raise UsageError(
+            f"--target {engine} fetches nothing", place="--storage-uri", hint="leave it out"
+        )
+    place = reports.find(where, artifacts)
+    with Progress() as progress:
+        deployed = deploy(
+            variant,
+            place.report,
+            place.path,
+            out or Path(f"{variant}-{engine}"),
+            engine=engine,
+            plan=plan,
+            recipe=where if where is not None and where.suffix in reports.RECIPES else None,
+            name=name,
+            storage_uri=storage_uri,
+            force=force,
+            trust=trust,
+            store=Store(Store.default_root(place.own_store(store))),
+            observer=progress,
+        )
+    tell(deployed, lines, as_json=as_json)

@@ -1,0 +1,90 @@
+"""The README beside what was deployed: the three commands that matter, and what is to be known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optcli.serving.deploy.interface import REQUEST, RESPONSE, Interface
+from optcli.serving.deploy.model_configuration import Served
+
+# A release of Triton that exists; whoever serves takes the one with the runtimes that were measured.
+IMAGE = "nvcr.io/nvidia/tritonserver:26.04-py3"
+_URL = "localhost:8000/v2/models"
+_CURL = "curl --fail --silent --show-error"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command and what it does."""
+
+    title: str
+    command: str
+
+
+def for_triton(served: Served) -> list[Step]:
+    """Start the server in the folder, ask whether the model is ready, send the golden request."""
+    gpus = "--gpus 1 " if served.backend.gpu else ""
+    start = (
+        f'docker run --rm {gpus}-p 127.0.0.1:8000:8000 -v "$PWD":/models:ro {IMAGE}'
+        " tritonserver --model-repository=/models --disable-auto-complete-config"
+    )
+    return [
+        Step("Start the server, in this folder", start),
+        Step("Ask whether the model is ready", f"{_CURL} {_URL}/{served.name}/ready"),
+        *_request(served, f"{_URL}/{served.name}/infer"),
+    ]
+
+
+def for_kserve(served: Served, name: str, manifests: Sequence[str]) -> list[Step]:
+    """Apply the manifests, wait until the object `name` is ready, send the golden request."""
+    files = " ".join(f"-f {file}" for file in manifests)
+    wait = f"kubectl wait --for=condition=Ready inferenceservice/{name} --timeout=600s"
+    url = f"$(kubectl get inferenceservice {name} -o jsonpath={{.status.url}})"
+    return [
+        Step("Apply the manifests", f"kubectl apply {files}"),
+        Step("Wait until the model is ready", wait),
+        *_request(served, f'"{url}/v2/models/{served.name}/infer"'),
+    ]
+
+
+def _request(served: Served, url: str) -> list[Step]:
+    if served.interface.golden is None:
+        return []
+    header = "--header 'Content-Type: application/json'"
+    return [Step("Send a request", f"{_CURL} {header} --data @{REQUEST} {url}")]
+
+
+def text(served: Served, about: str, steps: Sequence[Step], notes: Sequence[str], runtime: str) -> str:
+    """The README, as Markdown."""
+    lines = [f"# {served.name}", "", about, ""]
+    for step in steps:
+        lines += [f"{step.title}:", "", "```bash", step.command, "```", ""]
+    lines += _golden(served.interface)
+    lines += ["## What is to be known", ""]
+    lines += [f"- {note[0].upper()}{note[1:]}." for note in notes]
+    lines += [
+        f"- The variant was measured with {runtime}. Take a release of Triton whose runtime is not"
+        f" older: replace {IMAGE}.",
+        "- No Triton server ran this repository before it was written. config.pbtxt was read back with"
+        " Triton's own protobuf definition and compared with the model.",
+        "- The server has no authentication and no TLS: put a proxy with both in front of it.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _golden(interface: Interface) -> list[str]:
+    if interface.golden is None or interface.tolerance is None:
+        reason = (
+            "the model could not be run where this was written"
+            if not interface.computed
+            else "JSON of the Open Inference Protocol cannot hold its types"
+        )
+        return [f"There is no golden request: {reason}.", ""]
+    return [
+        f"`{REQUEST}` holds {interface.golden}, and `{RESPONSE}` what the variant's own runner",
+        f"gives for it. No value should differ from it by more than {interface.tolerance:g} times the",
+        "largest magnitude in its output.",
+        "",
+    ]

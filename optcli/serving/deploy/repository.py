@@ -1,0 +1,151 @@
+"""A model repository for Triton: the model, its config.pbtxt, and the plan as Triton can say it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from optcli.artifact import ABOUT, Format
+from optcli.errors import InputError
+from optcli.model_files.built_variant import BuiltVariant
+from optcli.results.plan import Configuration, Plan
+from optcli.serving.deploy import model_configuration
+from optcli.serving.deploy.backends import Backend, backend_of
+from optcli.serving.deploy.interface import Interface
+from optcli.serving.deploy.model_configuration import Served
+
+_VERSION = "1"
+# config.pbtxt holds 32 bits.
+_LONGEST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What a full queue does in Triton, on one machine; `note` says it where the plan says otherwise.
+
+    `longest` is the most requests that wait; `late_ms` the wait after which one is rejected.
+    """
+
+    longest: int
+    late_ms: float | None
+    note: str = ""
+
+
+def queue_of(one: Configuration) -> Queue:
+    """The plan's queue, as far as Triton can say it: it cannot drop the oldest request."""
+    refusing = _queue(one.reject_newest_cap, one)
+    if one.on_full == "reject-newest":
+        return Queue(refusing, None)
+    if one.on_full == "deadline":
+        return Queue(_queue(one.queue_cap, one), one.timeout_ms)
+    note = (
+        f"Triton cannot drop the oldest request: it refuses new ones from {refusing} waiting on, and"
+        f" rejects those that waited {one.timeout_ms or 0:.4g} ms"
+    )
+    return Queue(refusing, one.timeout_ms, note)
+
+
+def _queue(cap: int | None, one: Configuration) -> int:
+    """A machine's part of the cap; 0 would be a queue without end for Triton."""
+    return min(max(1, (cap or 0) // one.machines), _LONGEST)
+
+
+def served_of(
+    name: str, built: BuiltVariant, interface: Interface, one: Configuration, backend: Backend
+) -> Served:
+    """What config.pbtxt is made of. Raises `UsageError` where the model cannot take the plan."""
+    place = str(built.artifact.path)
+    batching = model_configuration.batching_of(built.inputs, interface, one.batch, place)
+    queue = queue_of(one)
+    preferred: tuple[int, ...] = ()
+    if built.artifact.format == Format.TENSORRT and batching.largest > 1:
+        best = max(spec.batch_range().opt for spec in built.inputs)
+        preferred = tuple(sorted({min(best, batching.largest), batching.largest}))
+    return Served(
+        name=name,
+        inputs=built.inputs,
+        interface=interface,
+        backend=backend,
+        batching=batching,
+        instances=model_configuration.instances_of(one),
+        wait_ms=one.wait_ms,
+        queue=queue.longest,
+        late_ms=queue.late_ms,
+        preferred=preferred,
+    )
+
+
+def write(folder: Path, built: BuiltVariant, served: Served, plan: Plan) -> None:
+    """Write NAME/1/ and NAME/config.pbtxt below `folder`, and compare what was written with the model.
+
+    Raises `InputError` where they do not fit each other.
+    """
+    one = plan.recommended
+    assert one is not None
+    place = folder / served.name / _VERSION
+    ignored = shutil.ignore_patterns(ABOUT)
+    shutil.copytree(built.artifact.path, place, ignore=ignored, copy_function=shutil.copyfile)
+    if not (place / served.backend.file).is_file():
+        raise InputError(
+            f"the artifact has no {served.backend.file}",
+            place=str(built.artifact.path),
+            hint="build it again",
+        )
+    figures = [f"{p} {ms:.4g} ms" for p, ms in _predicted(plan, one)]
+    comments = [
+        f"Written by optcli for the variant {built.name}. {plan.sentence}",
+        f"Predicted at {plan.planned_rate_per_s:.4g} requests a second: {', '.join(figures)};"
+        f" the promise holds up to {one.max_rate_per_s:.4g} on {_machines(one)}.",
+    ]
+    path = folder / served.name / model_configuration.FILE
+    model_configuration.write(model_configuration.message(served), path, comments)
+    read_back = model_configuration.read(path)
+    model_configuration.require_match(read_back, served.interface, str(built.artifact.path))
+
+
+def notes_of(
+    built: BuiltVariant, served: Served, one: Configuration, backend: Backend
+) -> Sequence[str]:
+    """What differs between the plan and what Triton will do, in sentences."""
+    notes = [queue_of(one).note, *backend.notes]
+    if built.effective.get("shapes") == "static":
+        notes.append(
+            "the variant was measured with static shapes, and Triton runs the model for any batch size:"
+            " build it with `runner: {shapes: dynamic}` to plan with what Triton runs"
+        )
+    if served.batching.why:
+        notes.append(f"Triton does not batch this model: {served.batching.why}")
+    if backend.pads and served.batching.largest > 1:
+        notes.append(
+            f"Triton's OpenVINO backend fills every call up to {served.batching.largest} rows: a call"
+            " always takes the time of the largest batch, and the plan's prediction for light load is"
+            " too low"
+        )
+    if one.machines > 1:
+        notes.append(
+            f"the plan has {one.machines} machines, each with a server of its own: requests are to be"
+            " spread over them"
+        )
+    return tuple(note for note in notes if note)
+
+
+def backend_for(built: BuiltVariant) -> Backend:
+    """The backend for a variant, with its runner's options. Raises `InputError`."""
+    return backend_of(
+        built.artifact.format,
+        built.runner_name,
+        built.runner,
+        built.effective,
+        str(built.artifact.path),
+    )
+
+
+def _predicted(plan: Plan, one: Configuration) -> list[tuple[str, float]]:
+    figures = {"p50": one.p50_ms, "p95": one.p95_ms, "p99": one.p99_ms}
+    return [(name, ms) for name, ms in figures.items() if ms is not None]
+
+
+def _machines(one: Configuration) -> str:
+    return "one machine" if one.machines == 1 else f"{one.machines} machines"

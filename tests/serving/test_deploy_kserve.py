@@ -1,0 +1,226 @@
+"""Manifests for KServe: the fields are those of KServe's own types, and the figures those of the plan.
+
+`kserve_fields.json` has the fields of KServe 0.21 with their types, as its Python package names them.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+from small_variants import IMAGE, onnx_model, variant
+
+import optcli
+from optcli.artifact import Format
+from optcli.errors import InputError, UsageError
+from optcli.results import Report
+from optcli.results.plan import Autoscaling, Plan
+from optcli.serving import deploy as deploying
+from optcli.serving.deploy import instructions, kserve, model_configuration
+from optcli.serving.deploy.backends import Backend
+from optcli.serving.deploy.interface import Interface
+from optcli.serving.deploy.model_configuration import Batching, Served
+
+FIELDS = json.loads(Path(__file__).with_name("kserve_fields.json").read_text())
+# What KServe takes from Kubernetes, as far as optcli writes it.
+FIELDS |= {
+    "V1ObjectMeta": {"name": "str", "annotations": "dict(str, str)"},
+    "V1Container": {"name": "str", "image": "str", "args": "list[str]"},
+    "V1ResourceRequirements": {"requests": "dict(str, str)", "limits": "dict(str, str)"},
+}
+PLAIN = {"str": str, "int": int, "bool": bool}
+URI = "pvc://models/digits"
+SCALING = Autoscaling(
+    target_in_flight=3.7,
+    target_utilisation=0.7,
+    min_instances=3,
+    max_instances=9,
+    cold_start_s=30,
+    sentence="",
+)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    made = optcli.plan(
+        curve="6ms+1ms*b",
+        rate_per_s=700,
+        slo={"p95_ms": 60},
+        batch=8,
+        instances=4,
+        instances_per_machine=2,
+        instance_memory_bytes=500_000_000,
+    )
+    assert made.recommended is not None
+    assert made.recommended.machines == 2
+    return made
+
+
+def served(name: str = "Digits.v2", **backend: object) -> Served:
+    return Served(
+        name=name,
+        inputs=(),
+        interface=Interface((), (), golden="a sample", tolerance=0.001),
+        backend=Backend("model.onnx", "onnxruntime_onnx", threads=3, **backend),  # type: ignore[arg-type]
+        batching=Batching(8),
+        instances=2,
+        wait_ms=1.0,
+        queue=20,
+        late_ms=None,
+    )
+
+
+def require_fields(kind: str, value: object, place: str) -> None:
+    """Fail where a value is not of a type of KServe, by the names and types of its fields."""
+    if kind in PLAIN:
+        assert type(value) is PLAIN[kind], place
+    elif kind.startswith("list["):
+        assert isinstance(value, list), place
+        for item in value:
+            require_fields(kind[5:-1], item, place)
+    elif kind == "dict(str, str)":
+        assert isinstance(value, dict), place
+        assert all(type(each) is str for pair in value.items() for each in pair), place
+    else:
+        assert isinstance(value, dict), place
+        assert set(value) <= set(FIELDS[kind]), f"{place}: {set(value) - set(FIELDS[kind])}"
+        for name, item in value.items():
+            require_fields(FIELDS[kind][name], item, f"{place}.{name}")
+
+
+def as_written(path: Path, manifest) -> dict:
+    kserve.write(path, manifest)
+    return YAML(typ="safe").load(path.read_text())
+
+
+def test_both_manifests_have_the_fields_of_kserve(tmp_path, plan):
+    scaled = plan.model_copy(update={"autoscaling": SCALING})
+    inference = as_written(tmp_path / "a.yaml", kserve.inference_of(served(gpu=True), scaled, URI))
+    runtime = as_written(tmp_path / "b.yaml", kserve.runtime_of(served()))
+    require_fields("V1beta1InferenceService", inference, "InferenceService")
+    require_fields("V1alpha1ServingRuntime", runtime, "ServingRuntime")
+    assert inference["kind"] == "InferenceService"
+    assert runtime["kind"] == "ServingRuntime"
+    model = inference["spec"]["predictor"]["model"]
+    assert model["runtime"] == runtime["metadata"]["name"] == "digits-v2-triton"
+    (format,) = runtime["spec"]["supportedModelFormats"]
+    assert model["modelFormat"] == {"name": format["name"], "version": format["version"]}
+    assert model["storageUri"] == URI
+    assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
+    assert model["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    with pytest.raises(AssertionError, match="replicas"):
+        require_fields("V1beta1PredictorSpec", {"replicas": 1}, "predictor")
+
+
+def test_a_pod_is_a_machine_of_the_plan(plan):
+    predictor = kserve.inference_of(served(), plan, URI).spec.predictor
+    assert (predictor.min_replicas, predictor.max_replicas) == (2, 2)
+    assert predictor.scale_target is None
+    resources = predictor.model.resources
+    assert resources.requests == resources.limits == {"cpu": "6", "memory": "1000000000"}
+    assert "the number of pods is fixed" in " ".join(kserve.notes_of(served(), plan))
+
+
+def test_autoscaling_counts_pods_and_requests_in_flight_in_one(plan):
+    scaled = plan.model_copy(update={"autoscaling": SCALING})
+    inference = kserve.inference_of(served(), scaled, URI)
+    predictor = inference.spec.predictor
+    # Two instances a pod: 3 to 9 instances are 2 to 5 pods, with 2 times 3.7 requests in flight.
+    assert (predictor.min_replicas, predictor.max_replicas) == (2, 5)
+    assert (predictor.scale_metric, predictor.scale_target) == ("concurrency", 7)
+    annotations = inference.metadata.annotations
+    assert annotations is not None
+    assert annotations["autoscaling.knative.dev/target-utilization-percentage"] == "100"
+    assert "Knative mode" in " ".join(kserve.notes_of(served(), scaled))
+
+
+def test_what_the_plan_does_not_name_is_said(plan):
+    silent = plan.model_copy(update={"asked": {}})
+    one = replace(served(), backend=Backend("model.onnx"))
+    assert "memory" not in kserve.inference_of(one, silent, URI).spec.predictor.model.resources.limits
+    notes = " ".join(kserve.notes_of(one, silent))
+    assert "names no memory" in notes
+    assert "threads of an instance are not known" in notes
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("onnx_int8", "onnx-int8"),
+        ("Digits.v2", "digits-v2"),
+        ("8bit", "model-8bit"),
+        ("a" * 90, "a" * 40),
+        ("__", "model"),
+    ],
+)
+def test_names_are_such_as_kubernetes_takes(name, wanted, plan):
+    assert kserve.object_name(name) == wanted
+    assert kserve.inference_of(served(name), plan, URI).metadata.name == wanted
+    assert len(kserve.runtime_of(served(name)).metadata.name) <= 63
+
+
+@pytest.mark.parametrize(
+    "uri", [None, "", "models/digits", "ftp://x/y", "s3://", "s3://a b", "s3://[x"]
+)
+def test_a_place_that_no_cluster_can_fetch_from_is_refused(uri):
+    with pytest.raises(UsageError, match=r"fetch the model from|wanted the place") as caught:
+        kserve.checked_uri(uri)
+    assert caught.value.place == "--storage-uri"
+
+
+def test_a_changed_manifest_does_not_read_back(tmp_path, plan):
+    path = tmp_path / "inferenceservice.yaml"
+    kserve.write(path, kserve.inference_of(served(), plan, URI))
+    text = path.read_text()
+    for old, new in (("minReplicas", "minimum"), ("minReplicas: 2", "minReplicas: two"), ("kind", "{")):
+        path.write_text(text.replace(old, new))
+        with pytest.raises(InputError, match="no manifest of Inference"):
+            kserve.read(path, kserve.Inference)
+
+
+def test_commands_apply_wait_and_send(plan):
+    steps = instructions.for_kserve(served(), "digits-v2", ("a.yaml", "b.yaml"))
+    words = [shlex.split(step.command) for step in steps]
+    assert words[0] == ["kubectl", "apply", "-f", "a.yaml", "-f", "b.yaml"]
+    assert words[1][-2:] == ["inferenceservice/digits-v2", "--timeout=600s"]
+    assert words[2][-1].endswith("{.status.url})/v2/models/Digits.v2/infer")
+
+
+@pytest.mark.slow
+def test_a_bundle_has_repository_and_manifests(tmp_path, plan, monkeypatch):
+    onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
+    built = variant(tmp_path / "model", Format.ONNX, IMAGE)
+    monkeypatch.setattr(deploying, "open_built", lambda *_, **__: built)
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    out = tmp_path / "out"
+    given = {"plan": tmp_path / "plan.json", "engine": "kserve"}
+    report = Report.model_construct()
+    with pytest.raises(UsageError, match="a cluster needs a place"):
+        deploying.deploy("small", report, tmp_path / "report.json", out, **given)
+    deployed = deploying.deploy(
+        "small", report, tmp_path / "report.json", out, storage_uri=URI, **given
+    )
+    assert deployed.files == (
+        "README.md",
+        "golden-request.json",
+        "golden-response.json",
+        "inferenceservice.yaml",
+        "model_repository/small/1/model.onnx",
+        "model_repository/small/config.pbtxt",
+        "plan.json",
+        "servingruntime.yaml",
+    )
+    config = model_configuration.read(out / "model_repository" / "small" / "config.pbtxt")
+    assert config.instance_group[0].count == 2
+    manifest = kserve.read(out / "inferenceservice.yaml", kserve.Inference)
+    assert manifest.spec.predictor.model.resources.limits["cpu"] == "2"
+    text = (out / "README.md").read_text()
+    assert "copy the content of `model_repository/` to pvc://models/digits" in text
+    assert all(command in text for command in deployed.commands)
+    assert "small for KServe, as the model small: 8 files" in deploying.lines(deployed)[0]
+    golden = json.loads((out / "golden-response.json").read_text())
+    assert golden["outputs"][0]["name"] == "logits"
