@@ -24,7 +24,10 @@ class Machine:
         self.device = Device(0, "NVIDIA H200", "9.0", 1 << 30, "13.0", "580.1")
         self.cpu = {"model": "one", "machine": "x86_64", "flags": ["avx2"]}
         monkeypatch.delenv("OPTCLI_TENSORRT_PYTHON", raising=False)
-        monkeypatch.setattr(environment, "version_in", lambda python, name: self.versions[name])
+        real = environment.version
+        here = self.versions
+        monkeypatch.setattr(environment, "version_in", lambda python, name: here[name])
+        monkeypatch.setattr(environment, "version", lambda name: here.get(name) or real(name))
         monkeypatch.setattr(environment, "has_gpu", lambda: self.device is not None)
         monkeypatch.setattr(environment, "cpu", lambda: self.cpu)
         monkeypatch.setattr(driver, "present", lambda: self.device is not None)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from optcli.errors import StoreError
-from optcli.store import Store, key_of
+from optcli.store import Store, key_of, locks
 
 KEY = key_of({"step": "export_onnx"})
 
@@ -22,7 +22,7 @@ import os, sys
 from contextlib import nullcontext
 from pathlib import Path
 import filelock
-from optcli.store import Store
+from optcli.store import Store, locks
 root, key, marks, locked = sys.argv[1:]
 store = Store(Path(root))
 waiting = lambda: Path(marks, f"waited-{os.getpid()}").touch()
@@ -107,7 +107,7 @@ def test_lock_is_given_up_after_its_time_and_freed_by_a_kill(tmp_store):
     holder = """
 import sys
 from pathlib import Path
-from optcli.store import Store
+from optcli.store import Store, locks
 with Store(Path(sys.argv[1])).lock("artifact", sys.argv[2]):
     print("held", flush=True)
     sys.stdin.read()
@@ -118,10 +118,11 @@ with Store(Path(sys.argv[1])).lock("artifact", sys.argv[2]):
         stdout=subprocess.PIPE,
     ) as other:
         other.stdout.readline()
-        with pytest.raises(StoreError, match="another process"), tmp_store.lock("artifact", KEY, 0.1):
+        path = tmp_store.lock_path("artifact", KEY)
+        with pytest.raises(StoreError, match="another process"), locks.held(path, timeout_s=0.1):
             pass
         other.kill()
-    with tmp_store.lock("artifact", KEY, 5):
+    with locks.held(path, timeout_s=60):
         pass
 
 
