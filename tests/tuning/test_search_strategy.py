@@ -121,7 +121,7 @@ def test_a_cut_that_is_inside_is_followed_by_a_harder_one(recipe: Recipe) -> Non
 
 def test_a_cut_that_is_far_outside_is_followed_by_a_milder_one(recipe: Recipe) -> None:
     def loss(parameters: Any) -> float:
-        return 0.2 if parameters.get("blocks", 0) >= 0.5 else 0.0
+        return 0.2 if parameters.get("blocks", 0) >= 0.3 else 0.0
 
     done = Simulated(Strategy(space(recipe), BAR, 1800.0), loss).run()
     trained = [t for t in done if t.parameters.get("train_s") and not t.parameters.get("aware_s")]
