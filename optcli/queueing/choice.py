@@ -229,23 +229,28 @@ def keeps(prediction: Prediction, promise: Promise, *, surely: bool = True) -> b
 def _offers(curve: Curve, demand: Demand) -> Iterator[Batching]:
     """A configuration for each batch size, with the instances that the load alone asks for."""
     for batch in offered_batches(curve, demand):
-        instances = demand.instances or formulas.fewest_instances(
-            demand.process.rate_per_s,
-            curve,
-            batch,
-            utilisation=demand.utilisation,
-            headroom=demand.headroom,
-            concurrency=demand.concurrency,
-            occupied_ms=demand.occupied_ms,
-        )
-        yield Batching(
-            batch=batch,
-            wait_ms=demand.wait_ms or 0.0,
-            instances=instances,
-            concurrency=demand.concurrency,
-            semantics=demand.semantics,
-            stream_cap=demand.stream_cap,
-        )
+        yield offer(curve, demand, batch)
+
+
+def offer(curve: Curve, demand: Demand, batch: int) -> Batching:
+    """The configuration with a batch size, with the instances that the load alone asks for."""
+    instances = demand.instances or formulas.fewest_instances(
+        demand.process.rate_per_s,
+        curve,
+        batch,
+        utilisation=demand.utilisation,
+        headroom=demand.headroom,
+        concurrency=demand.concurrency,
+        occupied_ms=demand.occupied_ms,
+    )
+    return Batching(
+        batch=batch,
+        wait_ms=demand.wait_ms or 0.0,
+        instances=instances,
+        concurrency=demand.concurrency,
+        semantics=demand.semantics,
+        stream_cap=demand.stream_cap,
+    )
 
 
 def _enough_instances(curve: Curve, demand: Demand, offer: Batching, most: int) -> Tried:

@@ -20,10 +20,10 @@ class TuningTrial(Result):
     size, in turns; `ahead` says the same over the best trial so far. `score` is the objective, as a
     multiple of the reference's: larger is better. `loss` is what is lost against the baseline on
     `samples` validation samples: of the metric, or without labels the share of samples whose largest
-    output is another. `stage` says how far it came, `reason` why no further. `parameters` are what the
-    search chose. `operators` counts those that compute on integers, `family` says
-    whether the network is a `transformer` or `convolutional`, `float_groups` names layers that
-    may be left in float, where quantizing has cost too much. Times are in seconds.
+    output is another; `bar` is the largest loss allowed. `stage` says how far it came, `reason` why no
+    further. `parameters` are what the search chose. `operators` counts those that compute on integers,
+    `family` says whether the network is a `transformer` or `convolutional`, `float_groups` names layers
+    that may be left in float, where quantizing has cost too much. Times are in seconds.
     """
 
     number: int
@@ -39,6 +39,7 @@ class TuningTrial(Result):
     p50_ms: dict[int, float] = Field(default_factory=dict)
     value: float | None = None
     baseline: float | None = None
+    bar: float | None = None
     loss: Estimate | None = None
     sqnr_db: float | None = None
     samples: int | None = None
@@ -60,7 +61,7 @@ class Finalist(Result):
     `validation_loss` and `loss` are what it loses on validation and on evaluation samples;
     `optimism` is by how much the first was too small. `certain` says whether the bound of the loss lies
     inside the bar too, at a confidence that allows for the number of finalists. `speedup` is over the
-    baseline, by batch size.
+    baseline, by batch size. `score` is None where the machine was not quiet enough to measure it.
     """
 
     variant: str

@@ -14,6 +14,7 @@ from optcli.queueing.choice import (
     Demand,
     choose,
     keeps,
+    offer,
     predict,
     requests_of,
     sealed_least_ms,
@@ -99,22 +100,7 @@ def would_keep(curve: Curve, demand: Demand, choice: Choice) -> tuple[Would, ...
 def _smallest(curve: Curve, demand: Demand) -> Batching:
     """The configuration with the fastest call."""
     batch = demand.batch or (curve.sizes[0] if curve.sizes else 1)
-    instances = demand.instances or fewest_instances(
-        demand.process.rate_per_s,
-        curve,
-        batch,
-        utilisation=demand.utilisation,
-        headroom=demand.headroom,
-        concurrency=demand.concurrency,
-        occupied_ms=demand.occupied_ms,
-    )
-    return Batching(
-        batch=batch,
-        wait_ms=demand.wait_ms or 0.0,
-        instances=instances,
-        concurrency=demand.concurrency,
-        semantics=demand.semantics,
-    )
+    return offer(curve, demand, batch)
 
 
 def _would(curve: Curve, demand: Demand, nearest: Batching, choice: Choice) -> Iterator[Would]:

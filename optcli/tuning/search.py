@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, passes, pipeline
+from optcli import environment, passes, user_code
 from optcli.accuracy import require_metric
 from optcli.artifact import Format
 from optcli.digest import of_value
@@ -24,15 +24,15 @@ from optcli.paths import shown
 from optcli.pipeline import report_files
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.plan import plan, source_of
+from optcli.pipeline.terms import judging_code
 from optcli.recipe import Recipe, load
 from optcli.report import tuning_words
-from optcli.results import Report
-from optcli.results.tuning import Finalist, Tuning, TuningTrial
+from optcli.results.tuning import Tuning, TuningTrial
+from optcli.settings import batch_range
 from optcli.settings.tuning import Objective
 from optcli.store import Store
-from optcli.tuning import finalists, rules, tuned_recipe
+from optcli.tuning import finalists, judgement, rules, tuned_recipe
 from optcli.tuning.display import Display
-from optcli.tuning.finalists import Choice
 from optcli.tuning.space import Space
 from optcli.tuning.strategy import Strategy, best_of
 from optcli.tuning.study import Study
@@ -44,7 +44,7 @@ from optcli.tuning.workshop import Workshop
 _FINAL_SHARE, _LEAST_FINAL_S, _MOST_FINAL_S = 0.2, 20.0, 180.0
 # Below so many seconds three finalists are judged: five take a minute to measure.
 _FOR_ALL_S = 600.0
-_NO_TRAINING = {"prune": False, "quantize_aware": False}
+_RUNTIMES = ("openvino", "onnxruntime", "torch", "nncf")
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ def tune(
     budget_s = 60 * read.tune.minutes
     kept = Store(Store.default_root(store))
     folder = (artifacts or Path("artifacts")).absolute() / f"{read.name}-tuned"
+    path = (out or read.path.with_name(f"{read.path.stem}.tuned.yaml")).absolute()
+    tuned_recipe.require_place(path, read)
     _require_known(read)
     space = Space.of(read)
     _require_something(space)
@@ -108,21 +110,26 @@ def tune(
         _batch_sizes(read),
         reference,
     )
+    # What is wrong with the model or the data, or shared by two roles, is found before the search.
+    workshop.make(_bare(start))
     final_s = min(_MOST_FINAL_S, max(_LEAST_FINAL_S, _FINAL_SHARE * budget_s))
-    place = kept.cache_folder() / "tuning" / _key(start, kept) / "trials.jsonl"
+    key = _key(start, kept)
+    place = kept.cache_folder() / "tuning" / key / "trials.jsonl"
     if restart:
         place.unlink(missing_ok=True)
     bar = _bar(read)
-    study = Study(place, space, read.seed, bar)
-    before_s = sum(trial.seconds for trial in study.trials)
-    if study.trials:
-        observer.warned("tune", f"going on with {len(study.trials)} trials of an earlier run")
-    strategy = Strategy(space, bar, budget_s - final_s)
-    why = _searched(strategy, study, trials, display, began + budget_s - final_s - before_s)
+    waiting = "another search of this recipe runs; waiting for it"
+    with kept.lock("tuning", key, waiting=lambda: observer.warned("tune", waiting)):
+        study = Study(place, space, read.seed, bar)
+        before_s = sum(trial.seconds for trial in study.trials)
+        if study.trials:
+            observer.warned("tune", f"going on with {len(study.trials)} trials of an earlier run")
+        strategy = Strategy(space, bar, budget_s - final_s)
+        why = _searched(strategy, study, trials, display, began + budget_s - final_s - before_s)
+    bar = next((trial.bar for trial in study.trials if trial.bar is not None), bar)
     spare_s = max(_LEAST_FINAL_S, budget_s - before_s - (time.monotonic() - began))
     most = min(read.tune.finalists, 5 if budget_s >= _FOR_ALL_S else 3)
     choices = tuned_recipe.variant_names(finalists.choose(study.trials, bar, most))
-    path = (out or read.path.with_name(f"{read.path.stem}.tuned.yaml")).absolute()
     tuning = Tuning(
         recipe=read.name,
         path=str(path) if choices else "",
@@ -140,23 +147,34 @@ def tune(
         next_idea=_next_idea(space, bar, budget_s, study.trials),
     )
     if choices:
-        built = _built(start, path, choices, kept, artifacts, spare_s, jobs, trust, timeout_s, observer)
-        tuning = _with_finalists(tuning, built.report, choices, start, built.confidence)
+        report = judgement.build(
+            read,
+            start.overrides,
+            start.baseline,
+            path,
+            choices,
+            tuning.batch_sizes,
+            spare_s,
+            kept,
+            artifacts,
+            workshop.settings,
+            observer,
+        )
+        tuning = judgement.with_finalists(tuning, report, choices, read)
     seconds = round(before_s + time.monotonic() - began, 1)
     tuning = tuning.model_copy(update={"seconds": seconds})
     tuning = tuning.model_copy(update={"findings": tuple(tuning_words.findings(tuning))})
     tuning = tuning.model_copy(update={"answer": tuning_words.answer(tuning)})
     if choices:
-        report = built.report.model_copy(update={"tuning": tuning})
+        report = report.model_copy(update={"tuning": tuning})
         report_files.write(folder, report, quantiles_of(folder / "samples.npz"))
     return tuning
 
 
 def _told(**options: Any) -> tuple[str, ...]:
     """Options as overrides of the recipe."""
-    keys = {"seed": "seed"}
     return tuple(
-        f"{keys.get(name, f'tune.{name}')}={json.dumps(value)}"
+        f"{name if name == 'seed' else f'tune.{name}'}={json.dumps(value)}"
         for name, value in options.items()
         if value is not None
     )
@@ -172,10 +190,13 @@ def _started(path: Path, overrides: tuple[str, ...]) -> _Start:
         )
     if recipe.accuracy is not None:
         require_metric(recipe.accuracy)
+    _require_batch_size(recipe)
+    tuned_recipe.settings_of(overrides)  # what cannot be written at the end is said now
     validation = validation_of(recipe)
     more = tuned_recipe.changes(validation.data, recipe)
     extra = tuple(f"data.{role}={json.dumps(each)}" for role, each in more.get("data", {}).items())
-    return _Start(recipe, (*overrides, *extra), baseline, validation)
+    bare = ("matrix=null",) if recipe.matrix else ()  # it would add its variants to every trial
+    return _Start(recipe, (*overrides, *bare, *extra), baseline, validation)
 
 
 def _read(path: Path, overrides: tuple[str, ...]) -> tuple[Recipe, tuple[str, Mapping[str, Any]]]:
@@ -220,6 +241,17 @@ def _require_known(recipe: Recipe) -> None:
                 )
 
 
+def _require_batch_size(recipe: Recipe) -> None:
+    """Raise `UsageError` for a batch size that the inputs do not take."""
+    size, span = recipe.tune.batch_size, batch_range(recipe.inputs)
+    if size is not None and not span.min <= size <= span.max:
+        raise UsageError(
+            f"the inputs take batch sizes {span.min} to {span.max}, found {size}",
+            place="tune.batch_size",
+            hint="name one of these, or widen the range of the inputs",
+        )
+
+
 def _require_something(space: Space) -> None:
     if not space.runtimes or not space.precisions:
         raise UsageError(
@@ -239,23 +271,28 @@ def _bar(recipe: Recipe) -> float:
     return recipe.accuracy.bar(1.0) if recipe.accuracy is not None else WITHOUT_METRIC
 
 
+def _bare(start: _Start) -> Recipe:
+    """The recipe with the network as it is for its only variant."""
+    return load(start.recipe.path, [*start.overrides, "variants={source: []}", "baseline=source"])
+
+
 def _key(start: _Start, store: Store) -> str:
-    """What decides the trials: the recipe, its data and model by content, the machine, this code."""
+    """What decides the trials: recipe, model, data and the user's code by content, the machine."""
     recipe = start.recipe
     wanted = recipe.tune.model_dump(mode="json", exclude={"minutes", "finalists"})
-    name, variant = start.baseline
-    bare = load(recipe.path, [*start.overrides, f"variants={json.dumps({name: variant})}"])
-    planned = plan(bare, {}, store.digests)
+    planned = plan(_bare(start), {}, store.digests)
+    code = (*recipe.plugins.values(), *judging_code(recipe).values())
+    sections = {"inputs", "latency", "accuracy", "slo", "seed", "postprocess"}
     return of_value(
         {
             "model": planned.variants[0].steps[0].key,
             "data": planned.role_keys,
-            "recipe": recipe.model_dump(
-                mode="json", include={"inputs", "latency", "accuracy", "slo", "seed", "postprocess"}
-            ),
+            "baseline": start.baseline,
+            "recipe": recipe.model_dump(mode="json", include=sections),
             "tune": wanted,
+            "users": [user_code.digest(each, recipe.folder, store.digests) for each in code],
             "code": store.digests.of_folder(Path(__file__).parent),
-            "environment": environment.describe(["openvino", "onnxruntime", "torch", "nncf"]),
+            "environment": environment.describe(_RUNTIMES),
         }
     )
 
@@ -279,10 +316,12 @@ def _searched(strategy: Strategy, study: Study, trials: Trials, display: Display
             trial = trials.attempt(
                 number, candidate, proposal.why, best, left_s, only_speed=proposal.only_speed
             )
-            study.keep(trial)
-            display.ends(trial)
             if number == 0:
                 _require_sound(trial)
+            display.ends(trial)
+            if trial.stage == "failed" and time.monotonic() >= until:
+                break  # it was the time that ended it: with more of it, it is tried again
+            study.keep(trial)
     except KeyboardInterrupt:
         return "it was interrupted"
     spent_s = sum(trial.seconds for trial in study.trials)
@@ -309,135 +348,3 @@ def _next_idea(space: Space, bar: float, budget_s: float, trials: Sequence[Tunin
     if proposal.parameters is None:
         return "more options of the quantizer and the runner"
     return f"{space.candidate(proposal.parameters).label} ({proposal.why})"
-
-
-@dataclass(frozen=True)
-class _Judged:
-    report: Report
-    confidence: float | None
-
-
-def _built(
-    start: _Start,
-    path: Path,
-    choices: Mapping[str, Choice],
-    store: Store,
-    artifacts: Path | None,
-    spare_s: float,
-    jobs: int,
-    trust: bool,
-    timeout_s: float,
-    observer: Observer,
-) -> _Judged:
-    """Write the tuned recipe and build it: the finalists, measured together and judged."""
-    recipe = start.recipe
-    confidence = None
-    if recipe.accuracy is not None:
-        confidence = 1.0 - (1.0 - recipe.accuracy.confidence) / len(choices)
-    rows = (len(choices) + 1) * len(recipe.latency.batch_sizes)
-    content = tuned_recipe.text(
-        recipe,
-        path,
-        choices,
-        start.baseline,
-        tuned_recipe.settings_of(start.overrides),
-        confidence=confidence,
-        measuring_s=round(min(30.0, max(2.0, spare_s / (2 * rows))), 1),
-        command=f"optcli tune {shown(recipe.path)}",
-    )
-    tuned_recipe.write(path, content)
-    report = pipeline.build(
-        path,
-        store=store.root,
-        artifacts=artifacts,
-        jobs=jobs,
-        timeout_s=timeout_s,
-        trust=trust,
-        observer=observer,
-    )
-    return _Judged(report, confidence)
-
-
-def _with_finalists(
-    tuning: Tuning,
-    report: Report,
-    choices: Mapping[str, Choice],
-    start: _Start,
-    confidence: float | None,
-) -> Tuning:
-    judged = tuple(_finalist(name, choice, report, tuning) for name, choice in choices.items())
-    winner = _winner(judged)
-    outcome: Any = "none"
-    if winner is not None:
-        surely = all((each.low or 0.0) > 1.0 for each in winner.speedup.values())
-        outcome = "faster" if winner.speedup and surely else "accurate"
-    return tuning.model_copy(
-        update={
-            "finalists": judged,
-            "confidence": confidence,
-            "winner": winner.variant if winner is not None else None,
-            "outcome": outcome,
-            "baseline": start.baseline[0],
-        }
-    )
-
-
-def _finalist(name: str, choice: Choice, report: Report, tuning: Tuning) -> Finalist:
-    variant, trial = report.variants[name], choice.trial
-    blocking = [each for each in variant.verdicts if each.blocking]
-    outcomes = {each.outcome for each in blocking}
-    outcome: Any = "reject" if "reject" in outcomes else "accept"
-    if outcome == "accept" and (
-        "inconclusive" in outcomes or variant.status not in ("built", "cached")
-    ):
-        outcome = "inconclusive"
-    accuracy = variant.accuracy
-    loss = None
-    if accuracy is not None:
-        loss = accuracy.drop.value if accuracy.drop is not None else None
-        if loss is None and accuracy.agreement is not None:
-            loss = 1.0 - accuracy.agreement
-    bounds = accuracy.bounds if accuracy is not None else None
-    bar = tuning.bar or 0.0
-    rows = {row.batch_size: row for row in variant.on_host if row.batch_size in tuning.batch_sizes}
-    before = trial.loss.value if trial.loss is not None else None
-    return Finalist(
-        variant=name,
-        trial=trial.number,
-        why=choice.why,
-        outcome=outcome,
-        certain=bounds is not None and bounds.high is not None and bounds.high < bar,
-        validation_loss=before,
-        loss=loss,
-        optimism=loss - before if loss is not None and before is not None else None,
-        speedup={size: row.speedup for size, row in rows.items() if row.speedup is not None},
-        p50_ms={size: row.p50_ms.value for size, row in rows.items()},
-        score=_final_score(tuning, variant, rows, trial),
-    )
-
-
-def _final_score(tuning: Tuning, variant: Any, rows: Mapping[int, Any], trial: TuningTrial) -> float:
-    """The objective as the finalists were measured; larger is better."""
-    if tuning.objective == "size":
-        return 1.0 / max(1, variant.artifact.size_bytes if variant.artifact else 1)
-    if tuning.objective == "memory":
-        known = [row.peak_memory_bytes for row in rows.values() if row.peak_memory_bytes]
-        return 1.0 / max(known, default=1)
-    if not rows:
-        return trial.score.value if trial.score is not None else 0.0
-    figure: Callable[[Any], float] = (
-        (lambda row: (row.p99_ms or row.p50_ms).value)
-        if tuning.objective == "p99"
-        else (lambda row: row.p50_ms.value)
-    )
-    product = 1.0
-    for row in rows.values():
-        product *= figure(row)
-    return float(product ** (-1.0 / len(rows)))
-
-
-def _winner(judged: Sequence[Finalist]) -> Finalist | None:
-    """The best finalist that is accepted; of those surely inside the bar, where there are any."""
-    accepted = [each for each in judged if each.outcome == "accept"]
-    certain = [each for each in accepted if each.certain]
-    return max(certain or accepted, key=lambda each: each.score or 0.0, default=None)

@@ -248,6 +248,7 @@ class Trials:
             update={
                 "value": judged.value,
                 "baseline": judged.baseline,
+                "bar": self.bar(judged),
                 "loss": loss,
                 "sqnr_db": error.sqnr_db if error is not None else None,
                 "samples": judged.samples,

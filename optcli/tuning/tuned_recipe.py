@@ -13,12 +13,13 @@ from ruamel.yaml import YAML
 
 from optcli import regular_files
 from optcli.data import DataSettings
-from optcli.errors import StoreError
+from optcli.errors import StoreError, UsageError
 from optcli.recipe import Recipe
 from optcli.tuning.candidates import written
 from optcli.tuning.finalists import Choice
 
 _WIDTH = 96
+_MARK = "# Written by `"
 
 
 def variant_names(choices: Sequence[Choice]) -> dict[str, Choice]:
@@ -90,7 +91,7 @@ def text(
         top["accuracy"] = {**top.get("accuracy", {}), "confidence": round(confidence, 6)}
     top["latency"] = {**top.get("latency", {}), "mode": "table", "max_seconds": measuring_s}
     lines = [
-        f"# Written by `{command}`. It is an ordinary recipe: build, compare and gate it.",
+        f"{_MARK}{command}`. It is an ordinary recipe: build, compare and gate it.",
         *(f"{key}: {_flow(value)}" for key, value in top.items()),
         "variants:",
         *(f"  {each}: null" for each in replaced),
@@ -100,6 +101,30 @@ def text(
         lines += [f"  {line}" for line in _comment(choice)]
         lines += [f"  {each}:", *_variant(choice)]
     return "\n".join(lines) + "\n"
+
+
+def require_place(path: Path, recipe: Recipe) -> None:
+    """Raise `UsageError` where the recipe cannot go: over somebody's own file, or into no folder."""
+    if not path.parent.is_dir():
+        raise UsageError(
+            "the folder of the tuned recipe is not there",
+            place=str(path.parent),
+            hint="make it, or name another place with --out FILE",
+        )
+    if path.suffix not in (".yaml", ".yml"):
+        raise UsageError(
+            f"found {path.name}, wanted a .yaml file", place="--out", hint="a recipe is YAML"
+        )
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        is_ours = file.readline().startswith(_MARK)
+    if not is_ours or any(path.samefile(each) for each in recipe.read_from):
+        raise UsageError(
+            "there is a file that optcli tune did not write",
+            place=str(path),
+            hint="name another place with --out FILE, or move this file away",
+        )
 
 
 def write(path: Path, content: str) -> None:
@@ -119,11 +144,20 @@ def write(path: Path, content: str) -> None:
 
 
 def settings_of(overrides: Sequence[str]) -> dict[str, Any]:
-    """What `--set key.key=value` asked for, as a recipe has it; lists and variants are left out."""
+    """What `--set key.key=value` asked for, as a recipe has it; variants and `tune` are left out.
+
+    Raises `UsageError` for a position in a list, which no recipe that extends another can change.
+    """
     settings: dict[str, Any] = {}
     for override in overrides:
         key, _, value = override.partition("=")
         parts = key.strip().split(".")
+        if any(part.isdecimal() for part in parts):
+            raise UsageError(
+                f"a position in a list cannot be kept in the tuned recipe: {key.strip()}",
+                place="--set",
+                hint="write it in the recipe",
+            )
         if parts[0] in ("variants", "matrix", "baseline", "tune"):
             continue
         at = settings

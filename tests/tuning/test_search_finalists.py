@@ -5,7 +5,7 @@ from typing import Any
 from optcli.results import Estimate
 from optcli.results.tuning import Finalist, TuningTrial
 from optcli.tuning.finalists import choose, front
-from optcli.tuning.search import _winner
+from optcli.tuning.judgement import winner as won_by
 
 BAR = 0.01
 
@@ -69,16 +69,16 @@ def test_the_front_has_what_nothing_beats_in_both() -> None:
 def test_an_optimistic_finalist_does_not_win() -> None:
     """Inside the bar on validation samples, rejected on those that the search never saw."""
     judged = [finalist("overfitted", 5.0, "reject"), finalist("honest", 2.0)]
-    winner = _winner(judged)
+    winner = won_by(judged)
     assert winner is not None
     assert winner.variant == "honest"
 
 
 def test_what_is_surely_inside_comes_before_what_is_faster() -> None:
-    winner = _winner([finalist("lucky", 5.0), finalist("sure", 2.0, certain=True)])
+    winner = won_by([finalist("lucky", 5.0), finalist("sure", 2.0, certain=True)])
     assert winner is not None
     assert winner.variant == "sure"
 
 
 def test_nobody_wins_where_none_is_accepted() -> None:
-    assert _winner([finalist("a", 2.0, "reject"), finalist("b", 1.0, "inconclusive")]) is None
+    assert won_by([finalist("a", 2.0, "reject"), finalist("b", 1.0, "inconclusive")]) is None

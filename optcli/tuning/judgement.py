@@ -1,0 +1,172 @@
+"""The finalists of a search: built as variants, measured together, judged on samples it never saw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from optcli import pipeline
+from optcli.observer import Observer
+from optcli.paths import shown
+from optcli.pipeline.execute import Settings
+from optcli.recipe import Recipe
+from optcli.results import Latency, Report, VariantReport
+from optcli.results.outcomes import Outcome
+from optcli.results.tuning import Finalist, Tuning
+from optcli.store import Store
+from optcli.tuning import tuned_recipe
+from optcli.tuning.finalists import Choice
+
+# Of the verdicts on accuracy, the one that speaks of samples not seen: by its own name where it is
+# information, by that of the verdict that decides where it does.
+_NOT_SEEN = {"fixed-set": "non-inferiority", "non-inferiority": "accuracy"}
+_MOST_MEASURING_S, _LEAST_MEASURING_S = 30.0, 2.0
+
+
+def confidence_of(recipe: Recipe, finalists: int) -> float | None:
+    """The confidence of each finalist's verdict, so that all of them together have the recipe's."""
+    if recipe.accuracy is None:
+        return None
+    return 1.0 - (1.0 - recipe.accuracy.confidence) / finalists
+
+
+def build(
+    recipe: Recipe,
+    overrides: Sequence[str],
+    baseline: tuple[str, Mapping[str, Any]],
+    path: Path,
+    choices: Mapping[str, Choice],
+    batch_sizes: Sequence[int],
+    spare_s: float,
+    store: Store,
+    artifacts: Path | None,
+    settings: Settings,
+    observer: Observer,
+) -> Report:
+    """Write the tuned recipe at `path` and build it; measuring takes about half of `spare_s`.
+
+    Raises what a build raises, and `StoreError` where the recipe cannot be written.
+    """
+    changed = tuned_recipe.settings_of(overrides)
+    sizes = sorted({*recipe.latency.batch_sizes, *batch_sizes})
+    changed["latency"] = {**changed.get("latency", {}), "batch_sizes": sizes}
+    rows = (len(choices) + 1) * len(sizes)
+    measuring_s = min(_MOST_MEASURING_S, max(_LEAST_MEASURING_S, spare_s / (2 * rows)))
+    content = tuned_recipe.text(
+        recipe,
+        path,
+        choices,
+        baseline,
+        changed,
+        confidence=confidence_of(recipe, len(choices)),
+        measuring_s=round(measuring_s, 1),
+        command=f"optcli tune {shown(recipe.path)}",
+    )
+    tuned_recipe.write(path, content)
+    return pipeline.build(
+        path,
+        store=store.root,
+        artifacts=artifacts,
+        jobs=settings.jobs,
+        timeout_s=settings.timeout_s,
+        trust=settings.trust,
+        observer=observer,
+    )
+
+
+def with_finalists(
+    tuning: Tuning, report: Report, choices: Mapping[str, Choice], recipe: Recipe
+) -> Tuning:
+    """The search with its finalists as the report judges them, and the winner."""
+    policy = recipe.accuracy.policy if recipe.accuracy is not None else None
+    judged = tuple(
+        _finalist(name, choice, report.variants[name], tuning, policy)
+        for name, choice in choices.items()
+    )
+    won = winner(judged)
+    return tuning.model_copy(
+        update={
+            "finalists": judged,
+            "confidence": confidence_of(recipe, len(choices)),
+            "winner": won.variant if won is not None else None,
+            "outcome": _outcome(won, tuning),
+            "baseline": report.baseline,
+        }
+    )
+
+
+def _outcome(won: Finalist | None, tuning: Tuning) -> str:
+    if won is None:
+        return "none"
+    known = [won.speedup.get(size) for size in tuning.batch_sizes]
+    surely = all(each is not None and (each.low or 0.0) > 1.0 for each in known)
+    return "faster" if surely else "accurate"
+
+
+def winner(judged: Sequence[Finalist]) -> Finalist | None:
+    """The best finalist that is accepted; of those surely inside the bar, where there are any.
+
+    A row that the machine was not quiet for decides nothing: where that is so of all, the one that the
+    search found the best is named, which stands first.
+    """
+    accepted = [each for each in judged if each.outcome == "accept"]
+    pool = [each for each in accepted if each.certain] or accepted
+    measured = [each for each in pool if each.score is not None]
+    if measured:
+        return max(measured, key=lambda each: each.score or 0.0)
+    return pool[0] if pool else None
+
+
+def _finalist(
+    name: str, choice: Choice, variant: VariantReport, tuning: Tuning, policy: str | None
+) -> Finalist:
+    accuracy, trial = variant.accuracy, choice.trial
+    loss = None
+    if accuracy is not None:
+        loss = accuracy.drop.value if accuracy.drop is not None else None
+        if loss is None and accuracy.agreement is not None:
+            loss = 1.0 - accuracy.agreement
+    rows = {row.batch_size: row for row in variant.on_host if row.batch_size in tuning.batch_sizes}
+    before = trial.loss.value if trial.loss is not None else None
+    not_seen = _NOT_SEEN.get(policy or "")
+    return Finalist(
+        variant=name,
+        trial=trial.number,
+        why=choice.why,
+        outcome=_blocked(variant),
+        certain=any(each.name == not_seen and each.outcome == "accept" for each in variant.verdicts),
+        validation_loss=before,
+        loss=loss,
+        optimism=loss - before if loss is not None and before is not None else None,
+        speedup={size: row.speedup for size, row in rows.items() if row.speedup is not None},
+        p50_ms={size: row.p50_ms.value for size, row in rows.items()},
+        score=_score(tuning, variant, rows),
+    )
+
+
+def _blocked(variant: VariantReport) -> Outcome:
+    """The worst outcome of the blocking verdicts; inconclusive for what was not built."""
+    outcomes = {each.outcome for each in variant.verdicts if each.blocking}
+    if "reject" in outcomes:
+        return "reject"
+    is_there = variant.status in ("built", "cached")
+    return "accept" if is_there and "inconclusive" not in outcomes else "inconclusive"
+
+
+def _score(tuning: Tuning, variant: VariantReport, rows: Mapping[int, Latency]) -> float | None:
+    """The objective as the finalists were measured; larger is better. None where a row is not fit."""
+    if tuning.objective == "size":
+        return 1.0 / max(1, variant.artifact.size_bytes if variant.artifact else 1)
+    if tuning.objective == "memory":
+        known = [row.peak_memory_bytes for row in rows.values() if row.peak_memory_bytes]
+        return 1.0 / max(known) if known else None
+    if not rows or not all(row.fit for row in rows.values()):
+        return None
+    figure: Callable[[Latency], float] = (
+        (lambda row: (row.p99_ms or row.p50_ms).value)
+        if tuning.objective == "p99"
+        else (lambda row: row.p50_ms.value)
+    )
+    return math.exp(-sum(math.log(figure(row)) for row in rows.values()) / len(rows))
