@@ -82,3 +82,14 @@ def test_what_is_surely_inside_comes_before_what_is_faster() -> None:
 
 def test_nobody_wins_where_none_is_accepted() -> None:
     assert won_by([finalist("a", 2.0, "reject"), finalist("b", 1.0, "inconclusive")]) is None
+
+
+def test_a_finalist_without_a_fit_row_does_not_win_by_speed() -> None:
+    judged = [finalist("noisy", 9.0).model_copy(update={"score": None}), finalist("quiet", 2.0)]
+    winner = won_by(judged)
+    assert winner is not None
+    assert winner.variant == "quiet"
+    nothing = [each.model_copy(update={"score": None}) for each in judged]
+    winner = won_by(nothing)
+    assert winner is not None
+    assert winner.variant == "noisy", "the first, as the search ordered them"

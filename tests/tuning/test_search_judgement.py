@@ -1,0 +1,130 @@
+"""The finalists of a search, as the report of their build judges them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from optcli.results import (
+    Accuracy,
+    Estimate,
+    Latency,
+    RecipeSummary,
+    Report,
+    VariantReport,
+    Verdict,
+)
+from optcli.results.tuning import Tuning, TuningTrial
+from optcli.tuning import judgement
+from optcli.tuning.finalists import Choice
+
+SURE = Estimate(value=2.0, low=1.9, high=2.1)
+UNSURE = Estimate(value=1.05, low=0.97, high=1.13)
+
+
+def row(batch_size: int, speedup: Estimate | None = SURE, *, fit: bool = True) -> Latency:
+    return Latency(
+        batch_size=batch_size,
+        threads=1,
+        samples=100,
+        p50_ms=Estimate(value=2.0 * batch_size),
+        mean_ms=2.0,
+        throughput_per_s=500.0,
+        speedup=speedup,
+        measured_at="2026-03-01T12:00:00+00:00",
+        fit=fit,
+    )
+
+
+def verdict(name: str, outcome: Any = "accept", *, blocking: bool = True) -> Verdict:
+    return Verdict(name=name, outcome=outcome, blocking=blocking, reason="because")
+
+
+def judged(
+    *rows: Latency,
+    verdicts: tuple[Verdict, ...] = (verdict("accuracy"),),
+    policy: str = "fixed-set",
+    batch_sizes: tuple[int, ...] = (1,),
+    objective: str = "p50",
+) -> Tuning:
+    """The search whose one finalist was built with these rows and verdicts."""
+    accuracy = Accuracy(metric="top1", value=0.89, baseline=0.9, samples=100, drop=Estimate(value=0.01))
+    variant = VariantReport(status="built", latency=rows, accuracy=accuracy, verdicts=verdicts)
+    report = Report(
+        recipe=RecipeSummary(name="tiny-tuned", path="", digest=""),
+        environment={},
+        baseline="plain",
+        started="2026-03-01T12:00:00+00:00",
+        finished="2026-03-01T12:00:01+00:00",
+        variants={"v": variant},
+        recommended=None,
+        recommendation="",
+        exit_code=0,
+    )
+    tuning = Tuning(
+        recipe="tiny",
+        path="",
+        objective=objective,
+        batch_sizes=batch_sizes,
+        reference="openvino fp32",
+        bar=0.02,
+        validation="data.validation",
+        minutes=1.0,
+        seconds=1.0,
+        trials=(),
+        outcome="none",
+        answer="",
+    )
+    trial = TuningTrial(
+        number=1,
+        label="openvino int8",
+        why="",
+        parameters={},
+        passes=(),
+        loss=Estimate(value=0.004),
+        stage="inside",
+    )
+    recipe: Any = SimpleNamespace(accuracy=SimpleNamespace(policy=policy, confidence=0.95))
+    return judgement.with_finalists(tuning, report, {"v": Choice(trial, "fastest")}, recipe)
+
+
+def test_a_winner_that_is_known_to_be_faster() -> None:
+    found = judged(row(1))
+    assert (found.winner, found.outcome, found.baseline) == ("v", "faster", "plain")
+    assert found.finalists[0].optimism == pytest.approx(0.006)
+
+
+def test_faster_has_to_be_known_at_every_batch_size() -> None:
+    assert judged(row(1), row(8), batch_sizes=(1, 8)).outcome == "faster"
+    assert judged(row(1), row(8, UNSURE), batch_sizes=(1, 8)).outcome == "accurate"
+    assert judged(row(1), batch_sizes=(1, 8)).outcome == "accurate", "batch 8 was not measured"
+
+
+def test_a_row_of_a_busy_machine_gives_no_score_and_no_faster() -> None:
+    found = judged(row(1, None, fit=False))
+    assert found.finalists[0].score is None
+    assert (found.winner, found.outcome) == ("v", "accurate")
+
+
+@pytest.mark.parametrize(
+    ("policy", "other"), [("fixed-set", "non-inferiority"), ("non-inferiority", "accuracy")]
+)
+def test_certainty_is_that_of_samples_not_seen(policy: str, other: str) -> None:
+    here = (verdict("accuracy"), verdict(other, blocking=False))
+    assert judged(row(1), verdicts=here, policy=policy).finalists[0].certain
+    open_one = (verdict("accuracy"), verdict(other, "inconclusive", blocking=False))
+    if other == "accuracy":
+        open_one = open_one[1:]
+    assert not judged(row(1), verdicts=open_one, policy=policy).finalists[0].certain
+
+
+def test_what_a_blocking_verdict_rejects_does_not_win() -> None:
+    found = judged(row(1), verdicts=(verdict("accuracy", "reject"),))
+    assert (found.winner, found.outcome) == (None, "none")
+    unknown = judged(row(1), verdicts=(verdict("accuracy", "inconclusive"),))
+    assert unknown.finalists[0].outcome == "inconclusive"
+
+
+def test_the_confidence_allows_for_the_number_of_finalists() -> None:
+    recipe: Any = SimpleNamespace(accuracy=SimpleNamespace(confidence=0.95))
+    assert judgement.confidence_of(recipe, 5) == pytest.approx(0.99)
