@@ -304,7 +304,7 @@ def _searched(strategy: Strategy, study: Study, trials: Trials, display: Display
             proposal = strategy.next(study.trials)
             if proposal is None:
                 break
-            parameters = proposal.parameters or study.sample(proposal.fixed)
+            parameters = proposal.parameters or study.sample(proposal.fixed, proposal.carried)
             if parameters is None:
                 return "the sampler found nothing that was not tried"
             candidate = strategy.space.candidate(parameters)

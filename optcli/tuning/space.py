@@ -172,19 +172,29 @@ class Space:
         return Candidate(tuple(uses), self._runner(parameters), _label(parameters), dict(parameters))
 
     def _network(self, parameters: Mapping[str, Any]) -> Iterator[Use]:
-        """What is cut away, and how what is left learns."""
+        """What is cut away, and how what is left learns: what was `learned` before, then the rest.
+
+        `blocks` and `width` are shares of the whole network, and a pass takes shares of what is left.
+        """
         yield from _own(parameters, passes_of=Format.TORCH)
-        blocks, width = parameters.get("blocks", 0.0), parameters.get("width", 0.0)
-        if blocks or width:
-            options = {"block_ratio": blocks} if blocks else {}
-            yield "prune", options | ({"ratio": width} if width else {})
+        gone: dict[str, float] = {"blocks": 0.0, "width": 0.0}
+        for cut in (*parameters.get("learned", ()), parameters):
+            shares = {key: _share_left(cut.get(key, 0.0), gone[key]) for key in gone}
+            gone = {key: max(gone[key], cut.get(key, 0.0)) for key in gone}
+            names = {"block_ratio": shares["blocks"], "ratio": shares["width"]}
+            options = {name: share for name, share in names.items() if share}
+            if options:
+                yield "prune", options
+            yield from self._learning(cut)
+
+    def _learning(self, cut: Mapping[str, Any]) -> Iterator[Use]:
         for key in ("train_s", "more_s"):
-            if parameters.get(key):
-                options = self.finetuning(parameters[key])
-                if parameters.get("rate"):
-                    options["learning_rate"] = parameters["rate"]
-                if parameters.get("feature_weight"):
-                    options["feature_weight"] = parameters["feature_weight"]
+            if cut.get(key):
+                options = self.finetuning(cut[key])
+                if cut.get("rate"):
+                    options["learning_rate"] = cut["rate"]
+                if cut.get("feature_weight"):
+                    options["feature_weight"] = cut["feature_weight"]
                 yield "finetune", {**options, "batch_size": _BATCH}
 
     def finetuning(self, seconds: float) -> dict[str, Any]:
@@ -231,6 +241,11 @@ class Space:
             if parameters.get(key) is not None:
                 runner[key] = parameters[key]
         return runner
+
+
+def _share_left(share: float, gone: float) -> float:
+    """What to remove of what is left, so that this share of the whole is gone."""
+    return round((share - gone) / (1.0 - gone), 3) if share > gone else 0.0
 
 
 def _own(parameters: Mapping[str, Any], *, passes_of: Format) -> Iterator[Use]:
@@ -302,7 +317,10 @@ def _label(parameters: Mapping[str, Any]) -> str:
         words.append(f"{100 * parameters['blocks']:.0f} % of the blocks gone")
     if parameters.get("width"):
         words.append(f"{100 * parameters['width']:.0f} % of the channels gone")
-    trained = parameters.get("train_s", 0) + parameters.get("more_s", 0)
+    trained = sum(
+        cut.get("train_s", 0) + cut.get("more_s", 0)
+        for cut in (*parameters.get("learned", ()), parameters)
+    )
     if trained:
         words.append(f"trained for {trained} s")
     for key in ("threads", "shapes", "hint"):

@@ -33,15 +33,21 @@ _NEAR = 2.5
 _PATIENCE = 8
 
 _CUTS = ("blocks", "width", "train_s", "more_s")
+# How a cut network was made: the cuts and trainings before its own come with it.
+_MAKING = (*_CUTS, "rate", "feature_weight")
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """The next trial: parameters, or None where Optuna's sampler chooses them with some `fixed`."""
+    """The next trial: parameters, or None where Optuna's sampler chooses them with some `fixed`.
+
+    `carried` are parameters that the sampler does not know and that belong to what it proposes.
+    """
 
     why: str
     parameters: Parameters | None = None
     fixed: Parameters = field(default_factory=dict)
+    carried: Parameters = field(default_factory=dict)
     only_speed: bool = False
 
 
@@ -113,11 +119,7 @@ class Strategy:
         train_s = self._training_s(left_s)
         if train_s < _LEAST_TRAINING_S:
             return
-        trained = [
-            trial
-            for trial in done
-            if trial.parameters.get("train_s") and not trial.parameters.get("aware_s")
-        ]
+        trained = _trained(done)
         if not trained:
             wanted = _WANTED_GAIN * _score(base)
             rung = min(range(len(ladder)), key=lambda i: abs(_score(ladder[i]) - wanted))
@@ -133,8 +135,11 @@ class Strategy:
         results = {_cut(trial): trial for trial in trained}
         if last.stage == "inside":
             harder = [each for each in ladder[rung + 1 :] if _cut(each) not in results]
+            nested = [each for each in harder if _is_part(last, each)]
             if harder:
-                yield self._training(done, harder[0], train_s, "the last one was inside: a harder cut")
+                yield self._training(
+                    done, (nested or harder)[0], train_s, "the last one was inside: a harder cut"
+                )
             return
         if self._is_near(last):
             if self.space.aware and self._is_near(base) and base.parameters["precision"] == "int8":
@@ -143,7 +148,8 @@ class Strategy:
                 more = {**last.parameters, "more_s": int(train_s)}
                 yield Proposal("the last one was nearly inside: more training", more)
                 return
-        milder = [each for each in ladder[:rung] if _cut(each) not in results]
+        inside = max((_score(trial) for trial in trained if trial.stage == "inside"), default=0.0)
+        milder = [e for e in ladder[:rung] if _cut(e) not in results and _score(e) > inside]
         if milder:
             yield self._training(done, milder[-1], train_s, "the last one stayed outside: a milder cut")
 
@@ -153,8 +159,21 @@ class Strategy:
     def _training(
         self, done: Sequence[TuningTrial], look: TuningTrial, train_s: float, why: str
     ) -> Proposal:
-        family = done[0].family
-        return Proposal(why, {**look.parameters, **rules.training(family), "train_s": int(train_s)})
+        """A cut network, trained: from the hardest cut inside it that training has brought inside.
+
+        The steps of that one are in the store, so that what it has learned costs nothing again.
+        """
+        chosen = {**look.parameters, **rules.training(done[0].family), "train_s": int(train_s)}
+        inside = [
+            trial for trial in done if trial.stage == "inside" and trial.parameters.get("train_s")
+        ]
+        inside = [t for t in inside if _is_part(t, look) and not t.parameters.get("aware_s")]
+        if inside:
+            last = max(inside, key=_score).parameters
+            own = {key: last[key] for key in _MAKING if last.get(key)}
+            chosen["learned"] = [*last.get("learned", ()), own]
+            why += ", of the network that was trained before"
+        return Proposal(why, chosen)
 
     def _aware(self, done: Sequence[TuningTrial], left_s: float) -> Iterator[Proposal]:
         """Quantization-aware training of the fastest network that quantizing put outside the bar."""
@@ -175,7 +194,7 @@ class Strategy:
 
     def _aware_of(self, trial: TuningTrial, train_s: float) -> Proposal:
         """The same network, quantized while it trains."""
-        kept = ("runtime", "precision", *_CUTS, "rate", "feature_weight", "shapes", "threads")
+        kept = ("runtime", "precision", *_MAKING, "learned", "shapes", "threads")
         parameters = {key: trial.parameters[key] for key in kept if key in trial.parameters}
         why = "quantizing cost the accuracy: train with quantization in the network"
         return Proposal(why, {**parameters, "aware_s": int(train_s)})
@@ -213,11 +232,15 @@ class Strategy:
         sampled = [trial for trial in since if trial.why == SAMPLED]
         if len(sampled) >= _PATIENCE:
             return
-        trained = (*_CUTS, "rate", "feature_weight")
-        fixed = {key: (best.parameters.get(key, 0) if best else 0) for key in trained}
+        if not self.space.prunes:
+            yield Proposal(SAMPLED)
+            return
+        known = best.parameters if best else {}
+        fixed = {key: known.get(key, 0) for key in _MAKING}
         if self.space.aware:
-            fixed["aware_s"] = best.parameters.get("aware_s", 0) if best else 0
-        yield Proposal(SAMPLED, fixed=fixed if self.space.prunes else {})
+            fixed["aware_s"] = known.get("aware_s", 0)
+        carried = {key: known[key] for key in ("learned",) if key in known}
+        yield Proposal(SAMPLED, fixed=fixed, carried=carried)
 
     def _base(self, done: Sequence[TuningTrial]) -> TuningTrial | None:
         """The fastest network that is not cut, inside the bar or near it: what is cut next."""
@@ -253,6 +276,16 @@ def _is_cut(trial: TuningTrial) -> bool:
 
 def _cut(trial: TuningTrial) -> tuple[float, float]:
     return trial.parameters.get("blocks", 0.0), trial.parameters.get("width", 0.0)
+
+
+def _trained(done: Sequence[TuningTrial]) -> list[TuningTrial]:
+    """Networks that were cut and trained, and then quantized."""
+    return [t for t in done if t.parameters.get("train_s") and not t.parameters.get("aware_s")]
+
+
+def _is_part(trial: TuningTrial, other: TuningTrial) -> bool:
+    """Whether the first one's cut is a part of the other's."""
+    return all(mine <= its for mine, its in zip(_cut(trial), _cut(other), strict=True))
 
 
 def _blocks_cannot_go(done: Sequence[TuningTrial]) -> bool:

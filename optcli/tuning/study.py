@@ -44,8 +44,13 @@ class Study:
             disk.write_whole(fresh, text.encode())
             fresh.replace(self._path)
 
-    def sample(self, fixed: Mapping[str, Any]) -> Parameters | None:
-        """Parameters that no trial had yet, with these fixed; None where the sampler finds none."""
+    def sample(
+        self, fixed: Mapping[str, Any], carried: Mapping[str, Any] | None = None
+    ) -> Parameters | None:
+        """Parameters that no trial had yet, with these fixed; None where the sampler finds none.
+
+        `carried` are added to what it finds.
+        """
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -54,7 +59,7 @@ class Study:
             seed = self._seed + 1000 * len(self.trials) + attempt
             # Where the sampler keeps to what it knows, chance finds what else there is.
             study = self._study(fixed, seed, by_chance=attempt >= _ATTEMPTS // 2)
-            parameters = self._space.suggest(study.ask())
+            parameters = {**self._space.suggest(study.ask()), **(carried or {})}
             if self._space.candidate(parameters).identity not in seen:
                 return parameters
         return None

@@ -1,5 +1,6 @@
 """What the search tries next: rules, cut networks by their speed, training that follows results."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class Simulated:
         if parameters is None:
             self.sampled += 1
             parameters = {"runtime": "openvino", "precision": "int8", "number": self.sampled}
-            parameters |= proposal.fixed
+            parameters |= {**proposal.fixed, **proposal.carried}
         speed = 2.0 if parameters["precision"] == "int8" else 1.0
         speed *= 0.9 if parameters["runtime"] == "onnxruntime" else 1.0
         speed /= 1.0 - 0.8 * parameters.get("blocks", 0.0) - 0.2 * parameters.get("width", 0.0)
@@ -117,6 +118,38 @@ def test_a_cut_that_is_inside_is_followed_by_a_harder_one(recipe: Recipe) -> Non
     scores = [trial.score.value for trial in trained if trial.score]
     assert len(scores) >= 2
     assert scores == sorted(scores)
+
+
+def test_a_harder_cut_goes_on_from_the_network_that_was_trained(recipe: Recipe) -> None:
+    strategy = Strategy(space(recipe), BAR, 900.0)
+    done = Simulated(strategy, lambda _: 0.0).run()
+    trained = [trial for trial in done if trial.parameters.get("train_s")]
+    first, second = trained[:2]
+    assert second.passes[: len(first.passes) - 3] == first.passes[:2], "its steps are in the store"
+    names = [name for name, _ in second.passes]
+    assert names[:4] == ["prune", "finetune", "prune", "finetune"]
+    cuts = [dict(options) for name, options in second.passes if name == "prune"]
+    for option, parameter in (("block_ratio", "blocks"), ("ratio", "width")):
+        left = math.prod(1 - cut.get(option, 0.0) for cut in cuts)
+        assert left == pytest.approx(1 - second.parameters[parameter], abs=2e-3)
+    assert len(second.parameters["learned"]) == 1
+    (proposal,) = (each for each in strategy._samples(done, 900.0) if each.parameters is None)
+    best = best_of(done)
+    assert best is not None
+    assert proposal.carried == {"learned": best.parameters["learned"]}, "the sampler keeps to it"
+
+
+def test_a_milder_cut_than_one_that_is_inside_is_not_trained(recipe: Recipe) -> None:
+    def loss(parameters: Any) -> float:
+        return 0.2 if parameters.get("blocks", 0) > 0.45 else 0.0
+
+    done = Simulated(Strategy(space(recipe), BAR, 3600.0), loss).run(100)
+    trained = [t for t in done if t.parameters.get("train_s") and not t.parameters.get("aware_s")]
+    best = 0.0
+    for trial in trained:
+        assert trial.score is not None
+        assert trial.score.value > best
+        best = max(best, trial.score.value if trial.stage == "inside" else 0.0)
 
 
 def test_a_cut_that_is_far_outside_is_followed_by_a_milder_one(recipe: Recipe) -> None:
