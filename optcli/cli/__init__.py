@@ -29,7 +29,7 @@ _TASKS = {
     },
     "Build": {
         "build": "Build, measure and judge every variant of a recipe.",
-        "tune": "Find options of a quantized variant that keep its accuracy and pay.",
+        "tune": "Search for the fastest artifact that keeps the accuracy bar.",
         "bench": "Measure model files that no recipe built, side by side.",
     },
     "Look": {
