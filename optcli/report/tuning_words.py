@@ -78,16 +78,30 @@ def answer(tuning: Tuning) -> str:
     told = f"Serve {winner.variant}"
     if tuning.objective in ("size", "memory"):
         told += f": the smallest {tuning.objective} inside the bar"
+    elif tuning.objective == "cost" and winner.cheaper:
+        told += f": {_cheaper(winner)} as many images for the same money as {tuning.baseline}"
     elif speed:
         told += f": as fast as {tuning.baseline} {speed}"
     if winner.loss is not None:
         told += f", {_points(winner.loss)} points lost on the evaluation samples"
     told += "."
     if tuning.outcome == "accurate":
-        told += " It is not known to be faster than the baseline."
+        better = "cheaper" if tuning.objective == "cost" else "faster"
+        told += f" It is not known to be {better} than the baseline."
     if not winner.certain:
         told += " It is inside the bar on these samples; they are too few to say so of others."
     return told
+
+
+def _cheaper(winner: Finalist) -> str:
+    """How many times as many images, and what they cost."""
+    said = []
+    for size, ratio in winner.cheaper.items():
+        price = winner.cost_per_1000.get(size)
+        paid = "" if price is None else f" ({wording.number(price)} for 1,000)"
+        gain = f"{wording.times(ratio)} {wording.interval(ratio)}".strip()
+        said.append(f"{gain} at batch size {size}{paid}")
+    return wording.listed(said)
 
 
 def findings(tuning: Tuning) -> Iterator[str]:

@@ -61,7 +61,9 @@ class Finalist(Result):
     `validation_loss` and `loss` are what it loses on validation and on evaluation samples;
     `optimism` is by how much the first was too small. `certain` says whether the bound of the loss lies
     inside the bar too, at a confidence that allows for the number of finalists. `speedup` is over the
-    baseline, by batch size. `score` is None where the machine was not quiet enough to measure it.
+    baseline, by batch size. `cheaper` is how many times as many images a core-hour answers as of the
+    baseline, `cost_per_1000` what 1,000 of them cost where the price is known, both by batch size and
+    for the objective `cost`. `score` is None where the machine was not quiet enough to measure it.
     """
 
     variant: str
@@ -74,18 +76,20 @@ class Finalist(Result):
     optimism: float | None = None
     speedup: dict[int, Estimate] = Field(default_factory=dict)
     p50_ms: dict[int, float] = Field(default_factory=dict)
+    cheaper: dict[int, Estimate] = Field(default_factory=dict)
+    cost_per_1000: dict[int, float] = Field(default_factory=dict)
     score: float | None = None
 
 
 class Tuning(Result):
     """A search: what was tried, what came out of it, and in words what paid and what did not.
 
-    `outcome`: `faster` (the winner is inside the bar and known to be faster than the baseline),
-    `accurate` (inside, not known to be faster), `none`. `left_out` says what was not tried and why.
-    `findings` are sentences. `bar` is the largest loss allowed. `confidence` is that of the finalists'
-    verdicts, each, so that all of them together have the recipe's. `path` is the tuned recipe,
-    `baseline` its baseline, `next_idea` what would be tried with more time, `isa` the instructions that
-    8-bit sums are computed with.
+    `outcome`: `faster` (the winner is inside the bar and known to be faster than the baseline, or
+    cheaper where `cost` is the objective), `accurate` (inside, and not known to be), `none`. `left_out`
+    says what was not tried and why. `findings` are sentences. `bar` is the largest loss allowed.
+    `confidence` is that of the finalists' verdicts, each, so that all of them together have the
+    recipe's. `path` is the tuned recipe, `baseline` its baseline, `next_idea` what would be tried with
+    more time, `isa` the instructions that 8-bit sums are computed with.
     """
 
     recipe: str
@@ -109,6 +113,12 @@ class Tuning(Result):
     next_idea: str | None = None
     isa: str | None = None
     baseline: str | None = None
+
+
+def scaled(estimate: Estimate, factor: float) -> Estimate:
+    """The estimate times a factor that is known exactly."""
+    low, high = (None if end is None else factor * end for end in (estimate.low, estimate.high))
+    return Estimate(value=factor * estimate.value, low=low, high=high)
 
 
 def geometric_mean(estimates: list[Estimate]) -> Estimate | None:

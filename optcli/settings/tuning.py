@@ -8,7 +8,7 @@ from pydantic import Field
 
 from optcli.settings import Settings
 
-Objective = Literal["p50", "p99", "throughput", "size", "memory"]
+Objective = Literal["p50", "p99", "throughput", "cost", "size", "memory"]
 Runtime = Literal["openvino", "onnxruntime", "pytorch"]
 Precision = Literal["fp32", "bf16", "fp16", "int8", "int8-dynamic", "int8-weights"]
 
@@ -27,8 +27,14 @@ class TuneSettings(Settings):
     )
     objective: Objective = Field(
         "p50",
-        description="what is made small: `p50` or `p99` of latency, `size` of the files, `memory` of"
-        " the process; or large: `throughput`",
+        description="what is made small: `p50` or `p99` of latency, `cost` of an image (latency times"
+        " threads), `size` of the files, `memory` of the process; or large: `throughput`",
+    )
+    core_hour: float | None = Field(
+        None,
+        gt=0,
+        description="what an hour of one core costs, in any currency: the report then says what 1,000"
+        " images cost",
     )
     batch_size: int | None = Field(
         None,

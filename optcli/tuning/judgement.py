@@ -14,7 +14,7 @@ from optcli.pipeline.execute import Settings
 from optcli.recipe import Recipe
 from optcli.results import Latency, Report, VariantReport
 from optcli.results.outcomes import Outcome
-from optcli.results.tuning import Finalist, Tuning
+from optcli.results.tuning import Finalist, Tuning, scaled
 from optcli.store import Store
 from optcli.tuning import tuned_recipe
 from optcli.tuning.finalists import Choice
@@ -22,6 +22,7 @@ from optcli.tuning.finalists import Choice
 # Of the verdicts on accuracy, the one that speaks of samples not seen: by its own name where it is
 # information, by that of the verdict that decides where it does.
 _NOT_SEEN = {"fixed-set": "non-inferiority", "non-inferiority": "accuracy"}
+_MS_PER_HOUR = 3.6e6
 _MOST_MEASURING_S, _LEAST_MEASURING_S = 30.0, 2.0
 
 
@@ -82,7 +83,9 @@ def with_finalists(
     """The search with its finalists as the report judges them, and the winner."""
     policy = recipe.accuracy.policy if recipe.accuracy is not None else None
     judged = tuple(
-        _finalist(name, choice, report.variants[name], tuning, policy)
+        _with_costs(
+            _finalist(name, choice, report.variants[name], tuning, policy), report, tuning, recipe
+        )
         for name, choice in choices.items()
     )
     won = winner(judged)
@@ -100,7 +103,8 @@ def with_finalists(
 def _outcome(won: Finalist | None, tuning: Tuning) -> str:
     if won is None:
         return "none"
-    known = [won.speedup.get(size) for size in tuning.batch_sizes]
+    gains = won.cheaper if tuning.objective == "cost" else won.speedup
+    known = [gains.get(size) for size in tuning.batch_sizes]
     surely = all(each is not None and (each.low or 0.0) > 1.0 for each in known)
     return "faster" if surely else "accurate"
 
@@ -146,6 +150,26 @@ def _finalist(
     )
 
 
+def _with_costs(finalist: Finalist, report: Report, tuning: Tuning, recipe: Recipe) -> Finalist:
+    """The finalist with what images cost, where that is the objective: time on all its threads."""
+    if tuning.objective != "cost":
+        return finalist
+    before = {row.batch_size: row.threads for row in report.variants[report.baseline].on_host}
+    rows = {row.batch_size: row for row in report.variants[finalist.variant].on_host}
+    cheaper = {
+        size: scaled(ratio, before[size] / rows[size].threads)
+        for size, ratio in finalist.speedup.items()
+        if size in before
+    }
+    price = recipe.tune.core_hour
+    costs = {
+        size: price * rows[size].threads * ms / size / _MS_PER_HOUR * 1000
+        for size, ms in finalist.p50_ms.items()
+        if price is not None
+    }
+    return finalist.model_copy(update={"cheaper": cheaper, "cost_per_1000": costs})
+
+
 def _blocked(variant: VariantReport) -> Outcome:
     """The worst outcome of the blocking verdicts; inconclusive for what was not built."""
     outcomes = {each.outcome for each in variant.verdicts if each.blocking}
@@ -167,6 +191,6 @@ def _score(tuning: Tuning, variant: VariantReport, rows: Mapping[int, Latency]) 
     figure: Callable[[Latency], float] = (
         (lambda row: (row.p99_ms or row.p50_ms).value)
         if tuning.objective == "p99"
-        else (lambda row: row.p50_ms.value)
+        else (lambda row: row.p50_ms.value * (row.threads if tuning.objective == "cost" else 1))
     )
     return math.exp(-sum(math.log(figure(row)) for row in rows.values()) / len(rows))

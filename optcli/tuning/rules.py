@@ -28,7 +28,10 @@ def reference(space: Space) -> Rule:
     """What every trial is timed beside: the network as it is, in the first runtime, in FP32."""
     runtime = space.runtimes[0]
     precision = "fp32" if "fp32" in space.precisions[runtime] else space.precisions[runtime][0]
-    return Rule(_parameters(space, runtime, precision), "what the others are compared with")
+    parameters = _parameters(space, runtime, precision)
+    if "threads" in parameters:
+        parameters["threads"] = max(space.threads)
+    return Rule(parameters, "what the others are compared with")
 
 
 def starts(space: Space) -> Iterator[Rule]:
@@ -106,6 +109,8 @@ def training(family: str | None) -> Parameters:
 
 def _parameters(space: Space, runtime: str, precision: str, **more: Any) -> Parameters:
     chosen: Parameters = {"runtime": runtime, "precision": precision, **more}
+    if space.recipe.tune.objective == "cost" and len(space.threads) > 1:
+        chosen["threads"] = min(space.threads)
     if runtime in ("openvino", "onnxruntime"):
         chosen["shapes"] = "static"
     return chosen

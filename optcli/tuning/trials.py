@@ -19,7 +19,7 @@ from optcli.latency import Measured
 from optcli.pipeline.making import Made
 from optcli.recipe import Recipe, load
 from optcli.results import Accuracy, Estimate, Latency
-from optcli.results.tuning import TuningTrial, geometric_mean
+from optcli.results.tuning import TuningTrial, geometric_mean, scaled
 from optcli.settings import LatencySettings
 from optcli.tuning.candidates import Candidate, candidate_of, written
 from optcli.tuning.components import QUANTIZING, groups, worst
@@ -310,5 +310,8 @@ def _score(
                 ratios_by_size.append(Estimate(value=base.value / own.value))
                 continue
         stand_in = Estimate(value=reference[size].p50_ms.value / rows[size].p50_ms.value)
-        ratios_by_size.append(speedups.get(size, stand_in))
+        ratio = speedups.get(size, stand_in)
+        if objective == "cost":
+            ratio = scaled(ratio, reference[size].threads / rows[size].threads)
+        ratios_by_size.append(ratio)
     return geometric_mean(ratios_by_size)

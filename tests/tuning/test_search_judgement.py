@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from optcli.report.tuning_words import answer
 from optcli.results import (
     Accuracy,
     Estimate,
@@ -46,17 +47,20 @@ def judged(
     policy: str = "fixed-set",
     batch_sizes: tuple[int, ...] = (1,),
     objective: str = "p50",
+    baseline: Latency | None = None,
+    core_hour: float | None = None,
 ) -> Tuning:
     """The search whose one finalist was built with these rows and verdicts."""
     accuracy = Accuracy(metric="top1", value=0.89, baseline=0.9, samples=100, drop=Estimate(value=0.01))
     variant = VariantReport(status="built", latency=rows, accuracy=accuracy, verdicts=verdicts)
+    plain = VariantReport(status="built", latency=(baseline,) if baseline else ())
     report = Report(
         recipe=RecipeSummary(name="tiny-tuned", path="", digest=""),
         environment={},
         baseline="plain",
         started="2026-03-01T12:00:00+00:00",
         finished="2026-03-01T12:00:01+00:00",
-        variants={"v": variant},
+        variants={"plain": plain, "v": variant},
         recommended=None,
         recommendation="",
         exit_code=0,
@@ -84,7 +88,10 @@ def judged(
         loss=Estimate(value=0.004),
         stage="inside",
     )
-    recipe: Any = SimpleNamespace(accuracy=SimpleNamespace(policy=policy, confidence=0.95))
+    recipe: Any = SimpleNamespace(
+        accuracy=SimpleNamespace(policy=policy, confidence=0.95),
+        tune=SimpleNamespace(core_hour=core_hour),
+    )
     return judgement.with_finalists(tuning, report, {"v": Choice(trial, "fastest")}, recipe)
 
 
@@ -128,3 +135,17 @@ def test_what_a_blocking_verdict_rejects_does_not_win() -> None:
 def test_the_confidence_allows_for_the_number_of_finalists() -> None:
     recipe: Any = SimpleNamespace(accuracy=SimpleNamespace(confidence=0.95))
     assert judgement.confidence_of(recipe, 5) == pytest.approx(0.99)
+
+
+def test_cost_counts_the_threads() -> None:
+    """Half the threads in three quarters of the speed: 1.5 times as many images in a core-hour."""
+    baseline = row(1, None).model_copy(update={"threads": 2})
+    slower = row(1, Estimate(value=0.75, low=0.7, high=0.8))
+    found = judged(slower, objective="cost", baseline=baseline, core_hour=0.036)
+    (finalist,) = found.finalists
+    assert finalist.cheaper[1].value == pytest.approx(1.5)
+    assert finalist.cheaper[1].low == pytest.approx(1.4)
+    assert finalist.cost_per_1000[1] == pytest.approx(0.036 * 2.0 / 3.6e6 * 1000)
+    assert found.outcome == "faster"
+    assert "1.50x [1.40, 1.60] at batch size 1" in answer(found)
+    assert judged(slower, baseline=baseline).outcome == "accurate", "by latency it is slower"

@@ -86,6 +86,15 @@ class Simulated:
         return TuningTrial(**common, stage=stage, loss=Estimate(value=loss, low=loss, high=loss))
 
 
+def test_the_objective_cost_begins_with_one_thread(recipe: Recipe) -> None:
+    told = load(recipe.path, ["tune.objective=cost", "latency.threads=2"])
+    found = Space.of(told)
+    assert found.threads == (1, 2)
+    assert rules.reference(found).parameters["threads"] == 2
+    assert {rule.parameters["threads"] for rule in rules.starts(found)} == {1}
+    assert Space.of(load(recipe.path, ["latency.threads=2"])).threads == (2,)
+
+
 def test_the_reference_comes_first_then_the_rules(recipe: Recipe) -> None:
     strategy = Strategy(space(recipe, trains=False), BAR, 900.0)
     done = Simulated(strategy, lambda _: 0.0).run()
