@@ -1,7 +1,7 @@
-"""Images in, classes or boxes out: what a bundle's `images.py` and `postprocess.py` are told.
+"""Images in, classes or boxes out: what `images.py` and `postprocess.py` beside this are told.
 
-A recipe's preparation, postprocessing and class names become two files of plain data, which the modules
-of `ray_files/` read without optcli. What they cannot carry is refused here, before anything is written.
+A recipe's preparation, postprocessing and class names become plain data, which those modules read
+without optcli. What they cannot carry is refused here, before anything is written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from optcli.data.samples import layout_of
 from optcli.errors import InputError, OptcliError, UsageError, excerpt
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
-from optcli.serving.deploy.interface import Interface
 from optcli.settings import TensorSpec
 from optcli.settings.postprocess import PostprocessSettings
 
