@@ -119,7 +119,7 @@ def _steps(samples: Samples, spec: TensorSpec, inputs: Sequence[TensorSpec]) -> 
         kind = items.read(0).raw[spec.name].dtype if len(items) else None
         if str(kind) != "uint8":
             raise _refused(
-                f"{settings.source} holds {kind or 'no'} values, wanted those of an image: uint8, 0..255",
+                f"{settings.source} holds {kind or 'no'} values, wanted pixels of uint8, 0..255",
                 "store the images as uint8 and declare `scale` under `prepare`",
             )
     return resolved(settings.prepare or Preparation())
@@ -153,7 +153,7 @@ def _images(spec: TensorSpec, steps: Preparation, layout: str) -> dict[str, Any]
 def _size(spec: TensorSpec, layout: str) -> list[int] | None:
     """Height and width of the input; None where one of them varies."""
     sizes = spec.shape[1:]
-    height, width = sizes[:2] if layout.endswith(("hwc", "hw")) else sizes[1:]
+    height, width = sizes[1:] if layout.endswith("chw") else sizes[:2]
     return [height, width] if isinstance(height, int) and isinstance(width, int) else None
 
 

@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import logging
+import os
 import struct
 import time
 import zlib
@@ -27,6 +28,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 FILE = "cache.json"
+# An environment variable that takes the place of `place`: passwords belong into no file.
+PLACE = "CACHE_URL"
 Arrays = Mapping[str, np.ndarray]
 _log = logging.getLogger("cache")
 _MAGIC = b"NPYS1"
@@ -353,6 +356,7 @@ class Settings:
     def from_file(cls, path: Path) -> Settings:
         """As the file says. Raises OSError, ValueError and TypeError."""
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content["place"] = os.environ.get(PLACE) or content["place"]
         if content.pop("schema", None) != 1:
             raise ValueError(f"{FILE} has another schema than 1")
         return cls(**content)
