@@ -29,7 +29,7 @@ _TASKS = {
     },
     "Build": {
         "build": "Build, measure and judge every variant of a recipe.",
-        "tune": "Find options of a quantized variant that keep its accuracy and pay.",
+        "tune": "Search for the fastest artifact that keeps the accuracy bar.",
         "bench": "Measure model files that no recipe built, side by side.",
     },
     "Look": {
@@ -47,6 +47,7 @@ _TASKS = {
     "Serve": {
         "plan": "Turn a promise into a serving configuration: batch size, wait, instances.",
         "deploy": "Write what Triton or KServe reads for a variant and a plan.",
+        "infer": "Answer stored images with a variant: classes or boxes, a file for each shard.",
     },
     "Maintain": {
         "cache": "Look into the store: ls, verify, why, gc.",

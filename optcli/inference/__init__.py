@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from optcli.model_files.built_variant import BuiltVariant, open_built
 from optcli.observer import Observer, Silent, left, rate
 from optcli.prediction import of_recipe
 from optcli.results import Report
-from optcli.results.inference import Inference
+from optcli.results.inference import Inference, Limit
 from optcli.store import Store
 from optcli.workers import run
 
@@ -37,8 +36,8 @@ _TIMEOUT_S = 600.0
 _NOTE_EVERY_S = 5.0
 _LOCAL_READERS, _REMOTE_READERS = 4, 16
 _MOST_FAILURES = 5
-# Above this share of waiting it is reading that limits.
-_WAITING = 0.1
+# From this share of computing on it is the model that limits.
+_COMPUTING = 0.8
 
 
 def infer(
@@ -105,6 +104,7 @@ def infer(
         chosen,
         _REMOTE_READERS if "://" in source else _LOCAL_READERS,
         versions_of((*package, "numpy", "pillow")),
+        uuid.uuid4().hex,
     )
     run_of = _Run(found, kept, set(finished), observer)
     missing = [shard for shard in found.shards if shard.name not in finished]
@@ -114,7 +114,7 @@ def infer(
                 ray_data.answered(
                     missing,
                     work,
-                    packed(built.artifact),
+                    packed(built.artifact) if address != ray_data.LOCAL else None,
                     workers=count,
                     cores=threads,
                     variables=built.runner.environment(),
@@ -206,6 +206,15 @@ def _cost(per_hour: float | None, workers: int, images_per_s: float | None) -> f
     return 1000 * per_hour * workers / 3600 / images_per_s
 
 
+def _limit(waited: float | None, computed: float | None) -> Limit | None:
+    """What takes the workers' time."""
+    if waited is None or computed is None:
+        return None
+    if computed >= _COMPUTING:
+        return "model"
+    return "reading" if waited >= 1 - waited - computed else "answers"
+
+
 @dataclass
 class _Run:
     """Follows the shards of one run: progress, manifest, figures."""
@@ -256,6 +265,7 @@ class _Run:
         failed = sum(told["failed"] for told in self.told)
         busy = sum(told["ended"] - told["began"] for told in self.told)
         waited = sum(told["waited_s"] for told in self.told) / busy if busy else None
+        computed = sum(told["computed_s"] for told in self.told) / busy if busy else None
         reasons = [told["first_failure"] for told in self.told if told["first_failure"]]
         return {
             "answered": answered,
@@ -263,5 +273,6 @@ class _Run:
             "failures": tuple(reasons[:_MOST_FAILURES]),
             "images_per_s": self.images_per_s,
             "waited_share": waited,
-            "limit": None if waited is None else "reading" if waited > _WAITING else "model",
+            "computed_share": computed,
+            "limit": _limit(waited, computed),
         }

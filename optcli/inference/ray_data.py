@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ _OBJECTS_BYTES = 256 * 1024**2
 _MOST_BLOCKS = 20_000
 # Names of Ray's sockets lie below its folder, and may have 107 characters: TMPDIR may be too deep.
 _SHORT = Path("/tmp")  # noqa: S108
-_RETRIES = 2
+_PREFIX = "optcli-ray-"
 
 
 def require_ray() -> None:
@@ -42,6 +43,8 @@ def started(address: str, cores: int) -> Iterator[None]:
     Raises `StepError` where it does not start, `MissingError` where no cluster answers.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # It warns of restarts of actors that Ray Data itself has set up.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
@@ -51,16 +54,17 @@ def started(address: str, cores: int) -> Iterator[None]:
         "configure_logging": True,
     }
     # Names of sockets lie below this folder, and may have 107 characters.
-    with tempfile.TemporaryDirectory(
-        prefix="ray-", dir="/tmp" if Path("/tmp").is_dir() else None
-    ) as own:  # noqa: S108
+    short = _SHORT if _SHORT.is_dir() else Path(tempfile.gettempdir())
+    _clear(short)
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=short) as own:
         if address == LOCAL:
             given |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": own}
             given |= {"object_store_memory": _OBJECTS_BYTES}
         else:
             given |= {"address": address}
         try:
-            ray.init(**given)
+            with _quiet():
+                ray.init(**given)
         except ConnectionError as error:
             raise MissingError(
                 f"no Ray cluster answers: {first_line(error)}",
@@ -75,10 +79,31 @@ def started(address: str, cores: int) -> Iterator[None]:
             ray.shutdown()
 
 
+def _clear(folder: Path) -> None:
+    """Remove what runs that were killed left: Ray's logs and sockets."""
+    for path in folder.glob(f"{_PREFIX}*-*"):
+        number = path.name.removeprefix(_PREFIX).partition("-")[0]
+        if number.isdecimal() and not Path(f"/proc/{number}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing on stderr: Ray's core writes a line there to say which level of messages it writes."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def answered(
     shards: Sequence[Shard],
     work: Work,
-    files: Mapping[str, bytes],
+    files: Mapping[str, bytes] | None,
     *,
     workers: int,
     cores: int,
@@ -86,7 +111,8 @@ def answered(
 ) -> Iterator[dict[str, Any]]:
     """What each worker tells of a shard, in the order in which they end. Ray has been started.
 
-    `cores` are those of one worker, `variables` its environment. Raises the error of a worker.
+    `files` are the artifact's; None where every worker sees its folder. `cores` are those of one
+    worker, `variables` its environment. Raises the error of a worker.
     """
     import ray
     from ray.data import ActorPoolStrategy, DataContext
@@ -102,13 +128,11 @@ def answered(
     dataset = ray.data.from_items(rows, override_num_blocks=min(len(rows), _MOST_BLOCKS))
     done = dataset.map_batches(
         ShardWorker,
-        fn_constructor_args=(work, ray.put(dict(files))),
+        fn_constructor_args=(work, ray.put(dict(files)) if files is not None else None),
         batch_size=1,
         compute=ActorPoolStrategy(size=min(workers, len(rows)), max_tasks_in_flight_per_actor=2),
         num_cpus=cores,
         runtime_env={"env_vars": dict(variables)},
-        max_restarts=_RETRIES,
-        max_task_retries=_RETRIES,
     )
     try:
         yield from done.iter_rows()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import optcli
 from optcli import runners
 from optcli.artifact import Artifact
-from optcli.errors import MissingError
+from optcli.errors import MissingError, StepError
 from optcli.inference import storage
 from optcli.inference.answering import Answering
 from optcli.inference.listing import Stored
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Files = Mapping[str, bytes]
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Work:
     """All that a worker needs besides the artifact's files, which travel apart.
 
     `images` and `postprocess` are what those modules of `optcli.prediction` are told; `postprocess`
-    None: the outputs are the answers. `versions` are those of the machine that asks.
+    None: the outputs are the answers. `versions` are those of the machine that asks, `run` is a name
+    that no other run has.
     """
 
     artifact: Artifact
@@ -49,6 +51,7 @@ class Work:
     batch_size: int
     readers: int
     versions: dict[str, str]
+    run: str
 
 
 class ShardWorker:
@@ -62,7 +65,9 @@ class ShardWorker:
         _require_versions(work.versions)
         self._work = work
         self._folder = tempfile.TemporaryDirectory(prefix="optcli-infer-")
-        artifact = unpacked(work.artifact, files, Path(self._folder.name))
+        artifact = work.artifact
+        if files is not None:
+            artifact = unpacked(artifact, files, Path(self._folder.name))
         kind = runners.find(work.runner)
         self._runner = kind.model_validate(work.options).open(artifact, work.inputs)
         prepare = Images(work.images)
@@ -86,6 +91,7 @@ class ShardWorker:
 
     def _shard(self, name: str, listed: str) -> dict[str, Any]:
         began = time.time()
+        attempt = _Attempt(f"{self._work.run}-{name}")
         images = [Stored(*each) for each in json.loads(listed)]
 
         def read(image: Stored) -> bytes:
@@ -93,6 +99,7 @@ class ShardWorker:
 
         answered = self._answering.answer(images, read)
         self._work.output.keep(name, answered.rows, answered.failures)
+        attempt.succeeded()
         return {
             "name": name,
             "answered": len(answered.rows),
@@ -104,6 +111,26 @@ class ShardWorker:
             "ended": time.time(),
             "worker": f"{os.uname().nodename}-{os.getpid()}-{threading.get_ident()}",
         }
+
+
+class _Attempt:
+    """Counts how often a shard was begun on this machine: Ray restarts a worker that died, for ever."""
+
+    def __init__(self, name: str) -> None:
+        self._file = Path(tempfile.gettempdir()) / f"optcli-infer-{name}"
+        before = self._file.stat().st_size if self._file.exists() else 0
+        if before >= _ATTEMPTS:
+            self._file.unlink()
+            raise StepError(
+                f"the worker died {before} times at this shard",
+                place=name,
+                hint="run it again: it goes on; if it dies again, look at memory and at the images",
+            )
+        with self._file.open("ab") as file:
+            file.write(b".")
+
+    def succeeded(self) -> None:
+        self._file.unlink(missing_ok=True)
 
 
 def packed(artifact: Artifact) -> dict[str, bytes]:

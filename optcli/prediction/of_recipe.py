@@ -45,8 +45,8 @@ class ImageServing:
             (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def image_serving(built: BuiltVariant, interface: Interface) -> ImageServing:
-    """How a server of the variant takes images, and what it answers.
+def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool = False) -> ImageServing:
+    """How images become inputs of the variant, and outputs answers; `raw`: outputs are the answers.
 
     Raises `UsageError` for a recipe whose preparation or outputs cannot be carried into a bundle, and
     `InputError` for class names that do not fit the model.
@@ -60,10 +60,11 @@ def image_serving(built: BuiltVariant, interface: Interface) -> ImageServing:
         )
     spec = _image_input(samples.data, built.inputs)
     steps = _steps(samples, spec, built.inputs)
-    follows = _follows(samples, interface.computed or interface.outputs)
-    count = _count(follows, interface.computed or interface.outputs)
-    names, notes = _names(samples, count)
     layout = steps.layout or layout_of(spec)
+    if raw:
+        return ImageServing(_images(spec, steps, layout), {})
+    follows = _follows(samples, outputs)
+    names, notes = _names(samples, _count(follows, outputs))
     postprocess = {
         "schema": 1,
         **follows,

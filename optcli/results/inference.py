@@ -13,6 +13,8 @@ from optcli.results.outcomes import Result
 
 INFERENCE_SCHEMA = 1
 
+Limit = Literal["model", "reading", "answers"]
+
 
 class Inference(Result):
     """One run over stored images.
@@ -22,7 +24,8 @@ class Inference(Result):
     `rates` are images a second by batch size, as measured on random inputs before the run: reading and
     writing are not in them. `images_per_s` is that of the run from the first shard's end to the last
     one's, all workers together, None for a single shard. `waited_share` is the share of the workers'
-    time in which the model waited for images. `limit` names what took the time.
+    time in which the model waited for images, `computed_share` that in which it computed. `limit` names
+    what took the time: the model, reading and preparing images, or making and writing answers.
     """
 
     schema_version: int = Field(INFERENCE_SCHEMA, alias="schema")
@@ -44,6 +47,7 @@ class Inference(Result):
     seconds: float
     images_per_s: float | None = None
     waited_share: float | None = None
-    limit: Literal["model", "reading"] | None = None
+    computed_share: float | None = None
+    limit: Limit | None = None
     cost_per_1000: float | None = None
     notes: tuple[str, ...] = ()
