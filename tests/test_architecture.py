@@ -39,7 +39,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "profiling": {*BUILD, "pipeline", "model_files", "inspection"},
     "baselines": {"store", "formats", "runners"},
     "gate": {*BUILD, "pipeline", "baselines", "inspection", "profiling", "report"},
-    "serving": {*BUILD, "pipeline", "queueing", "report", "model_files", "inspection"},
+    "serving": {*BUILD, "pipeline", "queueing", "report", "model_files", "inspection", "prediction"},
+    "inference": {*BUILD, "pipeline", "model_files", "inspection", "prediction"},
+    "prediction": {*BUILD, "pipeline", "model_files", "inspection"},
     "report": set(),
     "doctor": {"formats", "store", "latency", "engines"},
     "scaffold": {"inspection", "recipe", "passes", "sources", "data", "formats", "onnx_graphs"},
@@ -54,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "gate",
         "tuning",
         "serving",
+        "inference",
         "report",
         "inspection",
         "doctor",
@@ -85,6 +88,7 @@ FORBIDDEN_WORDS = {
 MOST_LINES = 450
 # Modules that deploy copies into bundles: they import nothing of optcli, and NumPy and servers at once.
 COPIED = Path("serving/deploy/ray_files")
+ALONE = {Path("prediction/images.py"), Path("prediction/postprocess.py")}
 # Tools skip folders of these names unless told otherwise: pytest, ruff, coverage, backup and search.
 SKIPPED_BY_TOOLS = {
     "build", "dist", "env", "venv", "virtualenv", "node_modules", "site-packages", "buck-out", "eggs",
@@ -121,7 +125,7 @@ class _Module:
         yield from self._size_and_docstring()
         yield from self._names()
         yield from self._imports()
-        if self.relative.parent == COPIED:
+        if self.relative.parent == COPIED or self.relative in ALONE:
             yield from self._own()
         else:
             yield from self._heavy(self.tree.body)
