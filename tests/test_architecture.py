@@ -84,7 +84,7 @@ FORBIDDEN_WORDS = {
 } | {"utility", "utilities", "factories"}
 MOST_LINES = 450
 # Modules that deploy copies into bundles: they import nothing of optcli, and NumPy and servers at once.
-COPIED = Path("serving/deploy/ray_files")
+COPIED = {Path("serving/deploy/ray_files"), Path("serving/deploy/triton_files")}
 # Tools skip folders of these names unless told otherwise: pytest, ruff, coverage, backup and search.
 SKIPPED_BY_TOOLS = {
     "build", "dist", "env", "venv", "virtualenv", "node_modules", "site-packages", "buck-out", "eggs",
@@ -121,7 +121,7 @@ class _Module:
         yield from self._size_and_docstring()
         yield from self._names()
         yield from self._imports()
-        if self.relative.parent == COPIED:
+        if self.relative.parent in COPIED:
             yield from self._own()
         else:
             yield from self._heavy(self.tree.body)
