@@ -111,6 +111,17 @@ class Ingress:
         self._admission = Admission(BUNDLE["most_in_flight"], BUNDLE["deadline_ms"] / 1000)
         self._app_name = serve.get_replica_context().app_name
         self._replicas, self._stopping = 0, False
+        self._cache, self._images = None, None
+        if BUNDLE["cache"]:
+            import cache
+
+            self._cache = cache.opened(HERE, self._metrics.hits.inc, self._metrics.misses.inc)
+        if BUNDLE["images"]:
+            from image_endpoint import ImageEndpoint
+
+            self._images = ImageEndpoint(
+                HERE, self._computed, self._admission, self._metrics, self._cache
+            )
 
     def __serve_build_asgi_app__(self) -> Starlette:
         pages = {
@@ -121,7 +132,8 @@ class Ingress:
         routes = [Route(path, lambda _, page=page: JSONResponse(page)) for path, page in pages.items()]
         for path in ("/v2/health/ready", f"{MODEL}/ready"):
             routes.append(Route(path, self.ready))
-        routes.append(Route(f"{MODEL}/infer", self.infer, methods=["POST"]))
+        for way in ("infer", "images") if self._images else ("infer",):
+            routes.append(Route(f"{MODEL}/{way}", self.infer, methods=["POST"]))
         routes.append(Route("/metrics", self.metrics))
         missing = Refused(404, f"there is no such page; the model is at {MODEL}/infer").response
         return Starlette(routes=routes, exception_handlers={404: lambda *_: missing()})
@@ -165,14 +177,26 @@ class Ingress:
         body = await body_of(request, BUNDLE["most_body_bytes"], BUNDLE["read_timeout_s"])
         arrived = time.time()
         deadline = arrived + self._protocol.deadline_s(request.headers.get("x-deadline-ms"))
+        if self._images and request.url.path.endswith("/images"):
+            return Response(await self._images.answer(body, deadline), media_type="application/json")
         asked = await self._protocol.read(body, request.headers.get(HEADER))
         self._metrics.stage.labels("parse").observe(time.time() - arrived)
-        with self._admission.admitted():
-            results = await self._results(asked, deadline)
-        self._observe(results)
-        content, headers = self._protocol.write(asked, [result["outputs"] for result in results])
-        self._metrics.stage.labels("post").observe(time.time() - results[-1]["end"])
+
+        async def compute() -> list[dict[str, np.ndarray]]:
+            with self._admission.admitted():
+                return await self._computed(asked, deadline)
+
+        parts = await (self._cache.parts(asked.feed, compute, deadline) if self._cache else compute())
+        computed = time.time()
+        content, headers = self._protocol.write(asked, parts)
+        self._metrics.stage.labels("post").observe(time.time() - computed)
         return Response(content, headers=headers)
+
+    async def _computed(self, asked: Asked, deadline: float) -> list[dict[str, np.ndarray]]:
+        """The outputs of the request's parts."""
+        results = await self._results(asked, deadline)
+        self._observe(results)
+        return [result["outputs"] for result in results]
 
     async def _results(self, asked: Asked, deadline: float) -> list[dict[str, Any]]:
         """What the replicas give for the request, in parts of the largest batch at most."""

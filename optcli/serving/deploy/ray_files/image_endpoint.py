@@ -6,16 +6,16 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import images
 import numpy as np
 import postprocess
-from oip import Refused
+from admission import Admission
+from oip import Asked, Refused
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 T = TypeVar("T")
@@ -26,43 +26,58 @@ _THREADS = min(4, len(os.sched_getaffinity(0)))
 class ImageEndpoint:
     """Prepares an image, has it computed, and makes an answer of the outputs; all but that in threads.
 
-    `compute` gives the outputs for one row of the input before a deadline (seconds since the epoch).
-    `observe` counts the seconds of a stage.
+    `compute` gives the outputs of a request's parts before a deadline (seconds since the epoch).
+    `metrics` counts the seconds of stages. `cache` keeps answers by the bytes of the image.
     """
 
     def __init__(
         self,
         folder: Path,
-        compute: Callable[[Arrays, float], Awaitable[Arrays]],
-        admitted: Callable[[], AbstractContextManager[None]],
-        observe: Callable[[str, float], None],
+        compute: Callable[[Asked, float], Awaitable[Sequence[Arrays]]],
+        admission: Admission,
+        metrics: Any,
+        cache: Any = None,
     ) -> None:
         self._images = images.Images.from_file(folder / images.FILE)
         self._postprocess = postprocess.Postprocess.from_file(folder / postprocess.FILE)
-        self._compute, self._admitted, self._observe = compute, admitted, observe
+        self._compute, self._admission, self._stage = compute, admission, metrics.stage
+        self._cache = cache
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="images")
 
     async def answer(self, body: bytes | bytearray, deadline: float) -> bytes:
         """The answer to one image, as JSON.
 
-        Raises `Refused` with 415 for a body that is no image, and 422 for one that the model cannot take.
+        Raises `Refused` with 415 for a body that is no image, 422 for one that the model cannot take.
         """
-        with self._admitted():
-            try:
-                array, placement = await self._in_thread("parse", deadline, self._images.prepared, body)
-            except images.NoImageError as error:
-                raise Refused(415, str(error)) from error
-            except ValueError as error:
-                raise Refused(422, str(error)) from error
-            size = self._images.size_of(array)
-            outputs = await self._compute({self._images.input: array[None]}, deadline)
-            rows = {name: each[0] if each.ndim else each for name, each in outputs.items()}
-            answering = self._postprocess.answer
-            try:
-                answer = await self._in_thread("post", deadline, answering, rows, placement, size)
-            except ValueError as error:
-                raise Refused(500, f"the outputs cannot be read: {error}") from error
-        return json.dumps(answer).encode()
+        if self._cache is None:
+            return await self._admitted(body, deadline)
+
+        async def compute() -> Arrays:
+            return {"json": np.frombuffer(await self._admitted(body, deadline), np.uint8)}
+
+        key = self._cache.key(["image", memoryview(body)])
+        return (await self._cache.get(key, compute, deadline - time.time()))["json"].tobytes()
+
+    async def _admitted(self, body: bytes | bytearray, deadline: float) -> bytes:
+        with self._admission.admitted():  # decoding costs as well
+            return await self._computed(body, deadline)
+
+    async def _computed(self, body: bytes | bytearray, deadline: float) -> bytes:
+        try:
+            array, placement = await self._in_thread("parse", deadline, self._images.prepared, body)
+        except images.NoImageError as error:
+            raise Refused(415, str(error)) from error
+        except ValueError as error:
+            raise Refused(422, str(error)) from error
+        asked = Asked({self._images.input: array[None]}, 1, {})
+        (outputs,) = await self._compute(asked, deadline)
+        rows = {name: each[0] if each.ndim else each for name, each in outputs.items()}
+        answer, size = self._postprocess.answer, self._images.size_of(array)
+        try:
+            found = await self._in_thread("post", deadline, answer, rows, placement, size)
+        except ValueError as error:
+            raise Refused(500, f"the outputs cannot be read: {error}") from error
+        return json.dumps(found).encode()
 
     async def _in_thread(
         self, stage: str, deadline: float, call: Callable[..., T], *arguments: Any
@@ -76,5 +91,5 @@ class ImageEndpoint:
             return call(*arguments)
 
         result = await asyncio.get_running_loop().run_in_executor(self._threads, begin)
-        self._observe(stage, time.time() - came)
+        self._stage.labels(stage).observe(time.time() - came)
         return result

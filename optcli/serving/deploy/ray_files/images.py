@@ -75,7 +75,7 @@ class Images:
     def prepared(self, body: bytes | bytearray) -> tuple[np.ndarray, dict[str, Any]]:
         """One image as one row of the input, without the batch, and where its pixels lie in it.
 
-        Raises `NoImageError` for bytes that are no image, ValueError for one that the model cannot take.
+        Raises `NoImageError` for bytes that are none, ValueError for one that the model cannot take.
         """
         pixels = _pixels(self._decoded(body), self._steps)
         image = _transformed(pixels, self._steps, self._most_pixels)
