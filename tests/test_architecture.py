@@ -125,7 +125,7 @@ class _Module:
             yield from self._own()
         else:
             yield from self._heavy(self.tree.body)
-        yield from self._talk()
+            yield from self._talk()
         yield from self._hints()
 
     def _own(self) -> Iterator[tuple[int, str]]:

@@ -53,7 +53,10 @@ class Batches:
     def _timed(self, rows: int) -> float:
         feed = {}
         for tensor in self._inputs:
-            shape = [wanted if wanted > 0 else usual for wanted, usual in zip(tensor["shape"], tensor["usual"])]
+            shape = [
+                wanted if wanted > 0 else usual
+                for wanted, usual in zip(tensor["shape"], tensor["usual"])
+            ]
             if self._batched:
                 shape[0] = rows
             feed[tensor["name"]] = np.zeros(shape, tensor["dtype"])
