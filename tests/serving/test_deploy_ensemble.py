@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -201,6 +202,45 @@ def test_parts_that_do_not_fit_are_found(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             ensemble._require_fit(out, config, names)
         file.write_text(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [[-1, 1], [1]])
+def test_the_script_sends_the_bytes_of_an_image(
+    tmp_path: Path,
+    shape: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from tritonclient import http
+
+    sent = []
+
+    class Client:
+        def __init__(self, url: str) -> None:
+            sent.append(url)
+
+        def get_model_metadata(self, model: str) -> dict[str, Any]:
+            return {"inputs": [{"name": "image", "shape": shape}]}
+
+        def infer(self, model: str, inputs: list[Any]) -> Any:
+            (tensor,) = inputs
+            sent.extend([model, tensor.name(), tensor.shape(), tensor._get_binary_data()])
+            return self
+
+        def as_numpy(self, name: str) -> np.ndarray:
+            return np.array([[b'{"classes": []}']], np.object_)
+
+    repository_of(small(tmp_path, "batch"), tmp_path / "out", 4)
+    monkeypatch.setattr(http, "InferenceServerClient", Client)
+    (tmp_path / "one.jpg").write_bytes(b"\xff\xd8 bytes")
+    monkeypatch.setattr(
+        "sys.argv", ["send_image.py", "net-images", str(tmp_path / "one.jpg"), "host:1"]
+    )
+    runpy.run_path(str(tmp_path / "out" / "send_image.py"), run_name="__main__")
+    length = (8).to_bytes(4, "little")
+    assert sent == ["host:1", "net-images", "image", [1] * len(shape), length + b"\xff\xd8 bytes"]
+    assert capsys.readouterr().out == '{"classes": []}\n'
 
 
 def test_the_dockerfile_installs_what_is_installed_here() -> None:

@@ -17,6 +17,7 @@ from optcli.serving.deploy.images import ImageServing
 from optcli.serving.deploy.instructions import IMAGE
 from optcli.serving.deploy.model_configuration import FILE
 
+SENDER, DOCKERFILE = "send_image.py", "Dockerfile"
 _Form: TypeAlias = tuple[int, tuple[int, ...]]
 _HERE = Path(__file__).parent
 _PREPARE, _ANSWER, _ENSEMBLE = "prepare", "answer", "images"
@@ -31,6 +32,8 @@ def name_of(model: str) -> str:
 
 def write(folder: Path, model: str, serving: ImageServing) -> None:
     """Write the three models beside `model`, whose config.pbtxt lies in `folder`, and read them back.
+
+    A script that sends an image is written as well, and a Dockerfile with what the models import.
 
     Raises `UsageError` for a model that takes a fixed number of rows, `InputError` for configurations
     that do not fit each other.
@@ -59,6 +62,8 @@ def write(folder: Path, model: str, serving: ImageServing) -> None:
             _copy(place / "1", "answer", "postprocess")
             serving.write_postprocess(place / "1")
     _require_fit(folder, config, [each.name for each in configs.values()])
+    shutil.copyfile(_HERE / "triton_files" / SENDER, folder / SENDER)
+    (folder / DOCKERFILE).write_text(dockerfile(), encoding="utf-8")
 
 
 def dockerfile() -> str:
