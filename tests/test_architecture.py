@@ -87,7 +87,7 @@ FORBIDDEN_WORDS = {
 } | {"utility", "utilities", "factories"}
 MOST_LINES = 450
 # Modules that deploy copies into bundles: they import nothing of optcli, and NumPy and servers at once.
-COPIED = Path("serving/deploy/ray_files")
+COPIED = {Path("serving/deploy/ray_files"), Path("serving/deploy/triton_files")}
 ALONE = {Path("prediction/images.py"), Path("prediction/postprocess.py")}
 # Tools skip folders of these names unless told otherwise: pytest, ruff, coverage, backup and search.
 SKIPPED_BY_TOOLS = {
@@ -125,11 +125,11 @@ class _Module:
         yield from self._size_and_docstring()
         yield from self._names()
         yield from self._imports()
-        if self.relative.parent == COPIED or self.relative in ALONE:
+        if self.relative.parent in COPIED or self.relative in ALONE:
             yield from self._own()
         else:
             yield from self._heavy(self.tree.body)
-        yield from self._talk()
+            yield from self._talk()
         yield from self._hints()
 
     def _own(self) -> Iterator[tuple[int, str]]:

@@ -22,6 +22,10 @@ FILE = "images.json"
 _NAMES = {1: "grey", 2: "grey with alpha", 3: "RGB", 4: "RGB with alpha"}
 
 
+class NoImageError(ValueError):
+    """The bytes are no image of a format that is taken."""
+
+
 @dataclass
 class Placed:
     """An image on its way, and where its pixels lie: place in the input = place · scale + padding.
@@ -48,7 +52,7 @@ class Placed:
 class Images:
     """Turns images into inputs. Safe to call from several threads; Pillow releases the GIL.
 
-    `input` is the name of the model's input. `size` is its (height, width), None where it varies.
+    `input` is the name of the model's input.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -68,10 +72,10 @@ class Images:
         """As the file says. Raises OSError and ValueError."""
         return cls(json.loads(path.read_text(encoding="utf-8")))
 
-    def prepared(self, body: bytes) -> tuple[np.ndarray, dict[str, Any]]:
+    def prepared(self, body: bytes | bytearray) -> tuple[np.ndarray, dict[str, Any]]:
         """One image as one row of the input, without the batch, and where its pixels lie in it.
 
-        Raises ValueError for bytes that are no image, and for one that the model cannot take.
+        Raises `NoImageError` for bytes that are none, ValueError for one that the model cannot take.
         """
         pixels = _pixels(self._decoded(body), self._steps)
         image = _transformed(pixels, self._steps, self._most_pixels)
@@ -83,16 +87,21 @@ class Images:
             raise ValueError(f"the image has {_named(found)}, the model wants {wanted} channel{plural}")
         return self._fitted(_laid_out(image.pixels, self._layout)), image.placement()
 
-    def _decoded(self, body: bytes) -> Image.Image:
+    def size_of(self, row: np.ndarray) -> tuple[int, int]:
+        """Height and width of a prepared image."""
+        sizes = row.shape[1:] if self._layout.endswith("chw") else row.shape[:2]
+        return int(sizes[0]), int(sizes[1])
+
+    def _decoded(self, body: bytes | bytearray) -> Image.Image:
         if not body:
-            raise ValueError("the request has no image: its body is empty")
+            raise NoImageError("the request has no image: its body is empty")
         wanted = " or ".join(self._formats)
         try:
             image = Image.open(io.BytesIO(body), formats=self._formats)
         except Image.DecompressionBombError as error:
             raise ValueError(f"the image is too large: {_first_line(error)}") from error
         except Exception as error:  # Pillow's readers raise many kinds over broken headers
-            raise ValueError(f"the body is no {wanted} image that can be read") from error
+            raise NoImageError(f"the body is no {wanted} image that can be read") from error
         width, height = image.size
         if width * height > self._most_pixels:
             raise ValueError(

@@ -16,7 +16,7 @@ from optcli import data, regular_files
 from optcli.data import DataSettings, Preparation
 from optcli.data.preset import resolved
 from optcli.data.samples import layout_of
-from optcli.errors import InputError, OptcliError, UsageError, excerpt
+from optcli.errors import InputError, OptcliError, UsageError, did_you_mean, excerpt
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
 from optcli.settings import TensorSpec
@@ -41,8 +41,23 @@ class ImageServing:
 
     def write(self, folder: Path) -> None:
         """Write both files. Raises OSError."""
-        for name, content in ((IMAGES, self.images), (POSTPROCESS, self.postprocess)):
-            (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        self.write_images(folder)
+        self.write_postprocess(folder)
+
+    def write_images(self, folder: Path) -> None:
+        """Write `images.json`. Raises OSError."""
+        _write(folder / IMAGES, self.images)
+
+    def write_postprocess(self, folder: Path) -> None:
+        """Write `postprocess.json`. Raises OSError."""
+        _write(folder / POSTPROCESS, self.postprocess)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs of the model that answers are made of, in the order of their use."""
+        how = self.postprocess[self.postprocess["kind"]]
+        names = (how.get(key) for key in ("output", "boxes", "scores", "labels"))
+        return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
 def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool = False) -> ImageServing:
@@ -74,15 +89,19 @@ def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool =
     return ImageServing(_images(spec, steps, layout), postprocess, notes)
 
 
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
 def _refused(message: str, hint: str) -> UsageError:
-    return UsageError(message, place="--images", hint=hint)
+    return UsageError(message, place="the recipe", hint=hint)
 
 
 def _image_input(settings: DataSettings, inputs: Sequence[TensorSpec]) -> TensorSpec:
     if len(inputs) > 1:
         raise _refused(
             f"an image feeds one input, the model has {', '.join(spec.name for spec in inputs)}",
-            "leave --images out: the server takes tensors by name",
+            "take a variant with one input",
         )
     spec = inputs[0]
     if settings.input not in (None, spec.name):
@@ -94,7 +113,7 @@ def _image_input(settings: DataSettings, inputs: Sequence[TensorSpec]) -> Tensor
         what = "a stack of images or a video" if len(spec.shape) > _RANK else "no image"
         raise _refused(
             f"the input {spec.name!r} has {len(spec.shape)} dimensions: it takes {what}",
-            "leave --images out: the server takes tensors",
+            "take a model of single images",
         )
     return spec
 
@@ -107,7 +126,7 @@ def _steps(samples: Samples, spec: TensorSpec, inputs: Sequence[TensorSpec]) -> 
         raise _refused(
             f"{settings.source} prepares the samples in Python of the recipe's own",
             "declare the steps under `prepare` with a source imagefolder:, coco:, npz: or torchvision:"
-            " for the evaluation data, or leave --images out",
+            " for the evaluation data",
         )
     if settings.kind == "npz":
         if settings.prepare is None:
@@ -163,24 +182,37 @@ def _follows(samples: Samples, outputs: Sequence[Tensor]) -> dict[str, Any]:
     after: PostprocessSettings | None = samples.postprocess
     if after is not None and after.python is not None:
         raise _refused(
-            f"the recipe's postprocess is Python of its own ({after.python}), and the bundle has none",
-            "declare `postprocess: {yolox: ...}` or `{boxes: ...}`, or leave --images out",
+            f"the recipe's postprocess is Python of its own ({after.python}), which does not travel",
+            "declare `postprocess: {yolox: ...}` or `{boxes: ...}`",
         )
-    if after is not None and after.yolox is not None:
-        return {"kind": "yolox", "yolox": {**after.yolox.model_dump(mode="json"), "most": MOST_BOXES}}
-    if after is not None and after.boxes is not None:
-        return {"kind": "boxes", "boxes": {**after.boxes.model_dump(mode="json"), "most": MOST_BOXES}}
+    for kind, field in (("yolox", "output"), ("boxes", "boxes")):
+        one = after and getattr(after, kind)
+        if one is not None:
+            how = {**one.model_dump(mode="json"), "most": MOST_BOXES}
+            how[field] = how[field] or (outputs[0].name if outputs else None)
+            _require_outputs(how, outputs)
+            return {"kind": kind, kind: how}
     scores = _tensor(outputs, samples.output)
     shape = scores.shape if scores is not None else None
     if scores is None or shape is None or len(shape) < 2 or any(size != 1 for size in shape[2:]):
         found = f"{scores.name} of shape {list(shape)}" if scores is not None and shape else "none such"
         raise _refused(
             f"the model's output is no scores [batch, classes]: found {found}",
-            "declare `postprocess` for a detector, name the scores with `accuracy: {output: ...}`, or"
-            " leave --images out",
+            "declare `postprocess` for a detector, or name the scores with `accuracy: {output: ...}`",
         )
     how = {"output": scores.name, "activation": "auto", "top": TOP}
     return {"kind": "classes", "classes": how}
+
+
+def _require_outputs(how: dict[str, Any], outputs: Sequence[Tensor]) -> None:
+    known = [each.name for each in outputs]
+    for key in ("output", "boxes", "scores", "labels"):
+        name = how.get(key)
+        if name is not None and known and name not in known:
+            raise _refused(
+                f"postprocess reads the output {name!r}, and the model has {', '.join(known)}",
+                did_you_mean(name, known) or "correct `postprocess` in the recipe",
+            )
 
 
 def _tensor(outputs: Sequence[Tensor], name: str | None) -> Tensor | None:

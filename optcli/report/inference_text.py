@@ -5,7 +5,6 @@ from __future__ import annotations
 from optcli.observer import rate
 from optcli.results.inference import Inference
 
-
 _LIMITS = {
     "model": "the model is the limit",
     "reading": "reading and preparing images is the limit",

@@ -7,14 +7,16 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-FOLDER = Path(__file__).resolve().parents[2] / "optcli" / "serving" / "deploy" / "ray_files"
+_OPTCLI = Path(__file__).resolve().parents[2] / "optcli"
+_FOLDERS = (_OPTCLI / "prediction", _OPTCLI / "serving" / "deploy" / "ray_files")
 
 
 def load(name: str) -> ModuleType:
     """One of them. What it imports beside it is not found: those of the tests stand alone."""
     known = f"copied_{name}"
     if known not in sys.modules:
-        spec = importlib.util.spec_from_file_location(known, FOLDER / f"{name}.py")
+        path = next(each for folder in _FOLDERS if (each := folder / f"{name}.py").is_file())
+        spec = importlib.util.spec_from_file_location(known, path)
         assert spec is not None
         assert spec.loader is not None
         sys.modules[known] = importlib.util.module_from_spec(spec)

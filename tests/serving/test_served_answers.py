@@ -21,8 +21,7 @@ from optcli.data import DataSettings
 from optcli.errors import InputError
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
-from optcli.serving.deploy.images import MOST_BOXES, ImageServing, image_serving
-from optcli.serving.deploy.interface import Interface
+from optcli.prediction.of_recipe import MOST_BOXES, ImageServing, image_serving
 from optcli.settings.postprocess import PostprocessSettings
 
 images, postprocess = load("images"), load("postprocess")
@@ -45,9 +44,9 @@ def built(folder: Path, wanted: dict[str, Any], source: dict[str, Any], **sample
     return replace(variant(folder, Format.ONNX, wanted), samples=kept)
 
 
-def outputs(*shapes: tuple[int | None, ...]) -> Interface:
+def outputs(*shapes: tuple[int | None, ...]) -> tuple[Tensor, ...]:
     named = [Tensor(name=f"out{i}", dtype="float32", shape=shape) for i, shape in enumerate(shapes)]
-    return Interface((), tuple(named))
+    return tuple(named)
 
 
 def answered(how: ImageServing, arrays: Mapping[str, np.ndarray], **changes: Any) -> Any:
@@ -315,7 +314,7 @@ def test_yolox_finds_in_photographs_what_optcli_finds(shared: Path, tmp_path: Pa
     wanted = {"name": "images", "shape": (1, 3, 416, 416)}
     after = PostprocessSettings.model_validate({"yolox": {}})
     one = built(tmp_path, wanted, {"source": f"coco:{place}", "prepare": prepare}, postprocess=after)
-    found = Interface((), (Tensor(name="output", dtype="float32", shape=(1, 3549, 85)),))
+    found = (Tensor(name="output", dtype="float32", shape=(1, 3549, 85)),)
     made = image_serving(one, found)
     assert made.notes == ()
     made.write(tmp_path)
@@ -346,9 +345,7 @@ def test_resnet20_names_the_classes_that_the_metric_counts(shared: Path, tmp_pat
     prepare = {"scale": "1/255", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
     wanted = {"name": "input", "shape": ("batch", 3, 32, 32)}
     one = built(tmp_path, wanted, {"source": f"imagefolder:{place}", "prepare": prepare})
-    made = image_serving(
-        one, Interface((), (Tensor(name="logits", dtype="float32", shape=(None, 10)),))
-    )
+    made = image_serving(one, (Tensor(name="logits", dtype="float32", shape=(None, 10)),))
     assert made.postprocess["names"] is not None
     assert made.postprocess["names"][:3] == ["airplane", "automobile", "bird"]
     taking, answering = images.Images(made.images), postprocess.Postprocess(made.postprocess)

@@ -181,6 +181,31 @@ def test_a_failure_is_not_kept_and_costs_nobody_else() -> None:
     finished(body())
 
 
+def test_nobody_waits_for_a_slow_request_beyond_the_own_deadline() -> None:
+    async def body() -> None:
+        one = Counted(memory())
+        over = asyncio.Event()
+
+        async def slow() -> dict[str, np.ndarray]:
+            await over.wait()
+            return {"out": np.array(1)}
+
+        async def late() -> dict[str, np.ndarray]:
+            raise TimeoutError("past its own deadline")
+
+        key = one.cache.key([ROW])
+        first = asyncio.create_task(one.cache.get(key, slow))
+        await asyncio.sleep(0)
+        for wait_s in (0.01, 0.0, -5.0):
+            with pytest.raises(TimeoutError, match="past its own deadline"):
+                await one.cache.get(key, late, wait_s)
+        over.set()
+        assert (await first)["out"] == 1
+        assert one.counts == {"miss": 4}
+
+    finished(body())
+
+
 def test_a_request_that_is_cancelled_takes_nobody_with_it() -> None:
     async def body() -> None:
         one = Counted(memory())
@@ -504,13 +529,10 @@ def test_nobody_is_there(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_cache_is_opened_as_its_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "cache.json"
     file.write_text(json.dumps({"schema": 1, "model": "m", "place": "memory", "most_entries": 1}))
-    settings = cache.Settings.from_file(file)
 
     async def body() -> None:
         counts: Counter[str] = Counter()
-        one = cache.opened(
-            settings, hit=lambda: counts.update(["hit"]), miss=lambda: counts.update(["miss"])
-        )
+        one = cache.opened(tmp_path, lambda: counts.update(["hit"]), lambda: counts.update(["miss"]))
 
         async def compute() -> dict[str, np.ndarray]:
             return {"out": ROW}

@@ -22,12 +22,11 @@ from optcli.data import DataSettings
 from optcli.errors import InputError, UsageError
 from optcli.inspection.findings import Tensor
 from optcli.model_files.built_variant import BuiltVariant, Samples
-from optcli.serving.deploy.images import MOST_PIXELS, image_serving
-from optcli.serving.deploy.interface import Interface
+from optcli.prediction.of_recipe import MOST_PIXELS, image_serving
 from optcli.settings.postprocess import PostprocessSettings
 
 images = load("images")
-SCORES = Interface((), (Tensor(name="logits", dtype="float32", shape=(None, 10)),))
+SCORES = (Tensor(name="logits", dtype="float32", shape=(None, 10)),)
 BATCH = {"min": 1, "opt": 2, "max": 8}
 NORMALIZED = {"scale": "1/255", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 YOLOX = {"letterbox": {"size": 64, "fill": 114, "align": "top_left"}, "channel_order": "bgr"}
@@ -347,7 +346,7 @@ def test_data_that_say_nothing_of_images_are_refused(
     npz(tmp_path, np.zeros((2, 3, 32, 32), np.float32))
     with pytest.raises(UsageError, match=message) as caught:
         image_serving(built(tmp_path, spec(3, 32, 32), source), SCORES)
-    assert caught.value.place == "--images"
+    assert caught.value.place == "the recipe"
     assert hint in caught.value.hint
 
 
@@ -371,7 +370,7 @@ def test_outputs_that_are_neither_classes_nor_boxes_are_refused(tmp_path: Path) 
     one = built(tmp_path, spec(3, 32, 32), source)
     pixels = Tensor(name="out", dtype="float32", shape=(None, 21, 32, 32))
     with pytest.raises(UsageError, match=r"no scores .* found out of shape") as caught:
-        image_serving(one, Interface((), (pixels,)))
+        image_serving(one, (pixels,))
     assert "postprocess" in caught.value.hint
     own = PostprocessSettings.model_validate("python:mine.py:decode")
     with pytest.raises(UsageError, match=r"Python of its own \(mine.py:decode\)"):

@@ -27,7 +27,7 @@ def checked_place(place: str) -> str:
     try:
         url = urlsplit(place)
         known = url.scheme in _SCHEMES and bool(url.path if url.scheme == "unix" else url.hostname)
-        known = known and (url.port or 1) > 0
+        known = known and url.port != 0
     except ValueError:
         known = False
     if not known:
@@ -50,7 +50,7 @@ def cache_file(place: str, built: BuiltVariant, images: Any = None, ttl_s: float
     decides = [built.artifact.digest, built.runner_name, built.options, images]
     content = {
         "schema": 1,
-        "model": of_value(json.loads(json.dumps(decides))),
+        "model": of_value(decides),
         "place": checked_place(place),
         "ttl_s": ttl_s,
         "most_bytes": 256 * 1024 * 1024,

@@ -19,7 +19,7 @@ import struct
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -85,22 +85,26 @@ class Cache:
             digest.update(part)
         return digest.hexdigest()
 
-    async def get(self, key: str, compute: Callable[[], Awaitable[Arrays]]) -> Arrays:
+    async def get(
+        self, key: str, compute: Callable[[], Awaitable[Arrays]], wait_s: float | None = None
+    ) -> Arrays:
         """The value of a key, read-only. Raises what `compute` raises; failures are not kept.
 
-        Whoever waits for an equal request that fails computes for itself: that request may have had an
-        earlier deadline. `compute` goes on when the request that began it is cancelled.
+        Whoever waits for an equal request that fails, or for longer than `wait_s`, computes for itself:
+        that request may have another deadline. `compute` goes on when the request that began it is
+        cancelled.
         """
         flight = self._flights.get(key)
         if flight is not None:
             try:
-                value = await asyncio.shield(flight)
+                async with asyncio.timeout(wait_s):
+                    value = await asyncio.shield(flight)
             except asyncio.CancelledError:
                 waiting = asyncio.current_task()
                 if waiting is None or waiting.cancelling() or not flight.cancelled():
                     raise  # it is this request that was cancelled
             except Exception as error:
-                _log.debug("an equal request failed (%s): computing again", error)
+                _log.debug("an equal request failed or is slow (%s): computing again", error)
             else:
                 self._hit()
                 return value
@@ -110,6 +114,23 @@ class Cache:
         self._flights[key] = flight
         flight.add_done_callback(lambda done: self._landed(key, done))
         return await asyncio.shield(flight)
+
+    async def parts(
+        self, feed: Arrays, compute: Callable[[], Awaitable[Sequence[Arrays]]], deadline: float
+    ) -> list[Arrays]:
+        """The outputs for tensors by input name, as one part; `compute` gives them in several.
+
+        `deadline` is in seconds since the epoch.
+        """
+
+        async def joined() -> Arrays:
+            parts = await compute()
+            if len(parts) == 1:
+                return parts[0]
+            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+        key = self.key(part for item in sorted(feed.items()) for part in item)
+        return [await self.get(key, joined, deadline - time.time())]
 
     async def close(self) -> None:
         """Let go of the store. Computations in flight go on."""
@@ -362,18 +383,13 @@ class Settings:
         return cls(**content)
 
 
-def opened(settings: Settings, *, hit: Callable[[], None], miss: Callable[[], None]) -> Cache:
-    """The cache of these settings, for the running event loop."""
+def opened(folder: Path, hit: Callable[[], None], miss: Callable[[], None]) -> Cache:
+    """The cache that the folder's `cache.json` describes. Raises as `Settings.from_file`."""
+    settings = Settings.from_file(folder / FILE)
+    room = {"ttl_s": settings.ttl_s, "most_bytes": settings.most_bytes}
     store: Store
     if settings.place == "memory":
-        store = Memory(
-            ttl_s=settings.ttl_s, most_bytes=settings.most_bytes, most_entries=settings.most_entries
-        )
+        store = Memory(**room, most_entries=settings.most_entries)
     else:
-        store = Redis(
-            settings.place,
-            ttl_s=settings.ttl_s,
-            most_bytes=settings.most_bytes,
-            limit_s=settings.limit_s,
-        )
+        store = Redis(settings.place, **room, limit_s=settings.limit_s)
     return Cache(settings.model, store, hit=hit, miss=miss)
