@@ -20,9 +20,10 @@ from optcli.artifact import Format
 from optcli.data import DataSettings
 from optcli.errors import InputError, UsageError
 from optcli.model_files.built_variant import BuiltVariant, Samples
-from optcli.prediction.of_recipe import ImageServing, image_serving
+from optcli.prediction.of_recipe import ImageServing
 from optcli.results.plan import Plan
 from optcli.serving.deploy import ensemble, model_configuration, repository
+from optcli.serving.deploy.extras import images_of
 from optcli.serving.deploy.interface import LookRequest, look
 from optcli.settings.postprocess import PostprocessSettings
 
@@ -43,7 +44,7 @@ def repository_of(built: BuiltVariant, out: Path, batch: int) -> ImageServing:
     backend = repository.backend_for(built)
     served = repository.served_of("net", built, interface, made.recommended, backend)
     repository.write(out, built, served, made)
-    serving = image_serving(built, interface)
+    serving = images_of(built, interface)
     ensemble.write(out, "net", serving)
     return serving
 

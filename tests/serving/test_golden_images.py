@@ -18,8 +18,9 @@ from optcli.artifact import Format
 from optcli.data import DataSettings
 from optcli.errors import InputError
 from optcli.model_files.built_variant import BuiltVariant, Samples
-from optcli.prediction.of_recipe import ImageServing, image_serving
+from optcli.prediction.of_recipe import ImageServing
 from optcli.serving.deploy import golden_images
+from optcli.serving.deploy.extras import images_of
 from optcli.serving.deploy.interface import LookRequest, look
 
 BATCH = {"min": 1, "opt": 2, "max": 8}
@@ -36,7 +37,7 @@ def looked_at(folder: Path, source: dict[str, Any]) -> tuple[BuiltVariant, Image
     request = LookRequest(
         "net", one.artifact, one.runner_name, one.options, one.inputs, folder, settings, folder
     )
-    return one, image_serving(one, look(request, None))  # type: ignore[arg-type]
+    return one, images_of(one, look(request, None))  # type: ignore[arg-type]
 
 
 def picture(size: tuple[int, int] = (9, 7)) -> Image.Image:
