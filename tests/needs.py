@@ -99,6 +99,10 @@ def _torch_gpu() -> str | None:
     return f"torch {torch.__version__} sees no GPU (built for CUDA {torch.version.cuda})"
 
 
+def _redis_server() -> str | None:
+    return None if shutil.which("redis-server") else "no redis-server (the package of that name has it)"
+
+
 def _no(probe: Callable[[], str | None], found: str) -> Callable[[], str | None]:
     """The opposite of a probe: what is needed is that something is *not* here."""
     return lambda: found if probe() is None else None
@@ -233,6 +237,7 @@ KINDS: dict[str, Callable[..., str | None]] = {
     "provider libraries": _provider_libraries,
     "shared data": _shared,
     "c compiler": _compiler,
+    "redis-server": _redis_server,
     "device file": _device_file,
     "linux": _linux,
     "file modes that hold": _file_modes,

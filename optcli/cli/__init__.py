@@ -47,6 +47,7 @@ _TASKS = {
     "Serve": {
         "plan": "Turn a promise into a serving configuration: batch size, wait, instances.",
         "deploy": "Write what Triton or KServe reads for a variant and a plan.",
+        "infer": "Answer stored images with a variant: classes or boxes, a file for each shard.",
     },
     "Maintain": {
         "cache": "Look into the store: ls, verify, why, gc.",

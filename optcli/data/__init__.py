@@ -24,7 +24,16 @@ from optcli.settings import TensorSpec
 if TYPE_CHECKING:
     from optcli.data.samples import PreparedSet
 
-__all__ = ["KINDS", "DataSettings", "Preparation", "disjoint", "ingredients", "open", "problems"]
+__all__ = [
+    "KINDS",
+    "DataSettings",
+    "Preparation",
+    "class_names",
+    "disjoint",
+    "ingredients",
+    "open",
+    "problems",
+]
 
 KINDS = ("coco", "imagefolder", "npz", "python", "torchvision")
 
@@ -85,6 +94,14 @@ def open(settings: DataSettings, folder: Path, inputs: Sequence[TensorSpec]) -> 
     from optcli.data.samples import PreparedSet
 
     return PreparedSet(settings, _collection(settings, folder).open(inputs), inputs)
+
+
+def class_names(settings: DataSettings, folder: Path) -> tuple[str, ...] | None:
+    """What the classes are called, that of label 0 first; None where the source does not say.
+
+    Names come from class folders, COCO's categories and torchvision's data sets. Raises as `open` does.
+    """
+    return _collection(settings, folder).class_names()
 
 
 def _collection(settings: DataSettings, folder: Path) -> Collection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import posixpath
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -17,11 +17,15 @@ _HINT = "wanted images, annotations with bbox, and categories"
 
 @dataclass(frozen=True)
 class Annotations:
-    """What a file says: `images` as (id, file name), boxes by image id, and the category ids."""
+    """What a file says: `images` as (id, file name), boxes by image id, and the category ids.
+
+    `names` has the names of the categories by id, as far as the file has them.
+    """
 
     images: tuple[tuple[int, str], ...]
     boxes: dict[int, tuple[dict[str, Any], ...]]
     categories: tuple[int, ...]
+    names: dict[int, str] = field(default_factory=dict)
 
 
 def read(path: Path) -> Annotations:
@@ -60,7 +64,13 @@ class _Checked:
             self._box(place, box, boxes, category_ids)
             boxes[box["image_id"]].append(box)
         self._distinct("annotations", "id", optional=True)
-        return Annotations(images, {number: tuple(each) for number, each in boxes.items()}, categories)
+        names = {
+            category["id"]: category["name"]
+            for _, category in self._listed("categories")
+            if isinstance(category.get("name"), str)
+        }
+        by_image = {number: tuple(each) for number, each in boxes.items()}
+        return Annotations(images, by_image, categories, names)
 
     def _listed(self, part: str) -> list[tuple[str, dict[str, Any]]]:
         items = self._record.get(part)

@@ -65,6 +65,11 @@ class Coco(Collection):
         name = self.only_input(inputs, "a set of images", hint)
         return CocoItems(name, self.chosen, self._labels)
 
+    def class_names(self) -> tuple[str, ...] | None:
+        self.require()
+        names, categories = self._read.names, sorted(self._read.categories)
+        return tuple(names[each] for each in categories) if names.keys() >= {*categories} else None
+
     @property
     def _annotations(self) -> Path:
         """The file of annotations; the one that is wanted where there is none."""

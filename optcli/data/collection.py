@@ -102,3 +102,10 @@ class Collection(ABC):
     @abstractmethod
     def open(self, inputs: Sequence[TensorSpec]) -> Items:
         """The chosen items for a model's inputs. Raises `InputError`, `TrustError`, `MissingError`."""
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """What the classes are called, that of label 0 first; None where the source does not say.
+
+        Raises as `open` does.
+        """
+        return None

@@ -71,6 +71,10 @@ class ImageFolder(Collection):
         hint = "use an npz with one array per input"
         return ImageItems(self.only_input(inputs, "a folder of images", hint), self.files)
 
+    def class_names(self) -> tuple[str, ...] | None:
+        self.require()
+        return tuple(self._classes[1]) or None
+
     @property
     def _base(self) -> Path:
         return self.path / self.part if self.part else self.path

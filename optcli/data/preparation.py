@@ -53,7 +53,8 @@ def _fraction(value: Any) -> Any:
         text = value.replace(" ", "")
         # No exponents: Fraction writes them out, a million digits where a million is asked for.
         if _FRACTION.fullmatch(text) and float(text.partition("/")[2]):
-            return float(Fraction(text))
+            over, _, under = text.partition("/")
+            return float(Fraction(over) / Fraction(under))
         found = excerpt(value)
         raise ValueError(f"wanted a number or a fraction such as 1/255, found {found!r}")
     return value

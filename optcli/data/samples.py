@@ -89,7 +89,7 @@ class PreparedSet:
         else:
             return value, {}
         image = steps.transformed(pixels, self._steps)
-        layout = self._steps.layout or _layout(spec)
+        layout = self._steps.layout or layout_of(spec)
         channels = {"chw": -3, "hwc": -1}.get(layout[-3:])
         wanted = spec.shape[channels] if channels and len(spec.shape) == 4 else None
         if isinstance(wanted, int):
@@ -97,7 +97,7 @@ class PreparedSet:
         return steps.laid_out(image.pixels, layout), image.meta()
 
 
-def _layout(spec: TensorSpec) -> str:
+def layout_of(spec: TensorSpec) -> str:
     """The layout an input's shape speaks of; channels first in doubt."""
     if len(spec.shape) == 3:
         return "hw"

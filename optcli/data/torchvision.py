@@ -96,6 +96,12 @@ class TorchvisionDataset(Collection):
             choose(self.settings, self.folder, ids),
         )
 
+    def class_names(self) -> tuple[str, ...] | None:
+        self.require()
+        names = getattr(self._load(), "classes", None)
+        # Some data sets have several names for a class.
+        return tuple(names) if names and all(isinstance(name, str) for name in names) else None
+
     @property
     def _root(self) -> Path:
         return self.folder / regular_files.expanded(self.settings.root or ".")

@@ -29,12 +29,15 @@ _ROLES = ("evaluation", "calibration", "validation", "training")
 class Samples:
     """Where real inputs come from: `data` of a role, with paths relative to `folder`; None: random.
 
-    `postprocess` is what follows the model, `notes` say why inputs are random. `runs_python` says that
-    reading or post-processing runs Python of the recipe's own.
+    `postprocess` is what follows the model, `output` the one that the metric reads, `class_names` what
+    the recipe says under that key. `notes` say why inputs are random. `runs_python` says that reading
+    or post-processing runs Python of the recipe's own.
     """
 
     data: DataSettings | None = None
     postprocess: PostprocessSettings | None = None
+    output: str | None = None
+    class_names: str | tuple[str, ...] | None = None
     folder: Path = Path()
     seed: int = 0
     notes: tuple[str, ...] = ()
@@ -189,6 +192,8 @@ def _samples(report: Report, named: Path | None, *, ours: bool) -> Samples:
     return Samples(
         data=recipe.data[role] if role else None,
         postprocess=recipe.postprocess,
+        output=recipe.accuracy.output if recipe.accuracy else None,
+        class_names=recipe.class_names,
         folder=recipe.folder,
         seed=recipe.seed,
         notes=notes,

@@ -23,6 +23,7 @@ from optcli.settings.references import (
 )
 from optcli.settings.tuning import TuneSettings
 
+ClassName = Annotated[str, Field(min_length=1, max_length=200)]
 ROLES = ("calibration", "training", "validation", "evaluation")
 
 
@@ -126,6 +127,11 @@ class Recipe(Settings):
         description="samples by role: calibration, training, validation, evaluation",
     )
     postprocess: PostprocessSettings | None = None
+    class_names: RecipePath | Annotated[tuple[ClassName, ...], Field(min_length=1)] | None = Field(
+        None,
+        description="what the classes are called, that of label 0 first: a list, or a text file with"
+        " one name a line; a server's answers have them. Default: the names that the data set has",
+    )
     plugins: dict[str, CodeReference] = Field(
         default_factory=dict,
         description="passes from your own files, FILE.py:CLASS, or a mapping from names to them",

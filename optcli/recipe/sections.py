@@ -12,7 +12,7 @@ from typing import Any, get_origin
 from pydantic import BaseModel, create_model
 from pydantic.fields import FieldInfo
 
-from optcli import data, sources, user_code
+from optcli import data, regular_files, sources, user_code
 from optcli.data import DataSettings
 from optcli.errors import UsageError, did_you_mean, excerpt
 from optcli.recipe.models import ROLES, ModelSettings, Recipe, written_fields
@@ -243,11 +243,22 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
+def _class_names(name: str, node: Node, folder: Path, problems: Problems) -> Any:
+    names = _plain(name, node, folder, problems)
+    if isinstance(names, str):
+        wrong = regular_files.problem(folder / regular_files.expanded(names), excerpt(names))
+        if wrong:
+            hint = "a text file with one name a line, relative to the recipe"
+            problems.add(node.place, f"{name}: {wrong}", hint)
+    return names
+
+
 # Sections that are written in another form than the type of their field, or that need another look.
 READERS: dict[str, Callable[[str, Node, Path, Problems], Any]] = {
     "name": _name,
     "model": _model,
     "inputs": _inputs,
     "data": _data,
+    "class_names": _class_names,
     "plugins": _plugins,
 }

@@ -23,6 +23,7 @@ def test_short_forms_are_the_long_ones() -> None:
 
 def test_scale_may_be_a_fraction() -> None:
     assert DataSettings(source="npz:a", prepare={"scale": "1/255"}).prepare.scale == 1 / 255
+    assert DataSettings(source="npz:a", prepare={"scale": "1/127.5"}).prepare.scale == 1 / 127.5
 
 
 @pytest.mark.parametrize(

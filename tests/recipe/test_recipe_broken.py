@@ -31,6 +31,9 @@ EVALUATION = "  evaluation:\n    source: npz:digits.npz\n    split: evaluation\n
 
 TABLE = [
     # the header
+    Broken("no names of classes", "baseline:", "class_names: []\nbaseline:", 16, "found an empty list", "text"),
+    Broken("class is number", "baseline:", "class_names: [7, a]\nbaseline:", 16, "class_names[0]: found 7", "quotes"),
+    Broken("no file of names", "baseline:", "class_names: no.txt\nbaseline:", 16, "class_names: no such file: no.txt", "one name a line"),
     Broken("no version", "version: 1\n", "", 1, "missing key 'version'", "version: 1"),
     Broken("new version", "version: 1", "version: 2", 1, "version: found 2, wanted 1", "reads version 1"),
     Broken("version text", "version: 1", "version: '1'", 1, "found '1', wanted 1", "version: 1"),

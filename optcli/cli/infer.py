@@ -1,0 +1,146 @@
+"""`optcli infer`: a variant of a build answers stored images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from optcli.cli import options, reports, tell
+from optcli.cli.progress import Progress
+from optcli.errors import UsageError
+
+
+class _BatchSize(click.ParamType[int | None]):
+    """`auto` or a number."""
+
+    name = "N|auto"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        if value == "auto":
+            return None
+        if not value.isdecimal() or int(value) < 1:
+            self.fail(f"found {value!r}, wanted `auto` or a whole number from 1", param, ctx)
+        return int(value)
+
+
+@click.command(
+    "infer",
+    epilog=options.examples(
+        "optcli infer onnx-int8 --input s3://bucket/images --output s3://bucket/answers",
+        "optcli infer onnx-int8 recipe.yaml --input photos --output answers --format jsonl",
+    ),
+)
+@click.argument("variant")
+@click.argument("where", required=False, type=click.Path(path_type=Path), metavar="[RECIPE|REPORT]")
+@click.option(
+    "--input",
+    "source",
+    required=True,
+    metavar="URI",
+    help="A folder of images or tar files, a .tar file, or a Parquet list with the column `path`.",
+)
+@click.option(
+    "--output", "target", required=True, metavar="URI", help="A new folder, or one to go on with."
+)
+@click.option(
+    "--batch-size",
+    type=_BatchSize(),
+    default="auto",
+    show_default=True,
+    help="`auto` measures 1, 8, 16, 32 and 64 here first.",
+)
+@click.option(
+    "--shard",
+    "per_shard",
+    type=click.IntRange(1),
+    default=500,
+    show_default=True,
+    help="The most images whose answers share a file.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(["parquet", "jsonl"]), default="parquet", show_default=True
+)
+@click.option("--raw", is_flag=True, help="Write the model's outputs in place of classes or boxes.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Copies of the model.  [default: as many as this machine has cores for]",
+)
+@click.option(
+    "--ray",
+    "address",
+    default="local",
+    show_default=True,
+    metavar="ADDRESS",
+    help="A Ray cluster, HOST:PORT, or `auto` for the one that runs here; `local`: this machine alone.",
+)
+@click.option(
+    "--cost-per-hour",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Of one worker: the summary says what 1,000 images cost.",
+)
+@click.option("--restart", is_flag=True, help="Remove the answers that are there, and begin anew.")
+@options.artifacts
+@options.trust
+@options.store
+@options.as_json
+@options.verbose
+def command(
+    variant: str,
+    where: Path | None,
+    source: str,
+    target: str,
+    batch_size: int | None,
+    per_shard: int,
+    form: Literal["parquet", "jsonl"],
+    raw: bool,
+    workers: int | None,
+    address: str,
+    cost_per_hour: float | None,
+    restart: bool,
+    artifacts: Path | None,
+    trust: bool,
+    store: Path | None,
+    as_json: bool,
+) -> None:
+    """Answer stored images with VARIANT of the last build.
+
+    Images are prepared as in the recipe, and answers are classes or boxes as in a deployment. Each
+    shard of images becomes one file of answers; a run that was killed goes on with the missing ones,
+    and a second run changes nothing. Images that cannot be read are listed beside the answers. Needs
+    `pip install 'optcli[ray]'`.
+    """
+    from optcli.inference import infer
+    from optcli.report.inference_text import lines
+    from optcli.store import Store
+
+    if source.rstrip("/") == target.rstrip("/"):
+        raise UsageError(
+            "answers would lie among the images", place="--output", hint="name another folder"
+        )
+    place = reports.find(where, artifacts)
+    with Progress() as progress:
+        result = infer(
+            variant,
+            place.report,
+            place.path,
+            source,
+            target,
+            batch_size=batch_size,
+            per_shard=per_shard,
+            form=form,
+            raw=raw,
+            workers=workers,
+            address=address,
+            cost_per_hour=cost_per_hour,
+            restart=restart,
+            recipe=where if where is not None and where.suffix in reports.RECIPES else None,
+            trust=trust,
+            store=Store(Store.default_root(place.own_store(store))),
+            observer=progress,
+        )
+    tell(result, lines, as_json=as_json)

@@ -1,0 +1,278 @@
+"""Batch inference: a variant of a build answers images that are stored somewhere."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli import environment, runners
+from optcli.digest import of_value
+from optcli.errors import UsageError
+from optcli.inference import output, ray_data
+from optcli.inference.listing import Listing, listing
+from optcli.inference.output import Form, Output
+from optcli.inference.probe import Probed, ProbeRequest
+from optcli.inference.shard_worker import Work, packed, versions_of
+from optcli.latency.feeds import choose_batch_sizes
+from optcli.model_files.built_variant import BuiltVariant, open_built
+from optcli.observer import Observer, Silent, left, rate
+from optcli.prediction import of_recipe
+from optcli.results import Report
+from optcli.results.inference import Inference, Limit
+from optcli.store import Store
+from optcli.workers import run
+
+__all__ = ["infer"]
+
+PER_SHARD = 500
+_SIZES = (1, 8, 16, 32, 64)
+# A larger batch than the fastest is not worth its memory for less than this share.
+_WORTH = 0.03
+_TIMEOUT_S = 600.0
+_NOTE_EVERY_S = 5.0
+_LOCAL_READERS, _REMOTE_READERS = 4, 16
+_MOST_FAILURES = 5
+# From this share of computing on it is the model that limits.
+_COMPUTING = 0.8
+
+
+def infer(
+    variant: str,
+    report: Report,
+    path: Path,
+    source: str,
+    target: str,
+    *,
+    batch_size: int | None = None,
+    per_shard: int = PER_SHARD,
+    form: Form = "parquet",
+    raw: bool = False,
+    workers: int | None = None,
+    address: str = ray_data.LOCAL,
+    cost_per_hour: float | None = None,
+    restart: bool = False,
+    recipe: Path | None = None,
+    trust: bool = False,
+    store: Store | None = None,
+    observer: Observer | None = None,
+) -> Inference:
+    """Answer all images below the URI `source` with a variant of the build whose report is at `path`.
+
+    Images are prepared, and outputs turned into classes or boxes, as the recipe says; with `raw` the
+    answers are the outputs themselves. Answers go below the URI `target`, a file for each shard of at
+    most `per_shard` images. Shards that are there already are not answered again. `batch_size` None:
+    the fastest that was measured here. `workers` None: as many as this machine has cores for.
+    `cost_per_hour` is that of one worker. `recipe` and `trust` are those of `open_built`.
+
+    Raises `UsageError` for an input without images, an output that holds something else, and a recipe
+    that does not say how an image becomes an input; `MissingError` without Ray.
+    """
+    began = time.monotonic()
+    observer = observer or Silent()
+    ray_data.require_ray()
+    built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
+    found = listing(source, per_shard)
+    recorded = {} if restart else output.recorded(target)
+    probed = _probed(built, path, batch_size or _recorded_size(recorded))
+    chosen = batch_size or _recorded_size(recorded) or _fastest(probed.images_per_s)
+    told = of_recipe.image_serving(built, probed.outputs, raw=raw)
+    columns = (told.postprocess["kind"],) if told.postprocess else ()
+    kept = Output(
+        target,
+        form,
+        _identity(built, found, chosen, form, told),
+        tuple(each.name for each in probed.outputs) if raw else _columns(columns),
+    )
+    finished = kept.begin(found, restart=restart)
+    threads = built.runner.thread_count()
+    cores = environment.usable_cores()
+    count = workers or max(1, cores // threads)
+    package = built.runner.requires().packages
+    work = Work(
+        built.artifact,
+        built.runner_name,
+        built.options,
+        built.inputs,
+        told.images,
+        told.postprocess or None,
+        source,
+        kept,
+        chosen,
+        _REMOTE_READERS if "://" in source else _LOCAL_READERS,
+        versions_of((*package, "numpy", "pillow")),
+        uuid.uuid4().hex,
+    )
+    run_of = _Run(found, kept, set(finished), observer)
+    missing = [shard for shard in found.shards if shard.name not in finished]
+    if missing:
+        with ray_data.started(address, max(cores, count * threads)):
+            run_of.carry_out(
+                ray_data.answered(
+                    missing,
+                    work,
+                    packed(built.artifact) if address != ray_data.LOCAL else None,
+                    workers=count,
+                    cores=threads,
+                    variables=built.runner.environment(),
+                )
+            )
+    kept.tidy()
+    before = sum(len(shard.images) for shard in found.shards if shard.name in finished)
+    return Inference(
+        variant=variant,
+        input=source,
+        output=target,
+        form=form,
+        images=found.images,
+        shards=len(found.shards),
+        shards_before=len(finished),
+        answered_before=before,
+        batch_size=chosen,
+        rates=probed.images_per_s,
+        workers=count,
+        threads=threads,
+        seconds=round(time.monotonic() - began, 2),
+        cost_per_1000=_cost(cost_per_hour, count, run_of.images_per_s),
+        notes=(*told.notes, *built.samples.notes),
+        **run_of.figures(),
+    )
+
+
+def _probed(built: BuiltVariant, path: Path, size: int | None) -> Probed:
+    """Rates by batch size and outputs, by a worker of its own."""
+    sizes, skipped = choose_batch_sizes(built.inputs, _SIZES if size is None else (size,))
+    if size is not None and skipped:
+        raise UsageError(
+            f"batch size {size}: {next(iter(skipped.values()))}",
+            place="--batch-size",
+            hint="name one of these, or leave it out",
+        )
+    kind = runners.find(built.runner_name)
+    return run(
+        "optcli.inference.probe:probe",
+        ProbeRequest(
+            built.artifact,
+            built.runner_name,
+            built.options,
+            built.inputs,
+            sizes,
+            built.samples.seed,
+        ),
+        Probed,
+        log=path.parent / "logs" / f"{built.name}.infer.log",
+        environment=kind.model_validate(built.options).environment(),
+        timeout_s=_TIMEOUT_S,
+        confined=() if built.artifact.foreign else None,
+    )
+
+
+def _recorded_size(recorded: Mapping[str, Any]) -> int | None:
+    size = recorded.get("batch_size")
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _fastest(rates: Mapping[int, float]) -> int:
+    """The smallest batch size that is nearly as fast as the fastest."""
+    best = max(rates.values())
+    return min(size for size, images_per_s in rates.items() if images_per_s >= (1 - _WORTH) * best)
+
+
+def _identity(
+    built: BuiltVariant, found: Listing, chosen: int, form: Form, told: of_recipe.ImageServing
+) -> dict[str, Any]:
+    """What decides the answers, for the manifest."""
+    return {
+        "variant": built.name,
+        "artifact": built.artifact.digest,
+        "runner": of_value({"name": built.runner_name, **built.options}),
+        "preparation": of_value({"images": told.images, "postprocess": told.postprocess}),
+        "input": found.digest,
+        "batch_size": chosen,
+        "format": form,
+    }
+
+
+def _columns(kinds: Sequence[str]) -> tuple[str, ...]:
+    return (output.CLASSES,) if kinds == ("classes",) else (output.BOXES,)
+
+
+def _cost(per_hour: float | None, workers: int, images_per_s: float | None) -> float | None:
+    if per_hour is None or not images_per_s:
+        return None
+    return 1000 * per_hour * workers / 3600 / images_per_s
+
+
+def _limit(waited: float | None, computed: float | None) -> Limit | None:
+    """What takes the workers' time."""
+    if waited is None or computed is None:
+        return None
+    if computed >= _COMPUTING:
+        return "model"
+    return "reading" if waited >= 1 - waited - computed else "answers"
+
+
+@dataclass
+class _Run:
+    """Follows the shards of one run: progress, manifest, figures."""
+
+    listing: Listing
+    output: Output
+    finished: set[str]
+    observer: Observer
+
+    def __post_init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+        self._sizes = {shard.name: len(shard.images) for shard in self.listing.shards}
+
+    def carry_out(self, shards: Any) -> None:
+        """Take note of every shard as it ends; the manifest is right also after an interrupt."""
+        begun = noted = time.monotonic()
+        try:
+            for told in shards:
+                self.told.append(told)
+                self.finished.add(told["name"])
+                self._show(begun)
+                if time.monotonic() - noted > _NOTE_EVERY_S:
+                    self.output.note(self.listing, self.finished)
+                    noted = time.monotonic()
+        finally:
+            self.output.note(self.listing, self.finished)
+
+    def _show(self, begun: float) -> None:
+        done = sum(told["answered"] + told["failed"] for told in self.told)
+        ready = sum(self._sizes[name] for name in self.finished)
+        images_per_s = self.images_per_s or done / max(1e-9, time.monotonic() - begun)
+        left_s = (self.listing.images - ready) / max(1e-9, images_per_s)
+        message = f"{ready} of {self.listing.images}, {rate(images_per_s, 1.0)}, {left(left_s)}"
+        self.observer.progress("infer", ready / self.listing.images, message)
+
+    @property
+    def images_per_s(self) -> float | None:
+        """From the end of the first shard to that of the last one: the start is left out."""
+        if len(self.told) < 2:
+            return None
+        ends = sorted((told["ended"], told["answered"] + told["failed"]) for told in self.told)
+        seconds = ends[-1][0] - ends[0][0]
+        return sum(count for _, count in ends[1:]) / seconds if seconds > 0 else None
+
+    def figures(self) -> dict[str, Any]:
+        """The part of the result that the shards have told."""
+        answered = sum(told["answered"] for told in self.told)
+        failed = sum(told["failed"] for told in self.told)
+        busy = sum(told["ended"] - told["began"] for told in self.told)
+        waited = sum(told["waited_s"] for told in self.told) / busy if busy else None
+        computed = sum(told["computed_s"] for told in self.told) / busy if busy else None
+        reasons = [told["first_failure"] for told in self.told if told["first_failure"]]
+        return {
+            "answered": answered,
+            "failed": failed,
+            "failures": tuple(reasons[:_MOST_FAILURES]),
+            "images_per_s": self.images_per_s,
+            "waited_share": waited,
+            "computed_share": computed,
+            "limit": _limit(waited, computed),
+        }

@@ -1,0 +1,182 @@
+"""Answers for the images of a shard: read and prepared by threads, computed in batches, in order."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from optcli.errors import InputError
+from optcli.inference.listing import Stored
+from optcli.settings import TensorSpec, batch_range
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Read = Callable[[Stored], bytes]
+# Batches that are read ahead.
+_AHEAD = 3
+
+
+class Model(Protocol):
+    """What computes: a runner that is open."""
+
+    def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """One batch."""
+
+
+class Prepare(Protocol):
+    """From bytes to an input row: `prediction.images.Images`."""
+
+    input: str
+
+    def prepared(self, body: bytes) -> tuple[np.ndarray, dict[str, Any]]:
+        """The row and where its pixels lie. Raises ValueError."""
+
+
+class Follow(Protocol):
+    """From the outputs of a row to its answer: `prediction.postprocess.Postprocess`."""
+
+    def answer(
+        self,
+        outputs: Mapping[str, np.ndarray],
+        placement: Mapping[str, Any],
+        size: tuple[int, int] | None = None,
+    ) -> dict[str, Any]:
+        """Plain data. Raises ValueError."""
+
+
+@dataclass
+class Answered:
+    """The answers of a shard, in the order of its images, and reasons by id of those without one.
+
+    `waited_s` is how long the model waited for images, `computed_s` how long it computed.
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    waited_s: float = 0.0
+    computed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Ready:
+    image: Stored
+    row: np.ndarray
+    placement: dict[str, Any]
+
+
+class Answering:
+    """Answers shards with one model. `postprocess` None: the answers are the outputs themselves."""
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: Sequence[TensorSpec],
+        prepare: Prepare,
+        postprocess: Follow | None,
+        *,
+        batch_size: int,
+        readers: int,
+    ) -> None:
+        self._model, self._prepare, self._postprocess = model, prepare, postprocess
+        self._batch_size, self._least = batch_size, batch_range(inputs).min
+        self._readers = readers
+
+    def answer(self, images: Sequence[Stored], read: Read) -> Answered:
+        """The answers of a shard. Raises OSError where storage fails, and what the model raises."""
+        answered = Answered()
+        for batch in self._batches(images, read, answered):
+            self._compute(batch, answered)
+        return answered
+
+    def _batches(
+        self, images: Sequence[Stored], read: Read, answered: Answered
+    ) -> Iterator[list[_Ready]]:
+        """Rows of one shape, at most `batch_size` of them, in order."""
+        batch: list[_Ready] = []
+        for ready in self._prepared(images, read, answered):
+            if batch and (len(batch) == self._batch_size or ready.row.shape != batch[0].row.shape):
+                yield batch
+                batch = []
+            batch.append(ready)
+        if batch:
+            yield batch
+
+    def _prepared(self, images: Sequence[Stored], read: Read, answered: Answered) -> Iterator[_Ready]:
+        waiting = iter(images)
+        ahead: deque[tuple[Stored, Future[_Ready | str]]] = deque()
+        with ThreadPoolExecutor(self._readers) as pool:
+            try:
+                for image in waiting:
+                    ahead.append((image, pool.submit(self._ready, image, read)))
+                    if len(ahead) >= _AHEAD * self._batch_size:
+                        break
+                while ahead:
+                    image, future = ahead.popleft()
+                    began = time.perf_counter()
+                    result = future.result()
+                    answered.waited_s += time.perf_counter() - began
+                    for more in waiting:
+                        ahead.append((more, pool.submit(self._ready, more, read)))
+                        break
+                    if isinstance(result, str):
+                        answered.failures[image.id] = result
+                    else:
+                        yield result
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _ready(self, image: Stored, read: Read) -> _Ready | str:
+        """The row of an image, or why there is none."""
+        try:
+            body = read(image)
+        except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+            return f"cannot be read: {error.strerror or type(error).__name__}"
+        try:
+            row, placement = self._prepare.prepared(body)
+        except ValueError as error:
+            return str(error)
+        return _Ready(image, row, placement)
+
+    def _compute(self, batch: list[_Ready], answered: Answered) -> None:
+        import numpy as np
+
+        rows = [each.row for each in batch]
+        # A model of a fixed batch size gets copies of the last row, whose answers are left out.
+        rows += [rows[-1]] * (self._least - len(rows))
+        began = time.perf_counter()
+        outputs = self._model.run({self._prepare.input: np.stack(rows)})
+        answered.computed_s += time.perf_counter() - began
+        for name, array in outputs.items():
+            if array.shape[:1] != (len(rows),):
+                raise InputError(
+                    f"the output {name!r} has the shape {list(array.shape)} for {len(rows)} images",
+                    hint="answers need outputs with one row an image: export the model with a batch"
+                    " dimension in every output",
+                )
+        for index, ready in enumerate(batch):
+            one = {name: array[index] for name, array in outputs.items()}
+            try:
+                answered.rows.append({"id": ready.image.id, **self._told(one, ready)})
+            except ValueError as error:
+                answered.failures[ready.image.id] = str(error)
+
+    def _told(self, outputs: Mapping[str, np.ndarray], ready: _Ready) -> dict[str, Any]:
+        import numpy as np
+
+        if self._postprocess is None:
+            if not all(np.isfinite(array).all() for array in outputs.values()):
+                raise ValueError("the model gave values that are infinite or NaN")
+            return {
+                name: {"shape": list(array.shape), "values": array.ravel().astype(float).tolist()}
+                for name, array in outputs.items()
+            }
+        answer = self._postprocess.answer(outputs, ready.placement)
+        if "classes" in answer:
+            first = answer["classes"][0]
+            return {"name": None, **first, "classes": answer["classes"]}
+        return {**answer["image"], "boxes": answer["boxes"]}

@@ -1,0 +1,178 @@
+"""Answers on disk: a file a shard under a name of its own, and a manifest that says which are missing.
+
+A shard's file is written under a temporary name and renamed, after the file of its errors: a file that
+is there is whole. So a run that was killed goes on with the shards that have none.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from optcli.errors import InputError, StoreError, UsageError, first_line
+from optcli.inference import storage
+from optcli.inference.listing import Listing
+from optcli.inference.storage import Place
+
+Form = Literal["parquet", "jsonl"]
+MANIFEST, ERRORS = "manifest.json", ".errors.jsonl"
+CLASSES, BOXES = "classes", "boxes"
+SCHEMA = 1
+_AGAIN = "name another --output, or add --restart: it removes the answers that are there"
+
+
+@dataclass(frozen=True)
+class Output:
+    """A folder of answers. `identity` is what decides them: the artifact, the images, the options.
+
+    `columns` are `classes`, `boxes` or the names of the model's outputs.
+    """
+
+    uri: str
+    form: Form
+    identity: Mapping[str, Any]
+    columns: tuple[str, ...]
+
+    def begin(self, listing: Listing, *, restart: bool = False) -> set[str]:
+        """The names of the shards that are finished; what is there must be of the same answers.
+
+        Raises `UsageError` where the folder holds something else, `StoreError` where it cannot be
+        written.
+        """
+        place = storage.place_of(self.uri)
+        names = self._names(place)
+        if restart:
+            self._remove(place, names)
+            names = []
+        known = recorded(self.uri) if MANIFEST in names else {}
+        if not known and names:
+            raise UsageError(
+                "the folder is not empty and has no manifest of answers",
+                place=self.uri,
+                hint="name a new folder with --output",
+            )
+        if known:
+            self._require_same(known)
+        try:
+            place.fs.makedirs(place.path, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"the folder cannot be made: {first_line(error)}",
+                place=self.uri,
+                hint="name another --output",
+            ) from error
+        shards = {shard.name for shard in listing.shards}
+        finished = {name.removesuffix(f".{self.form}") for name in names} & shards
+        self.note(listing, finished)
+        return finished
+
+    def note(self, listing: Listing, finished: set[str]) -> None:
+        """Write the manifest. Raises `StoreError`."""
+        missing = [shard.name for shard in listing.shards if shard.name not in finished]
+        content = {
+            "schema": SCHEMA,
+            **self.identity,
+            "images": listing.images,
+            "shards": len(listing.shards),
+            "finished": sorted(finished),
+            "missing": missing,
+        }
+        text = json.dumps(content, indent=1) + "\n"
+        storage.write(storage.place_of(self.uri), MANIFEST, text.encode())
+
+    def keep(self, name: str, rows: Sequence[Mapping[str, Any]], failures: Mapping[str, str]) -> None:
+        """Write the answers of a shard, and what could not be answered. Raises `StoreError`."""
+        place = storage.place_of(self.uri)
+        if failures:
+            lines = [{"id": id, "reason": reason} for id, reason in failures.items()]
+            storage.write(place, f"{name}{ERRORS}", _lines(lines))
+        content = _parquet(rows, self.columns) if self.form == "parquet" else _lines(rows)
+        storage.write(place, f"{name}.{self.form}", content)
+
+    def tidy(self) -> None:
+        """Remove what killed runs left half written. Raises `StoreError`."""
+        place = storage.place_of(self.uri)
+        self._remove(place, [name for name in self._names(place) if name.startswith(".part-")])
+
+    def _names(self, place: Place) -> list[str]:
+        try:
+            found = place.fs.ls(place.path, detail=False) if place.fs.exists(place.path) else []
+        except OSError as error:
+            raise StoreError(
+                f"the folder cannot be read: {first_line(error)}",
+                place=self.uri,
+                hint="name another --output",
+            ) from error
+        return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
+
+    def _remove(self, place: Place, names: Iterable[str]) -> None:
+        try:
+            for name in names:
+                if name == MANIFEST or name.lstrip(".").startswith("part-"):
+                    place.fs.rm_file(posixpath.join(place.path, name))
+        except OSError as error:
+            raise StoreError(
+                f"old answers cannot be removed: {first_line(error)}",
+                place=self.uri,
+                hint="name another --output",
+            ) from error
+
+    def _require_same(self, known: Mapping[str, Any]) -> None:
+        expected = {"schema": SCHEMA, **self.identity}
+        wrong = [key for key, value in expected.items() if known.get(key) != value]
+        if wrong:
+            raise UsageError(
+                f"the folder holds the answers of another run, which differs in {', '.join(wrong)}",
+                place=self.uri,
+                hint=_AGAIN,
+            )
+
+
+def recorded(uri: str) -> dict[str, Any]:
+    """The manifest that is there; empty where none is. Raises `InputError` for one that is broken."""
+    place = storage.place_of(uri)
+    try:
+        content = json.loads(storage.read(place, posixpath.join(place.path, MANIFEST)))
+        if not isinstance(content, dict) or not content:
+            raise ValueError("it holds no mapping")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{MANIFEST} cannot be read: {first_line(error)}", place=uri, hint=_AGAIN
+        ) from error
+    return content
+
+
+def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
+
+
+def _parquet(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bytes:
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    content = io.BytesIO()
+    table = pyarrow.Table.from_pylist([dict(row) for row in rows], _schema(pyarrow, columns))
+    parquet.write_table(table, content)
+    return content.getvalue()
+
+
+def _schema(pyarrow: Any, columns: Sequence[str]) -> Any:
+    """The same for every shard, also for one without an answer."""
+    whole, real = pyarrow.int64(), pyarrow.float64()
+    named = [("label", whole), ("name", pyarrow.string()), ("score", real)]
+    fields: list[tuple[str, Any]] = [("id", pyarrow.string())]
+    if tuple(columns) == (CLASSES,):
+        fields += [*named, (CLASSES, pyarrow.list_(pyarrow.struct(named)))]
+    elif tuple(columns) == (BOXES,):
+        box = pyarrow.struct([*named, ("box", pyarrow.list_(real))])
+        fields += [("height", whole), ("width", whole), (BOXES, pyarrow.list_(box))]
+    else:
+        array = pyarrow.struct([("shape", pyarrow.list_(whole)), ("values", pyarrow.list_(real))])
+        fields += [(name, array) for name in columns]
+    return pyarrow.schema(fields)

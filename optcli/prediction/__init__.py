@@ -1,0 +1,13 @@
+"""From an image to a model's input, and from its outputs to classes or boxes, as a recipe says.
+
+`images` and `postprocess` need no optcli: they are copied into deployments as they are, told by the two
+files that `of_recipe` makes. Batch inference uses the same modules.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# What can be copied, by name, and where it lies.
+COPIED = ("images", "postprocess")
+FOLDER = Path(__file__).parent

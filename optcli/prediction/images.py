@@ -1,0 +1,278 @@
+"""From the bytes of an image to the model's input, as `images.json` beside this file says.
+
+The steps are those of the recipe that the model was built with. They run in a fixed order:
+
+    decode > resize > crop or letterbox > channel order > scale > mean and std > layout > type
+
+Needs NumPy and Pillow. Whatever is wrong with an image is a `ValueError` of one sentence.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+FILE = "images.json"
+_NAMES = {1: "grey", 2: "grey with alpha", 3: "RGB", 4: "RGB with alpha"}
+
+
+class NoImageError(ValueError):
+    """The bytes are no image of a format that is taken."""
+
+
+@dataclass
+class Placed:
+    """An image on its way, and where its pixels lie: place in the input = place · scale + padding.
+
+    `pixels` are [height, width, channels]. `original_size` is (height, width), `scale` (vertical,
+    horizontal), `padding` (top, left) in pixels, negative where a crop cut.
+    """
+
+    pixels: np.ndarray
+    original_size: tuple[int, int]
+    scale: tuple[float, float] = (1.0, 1.0)
+    padding: tuple[int, int] = (0, 0)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return int(self.pixels.shape[0]), int(self.pixels.shape[1])
+
+    def placement(self) -> dict[str, Any]:
+        """What brings boxes back to the original."""
+        return {"original_size": self.original_size, "scale": self.scale, "padding": self.padding}
+
+
+class Images:
+    """Turns images into inputs. Safe to call from several threads; Pillow releases the GIL.
+
+    `input` is the name of the model's input.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        if settings.get("schema") != 1:
+            raise ValueError(f"{FILE} has schema {settings.get('schema')}, wanted 1")
+        self.input: str = settings["input"]
+        self._dtype = np.dtype(settings["dtype"])
+        self._shape: list[int | str] = settings["shape"]
+        self._ranges: dict[str, list[int]] = settings["ranges"]
+        self._layout: str = settings["layout"]
+        self._formats: list[str] = settings["formats"]
+        self._most_pixels: int = settings["most_pixels"]
+        self._steps: dict[str, Any] = settings["steps"]
+
+    @classmethod
+    def from_file(cls, path: Path) -> Images:
+        """As the file says. Raises OSError and ValueError."""
+        return cls(json.loads(path.read_text(encoding="utf-8")))
+
+    def prepared(self, body: bytes | bytearray) -> tuple[np.ndarray, dict[str, Any]]:
+        """One image as one row of the input, without the batch, and where its pixels lie in it.
+
+        Raises `NoImageError` for bytes that are none, ValueError for one that the model cannot take.
+        """
+        pixels = _pixels(self._decoded(body), self._steps)
+        image = _transformed(pixels, self._steps, self._most_pixels)
+        channels = {"chw": -3, "hwc": -1}.get(self._layout[-3:])
+        wanted = self._shape[channels] if channels and len(self._shape) == 3 else None
+        found = image.pixels.shape[2]
+        if isinstance(wanted, int) and found != wanted:
+            plural = "s" if wanted > 1 else ""
+            raise ValueError(f"the image has {_named(found)}, the model wants {wanted} channel{plural}")
+        return self._fitted(_laid_out(image.pixels, self._layout)), image.placement()
+
+    def size_of(self, row: np.ndarray) -> tuple[int, int]:
+        """Height and width of a prepared image."""
+        sizes = row.shape[1:] if self._layout.endswith("chw") else row.shape[:2]
+        return int(sizes[0]), int(sizes[1])
+
+    def _decoded(self, body: bytes | bytearray) -> Image.Image:
+        if not body:
+            raise NoImageError("the request has no image: its body is empty")
+        wanted = " or ".join(self._formats)
+        try:
+            image = Image.open(io.BytesIO(body), formats=self._formats)
+        except Image.DecompressionBombError as error:
+            raise ValueError(f"the image is too large: {_first_line(error)}") from error
+        except Exception as error:  # Pillow's readers raise many kinds over broken headers
+            raise NoImageError(f"the body is no {wanted} image that can be read") from error
+        width, height = image.size
+        if width * height > self._most_pixels:
+            raise ValueError(
+                f"the image has {height} x {width} pixels, wanted at most {self._most_pixels} in all"
+            )
+        try:
+            image.load()
+            return ImageOps.exif_transpose(image) if self._steps["orient"] else image
+        except Exception as error:  # the same
+            raise ValueError(f"the image is damaged or cut short: {_first_line(error)}") from error
+
+    def _fitted(self, value: np.ndarray) -> np.ndarray:
+        """The array in the input's element type, its shape and values checked."""
+        sizes: dict[str, int] = {}
+        fits = len(self._shape) == value.ndim and all(
+            wanted == size
+            if isinstance(wanted, int)
+            else self._ranges[wanted][0] <= size <= self._ranges[wanted][1]
+            and sizes.setdefault(wanted, size) == size
+            for wanted, size in zip(self._shape, value.shape, strict=True)
+        )
+        if not fits:
+            found, wanted = (" x ".join(map(str, shape)) for shape in (value.shape, self._shape))
+            raise ValueError(f"the image becomes {found} values, the model wants {wanted}")
+        cast = np.ascontiguousarray(value, dtype=self._dtype)
+        if cast.dtype.kind == "f":
+            if not np.isfinite(cast).all():
+                raise ValueError(f"the image has values that are not finite in {self._dtype}")
+        elif not np.array_equal(cast, value):
+            raise ValueError(f"the prepared image has values that are no {self._dtype}")
+        return cast
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
+
+
+def _named(channels: int) -> str:
+    name = _NAMES.get(channels)
+    return f"{channels} channel{'s' if channels > 1 else ''}" + (f" ({name})" if name else "")
+
+
+def _pixels(image: Image.Image, steps: dict[str, Any]) -> np.ndarray:
+    """[height, width, 1 or 3], uint8."""
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGBA" if "transparency" in image.info or image.mode == "PA" else "RGB")
+    if image.mode == "1":
+        image = image.convert("L")
+    if image.mode not in ("L", "RGB"):
+        if image.mode.startswith(("I", "F")):
+            raise ValueError(
+                f"the image has more than 8 bits a value (mode {image.mode}), wanted 8 bits"
+            )
+        if steps["channel_order"] is None:
+            raise ValueError(f"the image has the mode {image.mode}, the model takes grey (L) or RGB")
+        image = image.convert("L" if image.mode in ("LA", "La") else "RGB")
+    pixels = np.asarray(image)
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+def _transformed(pixels: np.ndarray, steps: dict[str, Any], most_pixels: int) -> Placed:
+    """Resize, crop or letterbox, channel order, scale, mean and std; float64 where values change."""
+    image = Placed(pixels, (int(pixels.shape[0]), int(pixels.shape[1])))
+    if steps["resize_in"] == "float32":
+        image.pixels = pixels.astype(np.float32)
+    if steps["resize"] is not None:
+        size = _target_size(image.size, steps["resize"])
+        # An image of one pixel by a million grows without end where its shorter side is resized.
+        if size[0] * size[1] > most_pixels:
+            raise ValueError(
+                f"the image is too narrow: resizing makes {size[0]} x {size[1]} pixels of it,"
+                f" wanted at most {most_pixels} in all"
+            )
+        _resize(image, size, steps["interpolation"])
+    if steps["crop"] is not None:
+        _crop(image, steps["crop"])
+    if steps["letterbox"] is not None:
+        _letterbox(image, steps["letterbox"], steps["interpolation"])
+    if steps["channel_order"] is not None:
+        image.pixels = _ordered(image.pixels, steps["channel_order"])
+    scale, mean, std = steps["scale"], steps["mean"], steps["std"]
+    if scale != 1 or any(mean) or any(value != 1 for value in std):
+        channels = image.pixels.shape[2]
+        for name, values in (("mean", mean), ("std", std)):
+            if len(values) not in (1, channels):
+                raise ValueError(f"{name} has {len(values)} values, the image {_named(channels)}")
+        image.pixels = (image.pixels.astype(np.float64) * scale - np.array(mean)) / np.array(std)
+    return image
+
+
+def _target_size(size: tuple[int, int], wanted: int | list[int]) -> tuple[int, int]:
+    """Height and width; one number is the shorter side. The longer is cut to whole pixels."""
+    if not isinstance(wanted, int):
+        return wanted[0], wanted[1]
+    height, width = size
+    if height <= width:
+        return wanted, int(wanted * width / height)
+    return int(wanted * height / width), wanted
+
+
+def _resize(image: Placed, size: tuple[int, int], interpolation: str) -> None:
+    height, width = image.size
+    if size != (height, width):
+        image.pixels = _resampled(image.pixels, size, interpolation)
+    image.scale = (image.scale[0] * size[0] / height, image.scale[1] * size[1] / width)
+
+
+def _resampled(pixels: np.ndarray, size: tuple[int, int], interpolation: str) -> np.ndarray:
+    method = Image.Resampling[interpolation.upper()]
+    extent = (size[1], size[0])
+    if pixels.dtype == np.uint8 and pixels.shape[2] in (1, 3):
+        flat = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
+        resized = np.asarray(Image.fromarray(flat).resize(extent, method))
+        return resized.reshape(*size, pixels.shape[2])
+    planes = [
+        np.asarray(Image.fromarray(pixels[:, :, plane].astype(np.float32)).resize(extent, method))
+        for plane in range(pixels.shape[2])
+    ]
+    return np.stack(planes, axis=2)
+
+
+def _crop(image: Placed, size: list[int]) -> None:
+    height, width = image.size
+    if height < size[0] or width < size[1]:
+        raise ValueError(
+            f"the image is {height} x {width} before the crop, wanted at least {size[0]} x {size[1]}"
+        )
+    # round() goes to the even neighbour, as torchvision's centre crop does.
+    top, left = round((height - size[0]) / 2), round((width - size[1]) / 2)
+    image.pixels = image.pixels[top : top + size[0], left : left + size[1]]
+    image.padding = (image.padding[0] - top, image.padding[1] - left)
+
+
+def _letterbox(image: Placed, box: dict[str, Any], interpolation: str) -> None:
+    height, width = image.size
+    ratio = min(box["size"][0] / height, box["size"][1] / width)
+    if not box["enlarge"]:
+        ratio = min(ratio, 1.0)
+    size = (max(1, round(height * ratio)), max(1, round(width * ratio)))
+    _resize(image, size, interpolation)
+    top, left = (box["size"][0] - size[0]) // 2, (box["size"][1] - size[1]) // 2
+    if box["align"] == "top_left":
+        top = left = 0
+    channels = image.pixels.shape[2]
+    if len(box["fill"]) not in (1, channels):
+        raise ValueError(
+            f"the letterbox has {len(box['fill'])} fill values, the image {channels} channels"
+        )
+    canvas = np.empty((*box["size"], channels), image.pixels.dtype)
+    canvas[:] = np.array(box["fill"]).astype(image.pixels.dtype)
+    canvas[top : top + size[0], left : left + size[1]] = image.pixels
+    image.pixels, image.padding = canvas, (top, left)
+
+
+def _ordered(pixels: np.ndarray, order: str) -> np.ndarray:
+    """Grey or RGB as declared. Grey is ITU-R 601 luma, computed by Pillow for 8 bits."""
+    if pixels.shape[2] == 4:
+        pixels = pixels[:, :, :3]
+    if order == "grey" and pixels.shape[2] == 3:
+        if pixels.dtype == np.uint8:
+            return np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
+        return pixels @ np.array([[0.299], [0.587], [0.114]], np.float64)
+    if order != "grey" and pixels.shape[2] == 1:
+        return np.repeat(pixels, 3, axis=2)
+    return pixels[:, :, ::-1] if order == "bgr" else pixels
+
+
+def _laid_out(pixels: np.ndarray, layout: str) -> np.ndarray:
+    """[height, width, channels] in the order of `layout`."""
+    if layout == "hw":
+        if pixels.shape[2] != 1:
+            raise ValueError(f"the image has {_named(pixels.shape[2])}, the model wants grey")
+        return pixels[:, :, 0]
+    return pixels.transpose(2, 0, 1) if layout.endswith("chw") else pixels

@@ -1,0 +1,286 @@
+"""Images in, classes or boxes out: what `images.py` and `postprocess.py` beside this are told.
+
+A recipe's preparation, postprocessing and class names become plain data, which those modules read
+without optcli. What they cannot carry is refused here, before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optcli import data, regular_files
+from optcli.data import DataSettings, Preparation
+from optcli.data.preset import resolved
+from optcli.data.samples import layout_of
+from optcli.errors import InputError, OptcliError, UsageError, did_you_mean, excerpt
+from optcli.inspection.findings import Tensor
+from optcli.model_files.built_variant import BuiltVariant, Samples
+from optcli.settings import TensorSpec
+from optcli.settings.postprocess import PostprocessSettings
+
+IMAGES, POSTPROCESS = "images.json", "postprocess.json"
+FORMATS = ("JPEG", "PNG")
+# What Pillow warns of. Decoded as RGB such an image takes 256 MiB.
+MOST_PIXELS = 89_478_485
+# The classes of an answer, and its boxes: COCO's metric looks at so many.
+TOP, MOST_BOXES = 5, 100
+_RANK = 4
+
+
+@dataclass(frozen=True)
+class ImageServing:
+    """The contents of `images.json` and `postprocess.json`, and what to know of them."""
+
+    images: dict[str, Any]
+    postprocess: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        """Write both files. Raises OSError."""
+        self.write_images(folder)
+        self.write_postprocess(folder)
+
+    def write_images(self, folder: Path) -> None:
+        """Write `images.json`. Raises OSError."""
+        _write(folder / IMAGES, self.images)
+
+    def write_postprocess(self, folder: Path) -> None:
+        """Write `postprocess.json`. Raises OSError."""
+        _write(folder / POSTPROCESS, self.postprocess)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs of the model that answers are made of, in the order of their use."""
+        how = self.postprocess[self.postprocess["kind"]]
+        names = (how.get(key) for key in ("output", "boxes", "scores", "labels"))
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool = False) -> ImageServing:
+    """How images become inputs of the variant, and outputs answers; `raw`: outputs are the answers.
+
+    Raises `UsageError` for a recipe whose preparation or outputs cannot be carried into a bundle, and
+    `InputError` for class names that do not fit the model.
+    """
+    samples = built.samples
+    if samples.data is None:
+        found = samples.notes[0] if samples.notes else "the recipe names no data"
+        raise _refused(
+            f"how an image becomes an input is not known: {found}",
+            "declare `prepare` under data: {evaluation: ...} and build again",
+        )
+    spec = _image_input(samples.data, built.inputs)
+    steps = _steps(samples, spec, built.inputs)
+    layout = steps.layout or layout_of(spec)
+    if raw:
+        return ImageServing(_images(spec, steps, layout), {})
+    follows = _follows(samples, outputs)
+    names, notes = _names(samples, _count(follows, outputs))
+    postprocess = {
+        "schema": 1,
+        **follows,
+        "names": names and list(names),
+        "size": _size(spec, layout),
+    }
+    return ImageServing(_images(spec, steps, layout), postprocess, notes)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _refused(message: str, hint: str) -> UsageError:
+    return UsageError(message, place="the recipe", hint=hint)
+
+
+def _image_input(settings: DataSettings, inputs: Sequence[TensorSpec]) -> TensorSpec:
+    if len(inputs) > 1:
+        raise _refused(
+            f"an image feeds one input, the model has {', '.join(spec.name for spec in inputs)}",
+            "take a variant with one input",
+        )
+    spec = inputs[0]
+    if settings.input not in (None, spec.name):
+        raise _refused(
+            f"the data feed the input {settings.input!r}, the model has {spec.name!r}",
+            "correct `input` under the recipe's data",
+        )
+    if not 3 <= len(spec.shape) <= _RANK:
+        what = "a stack of images or a video" if len(spec.shape) > _RANK else "no image"
+        raise _refused(
+            f"the input {spec.name!r} has {len(spec.shape)} dimensions: it takes {what}",
+            "take a model of single images",
+        )
+    return spec
+
+
+def _steps(samples: Samples, spec: TensorSpec, inputs: Sequence[TensorSpec]) -> Preparation:
+    """The declared steps, with a preset spelled out."""
+    settings = samples.data
+    assert settings is not None
+    if settings.kind == "python":
+        raise _refused(
+            f"{settings.source} prepares the samples in Python of the recipe's own",
+            "declare the steps under `prepare` with a source imagefolder:, coco:, npz: or torchvision:"
+            " for the evaluation data",
+        )
+    if settings.kind == "npz":
+        if settings.prepare is None:
+            raise _refused(
+                f"{settings.source} holds inputs that are prepared already: the recipe does not say how"
+                " an image becomes one",
+                "declare the steps under `prepare`, with the images as they are in the npz",
+            )
+        items = data.open(settings, samples.folder, inputs)
+        kind = items.read(0).raw[spec.name].dtype if len(items) else None
+        if str(kind) != "uint8":
+            raise _refused(
+                f"{settings.source} holds {kind or 'no'} values, wanted pixels of uint8, 0..255",
+                "store the images as uint8 and declare `scale` under `prepare`",
+            )
+    return resolved(settings.prepare or Preparation())
+
+
+def _images(spec: TensorSpec, steps: Preparation, layout: str) -> dict[str, Any]:
+    # A preset's fields are set; what nobody set has the default, which a dump leaves out.
+    named = {name: getattr(steps, name) for name in Preparation.model_fields}
+    if steps.letterbox is not None:
+        box = steps.letterbox
+        named["letterbox"] = {name: getattr(box, name) for name in type(box).model_fields}
+    for name in ("preset", "layout", "array_layout"):
+        named.pop(name)
+    return {
+        "schema": 1,
+        "input": spec.name,
+        "dtype": spec.dtype,
+        "shape": list(spec.shape[1:]),
+        "ranges": {
+            name: [spec.ranges[name].min, spec.ranges[name].max]
+            for name in spec.shape[1:]
+            if name in spec.ranges
+        },
+        "layout": layout,
+        "formats": list(FORMATS),
+        "most_pixels": MOST_PIXELS,
+        "steps": named,
+    }
+
+
+def _size(spec: TensorSpec, layout: str) -> list[int] | None:
+    """Height and width of the input; None where one of them varies."""
+    sizes = spec.shape[1:]
+    height, width = sizes[1:] if layout.endswith("chw") else sizes[:2]
+    return [height, width] if isinstance(height, int) and isinstance(width, int) else None
+
+
+def _follows(samples: Samples, outputs: Sequence[Tensor]) -> dict[str, Any]:
+    """What becomes of the outputs: its kind, and its settings under that name."""
+    after: PostprocessSettings | None = samples.postprocess
+    if after is not None and after.python is not None:
+        raise _refused(
+            f"the recipe's postprocess is Python of its own ({after.python}), which does not travel",
+            "declare `postprocess: {yolox: ...}` or `{boxes: ...}`",
+        )
+    for kind, field in (("yolox", "output"), ("boxes", "boxes")):
+        one = after and getattr(after, kind)
+        if one is not None:
+            how = {**one.model_dump(mode="json"), "most": MOST_BOXES}
+            how[field] = how[field] or (outputs[0].name if outputs else None)
+            _require_outputs(how, outputs)
+            return {"kind": kind, kind: how}
+    scores = _tensor(outputs, samples.output)
+    shape = scores.shape if scores is not None else None
+    if scores is None or shape is None or len(shape) < 2 or any(size != 1 for size in shape[2:]):
+        found = f"{scores.name} of shape {list(shape)}" if scores is not None and shape else "none such"
+        raise _refused(
+            f"the model's output is no scores [batch, classes]: found {found}",
+            "declare `postprocess` for a detector, or name the scores with `accuracy: {output: ...}`",
+        )
+    how = {"output": scores.name, "activation": "auto", "top": TOP}
+    return {"kind": "classes", "classes": how}
+
+
+def _require_outputs(how: dict[str, Any], outputs: Sequence[Tensor]) -> None:
+    known = [each.name for each in outputs]
+    for key in ("output", "boxes", "scores", "labels"):
+        name = how.get(key)
+        if name is not None and known and name not in known:
+            raise _refused(
+                f"postprocess reads the output {name!r}, and the model has {', '.join(known)}",
+                did_you_mean(name, known) or "correct `postprocess` in the recipe",
+            )
+
+
+def _tensor(outputs: Sequence[Tensor], name: str | None) -> Tensor | None:
+    named = [each for each in outputs if name is None or each.name == name]
+    return named[0] if named else None
+
+
+def _count(follows: dict[str, Any], outputs: Sequence[Tensor]) -> int | None:
+    """How many classes the model knows; None where its outputs do not tell."""
+    how = follows[follows["kind"]]
+    if follows["kind"] == "classes":
+        tensor, place, others = _tensor(outputs, how["output"]), 1, 0
+    elif follows["kind"] == "yolox":
+        tensor, place, others = _tensor(outputs, how["output"]), -1, 5
+    elif how["labels"] is not None or how["first_label"]:
+        return None
+    else:
+        tensor = _tensor(outputs, how["scores"] or how["boxes"])
+        place = -2 if how["transposed"] else -1
+        others = (0 if how["scores"] else 4) + how["objectness"] + (how["background"] != "none")
+    shape = tensor.shape if tensor is not None else None
+    if shape is None or len(shape) < (2 if place == 1 else 3):
+        return None
+    size = shape[place]
+    return size - others if isinstance(size, int) and size > others else None
+
+
+def _names(samples: Samples, count: int | None) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The names of the classes, and why there are none."""
+    said = samples.class_names
+    if said is not None:
+        names = said if isinstance(said, tuple) else _names_in(samples.folder, said)
+        if count is not None and len(names) != count:
+            raise InputError(
+                f"the recipe names {len(names)} classes, the model has {count}",
+                place="class_names",
+                hint="name each class once, that of label 0 first",
+            )
+        return names, ()
+    assert samples.data is not None
+    try:
+        found = data.class_names(samples.data, samples.folder)
+    except OptcliError as error:
+        return None, (f"answers have no class names: the data cannot be read ({error.message})",)
+    mend = "add `class_names` to the recipe"
+    if found is None:
+        return None, (f"answers have class numbers and no names: {mend}",)
+    if count is not None and len(found) != count:
+        why = f"the data have {len(found)} classes, the model {count}"
+        return None, (f"answers have class numbers and no names: {why}; {mend}",)
+    return found, ()
+
+
+def _names_in(folder: Path, file: str) -> tuple[str, ...]:
+    """The lines of a text file. Raises `InputError`."""
+    path = folder / regular_files.expanded(file)
+    hint = "write one name a line, that of label 0 first, in UTF-8"
+    try:
+        lines = regular_files.read(path).decode("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"cannot be read: {excerpt(reason, 200)}", place=str(path), hint=hint
+        ) from error
+    while lines and not lines[-1].strip():
+        lines.pop()
+    empty = next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
+    if empty is not None or not lines:
+        message = f"line {empty} is empty" if empty else "the file is empty"
+        raise InputError(message, place=str(path), hint=hint)
+    return tuple(line.strip() for line in lines)

@@ -1,0 +1,52 @@
+"""What `optcli infer` did, for the terminal."""
+
+from __future__ import annotations
+
+from optcli.observer import rate
+from optcli.results.inference import Inference
+
+_LIMITS = {
+    "model": "the model is the limit",
+    "reading": "reading and preparing images is the limit",
+    "answers": "making and writing answers is the limit",
+}
+
+
+def lines(result: Inference) -> list[str]:
+    """The summary, then throughput by batch size, then what could not be answered."""
+    here = result.answered + result.failed
+    before = result.answered_before
+    said = [
+        f"{result.variant} answered {result.answered} of {result.images} images in {result.shards}"
+        f" {result.form} files in {result.output} ({result.seconds:.0f} s)."
+        + (f" {before} images were done before." if before else "")
+    ]
+    if not here:
+        said.append("Nothing was missing.")
+    if result.failed:
+        what = "images have" if result.failed > 1 else "image has"
+        said.append(f"{result.failed} {what} no answer: the files *.errors.jsonl say why.")
+        said += [f"  {failure}" for failure in result.failures]
+    if result.images_per_s is not None:
+        said.append(_speed(result))
+    if result.cost_per_1000 is not None:
+        said.append(f"1,000 images cost {result.cost_per_1000:.4g}.")
+    said += ["", "batch size  images/s of the model alone"]
+    for size, images_per_s in sorted(result.rates.items()):
+        mark = "  used" if size == result.batch_size else ""
+        said.append(f"{size:>10}  {images_per_s:>8.1f}{mark}")
+    said += [f"Note: {note}." for note in result.notes]
+    return said
+
+
+def _speed(result: Inference) -> str:
+    assert result.images_per_s is not None
+    workers = f"{result.workers} worker" + ("s" if result.workers > 1 else "")
+    said = f"{rate(result.images_per_s, 1.0)} with {workers} of {result.threads} threads"
+    if result.limit is None or result.waited_share is None or result.computed_share is None:
+        return f"{said}."
+    shares = (
+        f"of the workers' time the model computed for {100 * result.computed_share:.0f} % and waited for"
+        f" images for {100 * result.waited_share:.0f} %"
+    )
+    return f"{said}: {_LIMITS[result.limit]}. {shares[0].upper()}{shares[1:]}."

@@ -1,0 +1,53 @@
+"""What `optcli infer` did: the JSON form of `Inference` is public, with a schema version of its own.
+
+Times are in seconds, rates in images a second, shares are fractions.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from optcli.results.outcomes import Result
+
+INFERENCE_SCHEMA = 1
+
+Limit = Literal["model", "reading", "answers"]
+
+
+class Inference(Result):
+    """One run over stored images.
+
+    `answered` and `failed` count the images of this run; `answered_before` are those of shards that
+    an earlier run had finished, failed ones among them. `failures` are a few of the reasons, with ids.
+    `rates` are images a second by batch size, as measured on random inputs before the run: reading and
+    writing are not in them. `images_per_s` is that of the run from the first shard's end to the last
+    one's, all workers together, None for a single shard. `waited_share` is the share of the workers'
+    time in which the model waited for images, `computed_share` that in which it computed. `limit` names
+    what took the time: the model, reading and preparing images, or making and writing answers.
+    """
+
+    schema_version: int = Field(INFERENCE_SCHEMA, alias="schema")
+    variant: str
+    input: str
+    output: str
+    form: Literal["parquet", "jsonl"]
+    images: int
+    shards: int
+    shards_before: int
+    answered: int = 0
+    failed: int = 0
+    answered_before: int = 0
+    failures: tuple[str, ...] = ()
+    batch_size: int
+    rates: dict[int, float] = Field(default_factory=dict)
+    workers: int
+    threads: int
+    seconds: float
+    images_per_s: float | None = None
+    waited_share: float | None = None
+    computed_share: float | None = None
+    limit: Limit | None = None
+    cost_per_1000: float | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,191 @@
+"""An ensemble for Triton: images in, classes or boxes out, around a model that takes tensors.
+
+Beside the model NAME there are three more: `NAME-prepare` and `NAME-answer` run the modules of a bundle
+in Triton's Python backend, and the ensemble `NAME-images` joins the three. Tensors still go to NAME.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from optcli import prediction
+from optcli.errors import InputError, UsageError
+from optcli.prediction.of_recipe import ImageServing
+from optcli.serving.deploy import model_configuration
+from optcli.serving.deploy.instructions import IMAGE
+from optcli.serving.deploy.model_configuration import FILE
+
+SENDER, DOCKERFILE = "send_image.py", "Dockerfile"
+_Form: TypeAlias = tuple[int, tuple[int, ...]]
+_HERE = Path(__file__).parent
+_PREPARE, _ANSWER, _ENSEMBLE = "prepare", "answer", "images"
+# Height and width of the original, vertical and horizontal scale, top and left of the padding.
+_PLACEMENT = 6
+
+
+def name_of(model: str) -> str:
+    """The name of the ensemble for a model."""
+    return f"{model}-{_ENSEMBLE}"
+
+
+def write(folder: Path, model: str, serving: ImageServing) -> None:
+    """Write the three models beside `model`, whose config.pbtxt lies in `folder`, and read them back.
+
+    A script that sends an image is written as well, and a Dockerfile with what the models import.
+
+    Raises `UsageError` for a model that takes a fixed number of rows, `InputError` for configurations
+    that do not fit each other.
+    """
+    config = model_configuration.read(folder / model / FILE)
+    if not config.max_batch_size and config.input[0].dims[0] != 1:
+        raise UsageError(
+            f"the model takes {config.input[0].dims[0]} images at once, no more and no fewer",
+            place="--images",
+            hint="give its input a first size `batch` in the recipe and build again",
+        )
+    configs = {
+        _PREPARE: _prepare(config, serving),
+        _ANSWER: _answer(config, serving),
+        _ENSEMBLE: _ensemble(config, serving),
+    }
+    for part, made in configs.items():
+        place = folder / made.name
+        (place / "1").mkdir(parents=True)
+        comment = f"Written by optcli: images for the model {model}."
+        model_configuration.write(made, place / FILE, [comment])
+        if part == _PREPARE:
+            _copy(place / "1", "prepare", "images")
+            serving.write_images(place / "1")
+        elif part == _ANSWER:
+            _copy(place / "1", "answer", "postprocess")
+            serving.write_postprocess(place / "1")
+    _require_fit(folder, config, [each.name for each in configs.values()])
+    shutil.copyfile(_HERE / "triton_files" / SENDER, folder / SENDER)
+    (folder / DOCKERFILE).write_text(dockerfile(), encoding="utf-8")
+
+
+def dockerfile() -> str:
+    """An image of Triton with what the Python backend's models import, as it is installed here."""
+    from optcli.environment import version
+
+    packages = " ".join(f"{name}=={version(name)}" for name in ("numpy", "pillow"))
+    return f"FROM {IMAGE}\nRUN pip install --no-cache-dir {packages}\n"
+
+
+def _copy(place: Path, model: str, module: str) -> None:
+    shutil.copyfile(_HERE / "triton_files" / f"{model}.py", place / "model.py")
+    shutil.copyfile(prediction.FOLDER / f"{module}.py", place / f"{module}.py")
+
+
+def _python(config: Any, part: str) -> Any:
+    """A model of the Python backend that takes as many rows as the model does."""
+    kinds = model_configuration.messages()
+    made = kinds.ModelConfig(
+        name=f"{config.name}-{part}", backend="python", max_batch_size=config.max_batch_size
+    )
+    made.instance_group.add(
+        count=max(1, sum(group.count for group in config.instance_group)),
+        kind=kinds.ModelInstanceGroup.KIND_CPU,
+    )
+    return made
+
+
+def _rows(config: Any, *dims: int) -> list[int]:
+    """The dims of a tensor with one row an image. Triton adds the batch where the model has one."""
+    return [*dims] if config.max_batch_size else [1, *dims]
+
+
+def _prepare(config: Any, serving: ImageServing) -> Any:
+    kinds = model_configuration.messages()
+    made = _python(config, _PREPARE)
+    made.input.add(name="image", data_type=kinds.TYPE_STRING, dims=[1])
+    made.output.add(
+        name=serving.images["input"],
+        data_type=config.input[0].data_type,
+        dims=list(config.input[0].dims),
+    )
+    made.output.add(name="placement", data_type=kinds.TYPE_FP64, dims=_rows(config, _PLACEMENT))
+    return made
+
+
+def _answer(config: Any, serving: ImageServing) -> Any:
+    kinds = model_configuration.messages()
+    made = _python(config, _ANSWER)
+    declared = {each.name: each for each in config.output}
+    for name in serving.outputs:
+        made.input.add(name=name, data_type=declared[name].data_type, dims=list(declared[name].dims))
+    made.input.add(name="placement", data_type=kinds.TYPE_FP64, dims=_rows(config, _PLACEMENT))
+    made.output.add(name="answer", data_type=kinds.TYPE_STRING, dims=_rows(config, 1))
+    return made
+
+
+def _ensemble(config: Any, serving: ImageServing) -> Any:
+    kinds = model_configuration.messages()
+    made = kinds.ModelConfig(
+        name=name_of(config.name), platform="ensemble", max_batch_size=config.max_batch_size
+    )
+    made.input.add(name="image", data_type=kinds.TYPE_STRING, dims=[1])
+    made.output.add(name="answer", data_type=kinds.TYPE_STRING, dims=_rows(config, 1))
+    prepared, outputs = "prepared", {name: f"output {name}" for name in serving.outputs}
+    steps: Sequence[tuple[str, dict[str, str], dict[str, str]]] = [
+        (
+            f"{config.name}-{_PREPARE}",
+            {"image": "image"},
+            {serving.images["input"]: prepared, "placement": "placement"},
+        ),
+        (config.name, {serving.images["input"]: prepared}, outputs),
+        (
+            f"{config.name}-{_ANSWER}",
+            {**outputs, "placement": "placement"},
+            {"answer": "answer"},
+        ),
+    ]
+    for name, taken, given in steps:
+        step = made.ensemble_scheduling.step.add(model_name=name, model_version=-1)
+        step.input_map.update(taken)
+        step.output_map.update(given)
+    return made
+
+
+def _require_fit(folder: Path, config: Any, names: Sequence[str]) -> None:
+    """Read all back: what one step gives must be what the next takes, by name, type and dims.
+
+    Raises `InputError`.
+    """
+    read = {name: model_configuration.read(folder / name / FILE) for name in (config.name, *names)}
+    ensemble = read[names[-1]]
+    known: dict[str, _Form | None] = {each.name: _form(each) for each in ensemble.input}
+    wrong = []
+    for step in ensemble.ensemble_scheduling.step:
+        model = read[step.model_name]
+        if model.max_batch_size != ensemble.max_batch_size:
+            wrong.append(f"{model.name} has another largest batch")
+        inputs = {each.name: _form(each) for each in model.input}
+        outputs = {each.name: _form(each) for each in model.output}
+        if inputs.keys() != step.input_map.keys():
+            wrong.append(f"{model.name} has inputs that no step gives")
+        for name, tensor in step.input_map.items():
+            if known.get(tensor) != inputs.get(name):
+                wrong.append(f"{model.name} takes another {name} than it is given")
+        for name, tensor in step.output_map.items():
+            if name not in outputs:
+                wrong.append(f"{model.name} has no output {name}")
+            known[tensor] = outputs.get(name)
+    wrong += [
+        f"nothing gives {each.name} as it is declared"
+        for each in ensemble.output
+        if known.get(each.name) != _form(each)
+    ]
+    if wrong:
+        raise InputError(
+            f"the parts of the ensemble do not fit: {'; '.join(wrong)}",
+            place=str(folder / ensemble.name / FILE),
+            hint="deploy without --images, and report this",
+        )
+
+
+def _form(tensor: Any) -> _Form:
+    return tensor.data_type, tuple(tensor.dims)

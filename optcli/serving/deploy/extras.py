@@ -1,0 +1,87 @@
+"""What a Ray bundle holds where it is asked for: the image endpoint and the cache of predictions."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from optcli import prediction
+from optcli.errors import UsageError
+from optcli.model_files.built_variant import BuiltVariant
+from optcli.prediction.of_recipe import ImageServing, image_serving
+from optcli.serving.deploy import caching
+from optcli.serving.deploy.interface import Interface
+
+_FILES = Path(__file__).parent / "ray_files"
+
+
+@dataclass(frozen=True)
+class Extras:
+    """The modules to copy, the packages that they need, and what to know of them.
+
+    `cache` is what `bundle.json` says: where answers are kept, None: nowhere.
+    """
+
+    serving: ImageServing | None = None
+    cache: str | None = None
+    _cache_file: str = ""
+    modules: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def images(self) -> bool:
+        """Whether the server takes images."""
+        return self.serving is not None
+
+    def write(self, folder: Path) -> None:
+        """Write the modules and what they read. Raises OSError."""
+        for module in self.modules:
+            place = prediction.FOLDER if module in prediction.COPIED else _FILES
+            shutil.copyfile(place / f"{module}.py", folder / f"{module}.py")
+        if self.serving is not None:
+            self.serving.write(folder)
+        if self.cache is not None:
+            caching.write(folder, self._cache_file)
+
+
+def images_of(built: BuiltVariant, interface: Interface) -> ImageServing:
+    """How the server takes images. Raises `UsageError` and `InputError` where it cannot."""
+    try:
+        return image_serving(built, interface.computed or interface.outputs)
+    except UsageError as error:
+        hint = f"{error.hint}, or leave --images out: the server then takes tensors"
+        raise UsageError(error.message, place="--images", hint=hint) from error
+
+
+def extras_of(
+    built: BuiltVariant,
+    interface: Interface,
+    *,
+    images: bool = False,
+    cache: str | None = None,
+    cache_ttl_s: float = caching.TTL_S,
+) -> Extras:
+    """What is asked for. Raises `UsageError` and `InputError` where it cannot be had."""
+    serving = images_of(built, interface) if images else None
+    modules: list[str] = []
+    packages: list[str] = []
+    content = ""
+    if serving is not None:
+        modules += ["images", "postprocess", "image_endpoint"]
+        packages.append("pillow")
+    if cache is not None:
+        decides = serving and [serving.images, serving.postprocess]
+        content = caching.cache_file(cache, built, decides, cache_ttl_s)
+        modules.append("cache")
+        # CACHE_URL may name a Redis when the server starts.
+        packages.append("redis")
+    return Extras(
+        serving=serving,
+        cache=cache,
+        _cache_file=content,
+        modules=tuple(modules),
+        packages=tuple(packages),
+        notes=serving.notes if serving is not None else (),
+    )

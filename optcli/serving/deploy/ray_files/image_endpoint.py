@@ -1,0 +1,95 @@
+"""`POST /v2/models/NAME/images`: one JPEG or PNG as the body, classes or boxes as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import images
+import numpy as np
+import postprocess
+from admission import Admission
+from oip import Asked, Refused
+
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+T = TypeVar("T")
+# A decoded photograph takes hundreds of megabytes at most: so many at once, whatever comes.
+_THREADS = min(4, len(os.sched_getaffinity(0)))
+
+
+class ImageEndpoint:
+    """Prepares an image, has it computed, and makes an answer of the outputs; all but that in threads.
+
+    `compute` gives the outputs of a request's parts before a deadline (seconds since the epoch).
+    `metrics` counts the seconds of stages. `cache` keeps answers by the bytes of the image.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        compute: Callable[[Asked, float], Awaitable[Sequence[Arrays]]],
+        admission: Admission,
+        metrics: Any,
+        cache: Any = None,
+    ) -> None:
+        self._images = images.Images.from_file(folder / images.FILE)
+        self._postprocess = postprocess.Postprocess.from_file(folder / postprocess.FILE)
+        self._compute, self._admission, self._stage = compute, admission, metrics.stage
+        self._cache = cache
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="images")
+
+    async def answer(self, body: bytes | bytearray, deadline: float) -> bytes:
+        """The answer to one image, as JSON.
+
+        Raises `Refused` with 415 for a body that is no image, 422 for one that the model cannot take.
+        """
+        if self._cache is None:
+            return await self._admitted(body, deadline)
+
+        async def compute() -> Arrays:
+            return {"json": np.frombuffer(await self._admitted(body, deadline), np.uint8)}
+
+        key = self._cache.key(["image", memoryview(body)])
+        return (await self._cache.get(key, compute, deadline - time.time()))["json"].tobytes()
+
+    async def _admitted(self, body: bytes | bytearray, deadline: float) -> bytes:
+        with self._admission.admitted():  # decoding costs as well
+            return await self._computed(body, deadline)
+
+    async def _computed(self, body: bytes | bytearray, deadline: float) -> bytes:
+        try:
+            array, placement = await self._in_thread("parse", deadline, self._images.prepared, body)
+        except images.NoImageError as error:
+            raise Refused(415, str(error)) from error
+        except ValueError as error:
+            raise Refused(422, str(error)) from error
+        asked = Asked({self._images.input: array[None]}, 1, {})
+        (outputs,) = await self._compute(asked, deadline)
+        rows = {name: each[0] if each.ndim else each for name, each in outputs.items()}
+        answer, size = self._postprocess.answer, self._images.size_of(array)
+        try:
+            found = await self._in_thread("post", deadline, answer, rows, placement, size)
+        except ValueError as error:
+            raise Refused(500, f"the outputs cannot be read: {error}") from error
+        return json.dumps(found).encode()
+
+    async def _in_thread(
+        self, stage: str, deadline: float, call: Callable[..., T], *arguments: Any
+    ) -> T:
+        """What a call gives, unless the deadline passes before it begins."""
+        came = time.time()
+
+        def begin() -> T:
+            if time.time() >= deadline:
+                raise Refused.late()
+            return call(*arguments)
+
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, begin)
+        self._stage.labels(stage).observe(time.time() - came)
+        return result

@@ -1,0 +1,186 @@
+"""Answers for the images of a shard, with a model that adds up pixels."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from optcli.errors import InputError
+from optcli.inference.answering import Answered, Answering
+from optcli.inference.listing import Stored
+from optcli.prediction.images import Images
+from optcli.prediction.postprocess import Postprocess
+from optcli.settings import TensorSpec
+
+STEPS = {
+    "orient": False,
+    "resize": None,
+    "interpolation": "bilinear",
+    "resize_in": "uint8",
+    "crop": None,
+    "letterbox": None,
+    "channel_order": "rgb",
+    "scale": 1.0,
+    "mean": [0.0],
+    "std": [1.0],
+}
+CLASSES = {
+    "schema": 1,
+    "kind": "classes",
+    "classes": {"output": None, "activation": "none", "top": 2},
+    "names": ["dark", "light"],
+    "size": [2, 2],
+}
+
+
+class Sums:
+    """Gives each row the scores [-sum, sum - 1000], and notes the sizes of its batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.outputs = "row"
+
+    def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        (array,) = feed.values()
+        self.batches.append(len(array))
+        total = array.reshape(len(array), -1).sum(1).astype(np.float32)
+        if self.outputs == "flat":
+            return {"scores": total.sum().reshape(1)}
+        if self.outputs == "nan":
+            total = total * np.nan
+        return {"scores": np.stack([-total, total - 1000], axis=1)}
+
+
+def spec(batch: Any = "batch", size: Any = 2) -> TensorSpec:
+    ranges = {"batch": {"min": 1, "opt": 2, "max": 8}} if batch == "batch" else {}
+    return TensorSpec.model_validate(
+        {"name": "image", "dtype": "float32", "shape": [batch, 3, size, size], **ranges}
+    )
+
+
+def images(shape: list[Any] | None = None) -> Images:
+    return Images(
+        {
+            "schema": 1,
+            "input": "image",
+            "dtype": "float32",
+            "shape": shape or [3, 2, 2],
+            "ranges": {"h": [1, 9], "w": [1, 9]},
+            "layout": "chw",
+            "formats": ["PNG"],
+            "most_pixels": 100,
+            "steps": STEPS,
+        }
+    )
+
+
+def png(value: int, size: tuple[int, int] = (2, 2)) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", size, (value, value, value)).save(out, "PNG")
+    return out.getvalue()
+
+
+def answered(
+    bodies: dict[str, bytes | Exception],
+    model: Sums,
+    *,
+    batch_size: int = 4,
+    batch: Any = "batch",
+    prepare: Images | None = None,
+    raw: bool = False,
+) -> Answered:
+    def read(image: Stored) -> bytes:
+        body = bodies[image.id]
+        if isinstance(body, Exception):
+            raise body
+        return body
+
+    follows = None if raw else Postprocess(CLASSES)
+    answering = Answering(
+        model, (spec(batch),), prepare or images(), follows, batch_size=batch_size, readers=3
+    )
+    return answering.answer([Stored(name, name) for name in bodies], read)
+
+
+def test_answers_come_in_the_order_of_the_images() -> None:
+    model = Sums()
+    bodies = {f"{index:02d}": png(200 if index % 3 else 5) for index in range(30)}
+    found = answered(bodies, model)
+    assert [row["id"] for row in found.rows] == list(bodies)
+    assert [row["name"] for row in found.rows] == ["light" if n % 3 else "dark" for n in range(30)]
+    assert model.batches == [4] * 7 + [2]
+    assert found.rows[0]["classes"][0] == {"label": 0, "name": "dark", "score": -60.0}
+    assert not found.failures
+
+
+def test_what_cannot_be_read_is_named_and_the_others_are_answered() -> None:
+    bodies: dict[str, bytes | Exception] = {f"{index}": png(5) for index in range(6)}
+    bodies |= {"text": b"no image", "empty": b"", "wide": png(5, (3, 2))}
+    bodies |= {"gone": FileNotFoundError(2, "No such file"), "cut": png(5)[:40]}
+    found = answered(dict(sorted(bodies.items())), Sums())
+    assert sorted(found.failures) == ["cut", "empty", "gone", "text", "wide"]
+    assert len(found.rows) == 6
+    assert all(reason and "\n" not in reason for reason in found.failures.values())
+
+
+def test_storage_that_fails_ends_the_shard() -> None:
+    with pytest.raises(TimeoutError):
+        answered({"a": png(5), "b": TimeoutError("the network is gone")}, Sums())
+
+
+def test_a_fixed_batch_size_is_filled_and_the_copies_are_left_out() -> None:
+    model = Sums()
+    found = answered({f"{n}": png(5 + n) for n in range(5)}, model, batch_size=4, batch=4)
+    assert model.batches == [4, 4]
+    assert [row["id"] for row in found.rows] == ["0", "1", "2", "3", "4"]
+
+
+def test_images_of_several_sizes_do_not_share_a_batch() -> None:
+    model = Sums()
+    sizes = [(2, 2), (2, 2), (3, 2), (2, 2)]
+    bodies = {f"{n}": png(9, size) for n, size in enumerate(sizes)}
+    found = answered(bodies, model, prepare=images([3, "h", "w"]))
+    assert model.batches == [2, 1, 1]
+    assert len(found.rows) == 4
+
+
+def test_raw_answers_are_the_outputs() -> None:
+    found = answered({"a": png(5)}, Sums(), raw=True)
+    assert found.rows == [{"id": "a", "scores": {"shape": [2], "values": [-60.0, -940.0]}}]
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_scores_that_are_no_numbers_are_a_failure(raw: bool) -> None:
+    model = Sums()
+    model.outputs = "nan"
+    found = answered({"a": png(5)}, model, raw=raw)
+    assert not found.rows
+    assert "NaN" in found.failures["a"]
+
+
+def test_outputs_that_do_not_follow_the_batch_are_refused() -> None:
+    model = Sums()
+    model.outputs = "flat"
+    with pytest.raises(InputError, match="shape \\[1\\] for 2 images"):
+        answered({"a": png(5), "b": png(5)}, model)
+
+
+def test_nothing_is_read_that_is_not_needed_soon() -> None:
+    read: list[str] = []
+
+    class Stops(Sums):
+        def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            raise RuntimeError("broken")
+
+    def reading(image: Stored) -> bytes:
+        read.append(image.id)
+        return png(5)
+
+    many = [Stored(f"{n}", "") for n in range(1000)]
+    answering = Answering(Stops(), (spec(),), images(), Postprocess(CLASSES), batch_size=4, readers=2)
+    with pytest.raises(RuntimeError):
+        answering.answer(many, reading)
+    assert len(read) < 30, Path(__file__).name

@@ -1,0 +1,117 @@
+"""`optcli infer` for real, with Ray Data on this machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tiny_project import DATA, HEAD, write_images, write_model
+
+from optcli.inference import infer
+from optcli.pipeline import build
+from optcli.results import Report
+from optcli.results.inference import Inference
+from optcli.store import Store
+
+pytestmark = pytest.mark.slow
+
+COUNT = 60
+BROKEN = {"b/007.png": b"no image", "a/030.png": b""}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe that was built, and stored images, two of which are broken."""
+    folder = tmp_path_factory.mktemp("infer")
+    write_images(folder / "images")
+    write_model(folder / "model.onnx")
+    (folder / "recipe.yaml").write_text(f"{HEAD}{DATA}variants:\n  plain: []\n")
+    build(folder / "recipe.yaml", store=folder / "store", artifacts=folder / "artifacts")
+    generator = np.random.default_rng(3)
+    for index in range(COUNT):
+        path = folder / "stored" / "ab"[index % 2] / f"{index:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (4, 4, 3), np.uint8)).save(path)
+    for name, content in BROKEN.items():
+        (folder / "stored" / name).write_bytes(content)
+    return folder
+
+
+def run(project: Path, target: Path, **options: Any) -> Inference:
+    path = project / "artifacts" / "tiny" / "report.json"
+    return infer(
+        "plain",
+        Report.load(path),
+        path,
+        str(project / "stored"),
+        str(target),
+        **{"per_shard": 10, "batch_size": 4, "store": Store(project / "store"), **options},
+    )
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_all_images_are_answered_and_a_second_run_changes_nothing(
+    project: Path, tmp_path: Path
+) -> None:
+    import onnxruntime
+    import pyarrow.parquet as parquet
+
+    found = run(project, tmp_path / "out")
+    assert (found.images, found.answered, found.failed, found.shards) == (COUNT, 58, 2, 6)
+    assert {each.partition(":")[0] for each in found.failures} == set(BROKEN)
+    assert found.images_per_s is not None
+    table = [
+        row
+        for path in sorted((tmp_path / "out").glob("*.parquet"))
+        for row in parquet.read_table(path).to_pylist()
+    ]
+    assert len({row["id"] for row in table}) == len(table) == 58
+    session = onnxruntime.InferenceSession(project / "model.onnx")
+    for row in table:
+        pixels = np.asarray(Image.open(project / "stored" / row["id"]), np.float64) * 0.004
+        feed = pixels.transpose(2, 0, 1)[None].astype(np.float32)
+        (logits,) = session.run(None, {"image": feed})
+        assert row["label"] == logits[0].argmax(), row["id"]
+    errors = [
+        json.loads(line)["id"]
+        for path in (tmp_path / "out").glob("*.errors.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert sorted(errors) == sorted(BROKEN)
+    before = content(tmp_path / "out")
+    again = run(project, tmp_path / "out", batch_size=None)
+    assert (again.answered, again.shards_before, again.answered_before) == (0, 6, COUNT)
+    assert again.batch_size == 4, "as recorded"
+    assert content(tmp_path / "out") == before
+
+
+def test_a_killed_run_goes_on(project: Path, tmp_path: Path) -> None:
+    run(project, tmp_path / "undisturbed", form="jsonl")
+    target = tmp_path / "killed"
+    command = [sys.executable, "-m", "optcli", "infer", "plain", str(project / "recipe.yaml")]
+    command += ["--artifacts", str(project / "artifacts"), "--store", str(project / "store")]
+    command += ["--input", str(project / "stored"), "--output", str(target), "--shard", "10"]
+    command += ["--batch-size", "4", "--format", "jsonl", "--json"]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 240
+    while time.monotonic() < until and not list(target.glob("part-*")):
+        assert first.poll() is None
+        time.sleep(0.01)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["shards_before"] >= 1
+    assert found["answered"] + found["failed"] + found["answered_before"] == COUNT
+    assert content(target) == content(tmp_path / "undisturbed")

@@ -1,0 +1,64 @@
+"""What `--cache` takes, and what a bundle is told of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from copied_modules import load
+from small_variants import IMAGE, variant
+
+from optcli.artifact import Format
+from optcli.errors import UsageError
+from optcli.serving.deploy import caching
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["memory", "redis://127.0.0.1:6379/0", "rediss://cache.example", "unix:///run/redis.sock?db=1"],
+)
+def test_places_of_a_cache(tmp_path: Path, place: str) -> None:
+    one = variant(tmp_path, Format.ONNX, IMAGE)
+    caching.write(tmp_path, caching.cache_file(place, one, ttl_s=5.0))
+    settings = load("cache").Settings.from_file(tmp_path / "cache.json")
+    assert (settings.place, settings.ttl_s) == (place, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("", "'' is no cache"),
+        ("redis", "'redis' is no cache"),
+        ("memcached://host", "is no cache"),
+        ("redis://", "is no cache"),
+        ("redis://host:port", "is no cache"),
+        ("redis://host:0", "is no cache"),
+        ("unix://", "is no cache"),
+        ("redis://[::1", "is no cache"),
+        ("redis://ann:secret@host", "the URL has a password"),
+        ("unix:///run/redis.sock?password=secret", "the URL has a password"),
+        ("redis://ann:secret@host:port", "'host:port' is no cache"),
+    ],
+)
+def test_what_is_no_place_of_a_cache(place: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        caching.checked_place(place)
+    assert caught.value.place == "--cache"
+    assert "secret" not in str(caught.value)
+    assert "redis://" in caught.value.hint or "CACHE_URL" in caught.value.hint
+
+
+def test_what_decides_an_answer_decides_the_keys(tmp_path: Path) -> None:
+    one = variant(tmp_path, Format.ONNX, IMAGE)
+
+    def model(*arguments: object) -> str:
+        return str(json.loads(caching.cache_file("memory", *arguments))["model"])  # type: ignore[arg-type]
+
+    other = replace(one, artifact=replace(one.artifact, digest="other"))
+    threads = replace(one, options={"threads": 2})
+    runner = replace(one, runner_name="openvino")
+    known = [model(one), model(other), model(threads), model(runner), model(one, {"steps": {}})]
+    assert len(set(known)) == 5
+    assert model(one) == model(replace(one, name="renamed"))

@@ -1,0 +1,554 @@
+"""A bundle's `cache.py`: in process, in a real Redis that fails, and equal requests at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import pickle
+import signal
+import socket
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from copied_modules import load
+from needs import needs
+
+cache = load("cache")
+ROW = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+class Counted:
+    """A cache whose hits, misses and computations are counted."""
+
+    def __init__(self, store: Any, model: str = "digest") -> None:
+        self.counts: Counter[str] = Counter()
+        self.cache = cache.Cache(
+            model,
+            store,
+            hit=lambda: self.counts.update(["hit"]),
+            miss=lambda: self.counts.update(["miss"]),
+        )
+
+    async def get(self, *parts: Any, value: Any = None, within: float = 0.0) -> Any:
+        """The value of a request; computing takes a moment."""
+
+        async def compute() -> dict[str, np.ndarray]:
+            self.counts["computed"] += 1
+            await asyncio.sleep(within)
+            if isinstance(value, Exception):
+                raise value
+            return {"out": np.array(self.counts["computed"] if value is None else value)}
+
+        return await self.cache.get(self.cache.key(parts), compute)
+
+
+def memory(**options: Any) -> Any:
+    return cache.Memory(**{"ttl_s": 60.0, "most_bytes": 10_000, "most_entries": 100, **options})
+
+
+def finished(coroutine: Coroutine[Any, Any, None]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await coroutine
+
+    asyncio.run(limited())
+
+
+# --- keys -------------------------------------------------------------------------------------------
+
+
+def test_a_key_holds_everything_that_decides_an_answer() -> None:
+    keys = [
+        Counted(None, model).cache.key(parts)
+        for model, parts in [
+            ("digest", [ROW]),
+            ("other model", [ROW]),
+            ("digest", [ROW.reshape(3, 2)]),
+            ("digest", [ROW.astype(np.float64)]),
+            ("digest", [ROW.view(np.int32)]),
+            ("digest", [ROW + 1]),
+            ("digest", [ROW, b""]),
+            ("digest", ["image", ROW]),
+            ("digest", ["im", "age", ROW]),
+            ("digest", [b"ab", b"c"]),
+            ("digest", [b"a", b"bc"]),
+            ("digest", []),
+        ]
+    ]
+    assert len(set(keys)) == len(keys)
+    own = Counted(None).cache
+    assert own.key([ROW]) == own.key([np.asfortranarray(ROW)]) == own.key([ROW.copy()])
+    assert own.key([b"abc"]) == own.key([memoryview(b"abc")]) == own.key(["abc"])
+    assert own.key([np.zeros(0, np.float32)]) != own.key([np.zeros((0, 2), np.float32)])
+
+
+# --- in process -------------------------------------------------------------------------------------
+
+
+def test_equal_requests_are_computed_once() -> None:
+    async def body() -> None:
+        one = Counted(memory())
+        first = await one.get(ROW)
+        again = await one.get(ROW.copy())
+        other = await one.get(ROW + 1)
+        assert first["out"] == again["out"] == 1
+        assert other["out"] == 2
+        assert one.counts == {"computed": 2, "miss": 2, "hit": 1}
+
+    finished(body())
+
+
+def test_nobody_can_change_what_is_kept() -> None:
+    async def body() -> None:
+        one = Counted(memory())
+        answer = np.array([1.0, 2.0])
+        await one.get(ROW, value=answer)
+        answer[0] = 9
+        kept = await one.get(ROW)
+        assert kept["out"].tolist() == [1, 2]
+        with pytest.raises(ValueError, match="read-only"):
+            kept["out"][0] = 5
+
+    finished(body())
+
+
+def test_what_was_not_used_for_longest_makes_room() -> None:
+    async def body() -> None:
+        store = memory(most_bytes=10_000, most_entries=3)
+        value = {"out": np.zeros(10)}
+        for name in "abc":
+            await store.write(name, value)
+        assert await store.read("a") is not None
+        await store.write("d", value)
+        assert [await store.read(name) is not None for name in "abcd"] == [True, False, True, True]
+        assert (len(store), store.bytes) == (3, 3 * 81)
+        await store.write("d", {"out": np.zeros(20)})
+        assert store.bytes == 2 * 81 + 161
+        await store.write("e", {"out": np.zeros(1240)})  # 9,921 bytes: room for nothing else
+        assert [await store.read(name) is not None for name in "acde"] == [False, False, False, True]
+        await store.write("e", {"out": np.zeros(5000)})  # larger than all room
+        assert (len(store), store.bytes) == (0, 0)
+
+    finished(body())
+
+
+def test_values_get_old() -> None:
+    async def body() -> None:
+        clock = [0.0]
+        store = memory(ttl_s=10.0, now=lambda: clock[0])
+        await store.write("a", {"out": ROW})
+        clock[0] = 9.9
+        assert await store.read("a") is not None
+        clock[0] = 10.0
+        assert await store.read("a") is None
+        assert store.bytes == 0
+
+    finished(body())
+
+
+# --- equal requests at once -------------------------------------------------------------------------
+
+
+def test_equal_requests_in_flight_are_computed_once() -> None:
+    async def body() -> None:
+        one = Counted(memory())
+        answers = await asyncio.gather(*(one.get(ROW, within=0.02) for _ in range(20)))
+        assert {int(answer["out"]) for answer in answers} == {1}
+        assert one.counts == {"computed": 1, "miss": 1, "hit": 19}
+
+    finished(body())
+
+
+def test_a_failure_is_not_kept_and_costs_nobody_else() -> None:
+    async def body() -> None:
+        one = Counted(memory())
+        late = asyncio.create_task(one.get(ROW, value=TimeoutError("past its deadline"), within=0.02))
+        await asyncio.sleep(0.005)
+        answer = await one.get(ROW)  # waits, then computes for itself
+        assert answer["out"] == 2
+        with pytest.raises(TimeoutError, match="past its deadline"):
+            await late
+        assert one.counts == {"computed": 2, "miss": 2}
+        assert (await one.get(ROW))["out"] == 3
+
+    finished(body())
+
+
+def test_nobody_waits_for_a_slow_request_beyond_the_own_deadline() -> None:
+    async def body() -> None:
+        one = Counted(memory())
+        over = asyncio.Event()
+
+        async def slow() -> dict[str, np.ndarray]:
+            await over.wait()
+            return {"out": np.array(1)}
+
+        async def late() -> dict[str, np.ndarray]:
+            raise TimeoutError("past its own deadline")
+
+        key = one.cache.key([ROW])
+        first = asyncio.create_task(one.cache.get(key, slow))
+        await asyncio.sleep(0)
+        for wait_s in (0.01, 0.0, -5.0):
+            with pytest.raises(TimeoutError, match="past its own deadline"):
+                await one.cache.get(key, late, wait_s)
+        over.set()
+        assert (await first)["out"] == 1
+        assert one.counts == {"miss": 4}
+
+    finished(body())
+
+
+def test_a_request_that_is_cancelled_takes_nobody_with_it() -> None:
+    async def body() -> None:
+        one = Counted(memory())
+        gone = asyncio.create_task(one.get(ROW, within=0.05))
+        await asyncio.sleep(0.005)
+        waiting = [asyncio.create_task(one.get(ROW)) for _ in range(3)]
+        await asyncio.sleep(0.005)
+        gone.cancel()
+        waiting[0].cancel()
+        outcomes = await asyncio.gather(gone, *waiting, return_exceptions=True)
+        assert [isinstance(each, asyncio.CancelledError) for each in outcomes] == [
+            True,
+            True,
+            False,
+            False,
+        ]
+        assert [int(each["out"]) for each in outcomes[2:]] == [1, 1]  # type: ignore[index]
+        assert one.counts == {"computed": 1, "miss": 1, "hit": 2}
+
+    finished(body())
+
+
+def test_an_error_that_nobody_waits_for_is_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        one = Counted(memory())
+        gone = asyncio.create_task(one.get(ROW, value=RuntimeError("late"), within=0.01))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0.05)
+        assert one.counts["computed"] == 1
+        assert not one.cache._flights
+
+    finished(body())
+    assert not [each for each in caplog.records if "never retrieved" in each.message]
+
+
+# --- what goes over the wire ------------------------------------------------------------------------
+
+
+def test_values_survive_and_need_no_pickle() -> None:
+    value = {
+        "logits": ROW,
+        "ünder": np.array(3, np.int64),
+        "half": np.zeros((0, 4), np.float16),
+        "flags": np.array([[True], [False]]),
+        "turned": np.asfortranarray(ROW),
+    }
+    back = cache.unpacked("key", cache.packed("key", value))
+    assert list(back) == list(value)
+    for name, array in value.items():
+        assert back[name].dtype == array.dtype
+        np.testing.assert_array_equal(back[name], array)
+        assert not back[name].flags.writeable
+    with pytest.raises(ValueError, match="allow_pickle"):
+        cache.packed("key", {"bad": np.array([{}], object)})
+
+
+def test_anything_else_is_no_value() -> None:
+    sound = cache.packed("key", {"logits": ROW})
+    hostile = cache._PART.pack(3) + b"key" + cache._PART.pack(1) + b"a"
+    content = pickle.dumps({"a": 1})
+    hostile += cache._PART.pack(len(content)) + content
+    head = cache._HEAD.pack(cache._MAGIC, cache.zlib.crc32(hostile))
+    changed = bytearray(sound)
+    changed[-1] ^= 1
+    for data in (b"", b"x", sound[:-1], bytes(changed), sound + b"x", b"X" + sound[1:], content):
+        with pytest.raises(ValueError, match=r"no arrays|checksum"):
+            cache.unpacked("key", data)
+    with pytest.raises(ValueError, match="magic"):
+        cache.unpacked("key", head + hostile)
+    with pytest.raises(ValueError, match="another key"):
+        cache.unpacked("other", sound)
+
+
+# --- a real Redis -----------------------------------------------------------------------------------
+
+
+class Server:
+    """A redis-server of this test alone, on a unix socket, which can be stopped and started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "redis.sock"
+        self.url = f"unix://{self.socket}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str) -> None:
+        command = ["redis-server", "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
+        command += ["--appendonly", "no", "--dir", str(self.socket.parent), *options]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        for _ in range(500):
+            with socket.socket(socket.AF_UNIX) as probe:
+                try:
+                    probe.connect(str(self.socket))
+                    return
+                except OSError:
+                    time.sleep(0.02)
+        raise AssertionError("redis-server does not start")
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    needs("redis-server")
+    one = Server(tmp_path_factory.mktemp("redis"))
+    one.start()
+    yield one
+    one.kill()
+
+
+# No machine is so busy that a sound Redis takes longer.
+CALM = {"ttl_s": 60.0, "most_bytes": 100_000, "rest_s": 0.1, "limit_s": 20.0}
+
+
+def redis(server: Server, **options: Any) -> Any:
+    return cache.Redis(server.url, **{**CALM, **options})
+
+
+async def until(true: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if true():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came true")
+
+
+async def written(one: Counted) -> None:
+    await until(lambda: not one.cache._store._writes)
+
+
+def test_two_processes_share_a_redis(server: Server) -> None:
+    async def body() -> None:
+        one, two = Counted(redis(server)), Counted(redis(server))
+        assert (await one.get(ROW, value=7))["out"] == 7
+        await written(one)
+        assert (await two.get(ROW, value=8))["out"] == 7
+        assert (two.counts, one.counts) == ({"hit": 1}, {"computed": 1, "miss": 1})
+        other = Counted(redis(server), model="another model")
+        assert (await other.get(ROW, value=8))["out"] == 8
+        for each in (one, two, other):
+            await each.cache.close()
+
+    finished(body())
+
+
+def test_values_in_redis_get_old(server: Server) -> None:
+    async def body() -> None:
+        one = Counted(redis(server, ttl_s=30.5))
+        await one.get(ROW)
+        await written(one)
+        left = await one.cache._store._client.pttl(f"predictions:{one.cache.key([ROW])}")
+        assert 0 < left <= 30_500
+        await one.cache.close()
+
+    finished(body())
+
+
+def test_a_redis_that_dies_costs_the_hits_and_comes_back(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        one = Counted(redis(server))
+        await one.get(ROW)
+        await written(one)
+        assert (await one.get(ROW))["out"] == 1
+        server.kill()
+        for number in range(2, 40):
+            assert (await one.get(ROW))["out"] == number
+            await asyncio.sleep(0.01)  # several rests: each tries again, and says nothing more
+        said = [each.message for each in caplog.records if each.name == "cache"]
+        assert len(said) == 2
+        assert said[0].startswith("the cache is left out: reading from unix://")
+        assert said[1].startswith("the cache is left out: writing to unix://")
+        server.start()
+        for _ in range(1000):
+            hits = one.counts["hit"]
+            await one.get(ROW)
+            if one.counts["hit"] > hits:
+                break
+            await asyncio.sleep(0.01)
+        assert one.counts["hit"] > 1
+        assert one.counts["hit"] + one.counts["miss"] == one.counts["computed"] + one.counts["hit"]
+        back = [each.message for each in caplog.records if "the cache is back" in each.message]
+        assert len(back) == 2
+        await one.cache.close()
+
+    with caplog.at_level(logging.WARNING, "cache"):
+        finished(body())
+
+
+def test_a_redis_that_stands_still_costs_its_time_limit_once(server: Server) -> None:
+    async def body() -> None:
+        one = Counted(redis(server, limit_s=0.1, rest_s=60.0))
+        await one.get(ROW)
+        await written(one)
+        server.signal(signal.SIGSTOP)
+        try:
+            for number in range(2, 30):
+                assert (await one.get(ROW))["out"] == number
+        finally:
+            server.signal(signal.SIGCONT)
+        # All were answered while it stood still. It was asked once: the rest is longer than the test.
+        assert one.cache._store._reading._is_down
+        assert one.counts["hit"] == 0
+        await one.cache.close()
+
+    finished(body())
+
+
+def test_a_late_answer_is_never_taken_for_another_request(server: Server) -> None:
+    async def body() -> None:
+        one = Counted(redis(server, limit_s=0.1, rest_s=0.0))
+        for value in range(40):
+            await one.get(ROW + value, value=value)
+            await written(one)
+        for turn in range(3):
+            server.signal(signal.SIGSTOP)
+            late = [one.get(ROW + value, value=value) for value in range(20)]
+            assert [int(each["out"]) for each in await asyncio.gather(*late)] == list(range(20))
+            server.signal(signal.SIGCONT)
+            soon = [one.get(ROW + value, value=value) for value in range(20, 40)]
+            assert [int(each["out"]) for each in await asyncio.gather(*soon)] == list(range(20, 40)), (
+                turn
+            )
+        await one.cache.close()
+
+    finished(body())
+
+
+def test_a_full_redis_still_gives_what_it_has(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        one = Counted(redis(server, rest_s=60.0))
+        await one.get(ROW, value=1)
+        await written(one)
+        client = one.cache._store._client
+        await client.config_set("maxmemory-policy", "noeviction")
+        await client.config_set("maxmemory", "1")
+        for value in range(5):
+            assert (await one.get(ROW + 1, value=value))["out"] == value
+            await written(one)
+        assert (await one.get(ROW, value=9))["out"] == 1
+        said = [each.message for each in caplog.records if each.name == "cache"]
+        assert len(said) == 1
+        assert "writing to" in said[0]
+        await one.cache.close()
+
+    with caplog.at_level(logging.WARNING, "cache"):
+        finished(body())
+
+
+def test_what_others_wrote_into_redis_is_no_answer(server: Server) -> None:
+    async def body() -> None:
+        one = Counted(redis(server))
+        key = f"predictions:{one.cache.key([ROW])}"
+        client = one.cache._store._client
+        for content in (b"", pickle.dumps({"out": 666}), cache.packed("other", {"out": ROW})):
+            await client.set(key, content)
+            assert (await one.get(ROW, value=3))["out"] == 3
+            await written(one)
+            assert (await one.get(ROW, value=4))["out"] == 3  # ours took its place
+        await client.delete(key)
+        await client.rpush(key, "a", "list")
+        assert (await one.get(ROW, value=5))["out"] == 5
+        await one.cache.close()
+
+    finished(body())
+
+
+def test_large_values_stay_out_of_redis(server: Server) -> None:
+    async def body() -> None:
+        one = Counted(redis(server, most_bytes=1000))
+        await one.get(ROW, value=np.zeros(1000))
+        await written(one)
+        assert await one.cache._store._client.dbsize() == 0
+        await one.cache.close()
+
+    finished(body())
+
+
+def test_many_requests_share_few_connections(server: Server) -> None:
+    async def body() -> None:
+        one = Counted(redis(server))
+        answers = await asyncio.gather(*(one.get(ROW + value, value=value) for value in range(300)))
+        assert [int(each["out"]) for each in answers] == list(range(300))
+        assert len(await one.cache._store._client.client_list()) <= 32
+        await one.cache.close()
+
+    finished(body())
+
+
+def test_nobody_is_there(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    async def body() -> None:
+        store = cache.Redis(f"redis://ann:secret@127.0.0.1:{port}/2", ttl_s=1.0, most_bytes=1000)
+        one = Counted(store)
+        for number in range(1, 4):
+            assert (await one.get(ROW))["out"] == number
+        await one.cache.close()
+
+    with caplog.at_level(logging.WARNING, "cache"):
+        finished(body())
+    said = " ".join(each.message for each in caplog.records if each.name == "cache")
+    assert f"redis://127.0.0.1:{port}/2" in said
+    assert "secret" not in said
+
+
+# --- settings ---------------------------------------------------------------------------------------
+
+
+def test_a_cache_is_opened_as_its_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "cache.json"
+    file.write_text(json.dumps({"schema": 1, "model": "m", "place": "memory", "most_entries": 1}))
+
+    async def body() -> None:
+        counts: Counter[str] = Counter()
+        one = cache.opened(tmp_path, lambda: counts.update(["hit"]), lambda: counts.update(["miss"]))
+
+        async def compute() -> dict[str, np.ndarray]:
+            return {"out": ROW}
+
+        for part in ("a", "b", "b", "a"):
+            await one.get(one.key([part]), compute)
+        assert counts == {"miss": 3, "hit": 1}
+        await one.close()
+
+    finished(body())
+    monkeypatch.setenv("CACHE_URL", "redis://:secret@elsewhere")
+    assert cache.Settings.from_file(file).place == "redis://:secret@elsewhere"
+    for wrong in (
+        {"model": "m", "place": "memory"},
+        {"schema": 1, "model": "m", "place": "memory", "x": 1},
+    ):
+        file.write_text(json.dumps(wrong))
+        with pytest.raises((ValueError, TypeError)):
+            cache.Settings.from_file(file)
