@@ -38,9 +38,7 @@ class Model:
         options.log_severity_level = 3
         for name in self._settings["batch_names"] if size is not None else ():
             options.add_free_dimension_override_by_name(name, size)
-        session = onnxruntime.InferenceSession(
-            self._path, options, providers=["CPUExecutionProvider"]
-        )
+        session = onnxruntime.InferenceSession(self._path, options, providers=["CPUExecutionProvider"])
         halves = {each.name for each in session.get_inputs() if each.type == "tensor(float16)"}
 
         def call(feed: Arrays) -> Arrays:

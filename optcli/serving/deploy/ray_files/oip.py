@@ -22,13 +22,17 @@ TYPES = {
     "FP16": np.dtype(np.float16),
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
-    **{f"{s}INT{bits}": np.dtype(f"{s.lower()}int{bits}") for s in ("", "U") for bits in (8, 16, 32, 64)},
+    **{
+        f"{s}INT{bits}": np.dtype(f"{s.lower()}int{bits}")
+        for s in ("", "U")
+        for bits in (8, 16, 32, 64)
+    },
 }
 _LARGE_JSON_BYTES = 1 << 16
 _NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818
     """A request that is not answered with outputs: the HTTP status and one sentence that says why.
 
     `cause` is set where the server dropped a request that was right: `queue_full`, `deadline`,
@@ -67,7 +71,10 @@ class Asked:
             return [(self.feed, self.rows)]
         starts = range(0, self.rows, largest)
         return [
-            ({name: array[at : at + largest] for name, array in self.feed.items()}, min(largest, self.rows - at))
+            (
+                {name: array[at : at + largest] for name, array in self.feed.items()},
+                min(largest, self.rows - at),
+            )
             for at in starts
         ]
 
@@ -145,7 +152,9 @@ class Protocol:
             if len(set(sizes.values())) > 1:
                 raise Refused(400, f"the inputs have different numbers of rows: {sizes}")
         identity = message.get("id")
-        return Asked(feed, rows, dict(self._wanted(message)), None if identity is None else str(identity))
+        return Asked(
+            feed, rows, dict(self._wanted(message)), None if identity is None else str(identity)
+        )
 
     def write(
         self, asked: Asked, parts: Sequence[Mapping[str, np.ndarray]]
@@ -193,7 +202,7 @@ class Protocol:
             return
         for output in outputs if isinstance(outputs, list) else [outputs]:
             name = output.get("name") if isinstance(output, dict) else None
-            if name not in self._outputs:
+            if not isinstance(name, str) or name not in self._outputs:
                 wanted = ", ".join(self._outputs)
                 raise Refused(400, f"the model has no output {name!r}, its outputs are {wanted}")
             parameters = _parameters(output)
@@ -236,7 +245,9 @@ class Protocol:
             for size, least, most in zip(sizes, wanted["least"], wanted["most"], strict=True)
         )
         if not fits:
-            varying = f", -1 from {wanted['least']} to {wanted['most']}" if -1 in wanted["shape"] else ""
+            varying = (
+                f", -1 from {wanted['least']} to {wanted['most']}" if -1 in wanted["shape"] else ""
+            )
             found = str(shape)[:100]
             raise Refused(
                 400, f"the input {name!r} has the shape {wanted['shape']}{varying}, found {found}"
