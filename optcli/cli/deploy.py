@@ -34,6 +34,7 @@ class _Engine(click.Choice[str]):
     "deploy",
     epilog=options.examples(
         "optcli deploy onnx-int8 --target ray --plan plan.json --out deployed",
+        "optcli deploy detector --target ray --plan plan.json --images --cache memory --out deployed",
         "optcli deploy onnx-int8 --target triton --plan plan.json --out model_repository",
         "optcli deploy onnx-int8 recipe.yaml --target kserve --storage-uri pvc://models/digits",
     ),
@@ -67,6 +68,17 @@ class _Engine(click.Choice[str]):
 )
 @click.option("--wait", help="For ray: the longest wait for a batch, as 10ms.  [default: the plan's]")
 @click.option(
+    "--images",
+    is_flag=True,
+    help="For ray and triton: take JPEG and PNG as well, and answer classes or boxes.",
+)
+@click.option(
+    "--cache",
+    metavar="PLACE",
+    help="For ray: keep answers, in `memory` or in a Redis, as redis://127.0.0.1:6379/0.",
+)
+@click.option("--cache-ttl", metavar="TIME", help="How long an answer is kept.  [default: 1h]")
+@click.option(
     "--force",
     is_flag=True,
     help="Deploy a plan that rests on another curve, or on one of a busy machine; for ray, a wait that"
@@ -86,6 +98,9 @@ def command(
     name: str | None,
     storage_uri: str | None,
     wait: str | None,
+    images: bool,
+    cache: str | None,
+    cache_ttl: str | None,
     force: bool,
     artifacts: Path | None,
     trust: bool,
@@ -114,6 +129,20 @@ def command(
             place="--wait",
             hint="plan again: optcli plan RECIPE --wait 10ms",
         )
+    if images and engine == "kserve":
+        raise UsageError(
+            "the pods that optcli writes for KServe have no Python for images",
+            place="--images",
+            hint="--target triton --images writes a repository and a Dockerfile with all it needs",
+        )
+    if cache is not None and engine != "ray":
+        raise UsageError(
+            f"optcli writes no cache for --target {engine}",
+            place="--cache",
+            hint="leave it out, or --target ray",
+        )
+    if cache_ttl is not None and cache is None:
+        raise UsageError("there is no cache", place="--cache-ttl", hint="add --cache memory")
     place = reports.find(where, artifacts)
     with Progress() as progress:
         deployed = deploy(
@@ -127,6 +156,9 @@ def command(
             name=name,
             storage_uri=storage_uri,
             wait_ms=None if wait is None else quantities.milliseconds(wait, "--wait"),
+            images=images,
+            cache=cache,
+            cache_ttl_s=quantities.seconds("1h" if cache_ttl is None else cache_ttl, "--cache-ttl"),
             force=force,
             trust=trust,
             store=Store(Store.default_root(place.own_store(store))),

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +21,10 @@ from optcli.results import Report
 from optcli.results.outcomes import Result
 from optcli.results.plan import Plan, Semantics
 from optcli.serving.deploy import (
+    caching,
+    ensemble,
+    extras,
+    golden_images,
     instructions,
     kserve,
     model_configuration,
@@ -31,6 +35,7 @@ from optcli.serving.deploy import (
 )
 from optcli.serving.deploy import samples as samples_file
 from optcli.serving.deploy.backends import Backend
+from optcli.serving.deploy.images import image_serving
 from optcli.serving.deploy.instructions import Step
 from optcli.serving.deploy.interface import Interface, LookRequest
 from optcli.serving.deploy.ray_runtimes import Runtime
@@ -88,6 +93,9 @@ def deploy(
     name: str | None = None,
     storage_uri: str | None = None,
     wait_ms: float | None = None,
+    images: bool = False,
+    cache: str | None = None,
+    cache_ttl_s: float = caching.TTL_S,
     force: bool = False,
     trust: bool = False,
     store: Store | None = None,
@@ -98,6 +106,9 @@ def deploy(
     For `triton` that is a model repository; for `kserve` the repository with manifests that serve it,
     where `storage_uri` is the place from which the cluster fetches the repository. For `ray` it is a
     bundle: an app for Ray Serve with everything that it needs; `wait_ms` replaces the plan's wait.
+
+    `images`: the server of `ray` or `triton` also takes JPEG and PNG, and answers classes or boxes.
+    `cache`: that of `ray` keeps answers for `cache_ttl_s` seconds, in `memory` or in a Redis (its URL).
 
     `out` is a folder that is empty or not there yet; it is written whole or not at all. `plan` is what
     `optcli plan --json` wrote; without it the plan is made of the recipe's `slo` and the measured
@@ -115,6 +126,7 @@ def deploy(
     else:
         model_configuration.messages()
     name = _checked_name(name or variant, engine)
+    cache = None if cache is None else caching.checked_place(cache)
     uri = kserve.checked_uri(storage_uri) if engine == "kserve" else ""
     _require_empty(out)
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
@@ -137,9 +149,12 @@ def deploy(
         interface = _looked_at(built, name, fresh, path, ray=engine == "ray")
         if isinstance(runs_in, Runtime):
             assert waits is not None
-            written = _bundle(fresh, name, built, report, interface, runs_in, made, waits)
+            more = extras.extras_of(
+                built, interface, images=images, cache=cache, cache_ttl_s=cache_ttl_s
+            )
+            written = _bundle(fresh, name, built, report, interface, runs_in, made, waits, more)
         else:
-            written = _repository(fresh, name, built, interface, runs_in, made, uri)
+            written = _repository(fresh, name, built, interface, runs_in, made, uri, images=images)
         notes = [*doubts, *written.notes, *built.samples.notes]
         (fresh / PLAN).write_text(made.to_json() + "\n", encoding="utf-8")
         known = [*notes, *written.closing]
@@ -185,6 +200,8 @@ def _repository(
     backend: Backend,
     plan: Plan,
     uri: str,
+    *,
+    images: bool,
 ) -> _Written:
     """Write a repository for Triton; with a `uri` for KServe, and manifests beside it."""
     one = plan.recommended
@@ -205,6 +222,12 @@ def _repository(
         repository.write(folder, built, served, plan)
         steps = instructions.for_triton(served)
         about = f"A model repository for Triton, written by optcli. {plan.sentence}"
+        if images:
+            serving = image_serving(built, interface)
+            ensemble.write(folder, name, serving)
+            notes += serving.notes
+            golden = golden_images.write(folder, built, serving)
+            steps = instructions.for_images(steps, ensemble.name_of(name), golden)
     runtime = f"{built.runner_name} {built.effective.get('version', '')}".strip()
     return _Written(about, steps, notes, instructions.of_triton(runtime))
 
@@ -218,15 +241,19 @@ def _bundle(
     runtime: Runtime,
     plan: Plan,
     waits: tuple[float, str],
+    more: extras.Extras,
 ) -> _Written:
     """Write a bundle for Ray. `waits` is the wait for a batch, and what is to be known of it."""
     wait_ms, short = waits
     prepared = ray_bundle.prepared(name, built, report, interface, runtime, plan, wait_ms)
+    prepared = replace(prepared, bundle=more.applied(prepared.bundle))
     ray_bundle.write(folder, built, prepared, plan)
-    notes = [*([short] if short else []), *ray_bundle.notes_of(prepared, plan, interface)]
+    golden = more.write(folder, built)
+    notes = [*([short] if short else []), *ray_bundle.notes_of(prepared, plan, interface), *more.notes]
     about = f"A server for Ray Serve, written by optcli. {plan.sentence} It needs neither optcli nor a"
     about += " recipe: `pip install -r requirements.txt`, or build the Dockerfile."
-    return _Written(about, instructions.for_ray(name, interface), notes, ray_bundle.closing(prepared))
+    steps = instructions.for_ray(name, interface, golden)
+    return _Written(about, steps, notes, ray_bundle.closing(prepared))
 
 
 def _looked_at(built: BuiltVariant, name: str, out: Path, path: Path, *, ray: bool) -> Interface:

@@ -55,9 +55,31 @@ def _request(interface: Interface, url: str) -> list[Step]:
     return [Step("Send a request", f"{_CURL} {header} --data @{REQUEST} {url}")]
 
 
-def for_ray(model: str, interface: Interface) -> list[Step]:
-    """Start the bundle in the folder, ask whether the model is ready, send the golden request."""
+def for_images(steps: Sequence[Step], ensemble: str, golden: str | None) -> list[Step]:
+    """The steps of Triton with an image of its own, which has what the ensemble's models import."""
+    start, *others = steps
+    own = f"{ensemble}-server"
+    sent = Step("Send an image (needs `pip install 'tritonclient[http]'`)", _sending(ensemble, golden))
+    return [
+        Step("Build an image of Triton that has NumPy and Pillow", f"docker build -t {own} ."),
+        Step(start.title, start.command.replace(IMAGE, own)),
+        *others,
+        sent,
+    ]
+
+
+def _sending(ensemble: str, golden: str | None) -> str:
+    return f"python send_image.py {ensemble} {golden or 'IMAGE'}"
+
+
+def for_ray(model: str, interface: Interface, image: str | None = None) -> list[Step]:
+    """Start the bundle in the folder, ask whether the model is ready, send the golden request.
+
+    `image` is a golden image, where the server takes images.
+    """
     request = _request(interface, f"{_URL}/{model}/infer")
+    if image is not None:
+        request.append(Step("Send an image", f"{_CURL} --data-binary @{image} {_URL}/{model}/images"))
     return [
         Step("Start the server, in this folder", "python launch.py --port 8000"),
         Step("Ask whether the model is ready", f"{_CURL} {_URL}/{model}/ready"),

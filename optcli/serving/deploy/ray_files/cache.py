@@ -386,10 +386,10 @@ class Settings:
 def opened(folder: Path, hit: Callable[[], None], miss: Callable[[], None]) -> Cache:
     """The cache that the folder's `cache.json` describes. Raises as `Settings.from_file`."""
     settings = Settings.from_file(folder / FILE)
-    room = {"ttl_s": settings.ttl_s, "most_bytes": settings.most_bytes}
+    ttl_s, most_bytes = settings.ttl_s, settings.most_bytes
     store: Store
     if settings.place == "memory":
-        store = Memory(**room, most_entries=settings.most_entries)
+        store = Memory(ttl_s=ttl_s, most_bytes=most_bytes, most_entries=settings.most_entries)
     else:
-        store = Redis(settings.place, **room, limit_s=settings.limit_s)
+        store = Redis(settings.place, ttl_s=ttl_s, most_bytes=most_bytes, limit_s=settings.limit_s)
     return Cache(settings.model, store, hit=hit, miss=miss)
