@@ -221,7 +221,7 @@ def _bundle(
 ) -> _Written:
     """Write a bundle for Ray. `waits` is the wait for a batch, and what is to be known of it."""
     wait_ms, short = waits
-    prepared = ray_bundle.prepared(name, built, report, interface, runtime, plan, wait_ms)
+    prepared = ray_bundle.prepared(name, built, report.recipe, interface, runtime, plan, wait_ms)
     ray_bundle.write(folder, built, prepared, plan)
     notes = [*([short] if short else []), *ray_bundle.notes_of(prepared, plan, interface)]
     about = f"A server for Ray Serve, written by optcli. {plan.sentence} It needs neither optcli nor a"
