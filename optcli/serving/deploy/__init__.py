@@ -245,7 +245,7 @@ def _bundle(
 ) -> _Written:
     """Write a bundle for Ray. `waits` is the wait for a batch, and what is to be known of it."""
     wait_ms, short = waits
-    prepared = ray_bundle.prepared(name, built, report, interface, runtime, plan, wait_ms)
+    prepared = ray_bundle.prepared(name, built, report.recipe, interface, runtime, plan, wait_ms)
     prepared = replace(prepared, bundle=more.applied(prepared.bundle))
     ray_bundle.write(folder, built, prepared, plan)
     golden = more.write(folder, built)

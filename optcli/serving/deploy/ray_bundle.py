@@ -15,7 +15,7 @@ from optcli import environment
 from optcli.artifact import ABOUT
 from optcli.errors import InputError, MissingError, UsageError
 from optcli.model_files.built_variant import BuiltVariant
-from optcli.results import Report
+from optcli.results import RecipeSummary
 from optcli.results.plan import Configuration, Plan
 from optcli.serving import bundle
 from optcli.serving.bundle import Bundle, BundleInput, BundleRecipe, BundleRunner, BundleTensor
@@ -96,7 +96,7 @@ def wait_of(one: Configuration, asked_ms: float | None, *, force: bool) -> tuple
 def prepared(
     name: str,
     built: BuiltVariant,
-    report: Report,
+    recipe: RecipeSummary,
     interface: Interface,
     runtime: Runtime,
     plan: Plan,
@@ -122,7 +122,7 @@ def prepared(
     made = Bundle(
         model=name,
         variant=built.name,
-        recipe=BundleRecipe(name=report.recipe.name, path=report.recipe.path),
+        recipe=BundleRecipe(name=recipe.name, path=recipe.path),
         platform=runtime.platform,
         file=runtime.file,
         runner=BundleRunner(
