@@ -54,6 +54,8 @@ def write(folder: Path, model: str, serving: ImageServing) -> None:
         elif part == _ANSWER:
             _copy(place / "1", "answer", "postprocess")
             serving.write_postprocess(place / "1")
+        else:  # Triton wants the version's folder, and no storage of objects keeps an empty one
+            (place / "1" / ".keep").touch()
     _require_fit(folder, config, [each.name for each in configs.values()])
     shutil.copyfile(_HERE / "triton_files" / SENDER, folder / SENDER)
     (folder / DOCKERFILE).write_text(dockerfile(), encoding="utf-8")
