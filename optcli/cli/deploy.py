@@ -33,9 +33,7 @@ class _Engine(click.Choice[str]):
 @click.command(
     "deploy",
     epilog=options.examples(
-        "optcli deploy onnx-int8 --target ray --plan plan.json --out deployed",
-        "optcli deploy detector --target ray --plan plan.json --images --cache memory --out deployed",
-        "optcli deploy onnx-int8 --target triton --plan plan.json --out model_repository",
+        "optcli deploy onnx-int8 --target ray --plan plan.json --images --cache memory --out deployed",
         "optcli deploy onnx-int8 recipe.yaml --target kserve --storage-uri pvc://models/digits",
     ),
 )
