@@ -88,6 +88,16 @@ def test_a_key_holds_everything_that_decides_an_answer() -> None:
     assert own.key([np.zeros(0, np.float32)]) != own.key([np.zeros((0, 2), np.float32)])
 
 
+def test_much_content_has_the_same_key() -> None:
+    async def body() -> None:
+        one = Counted(None).cache
+        for size in (10, 3_000_000):
+            array, text = np.zeros(size, np.uint8), memoryview(bytes(size))
+            assert await one.key_of([array, "name", text]) == one.key([array, "name", text])
+
+    finished(body())
+
+
 # --- in process -------------------------------------------------------------------------------------
 
 
