@@ -109,6 +109,12 @@ def _image_input(settings: DataSettings, inputs: Sequence[TensorSpec]) -> Tensor
             f"the data feed the input {settings.input!r}, the model has {spec.name!r}",
             "correct `input` under the recipe's data",
         )
+    rows = spec.batch_range().min
+    if rows > 1:
+        raise _refused(
+            f"the model takes at least {rows} images at once, and a request brings one",
+            "let the first size of its input be `batch` from 1 on in the recipe, and build again",
+        )
     if not 3 <= len(spec.shape) <= _RANK:
         what = "a stack of images or a video" if len(spec.shape) > _RANK else "no image"
         raise _refused(

@@ -46,7 +46,7 @@ def _speed(result: Inference) -> str:
     if result.limit is None or result.waited_share is None or result.computed_share is None:
         return f"{said}."
     shares = (
-        f"of the workers' time the model computed for {100 * result.computed_share:.0f} % and waited for"
-        f" images for {100 * result.waited_share:.0f} %"
+        f"of the workers' time the model computed for {100 * result.computed_share:.0f} % and waited"
+        f" for images for {100 * result.waited_share:.0f} %"
     )
     return f"{said}: {_LIMITS[result.limit]}. {shares[0].upper()}{shares[1:]}."

@@ -54,7 +54,7 @@ def model(folder: Path, config: Any) -> Any:
         InferenceResponse=InferenceResponse,
         get_input_tensor_by_name=get_input_tensor_by_name,
     )
-    before, place = dict(sys.modules), list(sys.path)
+    place = list(sys.path)
     sys.modules["triton_python_backend_utils"] = module
     try:
         name = f"model_of_{folder.name.replace('-', '_')}"
@@ -64,8 +64,9 @@ def model(folder: Path, config: Any) -> Any:
         loaded = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(loaded)
     finally:
-        sys.modules.clear()
-        sys.modules.update(before)
+        # Each model has its own process in Triton, and so its own modules.
+        for beside in ("triton_python_backend_utils", "images", "postprocess"):
+            sys.modules.pop(beside, None)
         sys.path[:] = place
     one = loaded.TritonPythonModel()
     text = json_format.MessageToJson(config, preserving_proto_field_name=True)

@@ -167,7 +167,7 @@ def small(folder: Path, rows: int | str) -> BuiltVariant:
 
 @pytest.mark.slow
 def test_a_fixed_number_of_images_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="takes 2 images at once"):
+    with pytest.raises(UsageError, match="takes at least 2 images at once"):
         repository_of(small(tmp_path, 2), tmp_path / "out", 1)
 
 

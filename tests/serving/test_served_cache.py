@@ -8,8 +8,6 @@ import logging
 import pickle
 import signal
 import socket
-import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 import pytest
 from copied_modules import load
 from needs import needs
+from redis_server import RedisServer
 
 cache = load("cache")
 ROW = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -87,6 +86,16 @@ def test_a_key_holds_everything_that_decides_an_answer() -> None:
     assert own.key([ROW]) == own.key([np.asfortranarray(ROW)]) == own.key([ROW.copy()])
     assert own.key([b"abc"]) == own.key([memoryview(b"abc")]) == own.key(["abc"])
     assert own.key([np.zeros(0, np.float32)]) != own.key([np.zeros((0, 2), np.float32)])
+
+
+def test_much_content_has_the_same_key() -> None:
+    async def body() -> None:
+        one = Counted(None).cache
+        for size in (10, 3_000_000):
+            array, text = np.zeros(size, np.uint8), memoryview(bytes(size))
+            assert await one.key_of([array, "name", text]) == one.key([array, "name", text])
+
+    finished(body())
 
 
 # --- in process -------------------------------------------------------------------------------------
@@ -283,42 +292,10 @@ def test_anything_else_is_no_value() -> None:
 # --- a real Redis -----------------------------------------------------------------------------------
 
 
-class Server:
-    """A redis-server of this test alone, on a unix socket, which can be stopped and started."""
-
-    def __init__(self, folder: Path) -> None:
-        self.socket = folder / "redis.sock"
-        self.url = f"unix://{self.socket}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, *options: str) -> None:
-        command = ["redis-server", "--port", "0", "--unixsocket", str(self.socket), "--save", ""]
-        command += ["--appendonly", "no", "--dir", str(self.socket.parent), *options]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        for _ in range(500):
-            with socket.socket(socket.AF_UNIX) as probe:
-                try:
-                    probe.connect(str(self.socket))
-                    return
-                except OSError:
-                    time.sleep(0.02)
-        raise AssertionError("redis-server does not start")
-
-    def signal(self, number: int) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
-
-
 @pytest.fixture
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     needs("redis-server")
-    one = Server(tmp_path_factory.mktemp("redis"))
+    one = RedisServer(tmp_path_factory.mktemp("redis"))
     one.start()
     yield one
     one.kill()
@@ -328,7 +305,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 CALM = {"ttl_s": 60.0, "most_bytes": 100_000, "rest_s": 0.1, "limit_s": 20.0}
 
 
-def redis(server: Server, **options: Any) -> Any:
+def redis(server: RedisServer, **options: Any) -> Any:
     return cache.Redis(server.url, **{**CALM, **options})
 
 
@@ -344,7 +321,7 @@ async def written(one: Counted) -> None:
     await until(lambda: not one.cache._store._writes)
 
 
-def test_two_processes_share_a_redis(server: Server) -> None:
+def test_two_processes_share_a_redis(server: RedisServer) -> None:
     async def body() -> None:
         one, two = Counted(redis(server)), Counted(redis(server))
         assert (await one.get(ROW, value=7))["out"] == 7
@@ -359,7 +336,7 @@ def test_two_processes_share_a_redis(server: Server) -> None:
     finished(body())
 
 
-def test_values_in_redis_get_old(server: Server) -> None:
+def test_values_in_redis_get_old(server: RedisServer) -> None:
     async def body() -> None:
         one = Counted(redis(server, ttl_s=30.5))
         await one.get(ROW)
@@ -372,7 +349,7 @@ def test_values_in_redis_get_old(server: Server) -> None:
 
 
 def test_a_redis_that_dies_costs_the_hits_and_comes_back(
-    server: Server, caplog: pytest.LogCaptureFixture
+    server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
         one = Counted(redis(server))
@@ -404,7 +381,7 @@ def test_a_redis_that_dies_costs_the_hits_and_comes_back(
         finished(body())
 
 
-def test_a_redis_that_stands_still_costs_its_time_limit_once(server: Server) -> None:
+def test_a_redis_that_stands_still_costs_its_time_limit_once(server: RedisServer) -> None:
     async def body() -> None:
         one = Counted(redis(server, limit_s=0.1, rest_s=60.0))
         await one.get(ROW)
@@ -423,7 +400,7 @@ def test_a_redis_that_stands_still_costs_its_time_limit_once(server: Server) -> 
     finished(body())
 
 
-def test_a_late_answer_is_never_taken_for_another_request(server: Server) -> None:
+def test_a_late_answer_is_never_taken_for_another_request(server: RedisServer) -> None:
     async def body() -> None:
         one = Counted(redis(server, limit_s=0.1, rest_s=0.0))
         for value in range(40):
@@ -443,7 +420,9 @@ def test_a_late_answer_is_never_taken_for_another_request(server: Server) -> Non
     finished(body())
 
 
-def test_a_full_redis_still_gives_what_it_has(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_redis_still_gives_what_it_has(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body() -> None:
         one = Counted(redis(server, rest_s=60.0))
         await one.get(ROW, value=1)
@@ -464,7 +443,7 @@ def test_a_full_redis_still_gives_what_it_has(server: Server, caplog: pytest.Log
         finished(body())
 
 
-def test_what_others_wrote_into_redis_is_no_answer(server: Server) -> None:
+def test_what_others_wrote_into_redis_is_no_answer(server: RedisServer) -> None:
     async def body() -> None:
         one = Counted(redis(server))
         key = f"predictions:{one.cache.key([ROW])}"
@@ -482,7 +461,7 @@ def test_what_others_wrote_into_redis_is_no_answer(server: Server) -> None:
     finished(body())
 
 
-def test_large_values_stay_out_of_redis(server: Server) -> None:
+def test_large_values_stay_out_of_redis(server: RedisServer) -> None:
     async def body() -> None:
         one = Counted(redis(server, most_bytes=1000))
         await one.get(ROW, value=np.zeros(1000))
@@ -493,7 +472,7 @@ def test_large_values_stay_out_of_redis(server: Server) -> None:
     finished(body())
 
 
-def test_many_requests_share_few_connections(server: Server) -> None:
+def test_many_requests_share_few_connections(server: RedisServer) -> None:
     async def body() -> None:
         one = Counted(redis(server))
         answers = await asyncio.gather(*(one.get(ROW + value, value=value) for value in range(300)))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from optcli import prediction
-from optcli.errors import InputError, UsageError
+from optcli.errors import InputError
 from optcli.prediction.of_recipe import ImageServing
 from optcli.serving.deploy import model_configuration
 from optcli.serving.deploy.instructions import IMAGE
@@ -36,16 +36,9 @@ def write(folder: Path, model: str, serving: ImageServing) -> None:
 
     A script that sends an image is written as well, and a Dockerfile with what the models import.
 
-    Raises `UsageError` for a model that takes a fixed number of rows, `InputError` for configurations
-    that do not fit each other.
+    Raises `InputError` for configurations that do not fit each other.
     """
     config = model_configuration.read(folder / model / FILE)
-    if not config.max_batch_size and config.input[0].dims[0] != 1:
-        raise UsageError(
-            f"the model takes {config.input[0].dims[0]} images at once, no more and no fewer",
-            place="--images",
-            hint="give its input a first size `batch` in the recipe and build again",
-        )
     configs = {
         _PREPARE: _prepare(config, serving),
         _ANSWER: _answer(config, serving),
@@ -62,6 +55,8 @@ def write(folder: Path, model: str, serving: ImageServing) -> None:
         elif part == _ANSWER:
             _copy(place / "1", "answer", "postprocess")
             serving.write_postprocess(place / "1")
+        else:  # Triton wants the version's folder, and no storage of objects keeps an empty one
+            (place / "1" / ".keep").touch()
     _require_fit(folder, config, [each.name for each in configs.values()])
     shutil.copyfile(_HERE / "triton_files" / SENDER, folder / SENDER)
     (folder / DOCKERFILE).write_text(dockerfile(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a Ray bundle holds where it is asked for: the image endpoint and the cache of predictions."""
+"""What a bundle holds where it is asked for: the endpoint for images and the cache of answers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from optcli import prediction
+from optcli import environment, prediction
 from optcli.errors import UsageError
 from optcli.model_files.built_variant import BuiltVariant
 from optcli.prediction.of_recipe import ImageServing, image_serving
-from optcli.serving.deploy import caching
+from optcli.serving.bundle import Bundle
+from optcli.serving.deploy import caching, golden_images
 from optcli.serving.deploy.interface import Interface
 
 _FILES = Path(__file__).parent / "ray_files"
+# A photograph of a telephone has 5 to 15 million bytes.
+_BODY_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,28 @@ class Extras:
         """Whether the server takes images."""
         return self.serving is not None
 
-    def write(self, folder: Path) -> None:
-        """Write the modules and what they read. Raises OSError."""
+    def applied(self, bundle: Bundle) -> Bundle:
+        """The bundle with what the server must know of this."""
+        body = max(bundle.most_body_bytes, _BODY_BYTES) if self.images else bundle.most_body_bytes
+        known = {"images": self.images, "cache": self.cache, "most_body_bytes": body}
+        return bundle.model_copy(update=known)
+
+    def write(self, folder: Path, built: BuiltVariant) -> str | None:
+        """Write the modules and what they read into a bundle; gives the name of a golden image.
+
+        Raises `InputError` where the modules prepare a sample otherwise than optcli does, and OSError.
+        """
         for module in self.modules:
             place = prediction.FOLDER if module in prediction.COPIED else _FILES
             shutil.copyfile(place / f"{module}.py", folder / f"{module}.py")
-        if self.serving is not None:
-            self.serving.write(folder)
+        with (folder / "requirements.txt").open("a", encoding="utf-8") as requirements:
+            requirements.writelines(f"{name}=={environment.version(name)}\n" for name in self.packages)
         if self.cache is not None:
             caching.write(folder, self._cache_file)
+        if self.serving is None:
+            return None
+        self.serving.write(folder)
+        return golden_images.write(folder, built, self.serving)
 
 
 def images_of(built: BuiltVariant, interface: Interface) -> ImageServing:

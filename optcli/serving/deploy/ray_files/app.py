@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from admission import Admission
 from batches import Batches, Item
-from metrics import CONTENT_TYPE, Metrics, usage
+from metrics import CONTENT_TYPE, Metrics
 from oip import HEADER, Asked, Protocol, Refused, body_of
 from ray import serve
 from ray.exceptions import RayActorError, RayTaskError
@@ -44,15 +44,11 @@ class Model:
         self._pool = ThreadPoolExecutor(BUNDLE["concurrency"])
         self._batches = Batches(model.Model(HERE / "model", BUNDLE), BUNDLE)
         self._identity = serve.get_replica_context().replica_id.unique_id
-        self._wait_s, self._adaptive = 0.0, False
-        self._last, self._gap_s = 0.0, 0.0
 
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Take `user_config` of serve_config.yaml, which may change while the server runs."""
-        self._wait_s, self._adaptive = config["batch_wait_timeout_s"], config["adaptive_wait"]
-        self._batches.warm_up(config["max_batch_size"])
+        self._batches.configure(config)
         self._together.set_max_batch_size(config["max_batch_size"])
-        self._together.set_batch_wait_timeout_s(self._wait_s)
 
     async def infer(self, feed: dict[str, np.ndarray], rows: int, deadline: float) -> dict[str, Any]:
         """Outputs and times; `outputs` is None where it was not computed before the deadline.
@@ -60,7 +56,7 @@ class Model:
         Single rows are computed together; a request of several rows is a batch of its own.
         """
         item = Item(feed, rows, deadline, arrived=time.time())
-        self._adapt_wait(item.arrived)
+        self._together.set_batch_wait_timeout_s(self._batches.wait_s(item.arrived))
         try:
             if rows == 1 and BUNDLE["batched"]:
                 return await self._together(item)
@@ -74,30 +70,8 @@ class Model:
         return await self._computed(items)
 
     async def _computed(self, items: list[Item]) -> list[dict[str, Any]]:
-        loop, sealed = asyncio.get_running_loop(), time.time()
-        return await loop.run_in_executor(self._pool, self._call, items, sealed)
-
-    def _call(self, items: list[Item], sealed: float) -> list[dict[str, Any]]:
-        """Compute the items that somebody still waits for as one batch; runs in a thread."""
-        start = time.time()
-        due = [item for item in items if item.is_due(start)]
-        outputs = iter(self._batches.compute(due) if due else ())
-        call = {"start": start, "end": time.time(), "sealed": sealed, "replica": self._identity}
-        results = [
-            {**call, "arrived": item.arrived, "outputs": next(outputs) if item in due else None}
-            for item in items
-        ]
-        # Once for each call: what it computed, and what the process has used.
-        results[0].update(rows=sum(item.rows for item in due), usage=usage())
-        return results
-
-    def _adapt_wait(self, now: float) -> None:
-        """Wait for no batch while single requests would load the replica to less than a half."""
-        single_s = self._batches.single_s
-        self._gap_s += 0.1 * (min(now - self._last, 8 * single_s) - self._gap_s)
-        self._last = now
-        light = self._adaptive and self._gap_s > 2 * single_s
-        self._together.set_batch_wait_timeout_s(0.0 if light else self._wait_s)
+        call, loop = self._batches.call, asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, call, items, time.time(), self._identity)
 
 
 @serve.deployment
@@ -193,12 +167,6 @@ class Ingress:
         return Response(content, headers=headers)
 
     async def _computed(self, asked: Asked, deadline: float) -> list[dict[str, np.ndarray]]:
-        """The outputs of the request's parts."""
-        results = await self._results(asked, deadline)
-        self._observe(results)
-        return [result["outputs"] for result in results]
-
-    async def _results(self, asked: Asked, deadline: float) -> list[dict[str, Any]]:
         """What the replicas give for the request, in parts of the largest batch at most."""
         sent, parts = time.time(), asked.parts(BUNDLE["largest_batch"])
         responses = [self._model.infer.remote(feed, rows, deadline) for feed, rows in parts]
@@ -214,20 +182,10 @@ class Ingress:
         finally:
             for response in responses:
                 response.cancel()
-        for result in results:
-            result["queue"] = result["arrived"] - sent + result["start"] - result["sealed"]
-            if result["outputs"] is None:
-                raise Refused.late()
-        return results
-
-    def _observe(self, results: list[dict[str, Any]]) -> None:
-        """Count what the replicas report."""
-        for result in results:
-            self._metrics.stage.labels("queue").observe(result["queue"])
-            self._metrics.stage.labels("batch_wait").observe(result["sealed"] - result["arrived"])
-            self._metrics.stage.labels("compute").observe(result["end"] - result["start"])
-            if "usage" in result:
-                self._metrics.call(result)
+        self._metrics.observe(results, sent)
+        if any(result["outputs"] is None for result in results):
+            raise Refused.late()
+        return [result["outputs"] for result in results]
 
 
 app = Ingress.bind(Model.bind())

@@ -32,6 +32,7 @@ FILE = "cache.json"
 PLACE = "CACHE_URL"
 Arrays = Mapping[str, np.ndarray]
 _log = logging.getLogger("cache")
+_MUCH_BYTES = 1 << 20
 _MAGIC = b"NPYS1"
 _HEAD = struct.Struct("<5sI")  # magic, CRC-32 of what follows
 _PART = struct.Struct("<I")
@@ -74,7 +75,7 @@ class Cache:
 
         An array counts with its type and shape.
         """
-        digest = hashlib.blake2b(digest_size=32)
+        digest = hashlib.sha256()
         for part in (self._model, *parts):
             if isinstance(part, np.ndarray):
                 head = f"{part.dtype.str}{part.shape}".encode()
@@ -84,6 +85,11 @@ class Cache:
             digest.update(struct.pack("<Q", len(part)))
             digest.update(part)
         return digest.hexdigest()
+
+    async def key_of(self, parts: Sequence[bytes | str | memoryview | np.ndarray]) -> str:
+        """The same; much content is digested in a thread, so that other requests go on meanwhile."""
+        size = sum(part.nbytes if isinstance(part, np.ndarray) else len(part) for part in parts)
+        return await asyncio.to_thread(self.key, parts) if size > _MUCH_BYTES else self.key(parts)
 
     async def get(
         self, key: str, compute: Callable[[], Awaitable[Arrays]], wait_s: float | None = None
@@ -129,7 +135,7 @@ class Cache:
                 return parts[0]
             return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-        key = self.key(part for item in sorted(feed.items()) for part in item)
+        key = await self.key_of([part for item in sorted(feed.items()) for part in item])
         return [await self.get(key, joined, deadline - time.time())]
 
     async def close(self) -> None:
@@ -386,10 +392,10 @@ class Settings:
 def opened(folder: Path, hit: Callable[[], None], miss: Callable[[], None]) -> Cache:
     """The cache that the folder's `cache.json` describes. Raises as `Settings.from_file`."""
     settings = Settings.from_file(folder / FILE)
-    room = {"ttl_s": settings.ttl_s, "most_bytes": settings.most_bytes}
+    ttl_s, most_bytes = settings.ttl_s, settings.most_bytes
     store: Store
     if settings.place == "memory":
-        store = Memory(**room, most_entries=settings.most_entries)
+        store = Memory(ttl_s=ttl_s, most_bytes=most_bytes, most_entries=settings.most_entries)
     else:
-        store = Redis(settings.place, **room, limit_s=settings.limit_s)
+        store = Redis(settings.place, ttl_s=ttl_s, most_bytes=most_bytes, limit_s=settings.limit_s)
     return Cache(settings.model, store, hit=hit, miss=miss)

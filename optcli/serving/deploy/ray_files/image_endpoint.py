@@ -55,7 +55,7 @@ class ImageEndpoint:
         async def compute() -> Arrays:
             return {"json": np.frombuffer(await self._admitted(body, deadline), np.uint8)}
 
-        key = self._cache.key(["image", memoryview(body)])
+        key = await self._cache.key_of(["image", memoryview(body)])
         return (await self._cache.get(key, compute, deadline - time.time()))["json"].tobytes()
 
     async def _admitted(self, body: bytes | bytearray, deadline: float) -> bytes:

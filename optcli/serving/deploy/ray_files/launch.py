@@ -2,7 +2,7 @@
 
     python launch.py --port 8000
 
-On a cluster: `serve deploy serve_config.yaml` does the same there. SIGHUP reads serve_config.yaml again:
+On a cluster, `serve deploy serve_config.yaml` does the same. SIGHUP reads serve_config.yaml again:
 batch size and wait change at once, without a pause.
 """
 
@@ -15,6 +15,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -25,9 +26,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 READY = "ready:"
 # Nothing is reported home, and every process finds the modules beside this file. Requests take the
-# shortest way through Ray: no thread of its own for code that never blocks, gRPC between processes.
+# shortest way through Ray: the ingress listens itself, in place of a proxy in front of it, and code
+# that never blocks needs no thread of its own.
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "1",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
+    "RAY_SERVE_PORT_QUARANTINE_S": "0",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
@@ -47,9 +52,13 @@ def main() -> int:
     parser.add_argument("--cpus", type=int, help="what Ray may share out; default: what replicas take")
     parser.add_argument("--ready-timeout", type=float, default=120.0, metavar="SECONDS")
     arguments = parser.parse_args()
-    os.environ.update(ENVIRONMENT)
+    ports = {"MIN": arguments.port, "MAX": arguments.port + 1}
+    ports = {f"RAY_SERVE_DIRECT_INGRESS_{end}_HTTP_PORT": str(port) for end, port in ports.items()}
+    os.environ.update(ENVIRONMENT, **ports)
     os.environ.pop("RAY_ADDRESS", None)
     sys.path.insert(0, str(HERE))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        arguments.proxy_port = free.getsockname()[1]
     stopping = [signal.SIGINT, signal.SIGTERM]
     signal.pthread_sigmask(signal.SIG_BLOCK, [*stopping, signal.SIGHUP])
     # Ray's sockets lie there, and their paths must be short.
@@ -80,29 +89,35 @@ def serve_until(arguments: argparse.Namespace, scratch: str, signals: set[signal
         client, url = started(arguments), f"http://{arguments.host}:{arguments.port}"
         if not until_ready(f"{url}/v2/health/ready", arguments.ready_timeout, signals):
             return 1
-        print(READY, url, flush=True)
+        say(f"{READY} {url}")
         while signal.sigwait(signals) == signal.SIGHUP:
             client.deploy_apps(configuration(arguments))
         with contextlib.suppress(Exception):
             ingress = serve.get_app_handle(configuration(arguments).applications[0].name)
             ingress.drain.remote().result(timeout_s=bundle["deadline_ms"] / 1000 + 5)
-            # The last answers are still on their way through the proxy.
+            # The last answers are still on their way.
             time.sleep(0.2)
         return 0
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-        with contextlib.suppress(Exception):
-            serve.shutdown()
         ray.shutdown()
 
 
+def say(text: str) -> None:
+    """Write a line, for people and for whoever started this."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def configuration(arguments: argparse.Namespace) -> Any:
-    """serve_config.yaml, with the address that was asked for."""
+    """serve_config.yaml, with the address that was asked for.
+
+    Ray's own proxy is started as well, and takes another port: nothing is sent there.
+    """
     import yaml
     from ray.serve.schema import ServeDeploySchema
 
     content = yaml.safe_load((HERE / "serve_config.yaml").read_text())
-    content["http_options"].update(host=arguments.host, port=arguments.port)
+    content["http_options"].update(host=arguments.host, port=arguments.proxy_port)
     return ServeDeploySchema.model_validate(content)
 
 
@@ -129,12 +144,13 @@ def until_ready(url: str, seconds: float, signals: set[signal.Signals]) -> bool:
         applications = serve.status().applications.values()
         for failed in (each for each in applications if each.status == "DEPLOY_FAILED"):
             for name, deployment in failed.deployments.items():
-                print(f"{name}: {deployment.status}: {deployment.message}", file=sys.stderr)
-            print(failed.message, file=sys.stderr)
+                say(f"{name}: {deployment.status}: {deployment.message}")
+            say(failed.message)
             return False
-        if signal.sigtimedwait(signals, 0.2) not in (None, signal.SIGHUP):
+        came = signal.sigtimedwait(signals, 0.2)
+        if came is not None and came.si_signo != signal.SIGHUP:
             return False
-    print(f"the server did not get ready within {seconds:g} seconds", file=sys.stderr)
+    say(f"the server did not get ready within {seconds:g} seconds")
     return False
 
 

@@ -1,10 +1,10 @@
-"""What Prometheus reads of the server: the ingress counts for all replicas, which report with results."""
+"""What Prometheus reads: the ingress counts for all replicas, which report with their results."""
 
 from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,34 +28,44 @@ class Metrics:
 
     def __init__(self, largest_batch: int) -> None:
         self.registry = CollectorRegistry()
-        named = {"registry": self.registry}
+        to: Any = {"registry": self.registry}
         self.stage = Histogram(
-            "model_stage_seconds", "Time of a request by stage", ["stage"], buckets=_SECONDS, **named
+            "model_stage_seconds", "Time of a request by stage", ["stage"], buckets=_SECONDS, **to
         )
         self.compute = Histogram(
-            "model_compute_seconds", "Time of a call by its rows", ["batch"], buckets=_SECONDS, **named
+            "model_compute_seconds", "Time of a call by its rows", ["batch"], buckets=_SECONDS, **to
         )
         sizes = sorted({2**power for power in range(largest_batch.bit_length())} | {largest_batch})
-        self.rows = Histogram("model_batch_rows", "Rows of a call", buckets=sizes, **named)
-        self.depth = Gauge("model_queue_depth", "Requests that wait or are computed", **named)
-        self.dropped = Counter("model_dropped", "Requests not answered", ["cause"], **named)
+        self.rows = Histogram("model_batch_rows", "Rows of a call", buckets=sizes, **to)
+        self.depth = Gauge("model_queue_depth", "Requests that wait or are computed", **to)
+        self.dropped = Counter("model_dropped", "Requests not answered", ["cause"], **to)
         for cause in ("queue_full", "deadline", "replica"):
             self.dropped.labels(cause)
-        self.requests = Counter("model_requests", "Requests by HTTP status", ["code"], **named)
-        self.hits = Counter("model_cache_hits", "Requests that the cache answered", **named)
-        self.misses = Counter("model_cache_misses", "Requests that the cache did not know", **named)
+        self.requests = Counter("model_requests", "Requests by HTTP status", ["code"], **to)
+        self.hits = Counter("model_cache_hits", "Requests that the cache answered", **to)
+        self.misses = Counter("model_cache_misses", "Requests that the cache did not know", **to)
         self.processes: dict[str, tuple[float, int]] = {}
         self._replicas: dict[str, str] = {}
-        self.registry.register(self)  # type: ignore[arg-type]
+        self.registry.register(self)
 
-    def call(self, report: Mapping[str, Any]) -> None:
-        """Count what a replica reports of one call; replicas are numbered as they are seen."""
-        if report["rows"]:
-            self.rows.observe(report["rows"])
-            self.compute.labels(str(report["rows"])).observe(report["end"] - report["start"])
-        number = len(self._replicas)
-        name = self._replicas.setdefault(report["replica"], f"replica-{number}")
-        self.processes[name] = report["usage"]
+    def observe(self, results: Iterable[Mapping[str, Any]], sent: float) -> None:
+        """Count what replicas report of the parts of a request, which they were sent at `sent`.
+
+        Replicas are numbered as they are seen.
+        """
+        for result in results:
+            seconds = result["end"] - result["start"]
+            queued = result["arrived"] - sent + result["start"] - result["sealed"]
+            self.stage.labels("queue").observe(queued)
+            self.stage.labels("batch_wait").observe(result["sealed"] - result["arrived"])
+            if result["outputs"] is not None:
+                self.stage.labels("compute").observe(seconds)
+            if "usage" in result:
+                name = f"replica-{len(self._replicas)}"
+                self.processes[self._replicas.setdefault(result["replica"], name)] = result["usage"]
+                if result["rows"]:
+                    self.rows.observe(result["rows"])
+                    self.compute.labels(str(result["rows"])).observe(seconds)
 
     def collect(self) -> Iterator[Metric]:
         """What the processes have used, for the registry."""

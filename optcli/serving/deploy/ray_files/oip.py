@@ -32,7 +32,7 @@ _LARGE_JSON_BYTES = 1 << 16
 _NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818
     """A request that is not answered with outputs: the HTTP status and one sentence that says why.
 
     `cause` is set where the server dropped a request that was right: `queue_full`, `deadline`,
@@ -202,7 +202,7 @@ class Protocol:
             return
         for output in outputs if isinstance(outputs, list) else [outputs]:
             name = output.get("name") if isinstance(output, dict) else None
-            if name not in self._outputs:
+            if not isinstance(name, str) or name not in self._outputs:
                 wanted = ", ".join(self._outputs)
                 raise Refused(400, f"the model has no output {name!r}, its outputs are {wanted}")
             parameters = _parameters(output)

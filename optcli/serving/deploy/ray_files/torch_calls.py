@@ -19,7 +19,7 @@ def limit_threads(count: int) -> None:
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
-    """A tensor of the same values; it is only read, and so may share memory that must not be written."""
+    """A tensor of the same values, which is only read: it may share memory that must not be written."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(np.ascontiguousarray(array))
@@ -33,7 +33,8 @@ def arrays_of(outputs: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
     plain = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    return plain.detach().contiguous().numpy()
+    array: np.ndarray = plain.detach().contiguous().numpy()
+    return array
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

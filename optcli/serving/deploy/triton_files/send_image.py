@@ -1,4 +1,4 @@
-"""Send an image to the server: `python send_image.py MODEL IMAGE [HOST:PORT]`. Needs tritonclient[http]."""
+"""Send an image to the server: `python send_image.py MODEL IMAGE [HOST:PORT]`, by tritonclient."""
 
 from __future__ import annotations
 

@@ -1,0 +1,241 @@
+"""A running bundle that takes images and keeps answers: real models, photographs and a real Redis."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from needs import needs
+from redis_server import RedisServer
+from small_variants import variant
+
+import optcli
+from optcli import data
+from optcli.accuracy import decoding
+from optcli.accuracy.metrics._classes import best
+from optcli.artifact import Format
+from optcli.data import DataSettings
+from optcli.model_files.built_variant import BuiltVariant, Samples
+from optcli.prediction.of_recipe import MOST_BOXES
+from optcli.results import RecipeSummary, Report
+from optcli.serving import deploy as deploying
+from optcli.serving.running import running
+from optcli.settings.postprocess import PostprocessSettings
+
+pytestmark = pytest.mark.slow
+NORMALIZED = {"scale": "1/255", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+YOLOX = {"letterbox": {"size": 416, "fill": 114, "align": "top_left"}, "channel_order": "bgr"}
+
+
+class Server:
+    """A running bundle, asked over HTTP."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url, self.folder = url, folder
+
+    def post(self, way: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+        """Status and body of an answer."""
+        request = urllib.request.Request(
+            f"{self._url}/v2/models/net/{way}", body, {"content-type": "image/jpeg", **headers}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def answer(self, body: bytes) -> Any:
+        status, content = self.post("images", body)
+        assert status == 200, content
+        return json.loads(content)
+
+    def count(self, name: str) -> float:
+        with urllib.request.urlopen(f"{self._url}/metrics", timeout=60) as response:
+            text = response.read().decode()
+        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+        assert found is not None, text
+        return float(found[1])
+
+
+def real(
+    folder: Path, file: Path, spec: dict[str, Any], source: dict[str, Any], **more: Any
+) -> BuiltVariant:
+    place = folder / "artifact"
+    place.mkdir()
+    shutil.copyfile(file, place / "model.onnx")
+    samples = Samples(data=DataSettings.model_validate(source), folder=folder, **more)
+    return replace(variant(place, Format.ONNX, spec), samples=samples)
+
+
+@contextmanager
+def served(folder: Path, built: BuiltVariant, batch: int, **asked: Any) -> Iterator[Server]:
+    """The variant, deployed and started."""
+    plan = optcli.plan(
+        curve="10ms+10ms*b", rate_per_s=5, slo={"p95_ms": 10_000}, batch=batch, semantics="sealed"
+    )
+    (folder / "plan.json").write_text(plan.to_json())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deploying, "open_built", lambda *_, **__: built)
+        deployed = deploying.deploy(
+            "small",
+            Report.model_construct(recipe=RecipeSummary.model_construct(name="r", path="r.yaml")),
+            folder / "report.json",
+            folder / "out",
+            engine="ray",
+            plan=folder / "plan.json",
+            name="net",
+            **asked,
+        )
+    assert any("golden-image.jpg" in command for command in deployed.commands)
+    with running(folder / "out", log=folder / "log") as server:
+        yield Server(server.url, folder / "out")
+
+
+def outputs_of(file: Path, name: str, row: np.ndarray) -> dict[str, np.ndarray]:
+    """The outputs for one row, without the batch, by ONNX Runtime itself."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_outputs()]
+    return dict(zip(names, (out[0] for out in session.run(None, {name: row[None]})), strict=True))
+
+
+def test_a_detector_finds_in_photographs_what_optcli_finds(shared: Path, tmp_path: Path) -> None:
+    place, file = shared / "datasets" / "coco_tiny_val", shared / "models" / "yolox_nano.onnx"
+    spec = {"name": "images", "shape": (1, 3, 416, 416)}
+    after = PostprocessSettings.model_validate({"yolox": {}})
+    source = {"source": f"coco:{place}", "prepare": YOLOX}
+    built = real(tmp_path, file, spec, source, postprocess=after)
+    assert built.samples.data is not None
+    samples = data.open(built.samples.data, tmp_path, built.inputs)
+    step = decoding.make(after, tmp_path)
+    assert step is not None
+    with served(tmp_path, built, 1, images=True, cache="memory") as server:
+        golden = server.answer((server.folder / "golden-image.jpg").read_bytes())
+        wanted = json.loads((server.folder / "golden-answer.json").read_text())
+        assert golden["image"] == wanted["image"]
+        assert [each["name"] for each in golden["boxes"]] == [each["name"] for each in wanted["boxes"]]
+        for index in range(3, 80, 19):
+            sample = samples[index]
+            body = (place / "images" / sample.id).read_bytes()
+            status, content = server.post("images", body)
+            assert status == 200, content
+            boxes = json.loads(content)["boxes"]
+            own = step(outputs_of(file, "images", sample.inputs["images"]), sample.meta, (416, 416))
+            assert len(boxes) == min(len(own["boxes"]), MOST_BOXES)
+            assert [each["label"] for each in boxes] == own["labels"][:MOST_BOXES].tolist()
+            np.testing.assert_allclose(
+                [each["box"] for each in boxes], own["boxes"][:MOST_BOXES], atol=1e-2
+            )
+            hits = server.count("model_cache_hits_total")
+            assert server.post("images", body) == (200, content)
+            assert server.count("model_cache_hits_total") == hits + 1
+        computed = server.count('model_compute_seconds_count{batch="1"}')
+        for wrong, code, sentence in (
+            (b"", 415, "its body is empty"),
+            (b"no image", 415, "no JPEG or PNG image"),
+            (body[: len(body) // 2], 422, "damaged or cut short"),
+        ):
+            status, content = server.post("images", wrong)
+            assert (status, sentence in json.loads(content)["error"]) == (code, True)
+        late, content = server.post(
+            "images", samples.read(1).place.encode(), **{"x-deadline-ms": "0.001"}
+        )
+        assert late == 504
+        assert server.count('model_compute_seconds_count{batch="1"}') == computed
+        assert server.count('model_requests_total{code="415"}') == 2
+
+
+def test_a_classifier_keeps_its_answers_in_a_redis_that_dies(
+    shared: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    needs("redis-server")
+    place = shared / "datasets" / "cifar10_subset" / "test"
+    file = shared / "models" / "resnet20_cifar10.onnx"
+    batch = {"min": 1, "opt": 4, "max": 8}
+    spec = {"name": "input", "shape": ("batch", 3, 32, 32), "batch": batch}
+    built = real(tmp_path, file, spec, {"source": f"imagefolder:{place}", "prepare": NORMALIZED})
+    assert built.samples.data is not None
+    samples = data.open(built.samples.data, tmp_path, built.inputs)
+    redis = RedisServer(tmp_path_factory.mktemp("redis"))
+    redis.start()
+    try:
+        with served(tmp_path, built, 4, images=True, cache=redis.url, cache_ttl_s=600.0) as server:
+            # A busy machine may make Redis late: what is counted below is what it gave.
+            _classifies(server, samples, place, file)
+            hits = server.count("model_cache_hits_total")
+            assert hits > 0
+            redis.kill()
+            _classifies(server, samples, place, file)
+            _tensors(server, samples, file)
+            assert server.count("model_cache_hits_total") == hits
+    finally:
+        redis.kill()
+    said = (tmp_path / "out" / "requirements.txt").read_text()
+    assert re.search(r"^pillow==\d", said, re.MULTILINE)
+    assert re.search(r"^redis==\d", said, re.MULTILINE)
+
+
+def _classifies(server: Server, samples: Any, place: Path, file: Path) -> None:
+    """Each image twice, several at once: the classes are those of the metric."""
+    chosen = [samples[index] for index in range(0, 2000, 250)]
+    bodies = [(place / sample.id).read_bytes() for sample in chosen]
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(server.answer, [*bodies, *bodies]))
+    for sample, answer in zip([*chosen, *chosen], answers, strict=True):
+        logits = outputs_of(file, "input", sample.inputs["input"])["logits"]
+        predicted, confidence = best(logits[None].astype(np.float64))
+        first = answer["classes"][0]
+        assert first["label"] == predicted[0]
+        assert first["score"] == pytest.approx(confidence[0], abs=1e-4)
+        assert first["name"] == sorted(each.name for each in place.iterdir())[first["label"]]
+
+
+def _tensors(server: Server, samples: Any, file: Path) -> None:
+    from tritonclient import http
+
+    rows = np.stack([samples[index].inputs["input"] for index in (5, 505, 1005)])
+    client = http.InferenceServerClient(server._url.removeprefix("http://"))
+    tensor = http.InferInput("input", list(rows.shape), "FP32")
+    for binary in (True, False):
+        tensor.set_data_from_numpy(rows, binary_data=binary)
+        logits = client.infer("net", [tensor]).as_numpy("logits")
+        for row, found in zip(rows, logits, strict=True):
+            np.testing.assert_allclose(found, outputs_of(file, "input", row)["logits"], atol=1e-3)
+
+
+def test_equal_tensors_are_computed_once_whatever_their_encoding(shared: Path, tmp_path: Path) -> None:
+    place = shared / "datasets" / "cifar10_subset" / "test"
+    file = shared / "models" / "resnet20_cifar10.onnx"
+    batch = {"min": 1, "opt": 2, "max": 8}
+    spec = {"name": "input", "shape": ("batch", 3, 32, 32), "batch": batch}
+    built = real(tmp_path, file, spec, {"source": f"imagefolder:{place}", "prepare": NORMALIZED})
+    assert built.samples.data is not None
+    samples = data.open(built.samples.data, tmp_path, built.inputs)
+    with served(tmp_path, built, 2, images=True, cache="memory") as server:
+        assert not (server.folder / "model" / "images.json").exists()
+        _tensors(server, samples, file)  # three rows in calls of two at most: two parts
+        assert server.count("model_cache_misses_total") == 1
+        assert server.count("model_cache_hits_total") == 1
+        rows = server.count("model_batch_rows_sum")
+        assert rows == 3
+        body = (place / samples[0].id).read_bytes()
+        with ThreadPoolExecutor(8) as threads:
+            answers = set(threads.map(lambda _: server.post("images", body), range(40)))
+        assert len(answers) == 1
+        assert server.count("model_batch_rows_sum") == rows + 1
+        assert server.count("model_cache_hits_total") == 40
