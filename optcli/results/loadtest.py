@@ -1,4 +1,4 @@
-"""What `optcli loadtest` found: the JSON form of `LoadTest` is public, with a schema version of its own.
+"""What `optcli loadtest` found: the JSON form of `LoadTest` is public and has its own schema version.
 
 Times are in milliseconds, rates in requests a second, shares are fractions. None: cannot be said.
 """
@@ -56,7 +56,7 @@ class ServerFigures(Result):
 
 
 class ClientFigures(Result):
-    """How the client kept up: `lateness_p99_ms` is how late it sent, `lateness_limit_ms` the most allowed.
+    """How the client kept up: how late it sent (`lateness_p99_ms`), and how late it may at most.
 
     `saturated`: the client sent too late for its latencies to be the server's. `cpu_cores` is its
     processor time over time, `cpus` the processors it may run on, `bytes_sent` and `bytes_received`
