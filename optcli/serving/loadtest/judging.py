@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from optcli.results import Estimate
 from optcli.results.loadtest import ClientFigures, LoadWindow
@@ -67,7 +68,7 @@ def grows(windows: Sequence[LoadWindow]) -> bool:
     known = [each.p95_ms for each in windows if each.p95_ms is not None]
     if len(known) < WINDOWS or len(known) < len(windows):
         return False
-    rises = all(later > earlier for earlier, later in zip(known, known[1:], strict=False))
+    rises = all(later > earlier for earlier, later in pairwise(known))
     return rises and known[-1] >= GROWTH * known[0]
 
 
@@ -126,8 +127,8 @@ def judged(
     if breach:
         return answer(
             "reject",
-            f"{failed} of {requests} requests were not answered ({causes}): {100 * share:.2f} %, at most"
-            f" {100 * terms.error_budget:g} % may",
+            f"{failed} of {requests} requests were not answered ({causes}): {100 * share:.2f} %, and at"
+            f" most {100 * terms.error_budget:g} % may",
         )
     if client.saturated:
         return answer(
