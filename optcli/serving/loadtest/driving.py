@@ -30,7 +30,7 @@ _READY_S = 300.0
 _SILENT_S = 60.0
 _MOST_REQUESTS = 5_000_000
 # Threads of the client's libraries: it computes nothing that would gain by them.
-_ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @dataclass

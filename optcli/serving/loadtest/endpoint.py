@@ -83,10 +83,11 @@ def asked(url: str, model: str | None, *, wait_s: float = 10.0) -> Endpoint:
             hint="name the base URL, without a path behind it",
         )
     if model is None:
+        listed = ", ".join(_models(base)) or "none"
         raise UsageError(
             "the model is not named",
             place="--model",
-            hint=f"the server lists {', '.join(_models(base)) or 'none'}: such as {base}/v2/models/NAME",
+            hint=f"the server lists {listed}: name one, or give {base}/v2/models/NAME",
         )
     found = _json(base, f"/v2/models/{urllib.parse.quote(model, safe='')}")
     if found is None or "inputs" not in found:
