@@ -47,6 +47,7 @@ _TASKS = {
     "Serve": {
         "plan": "Turn a promise into a serving configuration: batch size, wait, instances.",
         "deploy": "Write what Triton or KServe reads for a variant and a plan.",
+        "loadtest": "Send traffic to a running server and hold it to its promise.",
     },
     "Maintain": {
         "cache": "Look into the store: ls, verify, why, gc.",
@@ -62,6 +63,7 @@ _SOURCES = {
     "WHAT": "name a model, such as torchvision:resnet50 or model.onnx",
     "TARGET": "name a model file, a recipe, or a variant of the last build",
     "NAME": "choose a name, such as released",
+    "FOLDER|URL": "name what `optcli deploy --target ray` wrote, or a URL such as http://127.0.0.1:8000",
 }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from optcli.results.loadtest import LoadTest
-from optcli.serving.loadtest.workflow import Options, test
+from optcli.serving.loadtest.workflow import Options, load_test
 
-__all__ = ["Options", "schema", "test"]
+__all__ = ["Options", "load_test", "schema"]
 
 
 def schema() -> dict[str, Any]:

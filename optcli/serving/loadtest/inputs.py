@@ -79,7 +79,7 @@ def take(request: TakeRequest, channel: Channel) -> int:
             "the data are empty", place=request.data.source, hint="check its `split` and `samples`"
         )
     batch = collate([dataset.prepared(dataset.read(row)) for row in range(count)])
-    np.savez(request.out, **batch.inputs)
+    np.savez(request.out, **batch.inputs)  # type: ignore[arg-type]
     return count
 
 
@@ -98,8 +98,8 @@ def of_golden(folder: Path, scratch: Path) -> Inputs:
             hint="deploy the variant again",
         )
     samples, expected = scratch / "golden-samples.npz", scratch / "golden-expected.npz"
-    np.savez(samples, **request)
-    np.savez(expected, **response)
+    np.savez(samples, **request)  # type: ignore[arg-type]
+    np.savez(expected, **response)  # type: ignore[arg-type]
     return Inputs(samples, expected, f"the golden request of {folder}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from optcli.results import Verdict
-from optcli.results.loadtest import LimitFound, LoadNote, LoadPoint, Predicted
+from optcli.results.loadtest import Encoding, LimitFound, LoadNote, LoadPoint, Predicted
 from optcli.results.outcomes import Outcome
 from optcli.serving.loadtest.judging import Terms
 
@@ -18,7 +18,7 @@ _MEMORY_SHARE = 0.10
 
 
 def of_points(points: Sequence[LoadPoint], terms: Terms) -> Iterator[Verdict]:
-    """One verdict on all answers, one for each rate that was asked for, and how near predictions were."""
+    """On all answers, on each rate that was asked for, and on how near the predictions were."""
     checked, wrong = sum(each.checked for each in points), sum(each.wrong for each in points)
     example = next((each.wrong_example for each in points if each.wrong_example), None)
     compared = f"{checked} answers were compared with the expected ones"
@@ -167,7 +167,7 @@ def _of_prediction(point: LoadPoint, one: Predicted) -> Iterator[Verdict]:
     )
 
 
-def of_encodings(points: Mapping[str, LoadPoint]) -> Iterator[LoadNote]:
+def of_encodings(points: Mapping[Encoding, LoadPoint]) -> Iterator[LoadNote]:
     """What JSON costs beside binary tensors at one rate."""
     binary = points.get("binary")
     for name, each in points.items():

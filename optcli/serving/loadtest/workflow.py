@@ -1,4 +1,4 @@
-"""A load test from beginning to end: the target, the client, the loads that were asked for, the answer."""
+"""A load test from beginning to end: the target, the client, the loads, the answer."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Options:
     client_cpus: tuple[int, ...] = ()
 
 
-def test(target: str, options: Options, observer: Observer) -> LoadTest:
+def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
     """Load the server at `target`, a URL or the folder of a bundle, and judge it.
 
     Raises `UsageError` and `InputError` for a target and options that do not fit each other,
@@ -247,9 +247,8 @@ class _Whole:
             tried = [each for each in self.points if each.purpose in ("ramp", "bisect", "confirm")]
             decided += verdicts.of_limit(self.limit, tried, promised)
         drawn: Percentile = "p95"
-        for name in ("p99", "p50", "p95"):
-            if name in self.terms.limits_ms:
-                drawn = name  # type: ignore[assignment]
+        percentiles: tuple[Percentile, ...] = ("p95", "p99", "p50")
+        drawn = next((name for name in percentiles if name in self.terms.limits_ms), drawn)
         outcome = verdicts.overall(decided)
         said = verdicts.sentence(decided) if decided else "calibrated; nothing was judged"
         return LoadTest(
