@@ -64,11 +64,11 @@ def _sections(test: LoadTest) -> Iterator[Markup]:
         yield section("In the server", lead, table, id_="server")
     if test.verdicts:
         heads, left = ("verdict", "outcome", "why"), (0, 1, 2)
-        lines = [
+        cells = [
             (each.name, each.outcome + ("" if each.blocking else " (advice)"), each.reason)
             for each in test.verdicts
         ]
-        table = tables.of_texts(heads, lines, "Verdicts", left)
+        table = tables.of_texts(heads, cells, "Verdicts", left)
         yield section("Verdicts", None, table, id_="verdicts")
     if found(test):
         yield section("Found", None, _named(found(test)), id_="found")

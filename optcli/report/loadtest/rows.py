@@ -33,64 +33,40 @@ def rows(test: LoadTest) -> list[Row]:
 
 def columns(test: LoadTest) -> list[Column[Row]]:
     """The columns that have something to show."""
-    name = test.drawn
     shown = [
-        Column[Row]("load", lambda row: Cell(row.point.purpose), align="left"),
-        Column[Row]("rate/s", lambda row: Cell(wording.number(row.point.rate_per_s))),
-        Column[Row]("sent/s", lambda row: Cell(wording.number(row.point.sent_per_s))),
+        Column("load", lambda row: Cell(row.point.purpose), align="left"),
+        Column("rate/s", lambda row: Cell(wording.number(row.point.rate_per_s))),
+        Column("sent/s", lambda row: Cell(wording.number(row.point.sent_per_s))),
+        *(_measured(name) for name in ("p50", "p95", "p99")),
         *(
-            Column[Row](
-                f"{each} ms", lambda row, each=each: _estimate(getattr(row.point, f"{each}_ms"))
-            )
-            for each in ("p50", "p95", "p99")
+            _prediction(by, test.drawn)
+            for by in ("plan", "calibration")
+            if any(Row(point).predicted(by) for point in test.points)
         ),
     ]
-    for by in sorted({each.by for point in test.points for each in point.predicted}, reverse=True):
-        shown.append(
-            Column[Row](f"{name} by the {by}", lambda row, by=by: _predicted(row.predicted(by), name))
-        )
     shown += [
-        Column[Row]("good/s", lambda row: Cell(wording.number(row.point.good_per_s))),
-        Column[Row]("failed", lambda row: Cell(wording.percent(row.point.failed_share))),
+        Column("good/s", lambda row: Cell(wording.number(row.point.good_per_s))),
+        Column("failed", lambda row: Cell(wording.percent(row.point.failed_share))),
     ]
     if any(_fill(point) for point in test.points):
-        shown.append(Column[Row]("mean batch", lambda row: Cell(_fill(row.point))))
+        shown.append(Column("mean batch", lambda row: Cell(_fill(row.point))))
     if len({point.encoding for point in test.points}) > 1:
-        shown.insert(1, Column[Row]("encoding", lambda row: Cell(row.point.encoding), align="left"))
-    shown.append(Column[Row]("promise", _answer, align="left"))
+        shown.insert(1, Column("encoding", lambda row: Cell(row.point.encoding), align="left"))
+    shown.append(Column("promise", _answer, align="left"))
     return shown
 
 
 def server_columns(test: LoadTest) -> list[Column[Row]]:
     """Where the time goes in the server, and what it takes, by its own metrics."""
-    points = [point for point in test.points if point.server is not None]
-    stages = _in_order(
-        {name for point in points for name in (point.server.stages_ms if point.server else ())}
-    )
-    processes = sorted(
-        {name for point in points for name in (point.server.cpu_cores if point.server else ())}
-    )
-    shown = [Column[Row]("rate/s", lambda row: Cell(wording.number(row.point.rate_per_s)))]
-    shown += [
-        Column[Row](
-            f"{name.replace('_', ' ')} ms",
-            lambda row, name=name: Cell(_number(_of(row, "stages_ms", name))),
-        )
-        for name in stages
+    known = [point.server for point in test.points if point.server is not None]
+    stages = _in_order({name for each in known for name in each.stages_ms})
+    processes = sorted({name for each in known for name in each.cpu_cores})
+    return [
+        Column("rate/s", lambda row: Cell(wording.number(row.point.rate_per_s))),
+        *(_of_server(f"{name.replace('_', ' ')} ms", "stages_ms", name) for name in stages),
+        *(_of_server(f"{name} processors", "cpu_cores", name) for name in processes),
+        *(_of_server(f"{name} memory", "memory_bytes", name) for name in processes),
     ]
-    shown += [
-        Column[Row](
-            f"{name} processors", lambda row, name=name: Cell(_number(_of(row, "cpu_cores", name)))
-        )
-        for name in processes
-    ]
-    shown += [
-        Column[Row](
-            f"{name} memory", lambda row, name=name: Cell(_bytes(_of(row, "memory_bytes", name)))
-        )
-        for name in processes
-    ]
-    return shown
 
 
 def with_server(test: LoadTest) -> list[Row]:
@@ -165,18 +141,42 @@ def failures(test: LoadTest) -> list[str]:
     ]
 
 
-def _estimate(estimate: Estimate | None) -> Cell:
-    if estimate is None:
-        return Cell(wording.NONE, why="it needs more requests")
-    return Cell(wording.number(estimate.value), wording.interval(estimate))
+def _measured(name: str) -> Column[Row]:
+    """A percentile with its interval."""
+
+    def cell(row: Row) -> Cell:
+        estimate: Estimate | None = getattr(row.point, f"{name}_ms")
+        if estimate is None:
+            return Cell(wording.NONE, why="it needs more requests")
+        return Cell(wording.number(estimate.value), wording.interval(estimate))
+
+    return Column(f"{name} ms", cell)
 
 
-def _predicted(one: Predicted | None, name: str) -> Cell:
-    if one is None:
-        return Cell(wording.NONE, why="nothing predicts it")
-    if one.grows:
-        return Cell("grows", why="the simulated queue grows without bound")
-    return Cell(wording.number(getattr(one, f"{name}_ms") or 0.0))
+def _prediction(by: str, name: str) -> Column[Row]:
+    """A percentile as it was predicted."""
+
+    def cell(row: Row) -> Cell:
+        one = row.predicted(by)
+        if one is None:
+            return Cell(wording.NONE, why="nothing predicts it")
+        if one.grows:
+            return Cell("grows", why="the simulated queue grows without bound")
+        return Cell(wording.number(getattr(one, f"{name}_ms") or 0.0))
+
+    return Column(f"{name} by the {by}", cell)
+
+
+def _of_server(heading: str, part: str, name: str) -> Column[Row]:
+    """One of the server's figures: a part of `ServerFigures`, and the name of the entry in it."""
+
+    def cell(row: Row) -> Cell:
+        value = getattr(row.point.server, part).get(name)
+        if value is None:
+            return Cell(wording.NONE, why="the server does not say")
+        return Cell(wording.megabytes(value) if part == "memory_bytes" else wording.number(value))
+
+    return Column(heading, cell)
 
 
 def _answer(row: Row) -> Cell:
@@ -193,16 +193,3 @@ def _fill(point: LoadPoint) -> str:
 def _in_order(names: set[str]) -> Sequence[str]:
     known = [name for name in _STAGES if name in names]
     return [*known, *sorted(names - set(known))]
-
-
-def _of(row: Row, part: str, name: str) -> float | None:
-    values: dict[str, float] = getattr(row.point.server, part)
-    return values.get(name)
-
-
-def _number(value: float | None) -> str:
-    return wording.NONE if value is None else wording.number(value)
-
-
-def _bytes(value: float | None) -> str:
-    return wording.NONE if value is None else wording.megabytes(int(value))

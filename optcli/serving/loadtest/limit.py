@@ -17,24 +17,32 @@ PRECISION = 0.05
 _LOWEST = 0.1
 _MOST_STEPS = 40
 _CONFIRMATIONS = 3
+# How often a rate is tried where the client sends late: other work on the machine passes.
+_ATTEMPTS = 3
 
 
 def found(start_per_s: float, attempt: Try) -> tuple[LimitFound, list[LoadPoint]]:
     """The limit and every rate that was tried, in order.
 
-    `attempt` loads the server at a rate. A wrong answer and a saturated client end the search: no
-    higher rate would tell more.
+    `attempt` loads the server at a rate. A wrong answer ends the search, and so does a client that is
+    saturated time after time at one rate: no higher rate would tell more.
     """
     points: list[LoadPoint] = []
 
     def keeps(rate: float, purpose: Literal["ramp", "bisect", "confirm"]) -> bool:
-        points.append(attempt(rate, purpose))
+        for _ in range(_ATTEMPTS):
+            points.append(attempt(rate, purpose))
+            if points[-1].breach or not points[-1].client.saturated:
+                break
         return not points[-1].breach
 
     def ended() -> bool:
-        return bool(points) and (points[-1].wrong > 0 or points[-1].client.saturated)
+        last = points[-1]
+        return last.wrong > 0 or (last.client.saturated and not last.breach)
 
-    rate, kept, broken = start_per_s, None, None
+    rate = start_per_s
+    kept: float | None = None
+    broken: float | None = None
     for _ in range(_MOST_STEPS):
         if keeps(rate, "ramp"):
             kept = rate

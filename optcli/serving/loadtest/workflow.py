@@ -92,7 +92,8 @@ def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
         terms = _terms(server, options)
         setup, source = _setup(server, options, scratch)
         rates = _rates(server, options)
-        _require_encoding(options, setup)
+        _require_images(options)
+        _require_promise(server, options, terms)
         client = stack.enter_context(
             driver(
                 server,
@@ -181,12 +182,35 @@ def _setup(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, st
     return replace(setup, samples=taken.samples, expected=taken.expected), taken.source
 
 
-def _require_encoding(options: Options, setup: Setup) -> None:
-    if options.encoding == "image" and not setup.images:
+def _require_images(options: Options) -> None:
+    if options.encoding == "image" and options.images is None:
         raise UsageError(
             "there are no images to send",
             place="--encoding image",
             hint="name a folder of JPEG or PNG files with --images",
+        )
+
+
+def _require_promise(server: Endpoint, options: Options, terms: Terms) -> None:
+    """What a search and a calibration need, before anything is sent."""
+    if options.find_limit and not terms.limits_ms:
+        raise UsageError(
+            "there is no promise whose limit could be found",
+            place="--find-limit",
+            hint="say what is promised, such as --slo p95=120ms",
+        )
+    predicts = server.plan is not None or options.calibrate or options.calibration is not None
+    if options.find_limit and not options.rates_per_s and not predicts:
+        raise UsageError(
+            "there is no prediction from which the search could begin",
+            place="--find-limit",
+            hint="name the --plan of the server, or a low --rate to begin at",
+        )
+    if options.calibrate and options.calibration is None:
+        raise UsageError(
+            "there is no place for the calibration of a server at a URL",
+            place="--calibrate",
+            hint="name a file with --calibration FILE",
         )
 
 
@@ -222,16 +246,10 @@ class _Whole:
     def carry_out(self, rates: Sequence[float]) -> None:
         """Calibrate first, so that what follows is predicted both ways."""
         if self.options.calibrate:
-            place = self.options.calibration
-            if place is None:
-                raise UsageError(
-                    "there is no place for the calibration of a server at a URL",
-                    place="--calibrate",
-                    hint="name a file with --calibration FILE",
-                )
             self.calibration = calibrating.calibrated(self.client)
-            _write(place, self.calibration)
-        for rate in rates:
+            assert self.options.calibration is not None
+            _write(self.options.calibration, self.calibration)
+        for rate in () if self.options.compare_encodings else rates:
             self.notes += self._unstable(rate)
             self.points.append(self._point(rate, self.options.encoding, "rate"))
         if self.options.compare_encodings:
@@ -279,14 +297,8 @@ class _Whole:
                 model, self.batching, self._process(100.0), self.terms, self.options.seed
             )
             for model in self._models()
-            if self.batching is not None and self.terms.limits_ms
+            if self.batching is not None and _reaches(model, self.batching)
         }
-        if not self.terms.limits_ms:
-            raise UsageError(
-                "there is no promise whose limit could be found",
-                place="--find-limit",
-                hint="say what is promised, such as --slo p95=120ms",
-            )
         known = predicted.get("calibration") or predicted.get("plan")
         if known:
             start = limit.START_SHARE * known
@@ -294,9 +306,9 @@ class _Whole:
             start = self.options.rates_per_s[0]
         else:
             raise UsageError(
-                "there is no prediction from which the search could begin",
+                "no rate keeps the promise by the prediction",
                 place="--find-limit",
-                hint="name the --plan of the server, or a low --rate to begin at",
+                hint="name a low --rate to begin at",
             )
 
         def attempt(rate: float, purpose: Literal["ramp", "bisect", "confirm"]) -> LoadPoint:
