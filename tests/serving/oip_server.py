@@ -1,7 +1,7 @@
 """A small server of the Open Inference Protocol v2 whose times are known, and that can misbehave.
 
-The model doubles the first four values of each row. A batch of b takes `fixed_ms + b * per_image_ms`, which
-is slept; batches are sealed in turn, as Ray Serve does.
+The model doubles the first four values of each row. A batch of b takes `fixed_ms + b * per_image_ms`,
+which is slept; batches are sealed in turn, as Ray Serve does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Load tests: windows, what they say of a promise, and the search of the limit, on synthetic figures."""
+"""Load tests: windows, what they say of a promise, the search of the limit; on synthetic figures."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -193,7 +195,7 @@ def test_the_limit_is_found_to_five_percent_from_below_and_from_above(start):
     assert 100 / 1.05 <= found.rate_per_s <= 100 < found.broken_per_s
     assert points[-1].purpose == "confirm"
     rates = [each.rate_per_s for each in points if each.purpose == "ramp"]
-    steps = {round(max(a, b) / min(a, b), 6) for a, b in zip(rates, rates[1:], strict=False)}
+    steps = {round(max(pair) / min(pair), 6) for pair in pairwise(rates)}
     assert steps <= {limit.STEP}
 
 
