@@ -70,7 +70,7 @@ def test_random_inputs_follow_the_metadata_and_the_seed():
     assert first["image"].shape == (5, 2, 3)
     assert first["ids"].dtype.kind == "i"
     assert np.array_equal(first["image"], again["image"])
-    with pytest.raises(InputError, match="needs its sizes"):
+    with pytest.raises(InputError, match="need its sizes"):
         payloads.samples_of(setup(inputs=(TensorAbout("image", "FP32", (-1, 3, -1)),)))
     with pytest.raises(InputError, match="BYTES"):
         payloads.of_tensors(

@@ -48,7 +48,7 @@ def calibrated(driver: Driver) -> Calibration:
             hint="name the plan that it was deployed with: --plan plan.json",
         )
     whole = _Phases(driver)
-    lone_ms = whole.lone(rate_per_s=2.0, count=8)[0]
+    lone_ms = whole.lone(rate_per_s=2.0, count=5)[0]
     latency_ms, light = whole.lone(min(10.0, 300 / lone_ms), _LONE)
     known = metrics.calls(*light)
     if 1 not in known:

@@ -11,7 +11,7 @@ import gc
 import resource
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from optcli.errors import StepError
@@ -33,6 +33,8 @@ _KEPT_ALIVE_S = 3.0
 # Of larger answers only a share is compared, so that comparing does not take the client's time.
 _MOST_VALUES = 16_384
 _FILES = 65_536
+# A single request that finds the server busy is sent again.
+_ATTEMPTS, _AGAIN_S = 3, 0.2
 
 
 def serve(setup: Setup, channel: Channel) -> News:
@@ -108,14 +110,11 @@ class _Client:
             return self.expected[: len(to_send)]
         references = []
         for payload in to_send:
-            try:
-                async with session.post(
-                    payload.path, data=payload.body, headers=payload.headers
-                ) as answer:
-                    body = await answer.read()
-                    status, headers = answer.status, answer.headers
-            except (TimeoutError, OSError, _client_error()) as error:
-                status, body = 0, (str(error) or type(error).__name__).encode()
+            for _ in range(_ATTEMPTS):
+                status, body, headers = await self._asked(payload, session)
+                if status not in CAUSES:
+                    break
+                await asyncio.sleep(_AGAIN_S)
             if status != 200:
                 raise StepError(
                     f"the server refuses a single request: {status or 'no answer'}:"
@@ -133,6 +132,16 @@ class _Client:
                     hint="the server does not speak the Open Inference Protocol v2",
                 ) from error
         return references
+
+    async def _asked(
+        self, payload: Payload, session: aiohttp.ClientSession
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        """The status, the body and the headers of an answer; status 0 and the reason without one."""
+        try:
+            async with session.post(payload.path, data=payload.body, headers=payload.headers) as answer:
+                return answer.status, await answer.read(), answer.headers
+        except (TimeoutError, OSError, _client_error()) as error:
+            return 0, (str(error) or type(error).__name__).encode(), {}
 
 
 class _Run:
