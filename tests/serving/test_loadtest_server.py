@@ -23,7 +23,7 @@ from optcli.serving.loadtest.judging import Terms
 from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.records import Spans
 
-# No request of a constant rate is planned for just the end of a window, and without a time to settle the
+# No request of a constant rate is planned for just the end of a window. Without a time to settle the
 # metrics are read before the first request.
 SHORT = Spans(0.0, 3, 0.402)
 PROMISE = Terms({"p95": 60_000.0})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from optcli.results.loadtest import LoadTest
-from optcli.serving.loadtest.workflow import Options, load_test
+from optcli.serving.loadtest.asked import Options
+from optcli.serving.loadtest.workflow import load_test
 
 __all__ = ["Options", "load_test", "schema"]
 

@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ class Endpoint:
 
     `samples` and `expected` are npz files of inputs and outputs by name, where there are some;
     `tolerance` is that of the golden response. `plan` is what the server was deployed with. `pids`
-    are the server's processes where the load test started it. `cached`: it has a prediction cache.
+    are the server's processes where the load test started it. `wait_ms_at` is the wait for a batch at
+    a rate, where the server adapts it; None: always the same.
     """
 
     served: Served
@@ -39,8 +41,7 @@ class Endpoint:
     plan: Plan | None = None
     concurrency: int = 1
     pids: tuple[int, ...] = ()
-    cached: bool = False
-    takes_images: bool | None = None
+    wait_ms_at: Callable[[float], float] | None = None
 
 
 def is_url(target: str) -> bool:

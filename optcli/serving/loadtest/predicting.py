@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,8 +15,8 @@ from optcli.serving.loadtest.records import QUANTILES
 from optcli.statistics import monotone
 
 _RUNS, _REQUESTS = 4, 30_000
-# Shares of the highest rate at which the predicted curve is drawn.
-_DRAWN_AT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
+# Shares of the highest rate of a test at which the predicted curve is drawn.
+DRAWN_AT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +55,16 @@ def of_calibration(calibration: Calibration) -> Model:
     return Model("calibration", Curve.from_points(kept), Overhead(after_ms=calibration.overhead_ms))
 
 
-def batching_of(served: Served, concurrency: int = 1) -> Batching | None:
-    """How the server batches, as the simulation takes it; None where it is not known."""
+def batching_of(served: Served, concurrency: int = 1, wait_ms: float | None = None) -> Batching | None:
+    """How the server batches, as the simulation takes it; None where it is not known.
+
+    `wait_ms` is the wait where it is another than the one that the server was set up with.
+    """
     if served.batch is None or served.instances is None or served.semantics is None:
         return None
     return Batching(
         batch=served.batch,
-        wait_ms=served.wait_ms or 0.0,
+        wait_ms=(served.wait_ms or 0.0) if wait_ms is None else wait_ms,
         instances=served.instances,
         concurrency=concurrency,
         semantics=served.semantics,
@@ -103,19 +105,6 @@ def highest(model: Model, batching: Batching, process: Process, terms: Terms, se
         seed=seed,
         precision=0.01,
     )
-
-
-def operating_curve(
-    model: Model, batching: Batching, process: Process, rates: Sequence[float], name: str, seed: int
-) -> tuple[tuple[float, float | None], ...]:
-    """(rate, percentile) from a tenth of the highest of some rates up; None where the queue grows."""
-    top = max(rates)
-    points = []
-    for share in _DRAWN_AT:
-        scaled = process.scaled(share * top / process.rate_per_s)
-        one = predicted(model, batching, scaled, seed)
-        points.append((share * top, getattr(one, f"{name}_ms")))
-    return tuple(points)
 
 
 def unstable(model: Model, batching: Batching, rate_per_s: float) -> LoadNote | None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from optcli.errors import InputError, UsageError
 from optcli.observer import Observer
-from optcli.queueing import Batching, Poisson, Process, Trace
-from optcli.queueing.arrivals import parse
+from optcli.queueing import Batching, Process
 from optcli.results.loadtest import (
     Calibration,
     Encoding,
@@ -24,58 +23,25 @@ from optcli.results.loadtest import (
     Percentile,
     Predicted,
 )
-from optcli.serving.deploy import plans
-from optcli.serving.loadtest import (
-    calibrating,
-    endpoint,
-    inputs,
-    limit,
-    payloads,
-    predicting,
-    verdicts,
+from optcli.serving.loadtest import calibrating, endpoint, limit, payloads, predicting, verdicts
+from optcli.serving.loadtest.asked import (
+    Options,
+    process_of,
+    rates_of,
+    require_images,
+    require_promise,
+    setup_of,
+    stored_calibration,
+    terms_of,
+    with_plan,
 )
 from optcli.serving.loadtest.driving import Driver, driver
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.judging import Terms
-from optcli.serving.loadtest.messages import Setup
 from optcli.serving.loadtest.predicting import Model
-from optcli.serving.loadtest.records import SETTLE_S, WINDOWS, Spans
+from optcli.serving.loadtest.records import Spans
 
-_TRACE = "trace:"
 _CONFIRM_WINDOWS = 6
-# Without a prediction the ramp begins at this share of what one request after the other would give.
-_TIMEOUT_S = 10.0
-
-
-@dataclass(frozen=True)
-class Options:
-    """What was asked for. `slo_ms` is milliseconds by percentile; empty: that of the bundle's plan.
-
-    `seconds` is how long all windows of a load last together; None: as long as it takes to accept.
-    `cpus` are the processors of a server that the load test starts, `client_cpus` those of the client.
-    """
-
-    rates_per_s: tuple[float, ...] = ()
-    slo_ms: Mapping[str, float] = field(default_factory=dict)
-    error_budget: float | None = None
-    arrivals: str = "poisson"
-    seed: int = 0
-    seconds: float | None = None
-    windows: int = WINDOWS
-    settle_s: float = SETTLE_S
-    timeout_s: float = _TIMEOUT_S
-    find_limit: bool = False
-    calibrate: bool = False
-    encoding: Encoding = "binary"
-    compare_encodings: bool = False
-    model: str | None = None
-    plan: Path | None = None
-    recipe: Path | None = None
-    golden: Path | None = None
-    images: Path | None = None
-    calibration: Path | None = None
-    cpus: int | None = None
-    client_cpus: tuple[int, ...] = ()
 
 
 def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
@@ -88,12 +54,12 @@ def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
     started = _now()
     with tempfile.TemporaryDirectory(prefix="optcli-loadtest-") as scratch_name, ExitStack() as stack:
         scratch = Path(scratch_name)
-        server = stack.enter_context(_opened(target, options, observer))
-        terms = _terms(server, options)
-        setup, source = _setup(server, options, scratch)
-        rates = _rates(server, options)
-        _require_images(options)
-        _require_promise(server, options, terms)
+        server, options = stack.enter_context(_opened(target, options, scratch, observer))
+        terms = terms_of(server, options)
+        setup, source = setup_of(server, options, scratch)
+        rates = rates_of(server, options)
+        require_images(options)
+        require_promise(server, options, terms)
         client = stack.enter_context(
             driver(
                 server,
@@ -113,122 +79,24 @@ def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
 
 
 @contextmanager
-def _opened(target: str, options: Options, observer: Observer) -> Iterator[Endpoint]:
-    """The server, ready."""
-    if not endpoint.is_url(target):
-        raise UsageError(
-            "this is no URL",
-            place=target,
-            hint="name the URL of a server, such as http://127.0.0.1:8000",
-        )
-    found = endpoint.asked(target, options.model)
-    yield _with_plan(found, options.plan) if options.plan else found
+def _opened(
+    target: str, options: Options, scratch: Path, observer: Observer
+) -> Iterator[tuple[Endpoint, Options]]:
+    """The server, ready, and the options with what a bundle brings along."""
+    if endpoint.is_url(target):
+        found = endpoint.asked(target, options.model)
+        yield (with_plan(found, options.plan) if options.plan else found), options
+        return
+    from optcli.serving.loadtest import bundles
 
-
-def _with_plan(found: Endpoint, path: Path) -> Endpoint:
-    """A server that was deployed by a plan: how it batches follows from it. Raises `UsageError`."""
-    plan = plans.read(path)
-    one = plan.recommended
-    if one is None:
-        raise UsageError(
-            f"the plan has no configuration: {plan.sentence}",
-            place=str(path),
-            hint="name the plan that the server was deployed with",
-        )
-    how = {
-        "batch": one.batch,
-        "wait_ms": one.wait_ms,
-        "instances": one.instances,
-        "semantics": one.semantics,
-    }
-    return replace(
-        found,
-        served=found.served.model_copy(update=how),
-        plan=plan,
-        concurrency=one.concurrency,
-    )
-
-
-def _terms(server: Endpoint, options: Options) -> Terms:
-    promised = {} if server.plan is None else server.plan.slo_ms
-    budget = options.error_budget
-    if budget is None:
-        asked = {} if server.plan is None else server.plan.asked.get("slo") or {}
-        budget = asked.get("error_budget")
-    return Terms(dict(options.slo_ms or promised), 0.001 if budget is None else float(budget))
-
-
-def _setup(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, str]:
-    """What the client sends, and in words where it is from."""
-    setup = Setup(
-        url=server.served.url,
-        model=server.served.model,
-        inputs=server.inputs,
-        outputs=server.outputs,
-        samples=server.samples,
-        expected=server.expected,
-        images=payloads.image_files(options.images) if options.images else (),
-        tolerance=server.tolerance,
-        seed=options.seed,
-        cpus=options.client_cpus,
-    )
-    taken = None
-    if options.recipe is not None:
-        taken = inputs.of_recipe(options.recipe, scratch)
-    elif options.golden is not None:
-        taken = inputs.of_golden(options.golden, scratch)
-    if taken is None:
-        return setup, ""
-    return replace(setup, samples=taken.samples, expected=taken.expected), taken.source
-
-
-def _require_images(options: Options) -> None:
-    if options.encoding == "image" and options.images is None:
-        raise UsageError(
-            "there are no images to send",
-            place="--encoding image",
-            hint="name a folder of JPEG or PNG files with --images",
-        )
-
-
-def _require_promise(server: Endpoint, options: Options, terms: Terms) -> None:
-    """What a search and a calibration need, before anything is sent."""
-    if options.find_limit and not terms.limits_ms:
-        raise UsageError(
-            "there is no promise whose limit could be found",
-            place="--find-limit",
-            hint="say what is promised, such as --slo p95=120ms",
-        )
-    predicts = server.plan is not None or options.calibrate or options.calibration is not None
-    if options.find_limit and not options.rates_per_s and not predicts:
-        raise UsageError(
-            "there is no prediction from which the search could begin",
-            place="--find-limit",
-            hint="name the --plan of the server, or a low --rate to begin at",
-        )
-    if options.calibrate and options.calibration is None:
-        raise UsageError(
-            "there is no place for the calibration of a server at a URL",
-            place="--calibrate",
-            hint="name a file with --calibration FILE",
-        )
-
-
-def _rates(server: Endpoint, options: Options) -> tuple[float, ...]:
-    """The rates to load with: as asked, else the plan's. Raises `UsageError` where there is none."""
-    if options.rates_per_s or options.find_limit:
-        return options.rates_per_s
-    if options.arrivals.startswith(_TRACE):
-        return (Trace.read(Path(options.arrivals.removeprefix(_TRACE))).rate_per_s,)
-    if options.calibrate and not options.compare_encodings:
-        return ()
-    if server.plan is not None:
-        return (server.plan.planned_rate_per_s,)
-    raise UsageError(
-        "there is no rate",
-        place="--rate",
-        hint="say how many requests come a second, such as --rate 200, or search with --find-limit",
-    )
+    folder, log = Path(target), scratch / "server.log"
+    with bundles.started(folder, options.cpus, log, scratch, observer) as (found, about):
+        if options.encoding == "image" and not about.images:
+            raise UsageError(
+                "the bundle takes no images", place="--encoding image", hint="deploy it with --images"
+            )
+        place = options.calibration or folder / calibrating.FILE
+        yield found, replace(options, calibration=place)
 
 
 class _Whole:
@@ -239,8 +107,7 @@ class _Whole:
         self.points: list[LoadPoint] = []
         self.notes: list[LoadNote] = []
         self.limit: LimitFound | None = None
-        self.calibration: Calibration | None = _stored(options)
-        self.batching = predicting.batching_of(server.served, server.concurrency)
+        self.calibration: Calibration | None = stored_calibration(options)
         client.predict = self._predicted
 
     def carry_out(self, rates: Sequence[float]) -> None:
@@ -292,12 +159,13 @@ class _Whole:
         )
 
     def _search(self) -> None:
+        batching = self._batching()
         predicted = {
             model.by: predicting.highest(
-                model, self.batching, self._process(100.0), self.terms, self.options.seed
+                model, batching, process_of(self.options, 100.0), self.terms, self.options.seed
             )
             for model in self._models()
-            if self.batching is not None and _reaches(model, self.batching)
+            if batching is not None and _reaches(model, batching)
         }
         known = predicted.get("calibration") or predicted.get("plan")
         if known:
@@ -347,16 +215,9 @@ class _Whole:
             length = self.options.seconds / self.options.windows
             spans = replace(spans, window_s=length)
         spans = replace(spans, settle_s=self.options.settle_s)
-        return self.client.point(self._process(rate), spans, encoding=encoding, purpose=purpose)
-
-    def _process(self, rate: float) -> Process:
-        arrivals = self.options.arrivals
-        if arrivals.startswith(_TRACE):
-            trace = Trace.read(Path(arrivals.removeprefix(_TRACE)))
-            return trace.scaled(rate / trace.rate_per_s)
-        if arrivals == "poisson":
-            return Poisson(rate)
-        return _scaled(arrivals, rate, self.options.rates_per_s)
+        return self.client.point(
+            process_of(self.options, rate), spans, encoding=encoding, purpose=purpose
+        )
 
     def _models(self) -> list[Model]:
         models = []
@@ -366,31 +227,38 @@ class _Whole:
             models.append(predicting.of_calibration(self.calibration))
         return models
 
+    def _batching(self, rate: float | None = None) -> Batching | None:
+        """How the server batches, at a rate where it adapts its wait."""
+        adapted = self.server.wait_ms_at
+        wait_ms = adapted(rate) if adapted is not None and rate is not None else None
+        return predicting.batching_of(self.server.served, self.server.concurrency, wait_ms)
+
     def _predicted(self, process: Process) -> list[Predicted]:
-        if self.batching is None:
+        batching = self._batching(process.rate_per_s)
+        if batching is None:
             return []
         return [
-            predicting.predicted(model, self.batching, process, self.options.seed)
+            predicting.predicted(model, batching, process, self.options.seed)
             for model in self._models()
-            if _reaches(model, self.batching)
+            if _reaches(model, batching)
         ]
 
     def _unstable(self, rate: float) -> list[LoadNote]:
-        if self.batching is None:
+        batching = self._batching(rate)
+        if batching is None:
             return []
-        found = (predicting.unstable(model, self.batching, rate) for model in self._models())
+        found = (predicting.unstable(model, batching, rate) for model in self._models())
         return [each for each in found if each is not None]
 
     def _curves(self, name: Percentile) -> dict[str, tuple[tuple[float, float | None], ...]]:
-        rates = [each.rate_per_s for each in self.points]
-        if self.batching is None or not rates:
+        if not self.points or self._batching() is None:
             return {}
-        process, seed = self._process(max(rates)), self.options.seed
-        return {
-            model.by: predicting.operating_curve(model, self.batching, process, rates, name, seed)
-            for model in self._models()
-            if _reaches(model, self.batching)
-        }
+        top = max(each.rate_per_s for each in self.points)
+        lines: dict[str, list[tuple[float, float | None]]] = {}
+        for share in predicting.DRAWN_AT:
+            for one in self._predicted(process_of(self.options, share * top)):
+                lines.setdefault(one.by, []).append((share * top, getattr(one, f"{name}_ms")))
+        return {by: tuple(line) for by, line in lines.items()}
 
 
 def _reaches(model: Model, batching: Batching) -> bool:
@@ -400,20 +268,6 @@ def _reaches(model: Model, batching: Batching) -> bool:
     except InputError:
         return False
     return True
-
-
-def _scaled(arrivals: str, rate: float, asked: Sequence[float]) -> Process:
-    """Bursts are given for the rate that was asked for, and keep their form at others."""
-    if asked and arrivals.startswith("bursts"):
-        whole = parse(arrivals, asked[0])
-        return whole.scaled(rate / whole.rate_per_s)
-    return parse(arrivals, rate)
-
-
-def _stored(options: Options) -> Calibration | None:
-    if options.calibration is None or options.calibrate:
-        return None
-    return calibrating.read(options.calibration)
 
 
 def _write(path: Path, calibration: Calibration) -> None:
