@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "--rate",
     "rates",
     multiple=True,
-    help="Requests a second; several for several loads.  [default: the plan's]",
+    help="Requests a second; may be repeated; where --find-limit begins.  [default: the plan's]",
 )
 @click.option(
     "--slo",

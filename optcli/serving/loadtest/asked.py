@@ -77,6 +77,7 @@ def with_plan(found: Endpoint, path: Path) -> Endpoint:
 
 
 def terms_of(server: Endpoint, options: Options) -> Terms:
+    """The promise: what was asked for, else the plan's."""
     promised = {} if server.plan is None else server.plan.slo_ms
     budget = options.error_budget
     if budget is None:
@@ -110,6 +111,7 @@ def setup_of(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, 
 
 
 def require_images(options: Options) -> None:
+    """Raise `UsageError` where images shall be sent and none are named."""
     if options.encoding == "image" and options.images is None:
         raise UsageError(
             "there are no images to send",
@@ -119,7 +121,7 @@ def require_images(options: Options) -> None:
 
 
 def require_promise(server: Endpoint, options: Options, terms: Terms) -> None:
-    """What a search and a calibration need, before anything is sent."""
+    """Raise `UsageError` where a search or a calibration lacks what it needs."""
     if options.find_limit and not terms.limits_ms:
         raise UsageError(
             "there is no promise whose limit could be found",
@@ -143,7 +145,9 @@ def require_promise(server: Endpoint, options: Options, terms: Terms) -> None:
 
 def rates_of(server: Endpoint, options: Options) -> tuple[float, ...]:
     """The rates to load with: as asked, else the plan's. Raises `UsageError` where there is none."""
-    if options.rates_per_s or options.find_limit:
+    if options.find_limit:  # a rate is where the search begins
+        return ()
+    if options.rates_per_s:
         return options.rates_per_s
     if options.arrivals.startswith(_TRACE):
         return (Trace.read(Path(options.arrivals.removeprefix(_TRACE))).rate_per_s,)
@@ -173,6 +177,7 @@ def process_of(options: Options, rate: float) -> Process:
 
 
 def stored_calibration(options: Options) -> Calibration | None:
+    """A calibration of earlier; None where there is none, and where one is asked for now."""
     if options.calibration is None or options.calibrate:
         return None
     return calibrating.read(options.calibration)

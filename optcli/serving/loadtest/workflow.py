@@ -120,7 +120,7 @@ class _Whole:
             self.notes += self._unstable(rate)
             self.points.append(self._point(rate, self.options.encoding, "rate"))
         if self.options.compare_encodings:
-            self._compare(rates[0] if rates else None)
+            self._compare(next(iter(rates or self.options.rates_per_s), None))
         if self.options.find_limit:
             self._search()
 
@@ -168,10 +168,10 @@ class _Whole:
             if batching is not None and _reaches(model, batching)
         }
         known = predicted.get("calibration") or predicted.get("plan")
-        if known:
-            start = limit.START_SHARE * known
-        elif self.options.rates_per_s:
+        if self.options.rates_per_s:
             start = self.options.rates_per_s[0]
+        elif known:
+            start = limit.START_SHARE * known
         else:
             raise UsageError(
                 "no rate keeps the promise by the prediction",
