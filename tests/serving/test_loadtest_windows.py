@@ -134,8 +134,11 @@ def test_a_short_run_never_accepts_and_rejects_only_what_is_surely_broken():
 
 
 def test_a_late_client_decides_nothing_about_latency():
-    assert answer(120, 130, 140, late_ms=6.0).outcome == "inconclusive"
-    assert not answer(120, 130, 140, late_ms=6.0).breach
+    near = answer(101, 103, 111, late_ms=6.0)
+    assert (near.outcome, near.breach) == ("inconclusive", False)
+    # Far over the limit it is not the client.
+    far = answer(113, 115, 90, late_ms=6.0)
+    assert (far.outcome, far.breach) == ("reject", True)
     assert "client saturated" in answer(80, 80, 80, late_ms=6.0).reason
     assert Terms({"p95": 100.0}).late_ms == 5.0
     assert Terms({"p95": 400.0}).late_ms == 20.0
@@ -168,8 +171,9 @@ def test_a_server_that_answers_nothing_breaks_the_promise():
 
 
 def test_without_a_promise_right_answers_are_accepted():
-    free = judged([window(50)], {}, Terms({}), client(), short=True)
+    free = judged([window(50)], {}, Terms({}), client(9.0), short=True)
     assert free.outcome == "accept"
+    assert not free.breach
 
 
 def point(rate, *, breach=False, saturated=False, wrong=0, outcome="accept", purpose="ramp"):

@@ -37,12 +37,16 @@ class Terms:
         """The latency up to which an answer counts as good: the limit of the highest percentile."""
         return self.limits_ms[max(self.limits_ms)] if self.limits_ms else None
 
-    def broken_in(self, window: LoadWindow) -> bool:
-        """Whether a percentile of a window is over its limit, or nothing was answered in it."""
-        if not self.limits_ms or not window.requests:
-            return False
-        values = [(getattr(window, f"{name}_ms"), limit) for name, limit in self.limits_ms.items()]
-        return any(value is None or value > limit for value, limit in values)
+    def over_in(self, window: LoadWindow, margin_ms: float = 0.0) -> set[str]:
+        """The percentiles of a window that are over their limits, all where nothing was answered."""
+        if not window.requests:
+            return set()
+        values = {name: getattr(window, f"{name}_ms") for name in self.limits_ms}
+        return {
+            name
+            for name, limit in self.limits_ms.items()
+            if (value := values[name]) is None or value > limit + margin_ms
+        }
 
 
 @dataclass(frozen=True)
@@ -88,35 +92,28 @@ def judged(
 
     A wrong answer rejects whatever the speed. Two of three windows over a limit, or more failures than
     the budget allows, are a breach. A client that sends late, a load that is not steady near the limit
-    and a short run decide nothing else; a short run rejects only what is surely broken.
+    and a short run decide nothing else. A short run rejects only what is surely broken, a late client
+    only what is over the limit by twice of what it was late: the answer may have been read late too.
     """
     steady, rising = is_steady(windows), grows(windows)
     requests = sum(each.requests for each in windows)
     failed = sum(each.failed for each in windows)
-    over = sum(terms.broken_in(each) for each in windows)
-    most = math.ceil(2 * len(windows) / 3)
-    too_late = {
-        name: limit
-        for name, limit in terms.limits_ms.items()
-        if any((value := getattr(each, f"{name}_ms")) is None or value > limit for each in windows)
-    }
     share = failed / requests if requests else 1.0
     failing = share > terms.error_budget
     failing_surely = failed_share_low(failed, requests) > terms.error_budget
     breach = failing_surely if short else failing
-    slow = over >= most and bool(terms.limits_ms)
+    margin_ms = 2 * client.lateness_p99_ms if client.saturated else 0.0
+    late = [terms.over_in(each, margin_ms) for each in windows]
+    over = sum(map(bool, late))
+    slow = over >= math.ceil(2 * len(windows) / 3)
     if short:
         slow = slow and any(
-            (estimate := percentiles.get(name)) is not None
-            and estimate.low is not None
-            and estimate.low > limit
-            for name, limit in too_late.items()
+            _surely_over(percentiles.get(name), terms, name) for name in set().union(*late)
         )
     causes = ", ".join(f"{cause} {count}" for cause, count in (failures or {}).items())
 
     def answer(outcome: Outcome, reason: str) -> Judged:
-        broken = breach or (slow and not client.saturated)
-        return Judged(steady, rising, broken, outcome, reason)
+        return Judged(steady, rising, breach or slow, outcome, reason)
 
     if wrong:
         return answer(
@@ -130,23 +127,23 @@ def judged(
             f"{failed} of {requests} requests were not answered ({causes}): {100 * share:.2f} %, and at"
             f" most {100 * terms.error_budget:g} % may",
         )
-    if client.saturated:
-        return answer(
-            "inconclusive",
-            f"client saturated: it sent {client.lateness_p99_ms:.1f} ms late (p99), at most"
-            f" {client.lateness_limit_ms:.1f} ms is allowed",
-        )
-    said = _said(percentiles, terms)
-    if slow:
-        return answer(
-            "reject", f"{said}: over the limit in {over} of {len(windows)} windows{_rising(rising)}"
-        )
     if not terms.limits_ms:
         if failing:
             return answer(
                 "inconclusive", f"{failed} of {requests} requests were not answered ({causes})"
             )
         return answer("accept", "answers are right, and no latency was promised")
+    said = _said(percentiles, terms)
+    if slow:
+        return answer(
+            "reject", f"{said}: over the limit in {over} of {len(windows)} windows{_rising(rising)}"
+        )
+    if client.saturated:
+        return answer(
+            "inconclusive",
+            f"client saturated: it sent {client.lateness_p99_ms:.1f} ms late (p99), at most"
+            f" {client.lateness_limit_ms:.1f} ms is allowed",
+        )
     if short:
         return answer("inconclusive", f"{said}: the run is too short to accept it")
     if rising:
@@ -158,6 +155,10 @@ def judged(
             "inconclusive", f"{said}: the windows differ by more than {STEADY - 1:.0%} near the limit"
         )
     return answer("accept", said)
+
+
+def _surely_over(estimate: Estimate | None, terms: Terms, name: str) -> bool:
+    return estimate is not None and estimate.low is not None and estimate.low > terms.limits_ms[name]
 
 
 def _surely_kept(percentiles: Mapping[str, Estimate | None], terms: Terms) -> bool:
