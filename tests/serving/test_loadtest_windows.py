@@ -129,6 +129,8 @@ def test_a_short_run_never_accepts_and_rejects_only_what_is_surely_broken():
     assert answer(80, 82, 84, short=True).outcome == "inconclusive"
     unsure = answer(120, 130, 125, short=True, estimate=Estimate(value=125, low=95, high=200))
     assert (unsure.outcome, unsure.breach) == ("inconclusive", False)
+    growing = answer(120, 240, 360, short=True, estimate=Estimate(value=240, low=50, high=900))
+    assert (growing.outcome, growing.breach) == ("reject", True)
     sure = answer(120, 130, 125, short=True, estimate=Estimate(value=125, low=105, high=200))
     assert (sure.outcome, sure.breach) == ("reject", True)
 

@@ -107,9 +107,8 @@ def judged(
     over = sum(map(bool, late))
     slow = over >= math.ceil(2 * len(windows) / 3)
     if short:
-        slow = slow and any(
-            _surely_over(percentiles.get(name), terms, name) for name in set().union(*late)
-        )
+        names = set().union(*late)
+        slow = slow and (rising or any(_surely_over(percentiles.get(n), terms, n) for n in names))
     causes = ", ".join(f"{cause} {count}" for cause, count in (failures or {}).items())
 
     def answer(outcome: Outcome, reason: str) -> Judged:

@@ -15,7 +15,7 @@ START_SHARE, STEP = 0.3, 1.25
 PRECISION = 0.05
 # From where on down the ramp is given up when its first rate breaks the promise.
 _LOWEST = 0.1
-_MOST_STEPS = 40
+_MOST_STEPS = 20
 _CONFIRMATIONS = 3
 # How often a rate is tried where the client sends late: other work on the machine passes.
 _ATTEMPTS = 3
