@@ -83,6 +83,8 @@ FORBIDDEN_WORDS = {
     for plural in ("", "s")
 } | {"utility", "utilities", "factories"}
 MOST_LINES = 450
+# Modules that deploy copies into bundles: they import nothing of optcli, and NumPy and servers at once.
+COPIED = {Path("serving/deploy/ray_files"), Path("serving/deploy/triton_files")}
 # Tools skip folders of these names unless told otherwise: pytest, ruff, coverage, backup and search.
 SKIPPED_BY_TOOLS = {
     "build", "dist", "env", "venv", "virtualenv", "node_modules", "site-packages", "buck-out", "eggs",
@@ -119,9 +121,17 @@ class _Module:
         yield from self._size_and_docstring()
         yield from self._names()
         yield from self._imports()
-        yield from self._heavy(self.tree.body)
+        if self.relative.parent in COPIED:
+            yield from self._own()
+        else:
+            yield from self._heavy(self.tree.body)
         yield from self._talk()
         yield from self._hints()
+
+    def _own(self) -> Iterator[tuple[int, str]]:
+        for line, module in self._imported():
+            if module.partition(".")[0] == "optcli":
+                yield line, "a module that is copied into bundles may not import optcli"
 
     def _size_and_docstring(self) -> Iterator[tuple[int, str]]:
         lines = len(self.text.splitlines())
@@ -296,6 +306,11 @@ def test_every_room_is_looked_at():
         ("pipeline/helpers/steps.py", "", "'helpers'"),
         ("misc/steps.py", "", "misc is no room"),
         ("data/npz.py", "def f():\n    raise InputError('no')", "InputError without a hint"),
+        (
+            "serving/deploy/ray_files/app.py",
+            "import numpy\nfrom optcli.errors import InputError",
+            "may not import optcli",
+        ),
     ],
 )
 def test_a_planted_breach_is_found(tmp_path, file, code, expected):

@@ -46,7 +46,8 @@ _TASKS = {
     },
     "Serve": {
         "plan": "Turn a promise into a serving configuration: batch size, wait, instances.",
-        "deploy": "Write what Triton or KServe reads for a variant and a plan.",
+        "deploy": "Write what Ray Serve, Triton or KServe reads for a variant and a plan.",
+        "serve": "Start the server that deploy wrote for Ray, here.",
         "loadtest": "Send traffic to a running server and hold it to its promise.",
     },
     "Maintain": {
@@ -61,6 +62,7 @@ _SOURCES = {
     "FILE...": "name model files, such as model.onnx",
     "FILE": "`optcli gate --history FILE` writes one",
     "WHAT": "name a model, such as torchvision:resnet50 or model.onnx",
+    "FOLDER": "`optcli deploy VARIANT --target ray` writes one",
     "TARGET": "name a model file, a recipe, or a variant of the last build",
     "NAME": "choose a name, such as released",
     "FOLDER|URL": "name what `optcli deploy --target ray` wrote, or a URL such as http://127.0.0.1:8000",

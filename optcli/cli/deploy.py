@@ -25,7 +25,7 @@ class _Engine(click.Choice[str]):
             raise UsageError(
                 _NOT_WRITTEN[value],
                 place=f"--target {value}",
-                hint="--target triton serves ONNX, OpenVINO, TorchScript and TensorRT",
+                hint="--target ray and --target triton serve ONNX, OpenVINO and TorchScript",
             )
         return super().convert(value, param, ctx)
 
@@ -33,6 +33,7 @@ class _Engine(click.Choice[str]):
 @click.command(
     "deploy",
     epilog=options.examples(
+        "optcli deploy onnx-int8 --target ray --plan plan.json --out deployed",
         "optcli deploy onnx-int8 --target triton --plan plan.json --out model_repository",
         "optcli deploy onnx-int8 recipe.yaml --target kserve --storage-uri pvc://models/digits",
     ),
@@ -43,7 +44,7 @@ class _Engine(click.Choice[str]):
     "--target",
     "engine",
     required=True,
-    type=_Engine(["triton", "kserve"]),
+    type=_Engine(["ray", "triton", "kserve"]),
     help="The server that reads what is written.",
 )
 @click.option(
@@ -64,10 +65,12 @@ class _Engine(click.Choice[str]):
     metavar="URI",
     help="For kserve: where the cluster finds a copy of the repository, as pvc://models/digits.",
 )
+@click.option("--wait", help="For ray: the longest wait for a batch, as 10ms.  [default: the plan's]")
 @click.option(
     "--force",
     is_flag=True,
-    help="Deploy a plan that rests on another curve, or on one of a busy machine.",
+    help="Deploy a plan that rests on another curve, or on one of a busy machine; for ray, a wait that"
+    " is too short as well.",
 )
 @options.artifacts
 @options.trust
@@ -77,11 +80,12 @@ class _Engine(click.Choice[str]):
 def command(
     variant: str,
     where: Path | None,
-    engine: Literal["triton", "kserve"],
+    engine: Literal["ray", "triton", "kserve"],
     plan: Path | None,
     out: Path | None,
     name: str | None,
     storage_uri: str | None,
+    wait: str | None,
     force: bool,
     artifacts: Path | None,
     trust: bool,
@@ -90,17 +94,25 @@ def command(
 ) -> None:
     """Write what a serving engine reads for VARIANT of the last build, as a plan says.
 
-    For triton a model repository: the model, config.pbtxt with batches, wait, queue, instances and
-    warm-up, the plan, a golden request with its response, and a README with the commands. For kserve
-    manifests as well, with pods and autoscaling. What is written is read back and compared with the
+    For ray a bundle: a server for Ray Serve with the model, replicas, batches, wait and queue of the
+    plan; `optcli serve` starts it. For triton a model repository: the model and config.pbtxt. For
+    kserve manifests as well, with pods and autoscaling. Each has the plan, a golden request with its
+    response, and a README with the commands. What is written is read back and compared with the
     model. Needs `pip install 'optcli[serve]'`.
     """
+    from optcli.serving import quantities
     from optcli.serving.deploy import deploy, lines
     from optcli.store import Store
 
     if storage_uri is not None and engine != "kserve":
         raise UsageError(
             f"--target {engine} fetches nothing", place="--storage-uri", hint="leave it out"
+        )
+    if wait is not None and engine != "ray":
+        raise UsageError(
+            f"--target {engine} takes the plan's wait",
+            place="--wait",
+            hint="plan again: optcli plan RECIPE --wait 10ms",
         )
     place = reports.find(where, artifacts)
     with Progress() as progress:
@@ -114,6 +126,7 @@ def command(
             recipe=where if where is not None and where.suffix in reports.RECIPES else None,
             name=name,
             storage_uri=storage_uri,
+            wait_ms=None if wait is None else quantities.milliseconds(wait, "--wait"),
             force=force,
             trust=trust,
             store=Store(Store.default_root(place.own_store(store))),

@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -17,11 +19,21 @@ from optcli.model_files.built_variant import BuiltVariant, open_built
 from optcli.observer import Observer, Silent
 from optcli.results import Report
 from optcli.results.outcomes import Result
-from optcli.results.plan import Plan
-from optcli.serving.deploy import instructions, kserve, model_configuration, plans, repository
+from optcli.results.plan import Plan, Semantics
+from optcli.serving.deploy import (
+    instructions,
+    kserve,
+    model_configuration,
+    plans,
+    ray_bundle,
+    ray_runtimes,
+    repository,
+)
+from optcli.serving.deploy import samples as samples_file
+from optcli.serving.deploy.backends import Backend
 from optcli.serving.deploy.instructions import Step
 from optcli.serving.deploy.interface import Interface, LookRequest
-from optcli.serving.deploy.model_configuration import Served
+from optcli.serving.deploy.ray_runtimes import Runtime
 from optcli.store import Store
 from optcli.workers import run
 
@@ -29,7 +41,8 @@ __all__ = ["Deployed", "deploy", "lines"]
 
 _TIMEOUT_S = 600.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_TITLES = {"triton": "Triton", "kserve": "KServe"}
+_TITLES = {"triton": "Triton", "kserve": "KServe", "ray": "Ray Serve"}
+Engine = Literal["triton", "kserve", "ray"]
 PLAN, README = "plan.json", "README.md"
 
 
@@ -41,7 +54,7 @@ class Deployed(Result):
 
     schema_version: int = Field(1, alias="schema")
     variant: str
-    engine: Literal["triton", "kserve"]
+    engine: Engine
     model: str
     folder: str
     files: tuple[str, ...]
@@ -69,11 +82,12 @@ def deploy(
     path: Path,
     out: Path,
     *,
-    engine: Literal["triton", "kserve"] = "triton",
+    engine: Engine = "triton",
     plan: Path | None = None,
     recipe: Path | None = None,
     name: str | None = None,
     storage_uri: str | None = None,
+    wait_ms: float | None = None,
     force: bool = False,
     trust: bool = False,
     store: Store | None = None,
@@ -82,55 +96,54 @@ def deploy(
     """Write what a server reads for a variant of the build whose report lies at `path`.
 
     For `triton` that is a model repository; for `kserve` the repository with manifests that serve it,
-    where `storage_uri` is the place from which the cluster fetches the repository.
+    where `storage_uri` is the place from which the cluster fetches the repository. For `ray` it is a
+    bundle: an app for Ray Serve with everything that it needs; `wait_ms` replaces the plan's wait.
 
     `out` is a folder that is empty or not there yet; it is written whole or not at all. `plan` is what
     `optcli plan --json` wrote; without it the plan is made of the recipe's `slo` and the measured
     curve. `name` is the model's on the server, by default the variant's. `force` deploys a plan that
-    rests on another curve, or on one of a busy machine. `trust` is that of a build.
+    rests on another curve, or on one of a busy machine, and a wait that is too short for sealed
+    batches. `trust` is that of a build.
 
     Raises `UsageError` for a plan that this variant cannot carry out, `UnfitError` for one that decides
-    nothing, `InputError` for a format that Triton does not serve and a configuration that does not fit
-    the model, `MissingError` without tritonclient.
+    nothing, `InputError` for a format that the server does not run and a configuration that does not
+    fit the model, `MissingError` without tritonclient, or without Ray.
     """
     observer = observer or Silent()
-    model_configuration.messages()
-    name = _checked_name(name or variant)
+    if engine == "ray":
+        ray_bundle.schema()
+    else:
+        model_configuration.messages()
+    name = _checked_name(name or variant, engine)
     uri = kserve.checked_uri(storage_uri) if engine == "kserve" else ""
     _require_empty(out)
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
-    backend = repository.backend_for(built)
+    runs_in = ray_runtimes.runtime_of(built) if engine == "ray" else repository.backend_for(built)
+    semantics: Semantics = "sealed" if engine == "ray" else "oldest-age"
     if plan is None:
-        made = plans.of_recipe(variant, report, path, recipe, observer)
+        made = plans.of_recipe(variant, report, path, recipe, observer, semantics)
         place = report.recipe.path
     else:
         made, place = plans.read(plan), str(plan)
-    one = plans.require_usable(made, place, force=force)
+    one = plans.require_usable(made, place, force=force, semantics=semantics)
     doubts = list(plans.doubts(made, variant, report, path, force=force))
+    waits = ray_bundle.wait_of(one, wait_ms, force=force) if engine == "ray" else None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     except OSError as error:
         raise _unwritable(out, error) from error
     try:
-        interface = _looked_at(built, name, fresh, path)
-        served = repository.served_of(name, built, interface, one, backend)
-        notes = [*doubts, *repository.notes_of(built, served, one, backend), *built.samples.notes]
-        if engine == "kserve":
-            notes += kserve.notes_of(served, made)
-            repository.write(fresh / kserve.REPOSITORY, built, served, made)
-            steps = _write_manifests(fresh, served, made, uri)
-            about = (
-                f"Manifests for KServe, written by optcli. {made.sentence} First copy the content of"
-            )
-            about += f" `{kserve.REPOSITORY}/` to {uri}."
+        interface = _looked_at(built, name, fresh, path, ray=engine == "ray")
+        if isinstance(runs_in, Runtime):
+            assert waits is not None
+            written = _bundle(fresh, name, built, report, interface, runs_in, made, waits)
         else:
-            repository.write(fresh, built, served, made)
-            steps = instructions.for_triton(served)
-            about = f"A model repository for Triton, written by optcli. {made.sentence}"
+            written = _repository(fresh, name, built, interface, runs_in, made, uri)
+        notes = [*doubts, *written.notes, *built.samples.notes]
         (fresh / PLAN).write_text(made.to_json() + "\n", encoding="utf-8")
-        runtime = f"{built.runner_name} {built.effective.get('version', '')}".strip()
-        text = instructions.text(served, about, steps, notes, runtime)
+        known = [*notes, *written.closing]
+        text = instructions.text(name, interface, written.about, written.steps, known)
         (fresh / README).write_text(text, encoding="utf-8")
         files = tuple(sorted(p.relative_to(fresh).as_posix() for p in fresh.rglob("*") if p.is_file()))
         _place(fresh, out)
@@ -148,22 +161,75 @@ def deploy(
             "sentence": made.sentence,
             "golden": interface.golden,
             "tolerance": interface.tolerance,
-            "commands": tuple(step.command for step in steps),
+            "commands": tuple(step.command for step in written.steps),
             "notes": tuple(notes),
         }
     )
 
 
-def _write_manifests(folder: Path, served: Served, plan: Plan, uri: str) -> list[Step]:
-    """Write the manifests; gives the commands that use them."""
-    kserve.write(folder / kserve.RUNTIME, kserve.runtime_of(served))
-    inference = kserve.inference_of(served, plan, uri)
-    kserve.write(folder / kserve.SERVICE, inference)
-    manifests = (kserve.RUNTIME, kserve.SERVICE)
-    return instructions.for_kserve(served, inference.metadata.name, manifests)
+@dataclass(frozen=True)
+class _Written:
+    """What the README says of the files: what they are, how they are used, and sentences to know."""
+
+    about: str
+    steps: Sequence[Step]
+    notes: Sequence[str]
+    closing: Sequence[str]
 
 
-def _looked_at(built: BuiltVariant, name: str, out: Path, path: Path) -> Interface:
+def _repository(
+    folder: Path,
+    name: str,
+    built: BuiltVariant,
+    interface: Interface,
+    backend: Backend,
+    plan: Plan,
+    uri: str,
+) -> _Written:
+    """Write a repository for Triton; with a `uri` for KServe, and manifests beside it."""
+    one = plan.recommended
+    assert one is not None
+    served = repository.served_of(name, built, interface, one, backend)
+    notes = list(repository.notes_of(built, served, one, backend))
+    if uri:
+        notes += kserve.notes_of(served, plan)
+        repository.write(folder / kserve.REPOSITORY, built, served, plan)
+        kserve.write(folder / kserve.RUNTIME, kserve.runtime_of(served))
+        inference = kserve.inference_of(served, plan, uri)
+        kserve.write(folder / kserve.SERVICE, inference)
+        manifests = (kserve.RUNTIME, kserve.SERVICE)
+        steps = instructions.for_kserve(served, inference.metadata.name, manifests)
+        about = f"Manifests for KServe, written by optcli. {plan.sentence} First copy the content of"
+        about += f" `{kserve.REPOSITORY}/` to {uri}."
+    else:
+        repository.write(folder, built, served, plan)
+        steps = instructions.for_triton(served)
+        about = f"A model repository for Triton, written by optcli. {plan.sentence}"
+    runtime = f"{built.runner_name} {built.effective.get('version', '')}".strip()
+    return _Written(about, steps, notes, instructions.of_triton(runtime))
+
+
+def _bundle(
+    folder: Path,
+    name: str,
+    built: BuiltVariant,
+    report: Report,
+    interface: Interface,
+    runtime: Runtime,
+    plan: Plan,
+    waits: tuple[float, str],
+) -> _Written:
+    """Write a bundle for Ray. `waits` is the wait for a batch, and what is to be known of it."""
+    wait_ms, short = waits
+    prepared = ray_bundle.prepared(name, built, report.recipe, interface, runtime, plan, wait_ms)
+    ray_bundle.write(folder, built, prepared, plan)
+    notes = [*([short] if short else []), *ray_bundle.notes_of(prepared, plan, interface)]
+    about = f"A server for Ray Serve, written by optcli. {plan.sentence} It needs neither optcli nor a"
+    about += " recipe: `pip install -r requirements.txt`, or build the Dockerfile."
+    return _Written(about, instructions.for_ray(name, interface), notes, ray_bundle.closing(prepared))
+
+
+def _looked_at(built: BuiltVariant, name: str, out: Path, path: Path, *, ray: bool) -> Interface:
     """The artifact's interface, by a worker of its own, which writes the golden files into `out`."""
     kind = runners.find(built.runner_name)
     samples = built.samples
@@ -181,6 +247,8 @@ def _looked_at(built: BuiltVariant, name: str, out: Path, path: Path) -> Interfa
                 folder=samples.folder,
                 seed=samples.seed,
                 runs=not environment.missing(built.runner.requires()),
+                ray=ray,
+                samples=samples_file.MOST if ray else 0,
             ),
             Interface,
             log=path.parent / "logs" / f"{built.name}.deploy.log",
@@ -193,10 +261,11 @@ def _looked_at(built: BuiltVariant, name: str, out: Path, path: Path) -> Interfa
     return interface
 
 
-def _checked_name(name: str) -> str:
+def _checked_name(name: str, engine: Engine) -> str:
     if not _NAME.fullmatch(name):
+        server = _TITLES["ray" if engine == "ray" else "triton"]
         raise UsageError(
-            f"a model of Triton cannot be called {name!r}",
+            f"a model of {server} cannot be called {name!r}",
             place="--name",
             hint="take letters, digits, dots, dashes and underscores: they stand in its URL",
         )

@@ -32,7 +32,7 @@ def for_triton(served: Served) -> list[Step]:
     return [
         Step("Start the server, in this folder", start),
         Step("Ask whether the model is ready", f"{_CURL} {_URL}/{served.name}/ready"),
-        *_request(served, f"{_URL}/{served.name}/infer"),
+        *_request(served.interface, f"{_URL}/{served.name}/infer"),
     ]
 
 
@@ -44,34 +44,49 @@ def for_kserve(served: Served, name: str, manifests: Sequence[str]) -> list[Step
     return [
         Step("Apply the manifests", f"kubectl apply {files}"),
         Step("Wait until the model is ready", wait),
-        *_request(served, f'"{url}/v2/models/{served.name}/infer"'),
+        *_request(served.interface, f'"{url}/v2/models/{served.name}/infer"'),
     ]
 
 
-def _request(served: Served, url: str) -> list[Step]:
-    if served.interface.golden is None:
+def _request(interface: Interface, url: str) -> list[Step]:
+    if interface.golden is None:
         return []
     header = "--header 'Content-Type: application/json'"
     return [Step("Send a request", f"{_CURL} {header} --data @{REQUEST} {url}")]
 
 
-def text(served: Served, about: str, steps: Sequence[Step], notes: Sequence[str], runtime: str) -> str:
-    """The README, as Markdown."""
-    lines = [f"# {served.name}", "", about, ""]
+def for_ray(model: str, interface: Interface) -> list[Step]:
+    """Start the bundle in the folder, ask whether the model is ready, send the golden request."""
+    request = _request(interface, f"{_URL}/{model}/infer")
+    return [
+        Step("Start the server, in this folder", "python launch.py --port 8000"),
+        Step("Ask whether the model is ready", f"{_CURL} {_URL}/{model}/ready"),
+        *request,
+    ]
+
+
+def of_triton(runtime: str) -> list[str]:
+    """What is to be known of every repository; `runtime` is what the variant was measured with."""
+    return [
+        f"the variant was measured with {runtime}. Take a release of Triton whose runtime is not older:"
+        f" replace {IMAGE}",
+        "no Triton server ran this repository before it was written. config.pbtxt was read back with"
+        " Triton's own protobuf definition and compared with the model",
+        "the server has no authentication and no TLS: put a proxy with both in front of it",
+    ]
+
+
+def text(
+    name: str, interface: Interface, about: str, steps: Sequence[Step], notes: Sequence[str]
+) -> str:
+    """The README of the model `name`, as Markdown."""
+    lines = [f"# {name}", "", about, ""]
     for step in steps:
         lines += [f"{step.title}:", "", "```bash", step.command, "```", ""]
-    lines += _golden(served.interface)
+    lines += _golden(interface)
     lines += ["## What is to be known", ""]
     lines += [f"- {note[0].upper()}{note[1:]}." for note in notes]
-    lines += [
-        f"- The variant was measured with {runtime}. Take a release of Triton whose runtime is not"
-        f" older: replace {IMAGE}.",
-        "- No Triton server ran this repository before it was written. config.pbtxt was read back with"
-        " Triton's own protobuf definition and compared with the model.",
-        "- The server has no authentication and no TLS: put a proxy with both in front of it.",
-        "",
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def _golden(interface: Interface) -> list[str]:

@@ -1,7 +1,8 @@
 """What a server must know of an artifact: its inputs and outputs, asked from the files and by running.
 
 `look` works in a worker of its own. It also writes the golden request and response: one call of the
-artifact's own runner, as JSON of the Open Inference Protocol v2.
+artifact's own runner, as JSON of the Open Inference Protocol v2. For a load test it writes samples and
+what that runner gives for each.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,14 @@ from optcli.errors import InputError
 from optcli.inspection.findings import Tensor
 from optcli.latency.feeds import make
 from optcli.sample import collate
+from optcli.serving.deploy import ray_runtimes, samples
 from optcli.settings import TensorSpec, batch_range
 from optcli.workers import Channel
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from optcli.data.samples import PreparedSet
 
 REQUEST, RESPONSE = "golden-request.json", "golden-response.json"
 # Types of tensors, as the Open Inference Protocol writes them. Triton's own begin with TYPE_.
@@ -49,7 +53,8 @@ class LookRequest:
     """An artifact with its runner and inputs; `out` is where the golden files go.
 
     `data` are the settings of a role, with paths relative to `folder`; None: random inputs. `runs` says
-    whether the runner can run here: without it the artifact's files alone are read.
+    whether the runner can run here: without it the artifact's files alone are read. `ray` says that
+    a bundle for Ray serves it, not Triton. `samples` is how many prepared samples to write.
     """
 
     model: str
@@ -62,6 +67,8 @@ class LookRequest:
     folder: Path = Path()
     seed: int = 0
     runs: bool = True
+    ray: bool = False
+    samples: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ class Interface:
     `golden` says what the golden request holds; `tolerance` is the largest difference from the golden
     response, as a fraction of the largest magnitude in the output. All are None or empty where the
     artifact could not be run here; `golden` and `tolerance` also where JSON cannot hold the types.
+    `settings` are those that a bundle's `model.py` needs. `samples` is how many were written.
     """
 
     inputs: tuple[Tensor, ...]
@@ -81,6 +89,8 @@ class Interface:
     follows_batch: bool | None = None
     golden: str | None = None
     tolerance: float | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    samples: int = 0
 
 
 def look(request: LookRequest, channel: Channel) -> Interface:
@@ -91,7 +101,8 @@ def look(request: LookRequest, channel: Channel) -> Interface:
     findings = inspection.look(artifact.path, request.inputs, **trust)
     inputs = tuple(map(Tensor.model_validate, findings["inputs"] or ()))
     outputs = tuple(map(Tensor.model_validate, findings.get("outputs") or ()))
-    if artifact.format == Format.TORCHSCRIPT:
+    settings = ray_runtimes.found_in(artifact, request.inputs) if request.ray else {}
+    if artifact.format == Format.TORCHSCRIPT and not request.ray:
         _require_flat_outputs(artifact)
         # The file names none, and both this runner and Triton go by their order.
         names = artifact.facts["outputs"]
@@ -115,14 +126,19 @@ def look(request: LookRequest, channel: Channel) -> Interface:
         if follows and len(sizes) > 1:
             more = runner.run(make(request.inputs, None, sizes[1:], request.seed)[sizes[1]][0])
             follows = all(array.ndim and array.shape[0] == sizes[1] for array in more.values())
+        count = 0
+        if request.samples and request.data is not None:
+            count = samples.write(
+                request.out, _opened(request), runner, request.inputs, request.samples
+            )
     computed = tuple(
         Tensor(name=name, dtype=str(array.dtype), shape=array.shape) for name, array in results.items()
     )
     if any(PROTOCOL_TYPES.get(str(each.dtype)) is None for each in (*feed.values(), *results.values())):
-        return Interface(inputs, outputs, computed, follows)
+        return Interface(inputs, outputs, computed, follows, settings=settings, samples=count)
     write_golden(request.out, request.model, feed, results)
     tolerance = _TOLERANCE_FP32 if artifact.precision == "fp32" else _TOLERANCE_LOWER
-    return Interface(inputs, outputs, computed, follows, golden, tolerance)
+    return Interface(inputs, outputs, computed, follows, golden, tolerance, settings, count)
 
 
 def write_golden(
@@ -165,15 +181,21 @@ def _feed(request: LookRequest, batch_size: int) -> tuple[dict[str, np.ndarray],
     if request.data is None:
         feed = make(request.inputs, None, [batch_size], request.seed)[batch_size][0]
         return dict(feed), f"random values of seed {request.seed}"
+    dataset = _opened(request)
+    rows = [dataset.prepared(dataset.read(row % len(dataset))) for row in range(batch_size)]
+    batch = collate(rows)
+    named = ", ".join(map(str, batch.ids[:3]))
+    return dict(batch.inputs), f"sample {named} of {request.data.source}"
+
+
+def _opened(request: LookRequest) -> PreparedSet:
+    assert request.data is not None
     dataset = data.open(request.data, request.folder, request.inputs)
     if not len(dataset):
         raise InputError(
             "the data are empty", place=request.data.source, hint="check its `split` and `samples`"
         )
-    rows = [dataset.prepared(dataset.read(row % len(dataset))) for row in range(batch_size)]
-    batch = collate(rows)
-    named = ", ".join(map(str, batch.ids[:3]))
-    return dict(batch.inputs), f"sample {named} of {request.data.source}"
+    return dataset
 
 
 def _require_flat_outputs(artifact: Artifact) -> None:

@@ -27,7 +27,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Batching:
-    """How many requests Triton may put into one call.
+    """How many requests a server may put into one call.
 
     `largest` is 0 where the model's first size is no batch that varies: a request then brings the whole
     tensor. `why` says why.
@@ -56,9 +56,13 @@ def messages() -> Any:
 
 
 def batching_of(
-    inputs: Sequence[TensorSpec], interface: Interface, planned: int, place: str
+    inputs: Sequence[TensorSpec],
+    interface: Interface,
+    planned: int,
+    place: str,
+    server: str = "Triton",
 ) -> Batching:
-    """The largest batch for Triton: the plan's. Raises `UsageError` where the model cannot take it."""
+    """The server's largest batch: the plan's. Raises `UsageError` where the model cannot take it."""
     varies = [spec.batch_symbol is not None for spec in inputs]
     why = ""
     if not all(varies):
@@ -70,7 +74,7 @@ def batching_of(
         why = "the outputs have not one row for each row of the inputs"
     if why and planned > 1:
         raise UsageError(
-            f"the plan has batches of up to {planned}, and Triton cannot batch this model: {why}",
+            f"the plan has batches of up to {planned}, and {server} cannot batch this model: {why}",
             place=place,
             hint="plan with --batch 1, or give every input a first size `batch` and build again",
         )
@@ -85,7 +89,7 @@ def batching_of(
         )
     if sizes.min > 1:
         raise UsageError(
-            f"the model takes at least {sizes.min} rows, and Triton sends single requests as well",
+            f"the model takes at least {sizes.min} rows, and {server} sends single requests as well",
             place=place,
             hint="let the range of `batch` under the recipe's `inputs` begin at 1, and build again",
         )

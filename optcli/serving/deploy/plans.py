@@ -14,12 +14,23 @@ from optcli.latency import measured_curve
 from optcli.observer import Observer
 from optcli.recipe import load
 from optcli.results import Report
-from optcli.results.plan import PLAN_SCHEMA, Configuration, Plan
+from optcli.results.plan import PLAN_SCHEMA, Configuration, Plan, Semantics
 from optcli.serving import files
 
 _AGAIN = (
     "plan again: optcli plan RECIPE --variant VARIANT --rate 600 --slo p95=120ms --json > plan.json"
 )
+# Of a plan for other servers than those that decide as here.
+_OTHER: dict[Semantics, tuple[str, str]] = {
+    "oldest-age": (
+        "the plan is for sealed batches, and Triton sends a batch by its oldest request's age",
+        "plan again with --semantics oldest-age",
+    ),
+    "sealed": (
+        "the plan sends a batch by its oldest request's age, and Ray Serve seals batches in turn",
+        "plan again with --semantics sealed",
+    ),
+}
 # A plan holds milliseconds as JSON: they read back as they were but for the last bit.
 _SAME = 1e-9
 
@@ -47,8 +58,17 @@ def read(path: Path) -> Plan:
     return plan
 
 
-def of_recipe(variant: str, report: Report, path: Path, named: Path | None, observer: Observer) -> Plan:
+def of_recipe(
+    variant: str,
+    report: Report,
+    path: Path,
+    named: Path | None,
+    observer: Observer,
+    semantics: Semantics = "oldest-age",
+) -> Plan:
     """The plan for what the recipe promises under `slo`, with the curve that the build measured.
+
+    `semantics` are those of the server.
 
     Raises `UsageError` where the recipe promises no rate and no percentile.
     """
@@ -67,27 +87,28 @@ def of_recipe(variant: str, report: Report, path: Path, named: Path | None, obse
             " --json > plan.json",
         )
     asked = {"name": variant, "variant": variant, "rate_per_s": rate, "slo": promise}
+    asked["semantics"] = semantics
     return serving.from_settings(
         files.load(None, asked, {}), report=report, file=path, observer=observer
     )
 
 
-def require_usable(plan: Plan, place: str, *, force: bool) -> Configuration:
-    """What the plan recommends. Raises `UsageError` where there is none that Triton can carry out.
+def require_usable(
+    plan: Plan, place: str, *, force: bool, semantics: Semantics = "oldest-age"
+) -> Configuration:
+    """What the plan recommends. Raises `UsageError` where there is none that the server can carry out.
 
-    Raises `UnfitError` where the curve was measured on a busy machine, without `force`.
+    `semantics` are those of the server. Raises `UnfitError` where the curve was measured on a busy
+    machine, without `force`.
     """
     one = plan.recommended
     if one is None:
         raise UsageError(
             f"the plan has no configuration to deploy: {plan.sentence}", place=place, hint=_AGAIN
         )
-    if one.semantics == "sealed":
-        raise UsageError(
-            "the plan is for sealed batches, and Triton sends a batch by its oldest request's age",
-            place=place,
-            hint="plan again with --semantics oldest-age",
-        )
+    if one.semantics != semantics:
+        message, hint = _OTHER[semantics]
+        raise UsageError(message, place=place, hint=hint)
     if plan.outcome != "kept" and not force:
         raise UnfitError(
             "the plan decides nothing: its curve was measured on a busy machine",

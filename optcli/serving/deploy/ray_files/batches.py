@@ -1,0 +1,104 @@
+"""Requests as they wait in a replica, and the model that computes several of them in one call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from metrics import usage
+
+Arrays = Mapping[str, np.ndarray]
+# Sizes beyond 1, the powers of two and the largest are warmed up for so long at most.
+_REST_S = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """Rows of one request in a replica; times are seconds since the epoch."""
+
+    feed: Arrays
+    rows: int
+    deadline: float
+    arrived: float
+    cancelled: bool = False
+
+    def is_due(self, now: float) -> bool:
+        """Whether somebody still waits for it."""
+        return now < self.deadline and not self.cancelled
+
+
+class Batches:
+    """Calls of the model, and how long to wait for a batch; `single_s` is the time of one row."""
+
+    def __init__(self, model: Any, bundle: Mapping[str, Any]) -> None:
+        self._model, self._inputs = model, bundle["inputs"]
+        self._batched: bool = bundle["batched"]
+        self._warm: set[int] = set()
+        self._wait_s, self._adaptive = 0.0, False
+        self._last, self._gap_s = 0.0, 0.0
+        self.single_s = 0.0
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Take `user_config` of serve_config.yaml."""
+        self._wait_s, self._adaptive = config["batch_wait_timeout_s"], config["adaptive_wait"]
+        self._warm_up(config["max_batch_size"])
+
+    def wait_s(self, now: float) -> float:
+        """How long to wait for a batch, now that a request arrives: not at all under light load.
+
+        That is while single rows would take less than half of the time, by the gaps between requests.
+        """
+        gap = min(now - self._last, 8 * self.single_s)
+        self._last, self._gap_s = now, self._gap_s + 0.1 * (gap - self._gap_s)
+        light = self._adaptive and self._gap_s > 2 * self.single_s
+        return 0.0 if light else self._wait_s
+
+    def call(self, items: Sequence[Item], sealed: float, identity: str) -> list[dict[str, Any]]:
+        """Compute the items that somebody still waits for, as one batch; for each, outputs and times.
+
+        `outputs` is None for the others. The first result counts the call, and what the process used.
+        """
+        start = time.time()
+        due = [item for item in items if item.is_due(start)]
+        parts = dict(zip(map(id, due), self._outputs(due) if due else (), strict=True))
+        call = {"start": start, "end": time.time(), "sealed": sealed, "replica": identity}
+        results = [{**call, "arrived": each.arrived, "outputs": parts.get(id(each))} for each in items]
+        results[0].update(rows=sum(item.rows for item in due), usage=usage())
+        return results
+
+    def _outputs(self, items: Sequence[Item]) -> list[Arrays]:
+        if len(items) == 1:
+            return [self._model.run(items[0].feed)]
+        names = items[0].feed
+        outputs = self._model.run({n: np.concatenate([each.feed[n] for each in items]) for n in names})
+        parts: list[Arrays] = []
+        at = 0
+        for item in items:
+            parts.append({name: array[at : at + item.rows] for name, array in outputs.items()})
+            at += item.rows
+        return parts
+
+    def _warm_up(self, largest: int) -> None:
+        """Call the model with the batch sizes that will occur, which were not called yet."""
+        largest = largest if self._batched else 1
+        powers = (2**power for power in range(largest.bit_length()))
+        first = {1, largest, *(size for size in powers if size < largest)}
+        until = time.monotonic() + _REST_S
+        for size in [*sorted(first), *range(1, largest)]:
+            if size not in self._warm and (size in first or time.monotonic() < until):
+                seconds = [self._timed(size) for _ in range(5 if size == 1 else 2)]
+                self._warm.add(size)
+                if size == 1:
+                    self.single_s = min(seconds)
+
+    def _timed(self, rows: int) -> float:
+        feed = {}
+        for tensor in self._inputs:
+            shape = [rows, *tensor["usual"][1:]] if self._batched else tensor["usual"]
+            feed[tensor["name"]] = np.zeros(shape, tensor["dtype"])
+        start = time.perf_counter()
+        self._model.run(feed)
+        return time.perf_counter() - start

@@ -1,0 +1,54 @@
+"""The model as AOTInductor package, in PyTorch on the CPU. It runs the native code of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch._inductor
+from forms import filled
+from torch.export.pt2_archive._package import load_pt2
+from torch_calls import arrays_of, limit_threads, tensor_of
+
+
+class Model:
+    """The model in a folder; `bundle` is the content of bundle.json.
+
+    A package holds a model for any batch size, models of single sizes (`fixed`), or both. A batch goes
+    to its own model, filled up to the next one from `padded_from` rows on, or to that for any size.
+    """
+
+    def __init__(self, folder: Path, bundle: Mapping[str, Any]) -> None:
+        limit_threads(bundle["threads"])
+        path, self._routes = str(folder / bundle["file"]), bundle["runner"]["settings"]["routes"]
+        if self._routes["fixed"]:
+            self._models = dict(load_pt2(path).aoti_runners)
+        else:
+            self._models = {"model": torch._inductor.aoti_load_package(path)}
+        self._inputs = [each["name"] for each in bundle["inputs"]]
+        self._names = [each["name"] for each in bundle["outputs"]]
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by name."""
+        fixed, any_size = self._routes["fixed"], self._routes["any_size"]
+        rows = len(feed[self._inputs[self._routes["input"]]])
+        if rows in fixed:
+            return self._call(f"batch_{rows}", feed)
+        larger = next((size for size in fixed if size > rows), None)
+        if larger is not None and self._routes["padded_from"].get(str(larger), larger) <= rows:
+            outputs = self._call(f"batch_{larger}", {n: filled(a, larger) for n, a in feed.items()})
+            return {name: array[:rows] for name, array in outputs.items()}
+        if larger is None and fixed and (self._routes["pieces"] or not any_size):
+            largest = fixed[-1]
+            head = self._call(f"batch_{largest}", {n: a[:largest] for n, a in feed.items()})
+            tail = self.run({n: a[largest:] for n, a in feed.items()})
+            return {name: np.concatenate([head[name], tail[name]]) for name in head}
+        return self._call("model", feed)
+
+    def _call(self, name: str, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with torch.inference_mode():
+            tensors = [tensor_of(feed[each]) for each in self._inputs]
+            return arrays_of(self._models[name](*tensors), self._names)

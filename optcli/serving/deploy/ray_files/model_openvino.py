@@ -1,0 +1,63 @@
+"""The model in OpenVINO, on the CPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from forms import Arrays, Forms
+
+# OpenVINO reports its import home unless the package that does so cannot be found.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+import openvino  # noqa: E402
+
+
+class Model:
+    """The model in a folder; `bundle` is the content of bundle.json."""
+
+    def __init__(self, folder: Path, bundle: Mapping[str, Any]) -> None:
+        self._core = openvino.Core()
+        self._model = self._core.read_model(str(folder / bundle["file"]))
+        self._bundle, self._settings = bundle, bundle["runner"]["settings"]
+        self._names = [each["name"] for each in bundle["outputs"]]
+        sizes = self._settings["batch_sizes"]
+        self.run = Forms(self._compiled, sizes, bundle["inputs"][0]["name"]).run
+
+    def _compiled(self, size: int | None) -> Callable[[Arrays], Arrays]:
+        model = self._model
+        if size is not None:
+            model = model.clone()
+            shapes = {each["name"]: [size, *each["shape"][1:]] for each in self._bundle["inputs"]}
+            model.reshape({name: openvino.PartialShape(shape) for name, shape in shapes.items()})
+        configuration = {
+            "INFERENCE_PRECISION_HINT": self._settings["precision"],
+            "INFERENCE_NUM_THREADS": self._bundle["threads"],
+            "PERFORMANCE_HINT": self._settings["hint"].upper(),
+            "NUM_STREAMS": self._settings["streams"],
+            # Left alone it takes one thread for each physical core, however many are asked for.
+            "ENABLE_HYPER_THREADING": True,
+        }
+        compiled = self._core.compile_model(model, "CPU", configuration)
+        halves = {
+            name
+            for port in compiled.inputs
+            if port.get_element_type().get_type_name() == "f16"
+            for name in port.get_names()
+        }
+
+        def call(feed: Arrays) -> Arrays:
+            # A request of its own for each call: several threads may be here at once.
+            request = compiled.create_infer_request()
+            for name, array in feed.items():
+                # It reads the array where it lies, which must be writable, though nobody writes there.
+                dtype = np.float16 if name in halves else array.dtype
+                own = np.require(array, dtype, ["C", "W"])
+                request.set_tensor(name, openvino.Tensor(own, shared_memory=True))
+            request.infer()
+            results = (request.get_output_tensor(index).data for index in range(len(self._names)))
+            return {name: data.copy() for name, data in zip(self._names, results, strict=True)}
+
+        return call

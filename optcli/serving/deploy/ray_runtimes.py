@@ -1,0 +1,154 @@
+"""Runtimes of a Ray bundle: which file opens an artifact there, and with which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from optcli.artifact import Artifact, Format
+from optcli.environment import usable_cores
+from optcli.errors import InputError
+from optcli.formats import aoti, onnx, openvino, ort, torchscript
+from optcli.formats.aoti_models import Routes
+from optcli.model_files.built_variant import BuiltVariant
+from optcli.settings import TensorSpec
+
+_USER_CODE = "it needs the model's own Python: deploy a variant with"
+_INSTEAD = {
+    Format.TORCH: f"{_USER_CODE} export_onnx, torchscript or aot_inductor",
+    Format.EXPORTED: "deploy a variant with aot_inductor or export_onnx",
+    Format.TENSORRT: "--target triton serves it",
+}
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How a bundle runs an artifact.
+
+    `model` is the module of the bundle's files that becomes `model.py`, `beside` are those that it
+    imports. `file` is the artifact's file, `platform` the protocol's name for the runtime, `package`
+    the one that brings it.
+    """
+
+    model: str
+    file: str
+    platform: str
+    package: str
+    beside: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def runtime_of(built: BuiltVariant) -> Runtime:
+    """The runtime for a variant. Raises `InputError` for what cannot run in a bundle."""
+    place = str(built.artifact.path)
+    find = _RUNTIMES.get((built.artifact.format, built.runner_name))
+    if find is None:
+        raise InputError(
+            f"a bundle cannot run the format {built.artifact.format} in the runner {built.runner_name}",
+            place=place,
+            hint=_INSTEAD.get(built.artifact.format, "deploy a variant with export_onnx"),
+        )
+    runner: Any = built.runner
+    elsewhere = getattr(runner, "provider", "cpu") != "cpu"
+    if elsewhere or runner.requires().gpu or str(built.effective.get("provider")).startswith("cuda"):
+        raise InputError(
+            "the variant computes on another device, and bundles are written for the CPU",
+            place=place,
+            hint="--target triton serves it, or measure the variant with a runner on the CPU",
+        )
+    return find(runner, built)
+
+
+def threads_of(built: BuiltVariant) -> int:
+    """The threads of one call, as they were measured."""
+    threads = built.effective.get("threads")
+    return threads if isinstance(threads, int) and threads > 0 else usable_cores()
+
+
+def static_sizes(built: BuiltVariant, largest: int) -> list[int]:
+    """The batch sizes to compile for by themselves; none where the variant was measured otherwise.
+
+    The powers of two are among them: a batch in between is filled up to the next size.
+    """
+    if built.effective.get("shapes") != "static" or largest < 1:
+        return []
+    measured = built.effective.get("compiled_batch_sizes") or ()
+    powers = (2**exponent for exponent in range(largest.bit_length()))
+    return sorted({size for size in (*measured, *powers, largest) if size <= largest})
+
+
+def found_in(artifact: Artifact, inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """Settings that only the opened artifact shows; for a worker."""
+    if artifact.format == Format.ONNX:
+        from optcli.onnx_graphs.interface import input_shapes
+
+        shapes = input_shapes(onnx.outline(artifact.path))
+        firsts = (shapes[spec.name][0] for spec in inputs if spec.batch_symbol is not None)
+        return {"batch_names": sorted({size for size in firsts if isinstance(size, str)})}
+    if artifact.format == Format.TORCHSCRIPT:
+        from optcli.formats import torchscript_archive
+
+        model = torchscript.open(artifact.path, trust=artifact.trusted)
+        call = torchscript.arguments(model, inputs)
+        scanned = torchscript_archive.scan(artifact.path / torchscript.FILE)
+        return {
+            "positional": list(call.positional),
+            "keyword": list(call.keyword),
+            "imports": sorted(scanned.namespaces),
+        }
+    if artifact.format == Format.AOTI:
+        recorded = artifact.facts.get(aoti.ROUTES)
+        names = list(aoti.models(artifact.path))
+        routes = Routes.of_names(names) if recorded is None else Routes.from_record(recorded)
+        return {"routes": routes.to_record()}
+    return {}
+
+
+def _onnxruntime(runner: Any, built: BuiltVariant) -> Runtime:
+    ahead = built.artifact.format == Format.ORT
+    return Runtime(
+        "model_onnxruntime",
+        ort.FILE if ahead else onnx.FILE,
+        "onnxruntime_onnx",
+        "onnxruntime",
+        ("forms",),
+        {"optimization_level": runner.optimization_level, "batch_names": []},
+    )
+
+
+def _openvino(runner: Any, built: BuiltVariant) -> Runtime:
+    return Runtime(
+        "model_openvino",
+        onnx.FILE if built.artifact.format == Format.ONNX else openvino.FILE,
+        "openvino",
+        "openvino",
+        ("forms",),
+        {"precision": runner.precision, "hint": runner.hint, "streams": runner.streams},
+    )
+
+
+def _torchscript(runner: Any, built: BuiltVariant) -> Runtime:
+    optimized = bool(built.artifact.facts.get("optimize_for_inference"))
+    return Runtime(
+        "model_torchscript",
+        torchscript.FILE,
+        "pytorch_torchscript",
+        "torch",
+        ("torch_calls",),
+        {"optimize_for_inference": optimized},
+    )
+
+
+def _aoti(runner: Any, built: BuiltVariant) -> Runtime:
+    return Runtime("model_aoti", aoti.FILE, "pytorch_aoti", "torch", ("torch_calls", "forms"))
+
+
+_RUNTIMES = {
+    (Format.ONNX, "onnxruntime"): _onnxruntime,
+    (Format.ORT, "onnxruntime"): _onnxruntime,
+    (Format.ONNX, "openvino"): _openvino,
+    (Format.OPENVINO, "openvino"): _openvino,
+    (Format.TORCHSCRIPT, "torchscript"): _torchscript,
+    (Format.AOTI, "aoti"): _aoti,
+}

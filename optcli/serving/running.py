@@ -1,0 +1,193 @@
+"""A bundle's server while it runs: processes of its own, started from a folder and stopped whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from optcli.errors import MissingError, RunnerError, UsageError
+from optcli.observer import Observer, Silent
+from optcli.serving import bundle
+
+STEP = "serve"
+_LAUNCH = "launch.py"
+# What launch.py writes before the address, once requests are answered.
+_READY = "ready: "
+_LAST_LINES = 12
+# Beyond the deadline of the requests inside: Ray itself takes a few seconds to stop.
+_STOP_S = 20.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that answers: its address, and its processes, that to signal first."""
+
+    url: str
+    pids: tuple[int, ...]
+
+
+@contextmanager
+def running(
+    folder: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    cpus: int | None = None,
+    log: Path | None = None,
+    ready_s: float = 120.0,
+    observer: Observer | None = None,
+) -> Iterator[Running]:
+    """The server of a bundle, ready and warmed up; all of it is stopped at the end, also after errors.
+
+    `port` None: a free one. `cpus` is what Ray may share out among replicas, by default what they take.
+    `log` is a file for what the server says. Raises `UsageError` for a folder that is no bundle and a
+    port that is taken, `MissingError` without Ray, `RunnerError` where the server does not get ready
+    within `ready_s` seconds.
+    """
+    served = bundle.read(folder)
+    _require_ray()
+    observer = observer or Silent()
+    port = _free_port(host, port)
+    started = time.monotonic()
+    observer.started(STEP)
+    with contextlib.ExitStack() as stack:
+        if log is None:
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="optcli-serve-"))
+            log = Path(scratch) / "server.log"
+        # `-P`: the folder's modules are found by the server itself, and shadow none of Python's before.
+        command = [sys.executable, "-P", os.fspath(folder.resolve() / _LAUNCH)]
+        command += ["--host", host, "--port", str(port), "--ready-timeout", str(ready_s)]
+        command += ["--cpus", str(cpus)] if cpus is not None else []
+        server = stack.enter_context(_Server(command, log, served.deadline_ms / 1000 + _STOP_S))
+        observer.progress(STEP, None, "starting Ray and warming the model up")
+        server.wait_until_ready(ready_s, folder)
+        observer.finished(STEP, time.monotonic() - started)
+        yield Running(_address(host, port), server.pids())
+
+
+def wait(server: Running) -> None:
+    """Return when the server has ended by itself, which it should not."""
+    process = psutil.Process(server.pids[0])
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.5)
+
+
+class _Server:
+    """The child process and all that it starts."""
+
+    def __init__(self, command: list[str], log: Path, stop_s: float) -> None:
+        self._command, self._log, self._stop_s = command, log, stop_s
+        self._lines: queue.Queue[str | None] = queue.Queue()
+
+    def __enter__(self) -> _Server:
+        # A session of its own: Ctrl-C goes to optcli alone, which then lets requests be finished.
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(self._stop_s)
+        # Ray ends its own processes, but not where launch.py was killed.
+        family = self._family()
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.kill()
+        self._process.wait()
+        psutil.wait_procs(family, timeout=5)
+        self._reader.join(5)
+
+    def pids(self) -> tuple[int, ...]:
+        """The process to signal first, then all that it started."""
+        return (self._process.pid, *(process.pid for process in self._family()))
+
+    def wait_until_ready(self, seconds: float, folder: Path) -> None:
+        """Return when the server answers. Raises `RunnerError` with what it said where it does not."""
+        # The server gives up by itself: this is for one that hangs.
+        until = time.monotonic() + seconds + _STOP_S
+        seen: list[str] = []
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                line = None
+            if line is None:
+                last = "\n".join(seen[-_LAST_LINES:])
+                raise RunnerError(
+                    f"the server did not get ready{f': {last}' if last else ''}",
+                    place=str(folder),
+                    hint="the packages of its requirements.txt must be installed, with these versions",
+                )
+            if line.startswith(_READY):
+                return
+            seen.append(line)
+
+    def _read(self) -> None:
+        """Copy what the server says into the log, until it ends."""
+        assert self._process.stdout is not None
+        with self._log.open("w", encoding="utf-8") as log:
+            for line in self._process.stdout:
+                log.write(line)
+                log.flush()
+                self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def _family(self) -> list[psutil.Process]:
+        """What the child started: all else in its session, also where a parent is gone."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.Error):
+                if process.pid != self._process.pid and os.getsid(process.pid) == self._process.pid:
+                    found.append(process)
+        return found
+
+
+def _free_port(host: str, port: int | None) -> int:
+    """The port, or a free one. Raises `UsageError` where it cannot be taken."""
+    try:
+        with socket.create_server((host, port or 0)) as server:
+            return int(server.getsockname()[1])
+    except OSError as error:
+        raise UsageError(
+            f"the server cannot listen there: {error.strerror or error}",
+            place=_address(host, port or 0),
+            hint="name another --port, or a --host of this machine",
+        ) from error
+
+
+def _address(host: str, port: int) -> str:
+    named = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104
+    return f"http://{named}:{port}"
+
+
+def _require_ray() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("ray") is None or find_spec("ray.serve") is None:
+        raise MissingError("Ray Serve is not installed", place=STEP, hint="pip install 'optcli[serve]'")

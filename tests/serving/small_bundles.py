@@ -1,0 +1,79 @@
+"""Bundles for Ray of small networks, and a model that waits until a test lets it go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import optcli
+from optcli.model_files.built_variant import BuiltVariant
+from optcli.results import RecipeSummary
+from optcli.results.plan import Plan
+from optcli.serving.bundle import FILE, Bundle, read
+from optcli.serving.deploy import ray_bundle, ray_runtimes
+from optcli.serving.deploy.interface import Interface, LookRequest, look
+
+# The model computes while the file `open` lies beside it, and waits for it otherwise.
+_GATED = """
+
+class Gated(Model):
+    def __init__(self, folder, bundle):
+        super().__init__(folder, bundle)
+        compute, gate = self.run, folder.parent / "open"
+
+        def run(feed):
+            while not gate.exists():
+                time.sleep(0.005)
+            return compute(feed)
+
+        self.run = run
+
+
+Model = Gated
+"""
+
+
+def sealed_plan(**settings: object) -> Plan:
+    """A plan for Ray, with batches of several requests."""
+    asked = {"curve": "6ms+1ms*b", "rate_per_s": 200, "slo": {"p95_ms": 60}, "batch": 4}
+    made = optcli.plan(**{**asked, "semantics": "sealed", **settings})
+    assert made.recommended is not None
+    return made
+
+
+def looked_at(built: BuiltVariant, out: Path) -> Interface:
+    """The interface of a small variant, as deploy asks for it."""
+    out.mkdir(exist_ok=True, parents=True)
+    asked = LookRequest(
+        "small", built.artifact, built.runner_name, built.options, built.inputs, out, seed=3, ray=True
+    )
+    return look(asked, None)  # type: ignore[arg-type]
+
+
+def bundled(
+    built: BuiltVariant, plan: Plan, out: Path, wait_ms: float | None = None
+) -> ray_bundle.Prepared:
+    """Write a bundle into a folder, as deploy does."""
+    interface = looked_at(built, out)
+    recipe = RecipeSummary(name="small", path="small.yaml", digest="digest")
+    runtime = ray_runtimes.runtime_of(built)
+    assert plan.recommended is not None
+    wait = plan.recommended.wait_ms if wait_ms is None else wait_ms
+    prepared = ray_bundle.prepared("small", built, recipe, interface, runtime, plan, wait)
+    ray_bundle.write(out, built, prepared, plan)
+    return prepared
+
+
+def changed(folder: Path, **fields: object) -> Bundle:
+    """Write other values into bundle.json, as a person could."""
+    path = folder / FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return read(folder)
+
+
+def gate(folder: Path) -> Path:
+    """Make a bundle's model wait for a file, which is there at first; gives the file."""
+    with (folder / "model.py").open("a") as model:
+        model.write("import time  # noqa: E402\n" + _GATED)
+    (folder / "open").touch()
+    return folder / "open"

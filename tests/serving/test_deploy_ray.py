@@ -1,0 +1,285 @@
+"""What deploy writes for Ray: bundle.json and serve_config.yaml of small models; what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+from small_bundles import bundled, looked_at, sealed_plan
+from small_variants import IMAGE, onnx_model, variant
+
+from optcli.artifact import Format
+from optcli.errors import InputError, UsageError
+from optcli.results.plan import Autoscaling
+from optcli.serving import bundle
+from optcli.serving.deploy import plans, ray_bundle, ray_runtimes
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return sealed_plan()
+
+
+def planned(plan, **changes):
+    return plan.model_copy(update={"recommended": plan.recommended.model_copy(update=changes)})
+
+
+@pytest.fixture
+def model(tmp_path):
+    onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
+    return variant(tmp_path / "model", Format.ONNX, IMAGE)
+
+
+def config(folder: Path):
+    return YAML(typ="safe").load((folder / bundle.CONFIG).read_text())
+
+
+@pytest.mark.slow
+def test_the_plan_is_in_what_ray_reads(tmp_path, model, plan):
+    out, one = tmp_path / "out", plan.recommended
+    made = bundled(model, plan, out).bundle
+    assert bundle.read(out) == made
+    assert made.batched
+    assert (made.largest_batch, made.wait_ms) == (one.batch, one.wait_ms)
+    assert (made.instances, made.threads, made.cpus) == (one.instances, 1, one.instances)
+    assert made.queue_cap == one.reject_newest_cap
+    assert made.most_in_flight == one.max_in_flight
+    assert made.deadline_ms == 120
+    (tensor,) = made.inputs
+    assert (tensor.datatype, tensor.shape) == ("FP32", (-1, 3, 4, 4))
+    assert (tensor.least, tensor.most) == ((1, 3, 4, 4), (8, 3, 4, 4))
+    assert [(each.name, each.shape) for each in made.outputs] == [("logits", (-1, 1))]
+    written = config(out)
+    assert written["http_options"]["host"] == "127.0.0.1"
+    assert written["http_options"]["request_timeout_s"] > made.deadline_ms / 1000
+    ingress, replicas = written["applications"][0]["deployments"]
+    assert (ingress["name"], ingress["num_replicas"]) == ("Ingress", 1)
+    assert replicas["num_replicas"] == one.instances
+    assert replicas["user_config"]["max_batch_size"] == one.batch
+    assert replicas["user_config"]["batch_wait_timeout_s"] == pytest.approx(one.wait_ms / 1000)
+    assert one.batch <= replicas["max_ongoing_requests"] <= made.most_in_flight
+    assert replicas["ray_actor_options"]["num_cpus"] == made.threads
+    for file in ("app.py", "launch.py", "model.py", "Dockerfile", "model/model.onnx"):
+        assert (out / file).is_file()
+    assert len((out / "app.py").read_text().splitlines()) <= 200
+    requirements = (out / "requirements.txt").read_text().split()
+    assert any(line.startswith("ray[serve]==") for line in requirements)
+    assert any(line.startswith("onnxruntime==") for line in requirements)
+    assert not any(line.startswith("torch==") for line in requirements)
+    assert all("==" in line and not line.endswith("==") for line in requirements)
+
+
+@pytest.mark.slow
+def test_no_file_of_a_bundle_imports_optcli_and_runtimes_come_alone(tmp_path, model, plan):
+    bundled(model, plan, tmp_path / "out")
+    texts = {path.name: path.read_text() for path in (tmp_path / "out").glob("*.py")}
+    assert not [
+        name for name, text in texts.items() if "import optcli" in text or "from optcli" in text
+    ]
+    assert not [name for name, text in texts.items() if "import torch" in text]
+    assert "import onnxruntime" in texts["model.py"]
+
+
+@pytest.mark.slow
+def test_an_autoscaler_gets_the_bounds_of_the_plan(tmp_path, model, plan):
+    scaling = Autoscaling(
+        target_in_flight=3.5,
+        target_utilisation=0.7,
+        min_instances=1,
+        max_instances=4,
+        cold_start_s=9,
+        sentence="from 1 to 4",
+    )
+    out = tmp_path / "out"
+    made = bundled(model, plan.model_copy(update={"autoscaling": scaling}), out).bundle
+    replicas = config(out)["applications"][0]["deployments"][1]
+    assert replicas["autoscaling_config"] == {
+        "min_replicas": 1,
+        "initial_replicas": plan.recommended.instances,
+        "max_replicas": 4,
+        "target_ongoing_requests": 3.5,
+    }
+    assert made.cpus == 4
+
+
+@pytest.mark.slow
+def test_a_fixed_batch_is_computed_alone(tmp_path, plan):
+    onnx_model(tmp_path / "model", {"image": [1, 3, 4, 4]})
+    built = variant(tmp_path / "model", Format.ONNX, {"name": "image", "shape": (1, 3, 4, 4)})
+    single = planned(plan, batch=1, wait_ms=0.0)
+    prepared = bundled(built, single, tmp_path / "out")
+    assert not prepared.bundle.batched
+    assert prepared.bundle.inputs[0].shape == (1, 3, 4, 4)
+    assert prepared.bundle.outputs[0].shape == (1, 1)
+    interface = looked_at(built, tmp_path / "again")
+    assert "does not batch this model" in " ".join(ray_bundle.notes_of(prepared, single, interface))
+    with pytest.raises(UsageError, match="Ray Serve cannot batch this model"):
+        bundled(built, plan, tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_static_shapes_are_compiled_for_the_batches_that_occur(tmp_path, model, plan):
+    static = replace(
+        model, effective={**model.effective, "shapes": "static", "compiled_batch_sizes": [1, 3, 8]}
+    )
+    made = bundled(static, plan, tmp_path / "out").bundle
+    assert made.runner.settings["batch_sizes"] == [1, 2, 3, 4]
+    assert made.runner.settings["batch_names"] == ["batch"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [[], [1, 2, 4]])
+@pytest.mark.parametrize("runner", ["onnxruntime", "openvino"])
+def test_the_copied_runtimes_compute_what_the_runner_does(
+    tmp_path, model, plan, monkeypatch, runner, sizes
+):
+    built = variant(tmp_path / "model", Format.ONNX, IMAGE, runner={"name": runner})
+    built = replace(
+        built,
+        effective={
+            **built.effective,
+            "shapes": "static" if sizes else "dynamic",
+            "compiled_batch_sizes": sizes,
+        },
+    )
+    _computes_the_same(built, bundled(built, plan, tmp_path / "out").bundle, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_torchscript_is_called_by_the_names_of_its_inputs(tmp_path, plan, monkeypatch):
+    import torch
+
+    class Two(torch.nn.Module):
+        def forward(self, scale, image):
+            return {"flat": image.flatten(1) * scale, "sums": [image.flatten(1).sum(1, keepdim=True)]}
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    example = (torch.ones(2, 1), torch.ones(2, 3, 4, 4))
+    torch.jit.save(torch.jit.trace(Two(), example, strict=False), folder / "model.pt")
+    scale = {"name": "scale", "shape": ("batch", 1), "batch": {"max": 8}}
+    built = variant(folder, Format.TORCHSCRIPT, IMAGE, scale, outputs=["flat", "sums.0"])
+    made = bundled(built, plan, tmp_path / "out").bundle
+    assert (made.runner.settings["positional"], made.file) == (["scale", "image"], "model.pt")
+    assert [each.name for each in made.outputs] == ["flat", "sums.0"]
+    _computes_the_same(built, made, tmp_path, monkeypatch)
+
+
+def _computes_the_same(built, made, tmp_path, monkeypatch):
+    """Compare the bundle's own model.py with the variant's runner, at several batch sizes."""
+    names = ("model", "forms", "torch_calls")
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path / "out"))
+    import model as copied
+
+    opened = copied.Model(tmp_path / "out" / "model", json.loads(made.to_json()))
+    rng = np.random.default_rng(0)
+    with built.runner.open(built.artifact, built.inputs) as runner:
+        for rows in (1, 3, 4, 6):
+            feed = {
+                spec.name: rng.standard_normal(spec.concrete(rows)).astype(spec.dtype)
+                for spec in built.inputs
+            }
+            for array in feed.values():
+                array.setflags(write=False)  # as they come from another process
+            found, wanted = opened.run(feed), runner.run(feed)
+            assert list(found) == list(wanted)
+            for name in wanted:
+                np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-6)
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("format", "hint"),
+    [
+        (Format.TORCH, "export_onnx, torchscript or aot_inductor"),
+        (Format.EXPORTED, "aot_inductor or export_onnx"),
+        (Format.TENSORRT, "--target triton"),
+    ],
+)
+def test_formats_that_cannot_run_alone_name_the_pass_to_add(tmp_path, format, hint):
+    with pytest.raises(InputError, match="a bundle cannot run the format") as caught:
+        ray_runtimes.runtime_of(variant(tmp_path, format, IMAGE))
+    assert hint in caught.value.hint
+
+
+def test_a_variant_of_a_gpu_is_refused(tmp_path):
+    built = variant(tmp_path, Format.ONNX, IMAGE, runner={"provider": "cuda"})
+    with pytest.raises(InputError, match="another device") as caught:
+        ray_runtimes.runtime_of(built)
+    assert "--target triton" in caught.value.hint
+
+
+def test_a_wait_below_the_least_of_sealed_batches_is_refused_unless_forced(plan):
+    one = plan.recommended.model_copy(update={"least_wait_ms": 30.0, "wait_ms": 40.0, "batch": 16})
+    assert ray_bundle.wait_of(one, None, force=False) == (40.0, "")
+    assert ray_bundle.wait_of(one, 30.0, force=False) == (30.0, "")
+    with pytest.raises(UsageError, match=r"a wait of 20 ms is too short.*below 30 ms") as caught:
+        ray_bundle.wait_of(one, 20.0, force=False)
+    assert caught.value.place == "--wait"
+    wait, note = ray_bundle.wait_of(one, 20.0, force=True)
+    assert wait == 20.0
+    assert "the queue grows without bound" in note
+    below = one.model_copy(update={"wait_ms": 10.0})
+    with pytest.raises(UsageError, match="a wait of 10 ms is too short"):
+        ray_bundle.wait_of(below, None, force=False)
+    assert ray_bundle.wait_of(below.model_copy(update={"batch": 1}), None, force=False) == (10.0, "")
+
+
+def test_each_server_wants_a_plan_of_its_own_semantics(plan):
+    assert plans.require_usable(plan, "p", force=False, semantics="sealed") is plan.recommended
+    with pytest.raises(UsageError, match="the plan is for sealed batches"):
+        plans.require_usable(plan, "p", force=False)
+    with pytest.raises(UsageError, match="Ray Serve seals batches in turn") as caught:
+        plans.require_usable(planned(plan, semantics="oldest-age"), "p", force=True, semantics="sealed")
+    assert "--semantics sealed" in caught.value.hint
+
+
+@pytest.mark.slow
+def test_one_batch_gathers_while_another_computes(tmp_path, model, plan):
+    # A cap of one batch alone would leave a replica without work between two batches.
+    for cap, most in ((4, 8), (0, 8), (40, 40)):
+        narrow = planned(plan, reject_newest_cap=cap, instances=1)
+        prepared = bundled(model, narrow, tmp_path / f"out{cap}")
+        assert prepared.max_ongoing == most
+        assert prepared.bundle.most_in_flight == cap + 4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "has no bundle.json"),
+        ("{", "this is no bundle"),
+        ('{"schema": 1}', "this is no bundle: model"),
+    ],
+)
+def test_a_folder_that_is_no_bundle(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / bundle.FILE).write_text(content)
+    with pytest.raises((UsageError, InputError), match=message) as caught:
+        bundle.read(tmp_path)
+    assert caught.value.hint
+
+
+@pytest.mark.slow
+def test_a_bundle_of_a_later_optcli_is_refused(tmp_path, model, plan):
+    bundled(model, plan, tmp_path / "out")
+    path = tmp_path / "out" / bundle.FILE
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
+    with pytest.raises(InputError, match="schema 2, wanted 1"):
+        bundle.read(tmp_path / "out")
+
+
+def test_the_wait_that_a_rate_finds():
+    settings = {"adaptive_wait": True, "single_ms": 10.0, "wait_ms": 20.0, "instances": 2}
+    made = bundle.Bundle.model_construct(**settings, concurrency=1)
+    assert made.wait_ms_at(99) == 0.0
+    assert made.wait_ms_at(100) == 20.0
+    assert made.model_copy(update={"adaptive_wait": False}).wait_ms_at(1) == 20.0
