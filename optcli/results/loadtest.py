@@ -148,8 +148,7 @@ class Calibration(Result):
     """The curve t(B) and the overhead, as found through the running server.
 
     `points_ms` are mean milliseconds of a call by its rows, `calls` how many were seen of each size.
-    `overhead_ms` is what a lone request takes beside waiting, queueing and computing. `occupied_ms` is
-    the part that keeps the replica between two batches.
+    `overhead_ms` is what a lone request takes beside waiting for a batch and computing.
     """
 
     schema_version: int = Field(LOADTEST_SCHEMA, alias="schema")
@@ -158,7 +157,6 @@ class Calibration(Result):
     points_ms: dict[int, float]
     calls: dict[int, int]
     overhead_ms: float
-    occupied_ms: float = 0.0
     cpus: tuple[int, ...] = ()
 
     def to_json(self) -> str:
