@@ -51,7 +51,7 @@ def of_calibration(calibration: Calibration) -> Model:
     """
     sizes = sorted(calibration.points_ms)
     times = monotone([calibration.points_ms[size] for size in sizes])
-    kept = {size: time + calibration.occupied_ms for size, time in zip(sizes, times, strict=True)}
+    kept = dict(zip(sizes, times, strict=True))
     return Model("calibration", Curve.from_points(kept), Overhead(after_ms=calibration.overhead_ms))
 
 
