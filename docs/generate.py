@@ -34,6 +34,7 @@ def pages() -> dict[str, str]:
         "gate-json.md": _gate(),
         "plan-file.md": _plan_file(),
         "plan-json.md": _plan(),
+        "loadtest-json.md": _loadtest(),
         "environment.md": _environment(),
         "python.md": _python(),
     }
@@ -346,6 +347,12 @@ def _plan() -> str:
 
     about = "What `optcli plan --json` prints, and `optcli.plan` gives."
     return _models("The plan's JSON", about, Plan)
+
+
+def _loadtest() -> str:
+    from optcli.results.loadtest import LoadTest
+
+    return _models("The load test's JSON", "What `optcli loadtest --json` prints.", LoadTest)
 
 
 def _gate() -> str:

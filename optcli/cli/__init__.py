@@ -48,6 +48,7 @@ _TASKS = {
         "plan": "Turn a promise into a serving configuration: batch size, wait, instances.",
         "deploy": "Write what Ray Serve, Triton or KServe reads for a variant and a plan.",
         "serve": "Start the server that deploy wrote for Ray, here.",
+        "loadtest": "Send traffic to a running server and hold it to its promise.",
         "infer": "Answer stored images with a variant: classes or boxes, a file for each shard.",
     },
     "Maintain": {
@@ -65,6 +66,7 @@ _SOURCES = {
     "FOLDER": "`optcli deploy VARIANT --target ray` writes one",
     "TARGET": "name a model file, a recipe, or a variant of the last build",
     "NAME": "choose a name, such as released",
+    "FOLDER|URL": "name what `optcli deploy --target ray` wrote, or a URL such as http://127.0.0.1:8000",
 }
 
 

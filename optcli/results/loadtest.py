@@ -1,0 +1,227 @@
+"""What `optcli loadtest` found: the JSON form of `LoadTest` is public and has its own schema version.
+
+Times are in milliseconds, rates in requests a second, shares are fractions. None: cannot be said.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from optcli.results.outcomes import Estimate, Outcome, Result, Verdict
+from optcli.results.plan import Semantics
+
+LOADTEST_SCHEMA = 1
+
+Percentile = Literal["p50", "p95", "p99"]
+Encoding = Literal["binary", "json", "image"]
+
+
+class LoadWindow(Result):
+    """One window of a load: what was planned to be sent in it, and what came of that.
+
+    Percentiles are over the requests that were answered or timed out, counted from the planned time; a
+    timed-out request counts with the time that it was waited for. None where there are none.
+    """
+
+    seconds: float
+    requests: int
+    answered: int
+    failed: int
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+
+
+class ServerFigures(Result):
+    """What the server's own metrics say of the windows: differences between their end and begin.
+
+    `stages_ms` are mean milliseconds by stage (parse, queue, batch_wait, compute, post). `batch_rows`
+    is the mean number of rows in a call of the model, `batch_fill` the same over the largest batch.
+    `compute_ms` are mean milliseconds by the number of rows in a call. `cpu_cores` is processor time
+    over time, `memory_bytes` the resident memory at the end and `memory_growth_bytes` what it grew by,
+    by process. `dropped` counts requests by cause.
+    """
+
+    stages_ms: dict[str, float] = Field(default_factory=dict)
+    batch_rows: float | None = None
+    batch_fill: float | None = None
+    compute_ms: dict[int, float] = Field(default_factory=dict)
+    cpu_cores: dict[str, float] = Field(default_factory=dict)
+    memory_bytes: dict[str, int] = Field(default_factory=dict)
+    memory_growth_bytes: dict[str, int] = Field(default_factory=dict)
+    dropped: dict[str, int] = Field(default_factory=dict)
+    cache_hit_share: float | None = None
+
+
+class ClientFigures(Result):
+    """How the client kept up: how late it sent (`lateness_p99_ms`), and how late it may at most.
+
+    `saturated`: the client sent too late for its latencies to be the server's. `cpu_cores` is its
+    processor time over time, `cpus` the processors it may run on, `bytes_sent` and `bytes_received`
+    the mean size of a request and of an answer.
+    """
+
+    lateness_p99_ms: float
+    lateness_limit_ms: float
+    saturated: bool
+    cpu_cores: float
+    cpus: tuple[int, ...] = ()
+    bytes_sent: float
+    bytes_received: float
+    most_in_flight: int
+
+
+class Predicted(Result):
+    """What the simulation says of the same rate, by the plan's curve or by the calibrated one.
+
+    `grows`: the simulated queue grows without bound, so that there are no percentiles.
+    """
+
+    by: Literal["plan", "calibration"]
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    utilisation: float
+    mean_batch: float | None = None
+    grows: bool = False
+
+
+class LoadPoint(Result):
+    """One rate of the load test.
+
+    `rate_per_s` was planned, `sent_per_s` is what the client really sent in the windows, and
+    `answered_per_s` what the server answered. `good_per_s` (goodput) counts the answers that were right
+    and, where a latency is promised, within the tightest promised limit of the highest percentile.
+    Percentiles have 95 % intervals over windows. `steady`: the largest p95 of a window is at most 1.10
+    times the smallest. `grows`: p95 rose from window to window to at least 1.5 times, as a queue that
+    grows without bound does. `short`: windows that are too few or too short to accept anything.
+    `breach`: the service level is broken by the rule of the windows. `failures` counts requests that
+    were not answered by cause, `failed_share` is their share of all. `checked` answers were compared
+    with the expected ones, `wrong` of them lie too far away.
+    """
+
+    rate_per_s: float
+    purpose: Literal["rate", "ramp", "bisect", "confirm", "calibrate", "encoding"]
+    encoding: Encoding
+    seconds: float
+    requests: int
+    sent_per_s: float
+    answered_per_s: float
+    good_per_s: float
+    p50_ms: Estimate | None = None
+    p95_ms: Estimate | None = None
+    p99_ms: Estimate | None = None
+    windows: tuple[LoadWindow, ...]
+    steady: bool
+    grows: bool
+    short: bool
+    breach: bool
+    failed_share: float
+    failures: dict[str, int] = Field(default_factory=dict)
+    checked: int
+    wrong: int
+    wrong_example: str | None = None
+    client: ClientFigures
+    server: ServerFigures | None = None
+    predicted: tuple[Predicted, ...] = ()
+    outcome: Outcome
+    reason: str
+
+
+class LimitFound(Result):
+    """The highest rate that keeps the promise.
+
+    `rate_per_s` is the highest that was confirmed over a minute (None: no rate that was tried keeps
+    it), `broken_per_s` the lowest that broke it. `predicted_per_s` are the same rate by the plan and by
+    the calibration.
+    """
+
+    rate_per_s: float | None
+    broken_per_s: float | None
+    confirmed: bool
+    predicted_per_s: dict[str, float] = Field(default_factory=dict)
+
+
+class Calibration(Result):
+    """The curve t(B) and the overhead, as found through the running server.
+
+    `points_ms` are mean milliseconds of a call by its rows, `calls` how many were seen of each size.
+    `overhead_ms` is what a lone request takes beside waiting for a batch and computing.
+    """
+
+    schema_version: int = Field(LOADTEST_SCHEMA, alias="schema")
+    model: str
+    measured: str
+    points_ms: dict[int, float]
+    calls: dict[int, int]
+    overhead_ms: float
+    cpus: tuple[int, ...] = ()
+
+    def to_json(self) -> str:
+        """What `calibration.json` holds."""
+        return self.model_dump_json(by_alias=True, indent=2)
+
+
+class Served(Result):
+    """What the load went to.
+
+    `batch`, `wait_ms` and `instances` are how it batches, by the bundle or the plan; None where neither
+    says so. `own` says that the load test started the server itself; `cpus` are its processors.
+    """
+
+    url: str
+    folder: str | None = None
+    model: str
+    platform: str = ""
+    batch: int | None = None
+    wait_ms: float | None = None
+    instances: int | None = None
+    semantics: Semantics | None = None
+    own: bool = False
+    cpus: tuple[int, ...] = ()
+    processors: int = 0
+
+
+class LoadNote(Result):
+    """A warning or an advice: what of, its figures, and a sentence."""
+
+    kind: str
+    figures: dict[str, Any] = Field(default_factory=dict)
+    text: str
+
+
+class LoadTest(Result):
+    """A server under load, held to its promise.
+
+    `outcome` is that of the blocking verdicts: reject before inconclusive before accept. `slo_ms` is
+    the promise by percentile, `error_budget` the share of requests that may fail. `promised_per_s` is
+    the rate of the plan. `payload` says where the inputs are from. `curve_ms` has, by what predicted
+    them, points (rate, predicted percentile `drawn`) of the operating curve.
+    """
+
+    schema_version: int = Field(LOADTEST_SCHEMA, alias="schema")
+    name: str
+    started: str
+    finished: str
+    outcome: Outcome
+    sentence: str
+    verdicts: tuple[Verdict, ...]
+    served: Served
+    slo_ms: dict[str, float]
+    error_budget: float
+    promised_per_s: float | None = None
+    arrivals: str
+    seed: int
+    payload: str
+    points: tuple[LoadPoint, ...]
+    limit: LimitFound | None = None
+    calibration: Calibration | None = None
+    drawn: Percentile = "p95"
+    curve_ms: dict[str, tuple[tuple[float, float | None], ...]] = Field(default_factory=dict)
+    notes: tuple[LoadNote, ...] = ()
+
+    def to_json(self) -> str:
+        """The public JSON form."""
+        return self.model_dump_json(by_alias=True, indent=2)

@@ -1,0 +1,183 @@
+"""What a load test was asked for, and what follows of it before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from optcli.errors import UsageError
+from optcli.queueing import Poisson, Process, Trace
+from optcli.queueing.arrivals import parse
+from optcli.results.loadtest import Calibration, Encoding
+from optcli.serving.deploy import plans
+from optcli.serving.loadtest import calibrating, inputs, payloads
+from optcli.serving.loadtest.endpoint import Endpoint
+from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.messages import Setup
+from optcli.serving.loadtest.records import SETTLE_S, WINDOWS
+
+_TRACE = "trace:"
+_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for. `slo_ms` is milliseconds by percentile; empty: that of the bundle's plan.
+
+    `seconds` is how long all windows of a load last together; None: as long as it takes to accept.
+    `cpus` are the processors of a server that the load test starts, `client_cpus` those of the client.
+    """
+
+    rates_per_s: tuple[float, ...] = ()
+    slo_ms: Mapping[str, float] = field(default_factory=dict)
+    error_budget: float | None = None
+    arrivals: str = "poisson"
+    seed: int = 0
+    seconds: float | None = None
+    windows: int = WINDOWS
+    settle_s: float = SETTLE_S
+    timeout_s: float = _TIMEOUT_S
+    find_limit: bool = False
+    calibrate: bool = False
+    encoding: Encoding = "binary"
+    compare_encodings: bool = False
+    model: str | None = None
+    plan: Path | None = None
+    recipe: Path | None = None
+    golden: Path | None = None
+    images: Path | None = None
+    calibration: Path | None = None
+    cpus: int | None = None
+    client_cpus: tuple[int, ...] = ()
+
+
+def with_plan(found: Endpoint, path: Path) -> Endpoint:
+    """A server that was deployed by a plan: how it batches follows from it. Raises `UsageError`."""
+    plan = plans.read(path)
+    one = plan.recommended
+    if one is None:
+        raise UsageError(
+            f"the plan has no configuration: {plan.sentence}",
+            place=str(path),
+            hint="name the plan that the server was deployed with",
+        )
+    how = {
+        "batch": one.batch,
+        "wait_ms": one.wait_ms,
+        "instances": one.instances,
+        "semantics": one.semantics,
+    }
+    return replace(
+        found,
+        served=found.served.model_copy(update=how),
+        plan=plan,
+        concurrency=one.concurrency,
+    )
+
+
+def terms_of(server: Endpoint, options: Options) -> Terms:
+    """The promise: what was asked for, else the plan's."""
+    promised = {} if server.plan is None else server.plan.slo_ms
+    budget = options.error_budget
+    if budget is None:
+        asked = {} if server.plan is None else server.plan.asked.get("slo") or {}
+        budget = asked.get("error_budget")
+    return Terms(dict(options.slo_ms or promised), 0.001 if budget is None else float(budget))
+
+
+def setup_of(server: Endpoint, options: Options, scratch: Path) -> tuple[Setup, str]:
+    """What the client sends, and in words where it is from."""
+    setup = Setup(
+        url=server.served.url,
+        model=server.served.model,
+        inputs=server.inputs,
+        outputs=server.outputs,
+        samples=server.samples,
+        expected=server.expected,
+        images=payloads.image_files(options.images) if options.images else (),
+        tolerance=server.tolerance,
+        seed=options.seed,
+        cpus=options.client_cpus,
+    )
+    taken = None
+    if options.recipe is not None:
+        taken = inputs.of_recipe(options.recipe, scratch)
+    elif options.golden is not None:
+        taken = inputs.of_golden(options.golden, scratch)
+    if taken is None:
+        return setup, ""
+    return replace(setup, samples=taken.samples, expected=taken.expected), taken.source
+
+
+def require_images(options: Options) -> None:
+    """Raise `UsageError` where images shall be sent and none are named."""
+    if options.encoding == "image" and options.images is None:
+        raise UsageError(
+            "there are no images to send",
+            place="--encoding image",
+            hint="name a folder of JPEG or PNG files with --images",
+        )
+
+
+def require_promise(server: Endpoint, options: Options, terms: Terms) -> None:
+    """Raise `UsageError` where a search or a calibration lacks what it needs."""
+    if options.find_limit and not terms.limits_ms:
+        raise UsageError(
+            "there is no promise whose limit could be found",
+            place="--find-limit",
+            hint="say what is promised, such as --slo p95=120ms",
+        )
+    predicts = server.plan is not None or options.calibrate or stored_calibration(options) is not None
+    if options.find_limit and not options.rates_per_s and not predicts:
+        raise UsageError(
+            "there is no prediction from which the search could begin",
+            place="--find-limit",
+            hint="name the --plan of the server, or a low --rate to begin at",
+        )
+    if options.calibrate and options.calibration is None:
+        raise UsageError(
+            "there is no place for the calibration of a server at a URL",
+            place="--calibrate",
+            hint="name a file with --calibration FILE",
+        )
+
+
+def rates_of(server: Endpoint, options: Options) -> tuple[float, ...]:
+    """The rates to load with: as asked, else the plan's. Raises `UsageError` where there is none."""
+    if options.find_limit:  # a rate is where the search begins
+        return ()
+    if options.rates_per_s:
+        return options.rates_per_s
+    if options.arrivals.startswith(_TRACE):
+        return (Trace.read(Path(options.arrivals.removeprefix(_TRACE))).rate_per_s,)
+    if options.calibrate and not options.compare_encodings:
+        return ()
+    if server.plan is not None:
+        return (server.plan.planned_rate_per_s,)
+    raise UsageError(
+        "there is no rate",
+        place="--rate",
+        hint="say how many requests come a second, such as --rate 200, or search with --find-limit",
+    )
+
+
+def process_of(options: Options, rate: float) -> Process:
+    """The arrivals at a rate; bursts are given for the first rate and keep their form at others."""
+    arrivals = options.arrivals
+    if arrivals.startswith(_TRACE):
+        trace = Trace.read(Path(arrivals.removeprefix(_TRACE)))
+        return trace.scaled(rate / trace.rate_per_s)
+    if arrivals == "poisson":
+        return Poisson(rate)
+    if options.rates_per_s and arrivals.startswith("bursts"):
+        whole = parse(arrivals, options.rates_per_s[0])
+        return whole.scaled(rate / whole.rate_per_s)
+    return parse(arrivals, rate)
+
+
+def stored_calibration(options: Options) -> Calibration | None:
+    """A calibration of earlier; None where there is none, and where one is asked for now."""
+    if options.calibration is None or options.calibrate:
+        return None
+    return calibrating.read(options.calibration)

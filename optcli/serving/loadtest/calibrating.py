@@ -1,0 +1,193 @@
+"""Calibration: the curve t(B) and the overhead, as the running server shows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from optcli import regular_files
+from optcli.errors import InputError, UsageError
+from optcli.queueing import Poisson
+from optcli.queueing.formulas import capacity_per_s
+from optcli.results.loadtest import LOADTEST_SCHEMA, Calibration
+from optcli.serving.loadtest import metrics, predicting
+from optcli.serving.loadtest.driving import Driver
+from optcli.serving.loadtest.metrics import Reading
+from optcli.serving.loadtest.records import Records, Spans
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FILE = "calibration.json"
+# Lone requests, bursts of each size, and for how long a phase lasts at most.
+_LONE, _BURSTS, _PHASE_S = 30, 12, 15.0
+_FEWEST_BURSTS = 4
+# A size that the model saw less often says too little.
+_FEWEST_CALLS = 4
+# A load in the middle, where the server's parts compete for the processors as they do in service. The
+# ingress carries one request after the other, each for a part of the overhead.
+_LOAD_SHARE, _INGRESS_SHARE, _LOAD_S = 0.5, 0.5, 10.0
+
+
+def calibrated(driver: Driver) -> Calibration:
+    """Load the server lightly, in bursts and in the middle, and read the times of its calls.
+
+    Raises `UsageError` for a server whose metrics do not have them, and where it is not known how it
+    batches.
+    """
+    served = driver.endpoint.served
+    batch, instances = served.batch, served.instances
+    if batch is None or instances is None:
+        raise UsageError(
+            "it is not known how the server batches",
+            place="--calibrate",
+            hint="name the plan that it was deployed with: --plan plan.json",
+        )
+    whole = _Phases(driver)
+    lone_ms = whole.lone(rate_per_s=2.0, count=5)[0]
+    latency_ms, light = whole.lone(min(10.0, 300 / lone_ms), _LONE)
+    known = metrics.calls(*light)
+    if 1 not in known:
+        raise UsageError(
+            "the server's /metrics have no model_compute_seconds by batch size",
+            place=served.url,
+            hint="calibrate a server that `optcli deploy --target ray` wrote",
+        )
+    one_ms = known[1][1]
+    stages = metrics.figures(*light, batch)
+    assert stages is not None
+    # A lone request stands in no queue: what the server calls so is its way to the replica.
+    waited_ms = stages.stages_ms.get("batch_wait", served.wait_ms or 0.0)
+    overhead_ms = max(0.0, latency_ms - waited_ms - one_ms)
+    for size in _sizes(batch):
+        # Surely over before the next: no batch takes longer than its rows one by one.
+        apart_s = (lone_ms + 2 * size * one_ms + 30) / 1000
+        whole.bursts(size * instances, apart_s)
+    rows = _pooled(whole.readings)
+    first = _calibration(driver, rows, overhead_ms)
+    rate = _LOAD_SHARE * _carried_per_s(driver, first)
+    whole.loaded(min(rate, _INGRESS_SHARE * 1000 / max(overhead_ms, 1.0)))
+    return _calibration(driver, _pooled(whole.readings), overhead_ms)
+
+
+def read(path: Path) -> Calibration | None:
+    """A calibration that was stored; None where there is none. Raises `InputError`."""
+    again = "calibrate again: optcli loadtest TARGET --calibrate"
+    try:
+        found = Calibration.model_validate(regular_files.json_of(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, ValidationError) as error:
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise InputError(f"this is no calibration: {first}", place=str(path), hint=again) from error
+    if found.schema_version != LOADTEST_SCHEMA or not found.points_ms:
+        raise InputError(
+            f"the calibration has schema {found.schema_version}, wanted {LOADTEST_SCHEMA}, and points",
+            place=str(path),
+            hint=again,
+        )
+    return found
+
+
+class _Phases:
+    """Loads with the readings of the server's metrics around each."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.readings: list[tuple[Reading, Reading]] = []
+
+    def lone(self, rate_per_s: float, count: int) -> tuple[float, tuple[Reading, Reading]]:
+        """The mean latency of requests that are alone in the server, in milliseconds."""
+        import numpy as np
+
+        times = 1000 / rate_per_s * np.arange(count, dtype=float)
+        records = self._sent(times, "lone requests")
+        return float(np.mean(records.latencies_ms)), self.readings[-1]
+
+    def bursts(self, requests: int, apart_s: float) -> None:
+        """Requests that come all at once, over and over."""
+        import numpy as np
+
+        count = max(_FEWEST_BURSTS, min(_BURSTS, math.floor(_PHASE_S / apart_s)))
+        begins = 1000 * apart_s * np.arange(count)
+        self._sent(np.repeat(begins, requests), f"bursts of {requests}")
+
+    def loaded(self, rate_per_s: float) -> None:
+        """Poisson arrivals at a rate."""
+        process = Poisson(rate_per_s)
+        times = process.draw(max(20, int(rate_per_s * _LOAD_S)), self.driver.seed).times_ms
+        self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
+
+    def _sent(self, times_ms: np.ndarray, name: str, *, whole: bool = True) -> Records:
+        """Send requests, which must all be answered where `whole`; keeps the readings around them."""
+        seconds = float(times_ms[-1]) / 1000 + 0.01
+        records, _, (before, after) = self.driver.send(
+            times_ms, Spans(0.0, 1, seconds), "binary", f"calibrate, {name}"
+        )
+        place = self.driver.endpoint.served.url
+        if before is None or after is None:
+            raise UsageError(
+                "the server has no metrics at /metrics that the calibration could read",
+                place=place,
+                hint="calibrate a server that `optcli deploy --target ray` wrote",
+            )
+        if whole and not records.answered.all():
+            failures = ", ".join(f"{cause} {n}" for cause, n in records.failures.items())
+            raise UsageError(
+                f"the server did not answer every request of the calibration: {failures}",
+                place=place,
+                hint="look into its log; a queue cap below the largest batch refuses bursts",
+            )
+        self.readings.append((before, after))
+        return records
+
+
+def _calibration(driver: Driver, rows: dict[int, tuple[int, float]], overhead_ms: float) -> Calibration:
+    return Calibration(
+        model=driver.endpoint.served.model,
+        measured=datetime.now(UTC).isoformat(timespec="seconds"),
+        points_ms={size: mean for size, (_, mean) in rows.items()},
+        calls={size: count for size, (count, _) in rows.items()},
+        overhead_ms=overhead_ms,
+        cpus=driver.cpus,
+    )
+
+
+def _carried_per_s(driver: Driver, calibration: Calibration) -> float:
+    """About what the server carries: its promise where it has one, else its capacity."""
+    model = predicting.of_calibration(calibration)
+    batching = predicting.batching_of(driver.endpoint.served, driver.endpoint.concurrency)
+    assert batching is not None
+    rate = capacity_per_s(model.curve, batching.batch, batching.workers)
+    if driver.terms.limits_ms:
+        rate = predicting.highest(model, batching, Poisson(rate), driver.terms, driver.seed) or rate
+    while predicting.unstable(model, batching, rate) and rate > 1:
+        rate *= 0.8
+    return rate
+
+
+def _sizes(batch: int) -> Sequence[int]:
+    """1, 2, 4 and so on, up to the largest batch."""
+    sizes = [2**power for power in range(batch.bit_length()) if 2**power < batch]
+    return [*sizes, batch]
+
+
+def _pooled(readings: Sequence[tuple[Reading, Reading]]) -> dict[int, tuple[int, float]]:
+    """Calls and mean milliseconds by rows, over all phases."""
+    counts: dict[int, int] = {}
+    sums: dict[int, float] = {}
+    for before, after in readings:
+        for size, (count, mean) in metrics.calls(before, after).items():
+            counts[size] = counts.get(size, 0) + count
+            sums[size] = sums.get(size, 0.0) + count * mean
+
+    return {
+        size: (counts[size], sums[size] / counts[size])
+        for size in sorted(counts)
+        if counts[size] >= _FEWEST_CALLS
+    }

@@ -1,0 +1,309 @@
+"""The client, in a process of its own: open loop, so that a stalled server cannot hide.
+
+Every request is sent at its planned time, whatever became of those before it, and its latency counts
+from that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from optcli.errors import StepError
+from optcli.results.loadtest import Encoding
+from optcli.serving.loadtest import answers, payloads
+from optcli.serving.loadtest.messages import Load, News, Sent, Setup
+from optcli.serving.loadtest.payloads import Payload
+from optcli.workers import Channel
+
+if TYPE_CHECKING:
+    import aiohttp
+
+# What a status of an answer means for a request; others are named by their number.
+CAUSES = {429: "queue_full", 503: "unavailable", 504: "deadline"}
+_NEWS_EVERY_S = 0.5
+_LATEST_S = 2.0
+# A server may close a connection that was idle for five seconds just as it is used again.
+_KEPT_ALIVE_S = 3.0
+# Of larger answers only a share is compared, so that comparing does not take the client's time.
+_MOST_VALUES = 16_384
+_FILES = 65_536
+# A single request that finds the server busy is sent again.
+_ATTEMPTS, _AGAIN_S = 3, 0.2
+
+
+def serve(setup: Setup, channel: Channel) -> News:
+    """Carry out one `Load` after another. Raises `InputError` for samples that do not fit."""
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, min(_FILES, most)), most))
+    client = _Client(setup)
+    channel.send(News(ready=client.about, cpus=_pinned(setup.cpus)))
+    while (load := channel.receive(Load)) is not None:
+        channel.send(News(sent=asyncio.run(client.carry_out(load, channel))))
+    return News()
+
+
+class _Client:
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.samples = payloads.samples_of(setup)
+        count = len(next(iter(self.samples.values())))
+        self.expected = payloads.expected_of(setup, count)
+        self.made: dict[str, list[Payload]] = {}
+        self.references: dict[str, list[Any]] = {}
+        if setup.samples is None:
+            self.about = f"{count} random inputs of seed {setup.seed}"
+        else:
+            self.about = f"{count} samples of {setup.samples.name}"
+        against = "expected outputs" if self.expected else "first answers of the server"
+        self.about += f", answers compared with the {against}"
+
+    def payloads_in(self, encoding: Encoding) -> list[Payload]:
+        """The requests of an encoding, made when it is first asked for."""
+        if encoding not in self.made:
+            self.made[encoding] = (
+                payloads.of_images(self.setup)
+                if encoding == "image"
+                else payloads.of_tensors(self.setup, self.samples, binary=encoding == "binary")
+            )
+        return self.made[encoding]
+
+    async def carry_out(self, load: Load, channel: Channel) -> Sent:
+        import aiohttp
+        import numpy as np
+
+        to_send = self.payloads_in(load.encoding)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_ALIVE_S)
+        timeout = aiohttp.ClientTimeout(total=load.timeout_s)
+        async with aiohttp.ClientSession(
+            self.setup.url, connector=connector, timeout=timeout
+        ) as session:
+            if load.encoding not in self.references:
+                self.references[load.encoding] = await self._references(load.encoding, session)
+            run = _Run(load, to_send, self.references[load.encoding], self.setup, session)
+            gc.collect()
+            gc.freeze()
+            sent = await run.through(np.load(load.times), channel)
+        np.savez(
+            load.records,
+            planned_ms=run.planned_ms,
+            sent_ms=run.sent_ms,
+            finished_ms=run.finished_ms,
+            cause=run.cause,
+            wrong=run.wrong,
+            causes=np.array(list(run.causes)),
+        )
+        return sent
+
+    async def _references(self, encoding: Encoding, session: aiohttp.ClientSession) -> list[Any]:
+        """What the answers are compared with: the expected outputs, else what the server says first.
+
+        One request at a time, so that a mistake in how it splits batches shows under load.
+        """
+        to_send = self.payloads_in(encoding)
+        if self.expected and encoding != "image":
+            return self.expected[: len(to_send)]
+        references = []
+        for payload in to_send:
+            for _ in range(_ATTEMPTS):
+                status, body, headers = await self._asked(payload, session)
+                if status not in CAUSES:
+                    break
+                await asyncio.sleep(_AGAIN_S)
+            if status != 200:
+                raise StepError(
+                    f"the server refuses a single request: {status or 'no answer'}:"
+                    f" {body[:300].decode(errors='replace')}",
+                    place=f"{self.setup.url}{payload.path}",
+                    hint="send the golden request by hand, or look into the log of the server",
+                )
+            try:
+                read = payloads.json_in(body) if encoding == "image" else None
+                references.append(payloads.outputs_in(body, headers) if read is None else read)
+            except ValueError as error:
+                raise StepError(
+                    str(error),
+                    place=f"{self.setup.url}{payload.path}",
+                    hint="the server does not speak the Open Inference Protocol v2",
+                ) from error
+        return references
+
+    async def _asked(
+        self, payload: Payload, session: aiohttp.ClientSession
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        """The status, the body and the headers of an answer; status 0 and the reason without one."""
+        try:
+            async with session.post(payload.path, data=payload.body, headers=payload.headers) as answer:
+                return answer.status, await answer.read(), answer.headers
+        except (TimeoutError, OSError, _client_error()) as error:
+            return 0, (str(error) or type(error).__name__).encode(), {}
+
+
+class _Run:
+    """One load: its records by request, and what happens now."""
+
+    def __init__(
+        self,
+        load: Load,
+        to_send: Sequence[Payload],
+        references: Sequence[Any],
+        setup: Setup,
+        session: aiohttp.ClientSession,
+    ) -> None:
+        self.load, self.to_send, self.references = load, to_send, references
+        self.setup, self.session = setup, session
+        self.causes = {"": 0}
+        self.latest: deque[tuple[float, float]] = deque()
+        self.in_flight = self.most_in_flight = self.failed = self.answered = 0
+        self.checked = self.wrongs = 0
+        self.example: str | None = None
+        self.received = self.sent_bytes = 0
+        self.seen: Counter[int] = Counter()
+        values = 1
+        if references and isinstance(references[0], dict) and load.encoding != "image":
+            values = sum(array.size for array in references[0].values())
+        self.every = -(-values // _MOST_VALUES)
+
+    async def through(self, planned_ms: Any, channel: Channel) -> Sent:
+        import numpy as np
+
+        count = planned_ms.size
+        self.planned_ms = planned_ms
+        self.sent_ms = np.full(count, np.nan)
+        self.finished_ms = np.full(count, np.nan)
+        self.cause = np.zeros(count, dtype=np.int16)
+        self.wrong = np.zeros(count, dtype=bool)
+        self.begin = time.perf_counter() + 0.05
+        cpu = time.process_time()
+        telling = asyncio.create_task(self._tell(channel))
+        tasks = set()
+        try:
+            for index, at_ms in enumerate(planned_ms.tolist()):
+                wait_s = self.begin + at_ms / 1000 - time.perf_counter()
+                # Behind its plan the client still reads what has come.
+                await asyncio.sleep(max(0.0, wait_s))
+                task = asyncio.create_task(self._one(index))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+            while tasks:  # each has its own timeout
+                await asyncio.wait(tasks)
+        finally:
+            telling.cancel()
+        sent = max(1, count - self._count("in_flight"))
+        return Sent(
+            seconds=time.perf_counter() - self.begin,
+            cpu_s=time.process_time() - cpu,
+            bytes_sent=self.sent_bytes / sent,
+            bytes_received=self.received / max(1, self.answered),
+            most_in_flight=self.most_in_flight,
+            checked=self.checked,
+            wrong=self.wrongs,
+            wrong_example=self.example,
+        )
+
+    async def _one(self, index: int) -> None:
+        payload = self.to_send[index % len(self.to_send)]
+        if self.in_flight >= self.setup.most_in_flight:
+            self._fail(index, "in_flight")
+            return
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        self.sent_ms[index] = self._now_ms()
+        self.sent_bytes += len(payload.body)
+        try:
+            async with self.session.post(
+                payload.path, data=payload.body, headers=payload.headers
+            ) as answer:
+                body = await answer.read()
+                status, headers = answer.status, answer.headers
+            self._finish(index)
+            if status == 200:
+                self._check(index, payload.sample, body, headers)
+            else:
+                self._fail(index, CAUSES.get(status, f"http_{status}"))
+        except TimeoutError:
+            self._finish(index)
+            self._fail(index, "timeout")
+        except (OSError, _client_error()):
+            self._finish(index)
+            self._fail(index, "connection")
+        finally:
+            self.in_flight -= 1
+
+    def _check(self, index: int, sample: int, body: bytes, headers: Any) -> None:
+        self.answered += 1
+        self.received += len(body)
+        self.seen[sample] += 1
+        if (self.seen[sample] - 1) % self.every:
+            return
+        self.checked += 1
+        tolerance, wanted = self.setup.tolerance, self.references[sample]
+        try:
+            if self.load.encoding == "image":
+                why = answers.unlike(payloads.json_in(body), wanted, tolerance)
+            else:
+                why = answers.difference(payloads.outputs_in(body, headers), wanted, tolerance)
+        except ValueError as error:
+            why = str(error)
+        if why is not None:
+            self.wrong[index] = True
+            self.wrongs += 1
+            self.example = self.example or f"sample {sample}: {why}"
+
+    def _now_ms(self) -> float:
+        return 1000 * (time.perf_counter() - self.begin)
+
+    def _finish(self, index: int) -> None:
+        now = self._now_ms()
+        self.finished_ms[index] = now
+        self.latest.append((now, now - self.planned_ms[index]))
+
+    def _fail(self, index: int, cause: str) -> None:
+        self.failed += 1
+        self.cause[index] = self.causes.setdefault(cause, len(self.causes))
+
+    def _count(self, cause: str) -> int:
+        number = self.causes.get(cause)
+        return 0 if number is None else int((self.cause == number).sum())
+
+    async def _tell(self, channel: Channel) -> None:
+        """Live figures for the progress bar."""
+        import numpy as np
+
+        while True:
+            await asyncio.sleep(_NEWS_EVERY_S)
+            now = self._now_ms()
+            while self.latest and self.latest[0][0] < now - 1000 * _LATEST_S:
+                self.latest.popleft()
+            latencies = [latency for _, latency in self.latest]
+            channel.send(
+                News(
+                    second=now / 1000,
+                    answered_per_s=len(latencies) / min(_LATEST_S, max(now / 1000, 0.1)),
+                    p95_ms=float(np.quantile(latencies, 0.95)) if latencies else None,
+                    failed=self.failed,
+                )
+            )
+
+
+def _client_error() -> type[Exception]:
+    import aiohttp
+
+    return aiohttp.ClientError
+
+
+def _pinned(cpus: Sequence[int]) -> tuple[int, ...]:
+    """Run on these processors alone; gives those that it runs on."""
+    import psutil
+
+    process = psutil.Process()
+    if not hasattr(process, "cpu_affinity"):
+        return ()
+    if cpus:
+        process.cpu_affinity(list(cpus))
+    return tuple(process.cpu_affinity())

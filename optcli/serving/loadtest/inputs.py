@@ -1,0 +1,135 @@
+"""Where the client's inputs are from: a recipe's data, a golden request, files of arrays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optcli import data, regular_files
+from optcli.data import DataSettings
+from optcli.errors import InputError, UsageError
+from optcli.recipe import load
+from optcli.sample import collate
+from optcli.settings import TensorSpec
+from optcli.workers import Channel, run
+
+if TYPE_CHECKING:
+    import numpy as np
+
+REQUEST, RESPONSE = "golden-request.json", "golden-response.json"
+MOST = 64
+# Which role of a recipe is sent: what the accuracy was found on comes first.
+_ROLES = ("evaluation", "calibration", "validation", "training")
+_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Files of inputs and of expected outputs by name, and in words where they are from."""
+
+    samples: Path
+    expected: Path | None
+    source: str
+
+
+@dataclass(frozen=True)
+class TakeRequest:
+    """Prepare the first samples of a role's data and write them as arrays into `out`."""
+
+    data: DataSettings
+    folder: Path
+    inputs: tuple[TensorSpec, ...]
+    out: Path
+    most: int = MOST
+
+
+def of_recipe(recipe: Path, scratch: Path) -> Inputs:
+    """Up to 64 prepared samples of a recipe's data, by a worker. Raises `UsageError` without data."""
+    read = load(recipe)
+    role = next((role for role in _ROLES if role in read.data), None)
+    if role is None:
+        raise UsageError(
+            "the recipe has no data",
+            place=str(recipe),
+            hint="add data: evaluation, or leave --recipe out",
+        )
+    out = scratch / "samples.npz"
+    request = TakeRequest(read.data[role], read.folder, tuple(read.inputs), out)
+    count = run(
+        "optcli.serving.loadtest.inputs:take",
+        request,
+        int,
+        log=scratch / "samples.log",
+        timeout_s=_TIMEOUT_S,
+    )
+    return Inputs(out, None, f"{count} samples of {read.data[role].source}")
+
+
+def take(request: TakeRequest, channel: Channel) -> int:
+    """Write the samples as arrays by input name, the first axis is the sample; gives their number."""
+    import numpy as np
+
+    dataset = data.open(request.data, request.folder, request.inputs)
+    count = min(request.most, len(dataset))
+    if not count:
+        raise InputError(
+            "the data are empty", place=request.data.source, hint="check its `split` and `samples`"
+        )
+    batch = collate([dataset.prepared(dataset.read(row)) for row in range(count)])
+    np.savez(request.out, **batch.inputs)  # type: ignore[arg-type]
+    return count
+
+
+def of_golden(folder: Path, scratch: Path) -> Inputs:
+    """The golden request and response of a deployment as samples with expected outputs.
+
+    Raises `UsageError` where the folder has none, `InputError` for files that are none.
+    """
+    import numpy as np
+
+    request, response = (_tensors(folder / name, part) for name, part in _PARTS)
+    if {len(array) for array in (*request.values(), *response.values())} - {_count(request)}:
+        raise InputError(
+            "the golden request and response have different numbers of rows",
+            place=str(folder),
+            hint="deploy the variant again",
+        )
+    samples, expected = scratch / "golden-samples.npz", scratch / "golden-expected.npz"
+    np.savez(samples, **request)  # type: ignore[arg-type]
+    np.savez(expected, **response)  # type: ignore[arg-type]
+    return Inputs(samples, expected, f"the golden request of {folder}")
+
+
+_PARTS = ((REQUEST, "inputs"), (RESPONSE, "outputs"))
+
+
+def has_golden(folder: Path) -> bool:
+    """Whether a folder has a golden request with its response."""
+    return all((folder / name).is_file() for name, _ in _PARTS)
+
+
+def _tensors(path: Path, part: str) -> Mapping[str, np.ndarray]:
+    import numpy as np
+    from tritonclient.utils import triton_to_np_dtype
+
+    again = "name the folder that `optcli deploy` wrote with --golden"
+    try:
+        content: Any = regular_files.json_of(path)
+        tensors: Sequence[Any] = content[part]
+        return {
+            str(each["name"]): np.array(each["data"], triton_to_np_dtype(each["datatype"])).reshape(
+                each["shape"]
+            )
+            for each in tensors
+        }
+    except FileNotFoundError as error:
+        raise UsageError("there is no such file", place=str(path), hint=again) from error
+    except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InputError(f"this holds no tensors: {error}", place=str(path), hint=again) from error
+
+
+def _count(arrays: Mapping[str, np.ndarray]) -> int:
+    return len(next(iter(arrays.values())))

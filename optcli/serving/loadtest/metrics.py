@@ -1,0 +1,138 @@
+"""The server's own metrics: read as Prometheus text, and what two readings say together."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from optcli.errors import MissingError
+from optcli.results.loadtest import ServerFigures
+
+_MOST_BYTES = 8 * 1024 * 1024
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading of `/metrics`: values by name and the one label that counts, summed over others."""
+
+    at_s: float
+    values: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    def of(self, name: str) -> dict[str, float]:
+        """Values of a metric by its label."""
+        return {label: value for (own, label), value in self.values.items() if own == name}
+
+
+# The label by which each metric is looked at; others, such as the replica, are summed over.
+_LABELS = {
+    "model_stage_seconds_sum": "stage",
+    "model_stage_seconds_count": "stage",
+    "model_compute_seconds_sum": "batch",
+    "model_compute_seconds_count": "batch",
+    "model_batch_rows_sum": "",
+    "model_batch_rows_count": "",
+    "model_dropped_total": "cause",
+    "model_cache_hits_total": "",
+    "model_cache_misses_total": "",
+    "model_process_cpu_seconds_total": "process",
+    "model_process_rss_bytes": "process",
+}
+
+
+def read(url: str, at_s: float) -> Reading | None:
+    """The metrics of a server at a time in seconds; None where it has none that are known."""
+    try:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            text = answer.read(_MOST_BYTES).decode("utf-8", errors="replace")
+    except (OSError, ValueError):
+        return None
+    reading = parsed(text, at_s)
+    return reading if reading.values else None
+
+
+def parsed(text: str, at_s: float) -> Reading:
+    """A reading of Prometheus text; what cannot be read has no values. Raises `MissingError`."""
+    try:
+        from prometheus_client.parser import text_string_to_metric_families
+    except ImportError as error:
+        raise MissingError(
+            "reading the server's metrics needs prometheus_client, which is not installed",
+            place="optcli loadtest",
+            hint="pip install 'optcli[serve]'",
+        ) from error
+    values: dict[tuple[str, str], float] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                label = _LABELS.get(sample.name)
+                if label is not None:
+                    key = (sample.name, sample.labels.get(label, "") if label else "")
+                    values[key] = values.get(key, 0.0) + float(sample.value)
+    except (ValueError, KeyError, IndexError):
+        return Reading(at_s)
+    return Reading(at_s, values)
+
+
+def figures(before: Reading | None, after: Reading | None, batch: int | None) -> ServerFigures | None:
+    """What happened between two readings; None where one is missing. `batch`: the largest batch."""
+    if before is None or after is None or after.at_s <= before.at_s:
+        return None
+    seconds = after.at_s - before.at_s
+    stages = _means(before, after, "model_stage_seconds")
+    computes = _means(before, after, "model_compute_seconds")
+    rows = _means(before, after, "model_batch_rows").get("")
+    hits = _grown(before, after, "model_cache_hits_total").get("", 0.0)
+    misses = _grown(before, after, "model_cache_misses_total").get("", 0.0)
+    memory = after.of("model_process_rss_bytes")
+    earlier = before.of("model_process_rss_bytes")
+    return ServerFigures(
+        stages_ms={stage: 1000 * mean for stage, mean in stages.items()},
+        batch_rows=rows,
+        batch_fill=rows / batch if rows is not None and batch else None,
+        compute_ms=dict(
+            sorted((int(size), 1000 * mean) for size, mean in computes.items() if size.isdecimal())
+        ),
+        cpu_cores={
+            process: spent / seconds
+            for process, spent in _grown(before, after, "model_process_cpu_seconds_total").items()
+        },
+        memory_bytes={process: int(value) for process, value in memory.items()},
+        memory_growth_bytes={
+            process: int(value - earlier[process])
+            for process, value in memory.items()
+            if process in earlier
+        },
+        dropped={
+            cause: int(count)
+            for cause, count in _grown(before, after, "model_dropped_total").items()
+            if count
+        },
+        cache_hit_share=hits / (hits + misses) if hits + misses else None,
+    )
+
+
+def calls(before: Reading, after: Reading) -> dict[int, tuple[int, float]]:
+    """Calls of the model between two readings: their number and mean milliseconds by rows."""
+    counts = _grown(before, after, "model_compute_seconds_count")
+    means = _means(before, after, "model_compute_seconds")
+    return {
+        int(size): (int(counts[size]), 1000 * mean)
+        for size, mean in means.items()
+        if size.isdecimal() and int(size) > 0
+    }
+
+
+def _means(before: Reading, after: Reading, name: str) -> dict[str, float]:
+    sums = _grown(before, after, f"{name}_sum")
+    counts = _grown(before, after, f"{name}_count")
+    return {label: sums.get(label, 0.0) / count for label, count in counts.items() if count}
+
+
+def _grown(before: Reading, after: Reading, name: str) -> dict[str, float]:
+    """What a counter grew by; one that fell was begun anew by a process that restarted."""
+    earlier = before.of(name)
+    grown = {label: value - earlier.get(label, 0.0) for label, value in after.of(name).items()}
+    later = after.of(name)
+    return {label: later[label] if change < 0 else change for label, change in grown.items()}

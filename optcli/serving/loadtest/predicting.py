@@ -1,0 +1,132 @@
+"""What the simulation says of a rate: by the plan's curve, and by the one that was calibrated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from optcli.queueing import Batching, Curve, Overhead, Process, Promise, highest_rate, replicate
+from optcli.queueing.formulas import fewest_wait_sealed_ms, load
+from optcli.results.loadtest import Calibration, LoadNote, Predicted, Served
+from optcli.results.plan import Plan
+from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.records import QUANTILES
+from optcli.statistics import monotone
+
+_RUNS, _REQUESTS = 4, 30_000
+# Shares of the highest rate of a test at which the predicted curve is drawn.
+DRAWN_AT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A curve and an overhead that the simulation starts from, and where they are from."""
+
+    by: Literal["plan", "calibration"]
+    curve: Curve
+    overhead: Overhead
+
+
+def of_plan(plan: Plan) -> Model:
+    """The plan's own curve and overhead."""
+    known = plan.curve
+    if known.points_ms:
+        curve = Curve.from_points(known.points_ms)
+    else:
+        curve = Curve.from_line(known.fixed_ms or 0.0, known.per_image_ms or 0.0)
+    asked = plan.asked.get("overhead") or {}
+    overhead = Overhead(
+        float(asked.get("before_ms") or 0.0),
+        float(asked.get("after_ms") or 0.0),
+        bool(asked.get("occupies_worker")),
+    )
+    return Model("plan", curve, overhead)
+
+
+def of_calibration(calibration: Calibration) -> Model:
+    """What was found through the running server.
+
+    Means of few calls scatter: where a larger batch seems to take less, both are taken as alike.
+    """
+    sizes = sorted(calibration.points_ms)
+    times = monotone([calibration.points_ms[size] for size in sizes])
+    kept = dict(zip(sizes, times, strict=True))
+    return Model("calibration", Curve.from_points(kept), Overhead(after_ms=calibration.overhead_ms))
+
+
+def batching_of(served: Served, concurrency: int = 1, wait_ms: float | None = None) -> Batching | None:
+    """How the server batches, as the simulation takes it; None where it is not known.
+
+    `wait_ms` is the wait where it is another than the one that the server was set up with.
+    """
+    if served.batch is None or served.instances is None or served.semantics is None:
+        return None
+    return Batching(
+        batch=served.batch,
+        wait_ms=(served.wait_ms or 0.0) if wait_ms is None else wait_ms,
+        instances=served.instances,
+        concurrency=concurrency,
+        semantics=served.semantics,
+    )
+
+
+def predicted(model: Model, batching: Batching, process: Process, seed: int) -> Predicted:
+    """Percentiles at the rate of a process; none where the queue grows or the curve ends before."""
+    rho = load(
+        process.rate_per_s, model.curve, batching.batch, batching.workers, model.overhead.occupied_ms
+    )
+    runs = replicate(
+        process, model.curve, batching, model.overhead, runs=_RUNS, requests=_REQUESTS, seed=seed
+    )
+    known = {f"{name}_ms": getattr(runs, f"{name}_ms").value for name in QUANTILES}
+    return Predicted(
+        by=model.by,
+        utilisation=rho,
+        mean_batch=runs.mean_batch.value,
+        grows=runs.grows,
+        **{name: None if runs.grows else value for name, value in known.items()},
+    )
+
+
+def highest(model: Model, batching: Batching, process: Process, terms: Terms, seed: int) -> float:
+    """The highest rate at which the promise is kept, by simulation."""
+    promise = Promise(
+        {QUANTILES[name]: limit for name, limit in terms.limits_ms.items()}, terms.error_budget
+    )
+    return highest_rate(
+        process,
+        model.curve,
+        batching,
+        promise,
+        model.overhead,
+        runs=2,
+        requests=_REQUESTS,
+        seed=seed,
+        precision=0.01,
+    )
+
+
+def unstable(model: Model, batching: Batching, rate_per_s: float) -> LoadNote | None:
+    """Says where the wait is too short for sealed batches: the queue then grows without bound."""
+    if batching.semantics != "sealed" or batching.batch == 1:
+        return None
+    least = fewest_wait_sealed_ms(
+        rate_per_s,
+        model.curve,
+        batching.instances,
+        concurrency=batching.concurrency,
+        occupied_ms=model.overhead.occupied_ms,
+    )
+    if batching.wait_ms >= least:
+        return None
+    figures = {"wait_ms": batching.wait_ms, "rate_per_s": rate_per_s, "by": model.by}
+    if math.isinf(least):
+        text = f"no wait lets {batching.instances} instances carry {rate_per_s:g} requests a second"
+    else:
+        figures["least_wait_ms"] = least
+        text = (
+            f"the wait of {batching.wait_ms:g} ms is too short for sealed batches at {rate_per_s:g}"
+            f" requests a second: under {least:.3g} ms the queue grows without bound"
+        )
+    return LoadNote(kind="unstable", figures=figures, text=f"{text} (by the {model.by})")

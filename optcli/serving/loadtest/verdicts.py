@@ -1,0 +1,196 @@
+"""The answer of a load test: verdicts, notes and the one sentence, from its points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from optcli.results import Verdict
+from optcli.results.loadtest import Encoding, LimitFound, LoadNote, LoadPoint, Predicted
+from optcli.results.outcomes import Outcome
+from optcli.serving.loadtest.judging import Terms
+
+# How far p95 and the limit may be from what was predicted: shares of the prediction.
+_P95_OFF, _LIMIT_OFF = 0.25, 0.15
+# Up to which load a prediction is held to that.
+_HELD_UP_TO = 0.7
+# Memory that grows by more than this share of itself in the windows is said.
+_MEMORY_SHARE = 0.10
+
+
+def of_points(points: Sequence[LoadPoint], terms: Terms) -> Iterator[Verdict]:
+    """On all answers, on each rate that was asked for, and on how near the predictions were."""
+    checked, wrong = sum(each.checked for each in points), sum(each.wrong for each in points)
+    example = next((each.wrong_example for each in points if each.wrong_example), None)
+    compared = f"{checked} answers were compared with the expected ones"
+    outcome: Outcome = "reject" if wrong else "accept" if checked else "inconclusive"
+    why = f"{wrong} of {checked} compared answers are wrong, such as {example}" if wrong else compared
+    yield Verdict(name="answers", outcome=outcome, blocking=True, limit=0, actual=wrong, reason=why)
+    for each in points:
+        if each.purpose == "rate":
+            yield _of_rate(each, terms)
+        for one in each.predicted:
+            if each.purpose == "rate" and one.utilisation <= _HELD_UP_TO:
+                yield from _of_prediction(each, one)
+
+
+def of_limit(
+    limit: LimitFound, points: Sequence[LoadPoint], promised_per_s: float | None
+) -> Iterator[Verdict]:
+    """Whether the limit carries the promised rate, and how near it is to what was predicted."""
+    rate = limit.rate_per_s
+    last = points[-1]
+    interval = None if rate is None or limit.broken_per_s is None else (rate, limit.broken_per_s)
+    outcome: Outcome
+    if last.client.saturated and not last.breach:
+        outcome, reason = "inconclusive", last.reason
+    elif rate is None:
+        outcome, reason = "reject", f"no rate that was tried keeps the promise: {last.reason}"
+    elif not limit.confirmed:
+        outcome, reason = "inconclusive", f"about {rate:.4g} requests a second, not confirmed"
+        if promised_per_s is not None and limit.broken_per_s and limit.broken_per_s <= promised_per_s:
+            reason += f"; {limit.broken_per_s:.4g} broke the promise"
+    elif promised_per_s is None or rate >= promised_per_s:
+        outcome, reason = "accept", f"{rate:.4g} requests a second, confirmed"
+    elif limit.broken_per_s is not None and limit.broken_per_s <= promised_per_s:
+        outcome = "reject"
+        reason = f"{rate:.4g} requests a second are kept, {promised_per_s:g} were promised"
+    else:
+        outcome = "inconclusive"
+        reason = f"the limit is near the promised {promised_per_s:g} requests a second"
+    yield Verdict(
+        name="limit",
+        outcome=outcome,
+        blocking=True,
+        limit=promised_per_s,
+        actual=rate,
+        interval=interval,
+        reason=reason,
+    )
+    for by, known in limit.predicted_per_s.items():
+        if rate is None or not limit.confirmed or not known:
+            continue
+        off = rate / known - 1
+        near = abs(off) <= _LIMIT_OFF
+        yield Verdict(
+            name=f"limit as predicted by the {by}",
+            outcome="accept" if near else "reject",
+            blocking=False,
+            limit=_LIMIT_OFF,
+            actual=off,
+            reason=f"{rate:.4g} requests a second, predicted {known:.4g} ({off:+.0%})",
+        )
+
+
+def overall(verdicts: Sequence[Verdict]) -> Outcome:
+    """Reject before inconclusive before accept, of what blocks."""
+    outcomes = {each.outcome for each in verdicts if each.blocking}
+    order: tuple[Outcome, ...] = ("reject", "inconclusive")
+    return next((each for each in order if each in outcomes), "accept")
+
+
+def sentence(verdicts: Sequence[Verdict]) -> str:
+    """The reason of the first verdict that decides, or all that are kept."""
+    outcome = overall(verdicts)
+    deciding = [each for each in verdicts if each.blocking and each.outcome == outcome]
+    if outcome == "accept":
+        said = [f"{each.name}: {each.reason}" for each in deciding if each.name != "answers"]
+        return "; ".join(said or [each.reason for each in deciding])
+    return f"{deciding[0].name}: {deciding[0].reason}"
+
+
+def notes_of(points: Sequence[LoadPoint]) -> Iterator[LoadNote]:
+    """What is to be known of the loads beside their verdicts."""
+    for each in points:
+        rate = f"{each.rate_per_s:.4g} requests a second"
+        if each.client.saturated:
+            yield LoadNote(
+                kind="client-saturated",
+                figures={"rate_per_s": each.rate_per_s, "lateness_p99_ms": each.client.lateness_p99_ms},
+                text=f"at {rate} the client sent {each.client.lateness_p99_ms:.1f} ms late (p99): its"
+                " latencies are not the server's alone",
+            )
+        if each.grows:
+            p95 = [window.p95_ms for window in each.windows]
+            yield LoadNote(
+                kind="queue-grows",
+                figures={"rate_per_s": each.rate_per_s, "p95_ms": p95},
+                text=f"at {rate} p95 rises from window to window"
+                f" ({', '.join(f'{value:.4g}' for value in p95 if value is not None)} ms): the queue"
+                " grows, so that the figures depend on how long the load lasts",
+            )
+        growth = {} if each.server is None else each.server.memory_growth_bytes
+        for process, grown in growth.items():
+            held = each.server.memory_bytes[process] if each.server else 0
+            if held and grown > _MEMORY_SHARE * held:
+                yield LoadNote(
+                    kind="memory-grows",
+                    figures={"process": process, "bytes": grown, "rate_per_s": each.rate_per_s},
+                    text=f"at {rate} the memory of {process} grew by {grown / 1e6:.0f} MB in"
+                    f" {each.seconds:g} s",
+                )
+        hits = None if each.server is None else each.server.cache_hit_share
+        if hits:
+            yield LoadNote(
+                kind="cache",
+                figures={"hit_share": hits, "rate_per_s": each.rate_per_s},
+                text=f"at {rate} the prediction cache answered {hits:.0%}: the model saw the rest",
+            )
+
+
+def _of_rate(point: LoadPoint, terms: Terms) -> Verdict:
+    name = max(terms.limits_ms, default=None)
+    estimate = getattr(point, f"{name}_ms") if name else None
+    ends = None if estimate is None or estimate.low is None else (estimate.low, estimate.high)
+    return Verdict(
+        name=f"load {point.rate_per_s:.4g}/s",
+        outcome=point.outcome,
+        blocking=True,
+        limit=terms.limits_ms[name] if name else None,
+        actual=None if estimate is None else estimate.value,
+        interval=ends,
+        reason=point.reason,
+    )
+
+
+def _of_prediction(point: LoadPoint, one: Predicted) -> Iterator[Verdict]:
+    if point.p95_ms is None or one.p95_ms is None or point.client.saturated:
+        return
+    off = point.p95_ms.value / one.p95_ms - 1
+    near = abs(off) <= _P95_OFF
+    yield Verdict(
+        name=f"p95 as predicted by the {one.by} at {point.rate_per_s:.4g}/s",
+        outcome="accept" if near else "reject",
+        blocking=False,
+        limit=_P95_OFF,
+        actual=off,
+        reason=f"p95 {point.p95_ms.value:.4g} ms, predicted {one.p95_ms:.4g} ms ({off:+.0%})",
+    )
+
+
+def of_encodings(points: Mapping[Encoding, LoadPoint]) -> Iterator[LoadNote]:
+    """What JSON costs beside binary tensors at one rate."""
+    binary = points.get("binary")
+    for name, each in points.items():
+        if binary is None or name == "binary":
+            continue
+        figures = {
+            "p95_ms": each.p95_ms.value if each.p95_ms else None,
+            "binary_p95_ms": binary.p95_ms.value if binary.p95_ms else None,
+            "bytes": each.client.bytes_sent,
+            "binary_bytes": binary.client.bytes_sent,
+            "server_cores": _cores(each),
+            "binary_server_cores": _cores(binary),
+        }
+        said = f"{each.client.bytes_sent / binary.client.bytes_sent:.3g} times the bytes of binary"
+        if each.p95_ms and binary.p95_ms:
+            said += f", p95 {each.p95_ms.value:.4g} ms in place of {binary.p95_ms.value:.4g} ms"
+        if (mine := _cores(each)) is not None and (theirs := _cores(binary)) is not None:
+            said += f", {mine:.2f} processors of the server in place of {theirs:.2f}"
+        noun = "image files" if name == "image" else f"{name.upper()} tensors"
+        yield LoadNote(kind="encoding", figures=figures, text=f"{noun} take {said}")
+
+
+def _cores(point: LoadPoint) -> float | None:
+    if point.server is None or not point.server.cpu_cores:
+        return None
+    return sum(point.server.cpu_cores.values())

@@ -1,0 +1,285 @@
+"""A load test from beginning to end: the target, the client, the loads, the answer."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from optcli.errors import InputError, UsageError
+from optcli.observer import Observer
+from optcli.queueing import Batching, Process
+from optcli.results.loadtest import (
+    Calibration,
+    Encoding,
+    LimitFound,
+    LoadNote,
+    LoadPoint,
+    LoadTest,
+    Percentile,
+    Predicted,
+)
+from optcli.serving.loadtest import calibrating, endpoint, limit, payloads, predicting, verdicts
+from optcli.serving.loadtest.asked import (
+    Options,
+    process_of,
+    rates_of,
+    require_images,
+    require_promise,
+    setup_of,
+    stored_calibration,
+    terms_of,
+    with_plan,
+)
+from optcli.serving.loadtest.driving import Driver, driver
+from optcli.serving.loadtest.endpoint import Endpoint
+from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.predicting import Model
+from optcli.serving.loadtest.records import Spans
+
+_CONFIRM_WINDOWS = 6
+
+
+def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
+    """Load the server at `target`, a URL or the folder of a bundle, and judge it.
+
+    Raises `UsageError` and `InputError` for a target and options that do not fit each other,
+    `MissingError` without the packages that it needs, `StepError` where the client dies.
+    """
+    payloads.client_library()
+    started = _now()
+    with tempfile.TemporaryDirectory(prefix="optcli-loadtest-") as scratch_name, ExitStack() as stack:
+        scratch = Path(scratch_name)
+        server, options = stack.enter_context(_opened(target, options, scratch, observer))
+        terms = terms_of(server, options)
+        setup, source = setup_of(server, options, scratch)
+        rates = rates_of(server, options)
+        require_images(options)
+        require_promise(server, options, terms)
+        client = stack.enter_context(
+            driver(
+                server,
+                setup,
+                terms,
+                scratch,
+                observer,
+                seed=options.seed,
+                timeout_s=options.timeout_s,
+            )
+        )
+        whole = _Whole(server, options, terms, client)
+        whole.carry_out(rates)
+        return whole.report(
+            target, started, f"{source}: {client.payload}" if source else client.payload
+        )
+
+
+@contextmanager
+def _opened(
+    target: str, options: Options, scratch: Path, observer: Observer
+) -> Iterator[tuple[Endpoint, Options]]:
+    """The server, ready, and the options with what a bundle brings along."""
+    if endpoint.is_url(target):
+        found = endpoint.asked(target, options.model)
+        yield (with_plan(found, options.plan) if options.plan else found), options
+        return
+    from optcli.serving.loadtest import bundles
+
+    folder, log = Path(target), scratch / "server.log"
+    with bundles.started(folder, options.cpus, log, scratch, observer) as (found, about):
+        if options.encoding == "image" and not about.images:
+            raise UsageError(
+                "the bundle takes no images", place="--encoding image", hint="deploy it with --images"
+            )
+        place = options.calibration or folder / calibrating.FILE
+        yield found, replace(options, calibration=place)
+
+
+class _Whole:
+    """All loads of one test, and what they rest on."""
+
+    def __init__(self, server: Endpoint, options: Options, terms: Terms, client: Driver) -> None:
+        self.server, self.options, self.terms, self.client = server, options, terms, client
+        self.points: list[LoadPoint] = []
+        self.notes: list[LoadNote] = []
+        self.limit: LimitFound | None = None
+        self.calibration: Calibration | None = stored_calibration(options)
+        client.predict = self._predicted
+
+    def carry_out(self, rates: Sequence[float]) -> None:
+        """Calibrate first, so that what follows is predicted both ways."""
+        if self.options.calibrate:
+            self.calibration = calibrating.calibrated(self.client)
+            assert self.options.calibration is not None
+            _write(self.options.calibration, self.calibration)
+        for rate in () if self.options.compare_encodings else rates:
+            self.notes += self._unstable(rate)
+            self.points.append(self._point(rate, self.options.encoding, "rate"))
+        if self.options.compare_encodings:
+            self._compare(next(iter(rates or self.options.rates_per_s), None))
+        if self.options.find_limit:
+            self._search()
+
+    def report(self, target: str, started: str, payload: str) -> LoadTest:
+        """The whole answer."""
+        decided = list(verdicts.of_points(self.points, self.terms)) if self.points else []
+        promised = None if self.server.plan is None else self.server.plan.planned_rate_per_s
+        if self.limit is not None:
+            tried = [each for each in self.points if each.purpose in ("ramp", "bisect", "confirm")]
+            decided += verdicts.of_limit(self.limit, tried, promised)
+        drawn: Percentile = "p95"
+        percentiles: tuple[Percentile, ...] = ("p95", "p99", "p50")
+        drawn = next((name for name in percentiles if name in self.terms.limits_ms), drawn)
+        outcome = verdicts.overall(decided)
+        said = verdicts.sentence(decided) if decided else "calibrated; nothing was judged"
+        return LoadTest(
+            name=self.server.served.model,
+            started=started,
+            finished=_now(),
+            outcome=outcome,
+            sentence=f"{outcome}: {said}" if decided else said,
+            verdicts=tuple(decided),
+            served=self.server.served,
+            slo_ms=dict(self.terms.limits_ms),
+            error_budget=self.terms.error_budget,
+            promised_per_s=promised,
+            arrivals=self.options.arrivals,
+            seed=self.options.seed,
+            payload=payload,
+            points=tuple(self.points),
+            limit=self.limit,
+            calibration=self.calibration,
+            drawn=drawn,
+            curve_ms=self._curves(drawn),
+            notes=(*self.notes, *verdicts.notes_of(self.points)),
+        )
+
+    def _search(self) -> None:
+        batching = self._batching()
+        predicted = {
+            model.by: predicting.highest(
+                model, batching, process_of(self.options, 100.0), self.terms, self.options.seed
+            )
+            for model in self._models()
+            if batching is not None and _reaches(model, batching)
+        }
+        known = predicted.get("calibration") or predicted.get("plan")
+        if self.options.rates_per_s:
+            start = self.options.rates_per_s[0]
+        elif known:
+            start = limit.START_SHARE * known
+        else:
+            raise UsageError(
+                "no rate keeps the promise by the prediction",
+                place="--find-limit",
+                hint="name a low --rate to begin at",
+            )
+
+        def attempt(rate: float, purpose: Literal["ramp", "bisect", "confirm"]) -> LoadPoint:
+            return self._point(rate, self.options.encoding, purpose)
+
+        found, points = limit.found(start, attempt)
+        self.points += points
+        self.limit = found.model_copy(update={"predicted_per_s": predicted})
+        self.notes += self._unstable(found.rate_per_s or start)
+
+    def _compare(self, rate: float | None) -> None:
+        if rate is None:
+            raise UsageError(
+                "there is no rate at which the encodings could be compared",
+                place="--compare-encodings",
+                hint="add --rate",
+            )
+        named: tuple[Encoding, ...] = ("binary", "json")
+        if self.options.images:
+            named = (*named, "image")
+        compared = {each: self._point(rate, each, "encoding") for each in named}
+        self.points += compared.values()
+        self.notes += verdicts.of_encodings(compared)
+
+    def _point(
+        self,
+        rate: float,
+        encoding: Encoding,
+        purpose: Literal["rate", "ramp", "bisect", "confirm", "encoding"],
+    ) -> LoadPoint:
+        windows = self.options.windows
+        if purpose == "confirm":
+            windows = max(windows, _CONFIRM_WINDOWS)
+        spans = Spans.usual(rate, windows)
+        if self.options.seconds is not None:
+            length = self.options.seconds / self.options.windows
+            spans = replace(spans, window_s=length)
+        spans = replace(spans, settle_s=self.options.settle_s)
+        return self.client.point(
+            process_of(self.options, rate), spans, encoding=encoding, purpose=purpose
+        )
+
+    def _models(self) -> list[Model]:
+        models = []
+        if self.server.plan is not None:
+            models.append(predicting.of_plan(self.server.plan))
+        if self.calibration is not None:
+            models.append(predicting.of_calibration(self.calibration))
+        return models
+
+    def _batching(self, rate: float | None = None) -> Batching | None:
+        """How the server batches, at a rate where it adapts its wait."""
+        adapted = self.server.wait_ms_at
+        wait_ms = adapted(rate) if adapted is not None and rate is not None else None
+        return predicting.batching_of(self.server.served, self.server.concurrency, wait_ms)
+
+    def _predicted(self, process: Process) -> list[Predicted]:
+        batching = self._batching(process.rate_per_s)
+        if batching is None:
+            return []
+        return [
+            predicting.predicted(model, batching, process, self.options.seed)
+            for model in self._models()
+            if _reaches(model, batching)
+        ]
+
+    def _unstable(self, rate: float) -> list[LoadNote]:
+        batching = self._batching(rate)
+        if batching is None:
+            return []
+        found = (predicting.unstable(model, batching, rate) for model in self._models())
+        return [each for each in found if each is not None]
+
+    def _curves(self, name: Percentile) -> dict[str, tuple[tuple[float, float | None], ...]]:
+        if not self.points or self._batching() is None:
+            return {}
+        top = max(each.rate_per_s for each in self.points)
+        lines: dict[str, list[tuple[float, float | None]]] = {}
+        for share in predicting.DRAWN_AT:
+            for one in self._predicted(process_of(self.options, share * top)):
+                lines.setdefault(one.by, []).append((share * top, getattr(one, f"{name}_ms")))
+        return {by: tuple(line) for by, line in lines.items()}
+
+
+def _reaches(model: Model, batching: Batching) -> bool:
+    """Whether a curve says something of the largest batch: a single point does not."""
+    try:
+        model.curve.time_ms(batching.batch)
+    except InputError:
+        return False
+    return True
+
+
+def _write(path: Path, calibration: Calibration) -> None:
+    try:
+        path.write_text(calibration.to_json() + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot be written: {error.strerror or error}",
+            place=str(path),
+            hint="name another file with --calibration",
+        ) from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,204 @@
+"""A small server of the Open Inference Protocol v2 whose times are known, and that can misbehave.
+
+The model doubles the first four values of each row. A batch of b takes `fixed_ms + b * per_image_ms`,
+which is slept; batches are sealed in turn, as Ray Serve does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import prometheus_client
+from aiohttp import web
+
+LENGTH = "Inference-Header-Content-Length"
+NAME = "digits"
+WIDTH = 4
+
+
+class Server:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.waiting: asyncio.Queue[tuple[np.ndarray, float, asyncio.Future]] = asyncio.Queue()
+        self.sealed: asyncio.Queue[list] = asyncio.Queue()
+        self.seen = 0
+        registry = self.registry = prometheus_client.CollectorRegistry()
+        self.stage = prometheus_client.Histogram(
+            "model_stage_seconds", "by stage", ["stage"], registry=registry
+        )
+        self.compute = prometheus_client.Histogram(
+            "model_compute_seconds", "by rows", ["batch"], registry=registry
+        )
+        self.rows = prometheus_client.Histogram("model_batch_rows", "rows", registry=registry)
+        self.dropped = prometheus_client.Counter(
+            "model_dropped", "dropped", ["cause"], registry=registry
+        )
+        self.cpu = prometheus_client.Gauge(
+            "model_process_cpu_seconds_total", "cpu", ["process"], registry=registry
+        )
+        self.memory = prometheus_client.Gauge(
+            "model_process_rss_bytes", "rss", ["process"], registry=registry
+        )
+
+    async def seal(self) -> None:
+        while True:
+            first = await self.waiting.get()
+            batch = [first]
+            end = time.perf_counter() + self.options.wait_ms / 1000
+            while len(batch) < self.options.batch:
+                try:
+                    left = end - time.perf_counter()
+                    batch.append(await asyncio.wait_for(self.waiting.get(), max(0.0, left)))
+                except TimeoutError:
+                    break
+            await self.sealed.put([batch, time.perf_counter()])
+
+    async def work(self) -> None:
+        while True:
+            batch, closed = await self.sealed.get()
+            begin = time.perf_counter()
+            sleep = (self.options.fixed_ms + len(batch) * self.options.per_image_ms) / 1000
+            await asyncio.sleep(sleep)
+            took = time.perf_counter() - begin
+            self.compute.labels(str(len(batch))).observe(took)
+            self.rows.observe(len(batch))
+            for rows, came, answer in batch:
+                self.stage.labels("batch_wait").observe(closed - came)
+                self.stage.labels("queue").observe(begin - closed)
+                self.stage.labels("compute").observe(took)
+                if not answer.done():
+                    answer.set_result(2 * rows.reshape(len(rows), -1)[:, :WIDTH])
+
+    async def infer(self, request: web.Request) -> web.Response:
+        self.seen += 1
+        options, seen = self.options, self.seen
+        if options.die_after and seen > options.die_after:
+            os._exit(1)
+        if options.stall_after and seen > options.stall_after:
+            await asyncio.sleep(3600)
+        if options.drop_every and seen % options.drop_every == 0:
+            self.dropped.labels("queue_full").inc()
+            return web.json_response({"error": "the queue is full"}, status=429)
+        body = await request.read()
+        if request.path.endswith("/images"):
+            return web.json_response({"classes": [{"label": len(body), "score": 0.5}]})
+        length = int(request.headers.get(LENGTH, 0))
+        header = json.loads(body[:length] if length else body)
+        about = header["inputs"][0]
+        if length:
+            values = np.frombuffer(body[length:], np.float32)
+        else:
+            values = np.array(about["data"], np.float32)
+        answer = asyncio.get_running_loop().create_future()
+        await self.waiting.put((values.reshape(about["shape"]), time.perf_counter(), answer))
+        result = await answer
+        if options.wrong_every and seen % options.wrong_every == 0:
+            result = result + 1
+        told = {"name": "scores", "datatype": "FP32", "shape": list(result.shape)}
+        whole = {"model_name": NAME, "outputs": [told]}
+        if not length:
+            told["data"] = result.ravel().tolist()
+            return web.json_response(whole)
+        raw = result.astype(np.float32).tobytes()
+        told["parameters"] = {"binary_data_size": len(raw)}
+        text = json.dumps(whole).encode()
+        return web.Response(body=text + raw, headers={LENGTH: str(len(text))})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        self.cpu.labels("ingress").set(usage.ru_utime + usage.ru_stime)
+        self.memory.labels("ingress").set(usage.ru_maxrss * 1024)
+        text = prometheus_client.generate_latest(self.registry).decode()
+        return web.Response(text=text)
+
+    async def ready(self, _: web.Request) -> web.Response:
+        return web.Response(status=503 if self.options.not_ready else 200)
+
+    async def about(self, request: web.Request) -> web.Response:
+        if request.match_info["name"] != NAME:
+            return web.json_response({"error": "no such model"}, status=404)
+        shape = [-1, *self.options.shape]
+        return web.json_response(
+            {
+                "name": NAME,
+                "platform": "test",
+                "inputs": [{"name": "image", "datatype": "FP32", "shape": shape}],
+                "outputs": [{"name": "scores", "datatype": "FP32", "shape": [-1, WIDTH]}],
+            }
+        )
+
+    async def server(self, _: web.Request) -> web.Response:
+        return web.json_response({"name": "test", "version": "1", "extensions": []})
+
+    async def models(self, _: web.Request) -> web.Response:
+        return web.json_response([{"name": NAME}])
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    server = Server(options)
+    application = web.Application(client_max_size=64 * 2**20)
+    application.add_routes(
+        [
+            web.get("/v2", server.server),
+            web.get("/v2/health/ready", server.ready),
+            web.get("/v2/models/{name}", server.about),
+            web.post("/v2/repository/index", server.models),
+            web.post("/v2/models/{name}/infer", server.infer),
+            web.post("/v2/models/{name}/images", server.infer),
+            web.get("/metrics", server.metrics),
+        ]
+    )
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = site._server.sockets[0].getsockname()[1]
+    print(port, flush=True)
+    tasks = [asyncio.create_task(each) for each in (server.seal(), server.work())]
+    await asyncio.gather(*tasks)
+
+
+@contextmanager
+def serving(**options: object) -> Iterator[str]:
+    """A server in a process of its own; gives its URL."""
+    named = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__)), *named], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    for name, usual in (
+        ("batch", 8),
+        ("stall-after", 0),
+        ("die-after", 0),
+        ("drop-every", 0),
+        ("wrong-every", 0),
+        ("not-ready", 0),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=usual)
+    for name, time_ms in (("wait-ms", 5.0), ("fixed-ms", 2.0), ("per-image-ms", 0.5)):
+        parser.add_argument(f"--{name}", type=float, default=time_ms)
+    parser.add_argument(
+        "--shape", type=lambda text: [int(each) for each in text.split(",")], default=[2, 4]
+    )
+    asyncio.run(_serve(parser.parse_args()))

@@ -1,0 +1,255 @@
+"""Load tests: payloads, answers, the server's metrics, predictions and addresses, without a server."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from optcli.errors import InputError, UsageError
+from optcli.queueing import Poisson
+from optcli.results.loadtest import Calibration, Served
+from optcli.serving.loadtest import (
+    answers,
+    calibrating,
+    endpoint,
+    inputs,
+    metrics,
+    payloads,
+    predicting,
+)
+from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.messages import Setup, TensorAbout
+
+IMAGE = TensorAbout("image", "FP32", (-1, 2, 3))
+
+
+def setup(**options):
+    given = {"url": "http://x", "model": "m", "inputs": (IMAGE,), "outputs": ("scores",)}
+    return Setup(**{**given, **options})
+
+
+def sealed(**options):
+    given = {
+        "url": "http://x",
+        "model": "m",
+        "batch": 16,
+        "wait_ms": 10.0,
+        "instances": 1,
+        "semantics": "sealed",
+    }
+    return Served(**{**given, **options})
+
+
+def test_binary_and_json_requests_hold_the_same_values():
+    samples = {"image": np.arange(12, dtype=np.float32).reshape(2, 2, 3)}
+    binary = payloads.of_tensors(setup(), samples, binary=True)
+    length = int(binary[1].headers[payloads.HEADER_LENGTH])
+    header = json.loads(binary[1].body[:length])
+    assert header["inputs"][0]["shape"] == [1, 2, 3]
+    assert np.frombuffer(binary[1].body[length:], np.float32).tolist() == [6, 7, 8, 9, 10, 11]
+    (_, text) = payloads.of_tensors(setup(), samples, binary=False)
+    assert payloads.HEADER_LENGTH not in text.headers
+    assert json.loads(text.body)["inputs"][0]["data"] == [6, 7, 8, 9, 10, 11]
+    assert text.path == "/v2/models/m/infer"
+
+
+def test_a_model_of_a_fixed_batch_gets_so_many_rows():
+    fixed = TensorAbout("image", "FP32", (3, 2))
+    samples = {"image": np.arange(8, dtype=np.float32).reshape(4, 2)}
+    made = payloads.of_tensors(setup(inputs=(fixed,)), samples, binary=False)
+    last = json.loads(made[3].body)["inputs"][0]
+    assert last["shape"] == [3, 2]
+    assert last["data"] == [6, 7, 0, 1, 2, 3]  # goes round
+
+
+def test_random_inputs_follow_the_metadata_and_the_seed():
+    two = (IMAGE, TensorAbout("ids", "INT64", (-1, 4)))
+    first, again = (payloads.samples_of(setup(inputs=two, random_samples=5)) for _ in range(2))
+    assert first["image"].shape == (5, 2, 3)
+    assert first["ids"].dtype.kind == "i"
+    assert np.array_equal(first["image"], again["image"])
+    with pytest.raises(InputError, match="need its sizes"):
+        payloads.samples_of(setup(inputs=(TensorAbout("image", "FP32", (-1, 3, -1)),)))
+    with pytest.raises(InputError, match="BYTES"):
+        payloads.of_tensors(
+            setup(inputs=(TensorAbout("text", "BYTES", (-1, 1)),)),
+            {"text": np.zeros((1, 1))},
+            binary=True,
+        )
+
+
+def test_samples_that_do_not_fit_the_server_are_named(tmp_path):
+    path = tmp_path / "samples.npz"
+    np.savez(path, imgae=np.zeros((4, 2, 3)))
+    with pytest.raises(InputError, match="takes the input 'image'") as caught:
+        payloads.samples_of(setup(samples=path))
+    assert "imgae" in caught.value.hint
+    np.savez(path, image=np.zeros((4, 3, 3)))
+    with pytest.raises(InputError, match=r"\[3, 3\], the server takes \[2, 3\]"):
+        payloads.samples_of(setup(samples=path))
+    np.savez(path, image=np.zeros((0, 2, 3)))
+    with pytest.raises(InputError, match="none"):
+        payloads.samples_of(setup(samples=path))
+    path.write_bytes(b"no archive")
+    with pytest.raises(InputError, match="cannot be read"):
+        payloads.samples_of(setup(samples=path))
+
+
+def test_an_answer_may_differ_by_the_tolerance_of_its_largest_value():
+    wanted = {"scores": np.array([[100.0, 0.0]], np.float32)}
+    assert answers.difference({"scores": np.array([[100.05, 0.05]])}, wanted, 1e-3) is None
+    assert "0.2 away" in answers.difference({"scores": np.array([[100.0, 0.2]])}, wanted, 1e-3)
+    assert "missing" in answers.difference({"other": np.zeros(2)}, wanted, 1e-3)
+    assert "shape" in answers.difference({"scores": np.zeros((1, 3))}, wanted, 1e-3)
+    assert "not finite" in answers.difference({"scores": np.array([[100.0, np.nan]])}, wanted, 1e-3)
+    labels = {"label": np.array([3, 4])}
+    assert answers.difference({"label": np.array([3, 4])}, labels, 1.0) is None
+    assert "1 of 2" in answers.difference({"label": np.array([3, 5])}, labels, 1.0)
+
+
+def test_answers_to_images_are_compared_value_by_value():
+    wanted = {"classes": [{"label": "cat", "score": 0.5}]}
+    assert answers.unlike({"classes": [{"label": "cat", "score": 0.5001}]}, wanted, 1e-3) is None
+    assert "'dog'" in answers.unlike({"classes": [{"label": "dog", "score": 0.5}]}, wanted, 1e-3)
+    assert "0.6" in answers.unlike({"classes": [{"label": "cat", "score": 0.6}]}, wanted, 1e-3)
+    assert "entries" in answers.unlike({"classes": []}, wanted, 1e-3)
+    assert "keys" in answers.unlike({}, wanted, 1e-3)
+
+
+METRICS = """
+model_stage_seconds_sum{{stage="compute"}} {sum}
+model_stage_seconds_count{{stage="compute"}} {count}
+model_compute_seconds_sum{{batch="1"}} {sum}
+model_compute_seconds_count{{batch="1"}} {count}
+model_compute_seconds_sum{{batch="4",replica="a"}} 0.2
+model_compute_seconds_count{{batch="4",replica="a"}} 10
+model_compute_seconds_sum{{batch="4",replica="b"}} {more}
+model_compute_seconds_count{{batch="4",replica="b"}} 10
+model_batch_rows_sum {rows}
+model_batch_rows_count {count}
+model_dropped_total{{cause="deadline"}} {count}
+model_process_cpu_seconds_total{{process="ingress"}} {sum}
+model_process_rss_bytes{{process="ingress"}} 1000
+model_cache_hits_total {count}
+model_cache_misses_total 5
+"""
+
+
+def test_two_readings_of_the_metrics_give_what_happened_between_them():
+    before = metrics.parsed(METRICS.format(sum=1.0, count=100, more=0.1, rows=150), 5.0)
+    after = metrics.parsed(METRICS.format(sum=3.0, count=200, more=0.1, rows=550), 15.0)
+    found = metrics.figures(before, after, batch=8)
+    assert found.stages_ms == {"compute": pytest.approx(20.0)}
+    assert found.compute_ms == {1: pytest.approx(20.0)}  # no batch of 4 came between them
+    assert (found.batch_rows, found.batch_fill) == (4.0, 0.5)
+    assert found.cpu_cores == {"ingress": pytest.approx(0.2)}
+    assert found.dropped == {"deadline": 100}
+    assert found.cache_hit_share == 1.0
+    assert found.memory_growth_bytes == {"ingress": 0}
+    assert metrics.figures(None, after, 8) is None
+
+
+def test_a_counter_that_began_anew_does_not_turn_negative():
+    before = metrics.parsed('model_dropped_total{cause="deadline"} 50', 0.0)
+    after = metrics.parsed('model_dropped_total{cause="deadline"} 3', 10.0)
+    assert metrics.figures(before, after, 8).dropped == {"deadline": 3}
+
+
+def test_text_that_is_no_metrics_has_no_values():
+    assert metrics.parsed("<html>nothing {here", 0.0).values == {}
+    assert metrics.parsed("", 0.0).values == {}
+
+
+def test_a_calibrated_curve_never_falls():
+    known = Calibration(
+        model="m",
+        measured="now",
+        points_ms={1: 5.0, 2: 4.0, 4: 8.0},
+        calls={1: 9, 2: 9, 4: 9},
+        overhead_ms=2.0,
+    )
+    model = predicting.of_calibration(known)
+    assert dict(model.curve.points) == {1: 4.5, 2: 4.5, 4: 8.0}
+    assert (model.by, model.overhead.total_ms) == ("calibration", 2.0)
+
+
+def test_a_wait_that_is_too_short_for_sealed_batches_is_named():
+    # E1 of the reference: 6 + 4b ms, B = 16, one replica, 200 a second need a wait of about 25 ms.
+    model = predicting.Model("plan", predicting.Curve.from_line(6, 4), predicting.Overhead())
+    short = predicting.unstable(model, predicting.batching_of(sealed(wait_ms=10.0)), 200.0)
+    assert short.kind == "unstable"
+    assert 20 < short.figures["least_wait_ms"] < 40
+    assert "grows without bound" in short.text
+    assert predicting.unstable(model, predicting.batching_of(sealed(wait_ms=40.0)), 200.0) is None
+    never = predicting.unstable(model, predicting.batching_of(sealed(wait_ms=40.0)), 300.0)
+    assert "no wait" in never.text
+    oldest = sealed(wait_ms=10.0, semantics="oldest-age")
+    assert predicting.unstable(model, predicting.batching_of(oldest), 200.0) is None
+    assert predicting.batching_of(Served(url="http://x", model="m")) is None
+    adapted = predicting.batching_of(sealed(wait_ms=10.0), wait_ms=0.0)
+    assert adapted.wait_ms == 0.0
+
+
+def test_what_the_simulation_says_of_a_rate():
+    model = predicting.Model("plan", predicting.Curve.from_line(6, 4), predicting.Overhead())
+    batching = predicting.batching_of(sealed(wait_ms=40.0))
+    calm = predicting.predicted(model, batching, Poisson(100), 0)
+    assert not calm.grows
+    assert calm.p50_ms < calm.p95_ms < calm.p99_ms
+    over = predicting.predicted(model, batching, Poisson(400), 0)
+    assert over.grows
+    assert over.p95_ms is None
+    most = predicting.highest(model, batching, Poisson(100), Terms({"p95": 150.0}), 0)
+    assert 150 < most < 250  # p95 is 145 ms at 200 a second
+
+
+@pytest.mark.parametrize(
+    ("url", "base", "model"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000", None),
+        ("http://127.0.0.1:8000/", "http://127.0.0.1:8000", None),
+        ("http://host:8000/v2", "http://host:8000", None),
+        ("https://host/serve/v2/models/digits/infer", "https://host/serve", "digits"),
+        ("http://host:1/v2/models/digits", "http://host:1", "digits"),
+    ],
+)
+def test_an_address_may_name_the_model(url, base, model):
+    assert endpoint.address(url) == (base, model)
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host:port", "http:///v2"])
+def test_what_is_no_address_is_refused(url):
+    with pytest.raises(UsageError, match="wanted the URL of a server"):
+        endpoint.address(url)
+
+
+def test_a_golden_request_becomes_samples_with_expected_outputs(tmp_path):
+    request = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+    response = {"outputs": [{"name": "scores", "datatype": "FP32", "shape": [1, 1], "data": [7]}]}
+    (tmp_path / inputs.REQUEST).write_text(json.dumps(request))
+    with pytest.raises(UsageError, match="no such file"):
+        inputs.of_golden(tmp_path, tmp_path)
+    (tmp_path / inputs.RESPONSE).write_text(json.dumps(response))
+    taken = inputs.of_golden(tmp_path, tmp_path)
+    with np.load(taken.samples) as samples, np.load(taken.expected) as expected:
+        assert samples["image"].tolist() == [[1, 2]]
+        assert expected["scores"].tolist() == [[7]]
+    (tmp_path / inputs.RESPONSE).write_text("{}")
+    with pytest.raises(InputError, match="holds no tensors"):
+        inputs.of_golden(tmp_path, tmp_path)
+
+
+def test_a_stored_calibration_is_read_back_and_others_are_refused(tmp_path):
+    path = tmp_path / calibrating.FILE
+    assert calibrating.read(path) is None
+    known = Calibration(model="m", measured="now", points_ms={1: 5.0}, calls={1: 9}, overhead_ms=2.0)
+    path.write_text(known.to_json())
+    assert calibrating.read(path) == known
+    path.write_text(known.model_copy(update={"schema_version": 99}).to_json())
+    with pytest.raises(InputError, match="schema 99"):
+        calibrating.read(path)
+    path.write_text("{}")
+    with pytest.raises(InputError, match="no calibration"):
+        calibrating.read(path)
