@@ -196,20 +196,19 @@ class Store:
         """An entry fetched from the remote store; None where that has none, or none that is admitted."""
         if self.remote is None:
             return None
-        there = self.remote.look(kind, key)
-        if there is None:
-            return None
         from optcli.store.remote.connection import GoneError, RefusedError
         from optcli.store.remote.manifest import sealed
 
         lock = None
         try:
-            admission.of_record(there)
             with disk.failures(self.root):
                 self.lock_path(kind, key).parent.mkdir(parents=True, exist_ok=True)
                 lock = locks.try_acquire(self.lock_path(kind, key))
-            if lock is None:
-                return None  # somebody makes or fetches it, or we ourselves do
+            # Where it is held somebody makes or fetches it, or we ourselves do.
+            there = None if lock is None else self.remote.look(kind, key)
+            if there is None:
+                return None
+            admission.of_record(there)
             with self.work(kind, key) as work, disk.failures(self.root):
                 self.remote.download(there, work)
                 here = replace(there, path=work)

@@ -66,7 +66,7 @@ def tune(
     seed: int | None = None,
     out: Path | None = None,
     restart: bool = False,
-    store: Path | None = None,
+    store: Path | Store | None = None,
     artifacts: Path | None = None,
     overrides: Sequence[str] = (),
     jobs: int = 1,
@@ -91,65 +91,68 @@ def tune(
     start = _started(Path(recipe), (*overrides, *told))
     read = start.recipe
     budget_s = 60 * read.tune.minutes
-    kept = Store(Store.default_root(store))
-    folder = (artifacts or Path("artifacts")).absolute() / f"{read.name}-tuned"
-    _require_known(read)
-    space = Space.of(read)
-    _require_something(space)
-    display = Display(observer, began + budget_s)
-    workshop = Workshop(kept, folder, display, Settings(jobs, True, timeout_s, trust))
-    reference = space.candidate(rules.reference(space).parameters)
-    trials = Trials(
-        workshop,
-        read,
-        start.overrides,
-        start.baseline,
-        start.validation,
-        _batch_sizes(read),
-        reference,
-    )
-    final_s = min(_MOST_FINAL_S, max(_LEAST_FINAL_S, _FINAL_SHARE * budget_s))
-    place = kept.cache_folder() / "tuning" / _key(start, kept) / "trials.jsonl"
-    if restart:
-        place.unlink(missing_ok=True)
-    bar = _bar(read)
-    study = Study(place, space, read.seed, bar)
-    before_s = sum(trial.seconds for trial in study.trials)
-    if study.trials:
-        observer.warned("tune", f"going on with {len(study.trials)} trials of an earlier run")
-    strategy = Strategy(space, bar, budget_s - final_s)
-    why = _searched(strategy, study, trials, display, began + budget_s - final_s - before_s)
-    spare_s = max(_LEAST_FINAL_S, budget_s - before_s - (time.monotonic() - began))
-    most = min(read.tune.finalists, 5 if budget_s >= _FOR_ALL_S else 3)
-    choices = tuned_recipe.variant_names(finalists.choose(study.trials, bar, most))
-    path = (out or read.path.with_name(f"{read.path.stem}.tuned.yaml")).absolute()
-    tuning = Tuning(
-        recipe=read.name,
-        path=str(path) if choices else "",
-        objective=read.tune.objective,
-        batch_sizes=_batch_sizes(read),
-        reference=reference.label,
-        bar=bar,
-        validation=start.validation.taken_from,
-        minutes=read.tune.minutes,
-        seconds=0.0,
-        trials=tuple(study.trials),
-        left_out=space.left_out,
-        stopped_because=why,
-        isa=environment.isa(),
-        next_idea=_next_idea(space, bar, budget_s, study.trials),
-    )
-    if choices:
-        built = _built(start, path, choices, kept, artifacts, spare_s, jobs, trust, timeout_s, observer)
-        tuning = _with_finalists(tuning, built.report, choices, start, built.confidence)
-    seconds = round(before_s + time.monotonic() - began, 1)
-    tuning = tuning.model_copy(update={"seconds": seconds})
-    tuning = tuning.model_copy(update={"findings": tuple(tuning_words.findings(tuning))})
-    tuning = tuning.model_copy(update={"answer": tuning_words.answer(tuning)})
-    if choices:
-        report = built.report.model_copy(update={"tuning": tuning})
-        report_files.write(folder, report, quantiles_of(folder / "samples.npz"))
-    return tuning
+    kept = Store.of(store)
+    with kept.connected(observer.warned):
+        folder = (artifacts or Path("artifacts")).absolute() / f"{read.name}-tuned"
+        _require_known(read)
+        space = Space.of(read)
+        _require_something(space)
+        display = Display(observer, began + budget_s)
+        workshop = Workshop(kept, folder, display, Settings(jobs, True, timeout_s, trust))
+        reference = space.candidate(rules.reference(space).parameters)
+        trials = Trials(
+            workshop,
+            read,
+            start.overrides,
+            start.baseline,
+            start.validation,
+            _batch_sizes(read),
+            reference,
+        )
+        final_s = min(_MOST_FINAL_S, max(_LEAST_FINAL_S, _FINAL_SHARE * budget_s))
+        place = kept.cache_folder() / "tuning" / _key(start, kept) / "trials.jsonl"
+        if restart:
+            place.unlink(missing_ok=True)
+        bar = _bar(read)
+        study = Study(place, space, read.seed, bar)
+        before_s = sum(trial.seconds for trial in study.trials)
+        if study.trials:
+            observer.warned("tune", f"going on with {len(study.trials)} trials of an earlier run")
+        strategy = Strategy(space, bar, budget_s - final_s)
+        why = _searched(strategy, study, trials, display, began + budget_s - final_s - before_s)
+        spare_s = max(_LEAST_FINAL_S, budget_s - before_s - (time.monotonic() - began))
+        most = min(read.tune.finalists, 5 if budget_s >= _FOR_ALL_S else 3)
+        choices = tuned_recipe.variant_names(finalists.choose(study.trials, bar, most))
+        path = (out or read.path.with_name(f"{read.path.stem}.tuned.yaml")).absolute()
+        tuning = Tuning(
+            recipe=read.name,
+            path=str(path) if choices else "",
+            objective=read.tune.objective,
+            batch_sizes=_batch_sizes(read),
+            reference=reference.label,
+            bar=bar,
+            validation=start.validation.taken_from,
+            minutes=read.tune.minutes,
+            seconds=0.0,
+            trials=tuple(study.trials),
+            left_out=space.left_out,
+            stopped_because=why,
+            isa=environment.isa(),
+            next_idea=_next_idea(space, bar, budget_s, study.trials),
+        )
+        if choices:
+            built = _built(
+                start, path, choices, kept, artifacts, spare_s, jobs, trust, timeout_s, observer
+            )
+            tuning = _with_finalists(tuning, built.report, choices, start, built.confidence)
+        seconds = round(before_s + time.monotonic() - began, 1)
+        tuning = tuning.model_copy(update={"seconds": seconds})
+        tuning = tuning.model_copy(update={"findings": tuple(tuning_words.findings(tuning))})
+        tuning = tuning.model_copy(update={"answer": tuning_words.answer(tuning)})
+        if choices:
+            report = built.report.model_copy(update={"tuning": tuning})
+            report_files.write(folder, report, quantiles_of(folder / "samples.npz"))
+        return tuning
 
 
 def _told(**options: Any) -> tuple[str, ...]:
@@ -348,7 +351,7 @@ def _built(
     tuned_recipe.write(path, content)
     report = pipeline.build(
         path,
-        store=store.root,
+        store=store,
         artifacts=artifacts,
         jobs=jobs,
         timeout_s=timeout_s,

@@ -54,7 +54,7 @@ def with_layers(
     wanted: str | None,
     *,
     rejected: bool = True,
-    store: Path | None = None,
+    store: Path | Store | None = None,
     observer: Observer | None = None,
     overrides: Sequence[str] = (),
     remeasure: bool = False,
@@ -74,7 +74,7 @@ def with_layers(
     report = _adding(report, dict.fromkeys(report.variants))  # what was found before is not asked for
     if not names:
         return report
-    kept = Store(Store.default_root(store))
+    kept = Store.of(store)
     try:
         recipe = _recipe(report, place, overrides)
         if from_elsewhere and not trust and brings_python(recipe):
