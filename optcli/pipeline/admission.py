@@ -29,7 +29,7 @@ _PROBE = "probe.npz"
 
 @dataclass(frozen=True)
 class RecordAdmission:
-    """Of results that are a record alone, of the type `gives`; one made by a step says its `seconds`."""
+    """Of results that are a record alone, of the type `gives`; that of a step has its `seconds`."""
 
     gives: type[Any]
 

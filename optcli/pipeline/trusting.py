@@ -27,7 +27,7 @@ def is_from_file(made_by: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def is_fetched(entries: Iterable[Entry | None]) -> bool:
-    """Whether one of these steps came from a remote store: what is made of them came from there, too."""
+    """Whether one of these steps came from a remote store, and with it what is made of them."""
     return any(entry is not None and entry.origin for entry in entries)
 
 
@@ -66,8 +66,9 @@ def brings_python(recipe: Recipe) -> bool:
 def is_confined(step: Step, plan: Plan, *, fetched: bool = False) -> bool:
     """Whether a step's worker can only read and write its own folder: it opens somebody's file.
 
-    `fetched` says that what it reads came from a remote store. Not where it makes compiled code, which takes a compiler, or uses a GPU. Not where it runs Python of
-    the user's own either: a pass, or samples.
+    `fetched` says that what it reads came from a remote store. Not where it makes compiled code, which
+    takes a compiler, or uses a GPU. Not where it runs Python of the user's own either: a pass, or
+    samples.
     """
     # A network in Python that was fetched is one that the person trusts, and may need its own room.
     fetched = fetched and step.parent is not None and step.parent.format not in CODE

@@ -120,13 +120,17 @@ class Store:
 
     @contextmanager
     def connected(
-        self, tell: Callable[[str, str], None], limits: Limits | None = None
+        self,
+        tell: Callable[[str, str], None],
+        limits: Limits | None = None,
+        *,
+        uploading: bool = True,
     ) -> Iterator[None]:
         """Use the remote store, where there is one, as long as the block runs.
 
-        `get` fetches from it, `put` uploads in the background. At the end the rest is waited for, as
-        long as the `limits` say; an interrupt waits for nothing. `tell` hears of what goes wrong there,
-        each once. Raises `MissingError` where a library for it is not installed, `UsageError` for a URL
+        `get` fetches from it, `put` uploads in the background, where `uploading`. At the end the rest is
+        waited for, as long as the `limits` say; an interrupt waits for nothing. `tell` hears of what
+        goes wrong there, each once. Raises `MissingError` where a library for it is not installed, `UsageError` for a URL
         that nothing opens.
         """
         if self.remote_place is None or self.remote is not None:
@@ -134,8 +138,9 @@ class Store:
             return
         from optcli.store.remote import Limits, Remote
 
+        place = self.remote_place
         self.remote = remote = Remote(
-            self.remote_place,
+            place if uploading else replace(place, read_only=True),
             self.root,
             self.peek,
             lambda message: tell("remote store", message),
@@ -181,7 +186,7 @@ class Store:
         return entry
 
     def _admitted(self, entry: Entry, admission: Admission) -> Entry | None:
-        """A fetched entry, or None where it may not be used now: it was fetched with `--trust`, say."""
+        """A fetched entry, or None where it may not be used now, as without `--trust`."""
         try:
             admission.of_record(entry)
             admission.of_files(entry)
@@ -193,7 +198,7 @@ class Store:
         return entry
 
     def _fetched(self, kind: str, key: str, admission: Admission) -> Entry | None:
-        """An entry fetched from the remote store; None where that has none, or none that is admitted."""
+        """An entry from the remote store; None where that has none, or none that is admitted."""
         if self.remote is None:
             return None
         from optcli.store.remote.connection import GoneError, RefusedError
@@ -341,14 +346,13 @@ class Store:
     def _kept(self, kind: str, key: str, work: Path) -> Entry:
         """Move what was sealed beside `work` into place, unless a sound entry has appeared there."""
         final = self.folder(kind, key)
-        with disk.failures(self.root):
-            with self._commit():
-                first = self.sound(kind, key)
-                aside = None if first else self._aside(final)
-                if first is None:
-                    final.parent.mkdir(parents=True, exist_ok=True)
-                    work.parent.rename(final)
-                    disk.sync(final.parent)
+        with disk.failures(self.root), self._commit():
+            first = self.sound(kind, key)
+            aside = None if first else self._aside(final)
+            if first is None:
+                final.parent.mkdir(parents=True, exist_ok=True)
+                work.parent.rename(final)
+                disk.sync(final.parent)
         if aside is not None:
             disk.remove(aside)
         disk.remove(self.scratch_folder(kind, key))

@@ -81,7 +81,7 @@ def write(
 
 
 def adopt(folder: Path, sealed: dict[str, Any], origin: str) -> None:
-    """Seal the files in `folder / FILES` as a remote store has sealed them; they were compared with it."""
+    """Seal the files in `folder / FILES` as a remote store has sealed them."""
     disk.settle(folder / FILES)
     disk.write_whole(folder / ORIGIN, origin.encode())
     _seal(folder, sealed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from optcli.digest import of_bytes
@@ -153,15 +154,16 @@ class Remote:
     def described_all(self, kinds: Iterable[str]) -> Iterator[Entry]:
         """What the newest manifests of some kinds say; damaged ones are left out."""
         found: list[Entry] = []
-        for kind in kinds:
-            files = self.connection.listing(f"{manifest.ENTRIES}/{kind}")
-            newest = sorted(files, key=lambda each: each.written)[-MOST_COMPARED:]
-            wanted = [each for path in newest if (each := manifest.identity_of(path.path))]
 
-            def read(identity: tuple[str, str]) -> None:
-                entry = self.look(*identity)
-                if entry is not None:
-                    found.append(entry)
+        def read(identity: tuple[str, str]) -> None:
+            entry = self.look(*identity)
+            if entry is not None:
+                found.append(entry)
 
-            self.connection.each(read, wanted)
+        with suppress(GoneError):
+            for kind in kinds:
+                files = self.connection.listing(f"{manifest.ENTRIES}/{kind}")
+                newest = sorted(files, key=lambda each: each.written)[-MOST_COMPARED:]
+                wanted = [each for file in newest if (each := manifest.identity_of(file.path))]
+                self.connection.each(read, wanted)
         yield from sorted(found, key=lambda each: (each.kind, each.key))

@@ -81,7 +81,7 @@ class Connection:
     """One remote file system. Its methods may be called from several threads."""
 
     def __init__(self, place: RemotePlace, limits: Limits, tell: Callable[[str], None]) -> None:
-        """Raises `MissingError` where a library is not installed, `UsageError` for no known protocol."""
+        """Raises `MissingError` where a library is missing, `UsageError` for an unknown protocol."""
         import fsspec
 
         self.place, self._limits, self._tell = place, limits, tell
@@ -166,7 +166,7 @@ class Connection:
         return sorted(files, key=lambda each: each.path)
 
     def each(self, act: Callable[[Any], None], items: Sequence[Any]) -> None:
-        """Call `act` with every item, several at once. Raises the first error, without further calls."""
+        """Call `act` with every item, several at once. Raises the first error and calls no more."""
         waiting, errors = iter(items), list[BaseException]()
         lock = threading.Lock()
 
