@@ -120,8 +120,7 @@ def verify(
         else:
             from optcli.store.remote import upkeep
 
-            listed, damaged = upkeep.damaged(opened.remote, repair=repair)
-            count = listed - sum(damage.problems[0].find(": its object") > 0 for damage in damaged)
+            count, damaged = upkeep.damaged(opened.remote, repair=repair)
     if as_json:
         click.echo(json.dumps([vars(damage) for damage in damaged], indent=2, default=str))
     else:

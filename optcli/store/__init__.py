@@ -128,10 +128,10 @@ class Store:
     ) -> Iterator[None]:
         """Use the remote store, where there is one, as long as the block runs.
 
-        `get` fetches from it, `put` uploads in the background, where `uploading`. At the end the rest is
+        `get` fetches from it, `put` uploads in the background, if `uploading`. At the end the rest is
         waited for, as long as the `limits` say; an interrupt waits for nothing. `tell` hears of what
-        goes wrong there, each once. Raises `MissingError` where a library for it is not installed, `UsageError` for a URL
-        that nothing opens.
+        goes wrong there, each once. Raises `MissingError` where a library for it is not installed,
+        `UsageError` for a URL that nothing opens.
         """
         if self.remote_place is None or self.remote is not None:
             yield

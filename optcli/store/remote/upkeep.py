@@ -48,7 +48,7 @@ def entries(remote: Remote, kind: str | None = None) -> tuple[list[tuple[Listed,
 
 
 def damaged(remote: Remote, *, repair: bool) -> tuple[int, list[Damage]]:
-    """Read everything: how many entries there are, and the damaged ones; `repair` removes these.
+    """Read everything: how many entries are sound, and the damaged ones; `repair` removes these.
 
     An object that is damaged is removed with them: the next upload writes it again. Raises
     `StoreError`.
@@ -73,6 +73,7 @@ def damaged(remote: Remote, *, repair: bool) -> tuple[int, list[Damage]]:
                 target.unlink(missing_ok=True)
 
         remote.connection.each(check, sorted(sizes))
+        sound = len(listed)
         for _, entry in listed:
             problems = tuple(
                 f"{name}: its object {content[:12]} {wrong[content]}"
@@ -80,12 +81,13 @@ def damaged(remote: Remote, *, repair: bool) -> tuple[int, list[Damage]]:
                 if content in wrong
             )
             if problems:
+                sound -= 1
                 damage.append(Damage(entry.kind, entry.key, problems))
         if repair:
             damage = [_removed(remote, each) for each in damage]
             for content in wrong:
                 remote.connection.remove(manifest.object_of(content))
-    return len(listed), damage
+    return sound, damage
 
 
 def collect(
@@ -98,9 +100,9 @@ def collect(
 ) -> list[Removed]:
     """Remove entries uploaded longer ago than `older_than_s`, then the oldest above `max_bytes`.
 
-    Objects that no manifest names go with them, unless they are younger than `uploading_s`: an upload
-    writes its manifest last, or were named by what is removed now. Entries that are damaged go always. A remote store does not know when an
-    entry was used. Raises `StoreError`.
+    Objects that no manifest names go with them. They must be older than `uploading_s`, or named by what
+    is removed now: an upload writes its manifest last. Entries that are damaged go always. A remote
+    store does not know when an entry was used. Raises `StoreError`.
     """
     listed, damage = entries(remote)
     with _answering(remote):
