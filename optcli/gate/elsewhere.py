@@ -18,7 +18,7 @@ from optcli.pipeline.making import make, planned
 from optcli.pipeline.phases import Phases
 from optcli.recipe import load
 from optcli.store import Store
-from optcli.store.remote.place import RemotePlace
+from optcli.store.remote_place import RemotePlace
 from optcli.workers import Channel, run
 
 T = TypeVar("T")

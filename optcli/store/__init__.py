@@ -101,7 +101,7 @@ class Store:
 
         Raises `UsageError` for a remote store that is no URL.
         """
-        from optcli.store.remote.place import remote_place
+        from optcli.store.remote_place import remote_place
 
         return Store(Store.default_root(root), remote_place(remote, read_only=read_only))
 

@@ -19,8 +19,8 @@ from optcli.errors import OptcliError, TrustError
 from optcli.store.entry import Entry
 from optcli.store.remote import manifest
 from optcli.store.remote.connection import Connection, GoneError, Limits, RefusedError
-from optcli.store.remote.place import RemotePlace, remote_place
 from optcli.store.remote.uploads import Uploads
+from optcli.store.remote_place import RemotePlace, remote_place
 
 __all__ = ["KINDS", "Limits", "RefusedError", "Remote", "RemotePlace", "remote_place"]
 
@@ -148,7 +148,7 @@ class Remote:
         if self._uploads is None:
             return
         left = self._uploads.finish(self._limits.finish_s)
-        if left and not self.connection.is_gone:
+        if left:
             self._tell(f"{left} results are not uploaded yet; the next build goes on with them")
 
     def described_all(self, kinds: Iterable[str]) -> Iterator[Entry]:

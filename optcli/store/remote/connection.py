@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from optcli.errors import MissingError, UsageError, first_line
-from optcli.store.remote.place import RemotePlace
+from optcli.store.remote_place import RemotePlace
 
 T = TypeVar("T")
 

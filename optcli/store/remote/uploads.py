@@ -74,12 +74,15 @@ class Uploads:
             (self._marks / f"{kind}-{key}").write_text(mark)
 
     def finish(self, wait_s: float) -> int:
-        """Wait until all is uploaded, at most so long; gives how many are left for the next time."""
+        """Wait until all is uploaded, at most so long; gives how many are left for the next time.
+
+        None are said to be left where nothing can be uploaded: that was told.
+        """
         until = time.monotonic() + wait_s
         with self._changed:
             while self._left and not self._stopped and (left_s := until - time.monotonic()) > 0:
                 self._changed.wait(min(left_s, 1.0))
-            return self._left
+            return 0 if self._stopped else self._left
 
     @contextmanager
     def paused(self) -> Iterator[None]:
