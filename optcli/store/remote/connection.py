@@ -119,7 +119,7 @@ class Connection:
         return bytes(data)
 
     def download(self, path: str, target: Path, size_bytes: int, abandoned: threading.Event) -> str:
-        """Write a file's first `size_bytes` to a new file; gives the digest of what was written."""
+        """Write a file's first bytes to a new file; gives their digest, "" where it is shorter."""
         checksum = hashlib.sha256()
         with target.open("xb") as stream:
             for start in range(0, size_bytes, _PIECE_BYTES):
@@ -130,7 +130,7 @@ class Connection:
                 checksum.update(piece)
                 stream.write(piece)
                 if len(piece) != end - start:
-                    break
+                    return ""
         return checksum.hexdigest()
 
     def size(self, path: str) -> int | None:
