@@ -72,9 +72,9 @@ class FaultyFileSystem(LocalFileSystem):
         self.faults.told("put_file", path2)
         return super().put_file(path1, path2, callback, **options)
 
-    def find(self, path: str, *arguments: Any, **options: Any) -> Any:
-        self.faults.told("find", path)
-        return super().find(path, *arguments, **options)
+    def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
+        self.faults.told("ls", path)
+        return super().ls(path, detail, **options)
 
 
 def register() -> Faults:

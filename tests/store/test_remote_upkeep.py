@@ -156,6 +156,19 @@ def test_one_that_does_not_answer_is_an_error_here(machine, faults):
         upkeep.entries(machine.store.remote)
 
 
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(machine, faults, tmp_path):
+    age(tmp_path, FIRST, 9 * 86400, objects=True)
+
+    def fail(name, path):
+        if name == "ls" and path.endswith("/artifact"):
+            raise PermissionError("denied")
+
+    faults.before = fail
+    with connected(machine), pytest.raises(StoreError, match="denied"):
+        upkeep.collect(machine.store.remote, None, None, dry_run=False)
+    assert contents(tmp_path) == [b"1", b"2", b"s"]
+
+
 def test_one_that_is_empty_has_nothing(tmp_path, faults):
     machine = Machine(tmp_path / "store", f"faulty://{tmp_path}/nothing")
     assert listed(machine) == []

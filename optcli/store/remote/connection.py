@@ -160,7 +160,7 @@ class Connection:
     def listing(self, folder: str) -> list[Listed]:
         """All files below a folder, sorted by their path; none where there is no such folder."""
         try:
-            files = self._ask(_listing(folder), _LEAST_BYTES_PER_S * 300)
+            files = self._ask(_listing(folder, self.place.protocol), _LEAST_BYTES_PER_S * 300)
         except FileNotFoundError:
             return []
         return sorted(files, key=lambda each: each.path)
@@ -222,7 +222,7 @@ class Connection:
                 return self._in_time(act, limit_s)
             except TimeoutError:
                 raise self._lost(f"no answer within {limit_s:.0f} s") from None
-            except (IsADirectoryError, NotADirectoryError) as refused:
+            except IsADirectoryError as refused:
                 raise RefusedError(first_line(refused)) from refused
             except FileNotFoundError as missing:
                 if not writes:
@@ -277,16 +277,31 @@ def _piece(path: str, start: int, end: int, fs: Any, root: str) -> bytes:
     return bytes(fs.cat_file(f"{root}/{path}", start, end))
 
 
-def _listing(folder: str) -> Callable[[Any, str], list[Listed]]:
+def _listing(folder: str, protocol: str) -> Callable[[Any, str], list[Listed]]:
     def act(fs: Any, root: str) -> list[Listed]:
-        found = fs.find(f"{root}/{folder}", detail=True)
-        return list(_listed(found, root))
+        place = f"{root}/{folder}"
+        if protocol in _WHOLE_OBJECTS:
+            return list(_listed(fs.find(place, detail=True), root))
+        return list(_listed(_found(fs, place), root))
 
     return act
 
 
-def _listed(found: Mapping[str, Mapping[str, Any]], root: str) -> Iterator[Listed]:
-    for name, about in found.items():
+def _found(fs: Any, folder: str) -> dict[str, Mapping[str, Any]]:
+    """Every file below a folder. `find` would leave out what it fails to list, and say nothing."""
+    files: dict[str, Mapping[str, Any]] = {}
+    waiting = [folder]
+    while waiting:
+        for about in fs.ls(waiting.pop(), detail=True):
+            if about["type"] == "directory" and not about.get("islink"):
+                waiting.append(str(about["name"]))
+            else:
+                files[str(about["name"])] = about
+    return files
+
+
+def _listed(files: Mapping[str, Mapping[str, Any]], root: str) -> Iterator[Listed]:
+    for name, about in files.items():
         inside = str(name).partition(f"{root}/")[2] if root else str(name)
         size = about.get("size")
         yield Listed(inside, size if isinstance(size, int) else 0, _written(about))
