@@ -92,9 +92,7 @@ def _listed(opened: Store, kind: str | None) -> tuple[list[Entry], str]:
 
 @command.command(
     "verify",
-    epilog=options.examples(
-        "optcli cache verify", "optcli cache verify --repair", "optcli cache verify --remote"
-    ),
+    epilog=options.examples("optcli cache verify --repair", "optcli cache verify --remote"),
 )
 @options.store
 @options.remote
@@ -184,9 +182,7 @@ def why(
 @command.command(
     "gc",
     epilog=options.examples(
-        "optcli cache gc --dry-run",
-        "optcli cache gc --older-than 30d",
-        "optcli cache gc --remote --older-than 90d",
+        "optcli cache gc --older-than 30d --dry-run", "optcli cache gc --remote --older-than 90d"
     ),
 )
 @options.store
