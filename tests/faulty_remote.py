@@ -24,12 +24,14 @@ QUICK = Limits(answer_s=0.5, pauses_s=(0.0, 0.0), finish_s=20.0)
 class Faults:
     """What happens to a request: `before` is called with its name and path, and may raise or wait.
 
-    `after` changes what is read. `asked` are the requests so far.
+    `after` changes what is read. `asked` are the requests so far. With `range_fails` a range that
+    begins behind the end of a file is an error.
     """
 
     before: Callable[[str, str], None] = lambda name, path: None
     after: Callable[[str, bytes], bytes] = lambda path, data: data
     asked: list[tuple[str, str]] = field(default_factory=list)
+    range_fails: bool = False
     never: threading.Event = field(default_factory=threading.Event)
 
     def hang(self, name: str, path: str) -> None:
@@ -62,6 +64,8 @@ class FaultyFileSystem(LocalFileSystem):
 
     def cat_file(self, path: str, start: Any = None, end: Any = None, **options: Any) -> Any:
         self.faults.told("cat_file", path)
+        if self.faults.range_fails and (start or 0) >= super().info(path)["size"]:
+            raise OSError("InvalidRange: the requested range is not satisfiable")
         return self.faults.after(path, super().cat_file(path, start, end, **options))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> Any:

@@ -24,12 +24,13 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from optcli.digest import FileDigests
 from optcli.errors import OptcliError, StoreError
 from optcli.store import disk, locks
 from optcli.store import entry as entry_file
+from optcli.store.admission import Admission
 from optcli.store.entry import Entry, key_of
 from optcli.store.upkeep import Damage, Removed, collect, damaged
 from optcli.store.why import Difference, Why, explain
@@ -53,21 +54,6 @@ _ALIVE = "alive.lock"
 _GONE = "gone-"
 # Commits last milliseconds; a minute means that something is stuck.
 _COMMIT_TIMEOUT_S = 60.0
-
-
-class Admission(Protocol):
-    """Whether somebody uses an entry that was fetched. Both raise an `OptcliError` for one that is not.
-
-    `TrustError` is for what is sound and runs code; anything else says that the entry is damaged.
-    """
-
-    def of_record(self, entry: Entry) -> None:
-        """Look at what is said of the entry; its files need not be there."""
-        ...
-
-    def of_files(self, entry: Entry) -> None:
-        """Look at the files as well, which have the digests that they should have."""
-        ...
 
 
 class Store:
@@ -209,8 +195,12 @@ class Store:
             with disk.failures(self.root):
                 self.lock_path(kind, key).parent.mkdir(parents=True, exist_ok=True)
                 lock = locks.try_acquire(self.lock_path(kind, key))
-            # Where it is held somebody makes or fetches it, or we ourselves do.
-            there = None if lock is None else self.remote.look(kind, key)
+            if lock is None:
+                return None  # somebody makes or fetches it, or we ourselves do
+            entry = self.sound(kind, key)
+            if entry is not None:  # somebody has done so since we looked
+                return self._admitted(entry, admission) if entry.origin else entry
+            there = self.remote.look(kind, key)
             if there is None:
                 return None
             admission.of_record(there)

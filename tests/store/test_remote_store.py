@@ -135,6 +135,13 @@ class TestWhatTravels:
         stranger.make({"step": "mine"})
         assert (manifests(tmp_path), objects(tmp_path)) == before
 
+    def test_what_is_noted_of_uploads_goes_with_the_entry(self, here):
+        here.make(STEP, {"step": "another"})
+        here.store.discard("artifact", KEY)
+        here.store.gc()
+        marks = [path.name for path in (here.store.root / "remotes").glob("*/*")]
+        assert marks == [f"artifact-{key_of({'step': 'another'})}"]
+
     def test_without_one_nothing_of_it_is_imported(self, tmp_path):
         program = (
             "import sys; from pathlib import Path; from optcli.store import Store\n"
@@ -261,6 +268,19 @@ class TestDamage:
         assert "its manifest cannot be read" in there.heard[0]
         there.make(STEP)
         assert Machine(tmp_path / "third", here.store.remote_place.url).find(STEP) is not None
+
+    @pytest.mark.parametrize("left", [0, 3, 8 << 20, 9 << 20])
+    def test_an_object_that_was_cut_is_refused_where_ranges_behind_its_end_fail(
+        self, here, there, tmp_path, faults, left
+    ):
+        """As S3 does."""
+        here.make(STEP, model=b"x" * (10 << 20))
+        (path,) = objects(tmp_path)
+        path.write_bytes(b"x" * left)
+        faults.range_fails = True
+        assert there.find(STEP) is None
+        assert len(there.heard) == 1
+        assert "has not the content of its digest" in there.heard[0]
 
     @pytest.mark.parametrize("what", ["link", "folder"])
     def test_what_is_no_file_there_is_refused(self, here, there, tmp_path, what):
