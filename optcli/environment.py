@@ -21,6 +21,8 @@ from optcli.digest import of_value
 # What optcli reads from its environment.
 VARIABLES = {
     "OPTCLI_STORE": "folder of the store; `--store` goes before it; default: `artifacts/.store`",
+    "OPTCLI_REMOTE_STORE": "URL of a store that machines share; `--remote-store` goes before it",
+    "OPTCLI_REMOTE_READONLY": "1: nothing is written to the remote store, as with `--remote-readonly`",
     "OPTCLI_ARTIFACTS": "folder of artifacts and reports; `--artifacts` goes before it; "
     "default: `artifacts`",
     "OPTCLI_TENSORRT_PYTHON": "interpreter that has TensorRT, where another than optcli's own has it",

@@ -76,7 +76,7 @@ HEAVY = {
 }  # fmt: skip
 STANDARD = {"__future__", *sys.stdlib_module_names}
 GROUND_LIBRARIES = {room: {"pydantic", "numpy", "scipy", *STANDARD} for room in GROUND}
-GROUND_LIBRARIES["store"] = {"filelock", *STANDARD}
+GROUND_LIBRARIES["store"] = {"filelock", "fsspec", *STANDARD}
 GROUND_LIBRARIES["queueing"] = {"numpy", "scipy", *STANDARD}
 TALKS = {"cli", "report"}
 NEED_HINTS = {"UsageError", "InputError", "TrustError", "MissingError", "StoreError"}

@@ -78,8 +78,12 @@ def save(
     inputs: Sequence[TensorSpec],
     report: Report,
     store: Store,
+    *,
+    own: bool = True,
 ) -> Path:
-    """Write a pack, whole or not at all; this store remembers having written it.
+    """Write a pack, whole or not at all; this store remembers having written it, where it is its `own`.
+
+    It is not where an artifact was fetched from a remote store, or made of what was.
 
     Raises `StoreError` where the disk is full or read-only, `InputError` where an artifact's files
     are no longer what the report speaks of.
@@ -122,8 +126,9 @@ def save(
             fresh.replace(path)
         finally:
             fresh.unlink(missing_ok=True)
-    with store.work(_WRITTEN, key) as work:
-        store.put(_WRITTEN, key, work, {"recipe": report.recipe.name}, {"pack": key})
+    if own:
+        with store.work(_WRITTEN, key) as work:
+            store.put(_WRITTEN, key, work, {"recipe": report.recipe.name}, {"pack": key})
     return path
 
 

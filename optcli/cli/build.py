@@ -19,6 +19,7 @@ from optcli.cli.progress import Progress
 )
 @options.recipe
 @options.store
+@options.remote
 @options.artifacts
 @options.overrides
 @click.option("--only", multiple=True, metavar="VARIANT", help="Build just these, and the baseline.")
@@ -36,6 +37,8 @@ from optcli.cli.progress import Progress
 def command(
     recipe: Path,
     store: Path | None,
+    remote_store: str | None,
+    remote_readonly: bool,
     artifacts: Path | None,
     overrides: tuple[str, ...],
     only: tuple[str, ...],
@@ -58,14 +61,23 @@ def command(
     from optcli.pipeline import build, preview
     from optcli.pipeline.execute import usual_jobs
 
+    kept = options.opened(store, remote_store, remote_readonly)
     if dry_run or explain:
-        lines, record = preview(recipe, store=store, overrides=overrides, only=only, explain=explain)
+        lines, record = preview(
+            recipe,
+            store=kept,
+            overrides=overrides,
+            only=only,
+            explain=explain,
+            trust=trust,
+            tell=options.warn,
+        )
         click.echo(json.dumps(record, indent=2) if as_json else "\n".join(lines))
         return 0
     with Progress() as progress:
         report = build(
             recipe,
-            store=store,
+            store=kept,
             artifacts=reports.root(artifacts),
             overrides=overrides,
             only=only,

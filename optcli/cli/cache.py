@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from optcli.cli import options
 from optcli.errors import ExitCode, UsageError
 from optcli.paths import shown
-from optcli.store import Store
+from optcli.store import Entry, Store
+
+if TYPE_CHECKING:
+    from optcli.store.remote import RemotePlace
 
 
 @click.group("cache", context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,13 +25,33 @@ def command() -> None:
     """Look into the store."""
 
 
-@command.command("ls", epilog=options.examples("optcli cache ls", "optcli cache ls --kind artifact"))
+_remote = click.option(
+    "--remote", is_flag=True, help="Look into the remote store, not into the own one."
+)
+
+
+@command.command(
+    "ls",
+    epilog=options.examples(
+        "optcli cache ls", "optcli cache ls --remote --remote-store s3://bucket/prefix --kind artifact"
+    ),
+)
 @options.store
+@options.remote
+@_remote
 @options.as_json
 @click.option("--kind", help="Only entries of this kind, e.g. artifact.")
-def ls(store: Path | None, as_json: bool, kind: str | None) -> None:
-    """List what the store holds, the most recently used last."""
-    entries = sorted(_open(store).entries(kind), key=lambda entry: entry.last_used())
+def ls(
+    store: Path | None,
+    remote_store: str | None,
+    remote_readonly: bool,
+    remote: bool,
+    as_json: bool,
+    kind: str | None,
+) -> None:
+    """List what the store holds, the most recently used last; of a remote store the newest last."""
+    with _opened(store, remote_store, remote_readonly, remote) as opened:
+        entries, where = _listed(opened, kind)
     rows = [
         {
             "kind": entry.kind,
@@ -35,6 +61,7 @@ def ls(store: Path | None, as_json: bool, kind: str | None) -> None:
             "precision": entry.record.get("precision", ""),
             "size_bytes": entry.size_bytes,
             "created": entry.created,
+            "fetched_from": entry.origin,
         }
         for entry in entries
     ]
@@ -44,28 +71,59 @@ def ls(store: Path | None, as_json: bool, kind: str | None) -> None:
     for row in rows:
         what = " ".join(str(row[name]) for name in ("format", "precision") if row[name])
         size = f"{row['size_bytes'] / 1e6:9.2f} MB"
-        name = f"{row['key'][:12]}  {row['kind']:<11} {row['step']:<24}"
-        click.echo(f"{name} {what:<16} {size}  {row['created']}")
+        name = f"{row['key'][:12]}  {row['kind']:<11} {row['step']!s:<24}"
+        click.echo(options.printable(f"{name} {what:<16} {size}  {row['created']}"))
     total = sum(entry.size_bytes for entry in entries)
-    click.echo(f"{len(entries)} entries, {total / 1e6:.2f} MB, in {shown(_open(store).root)}")
+    click.echo(f"{len(entries)} entries, {total / 1e6:.2f} MB, in {where}")
+
+
+def _listed(opened: Store, kind: str | None) -> tuple[list[Entry], str]:
+    """The entries, and the place that they are in; what is damaged in a remote store is warned of."""
+    if opened.remote is None:
+        entries = sorted(opened.entries(kind), key=lambda entry: entry.last_used())
+        return entries, shown(opened.root)
+    from optcli.store.remote import upkeep
+
+    listed, damaged = upkeep.entries(opened.remote, kind)
+    for damage in damaged:
+        options.warn("damaged", str(damage))
+    return [entry for _, entry in listed], opened.remote.place.shown
 
 
 @command.command(
-    "verify", epilog=options.examples("optcli cache verify", "optcli cache verify --repair")
+    "verify",
+    epilog=options.examples("optcli cache verify --repair", "optcli cache verify --remote"),
 )
 @options.store
+@options.remote
+@_remote
 @options.as_json
 @click.option("--repair", is_flag=True, help="Remove damaged entries; the next build makes them again.")
-def verify(store: Path | None, as_json: bool, repair: bool) -> int:
-    """Hash every file again and name what is damaged. Exit code 4 where anything is."""
-    opened = _open(store)
-    damaged = opened.verify(repair=repair)
+def verify(
+    store: Path | None,
+    remote_store: str | None,
+    remote_readonly: bool,
+    remote: bool,
+    as_json: bool,
+    repair: bool,
+) -> int:
+    """Hash every file again and name what is damaged. Exit code 4 where anything is.
+
+    With --remote all of the remote store is fetched for that, and nothing of it is kept.
+    """
+    with _opened(store, remote_store, remote_readonly, remote, writes=repair) as opened:
+        if opened.remote is None:
+            damaged = opened.verify(repair=repair)
+            count = sum(1 for _ in opened.entries())
+        else:
+            from optcli.store.remote import upkeep
+
+            count, damaged = upkeep.damaged(opened.remote, repair=repair)
     if as_json:
         click.echo(json.dumps([vars(damage) for damage in damaged], indent=2, default=str))
     else:
         for damage in damaged:
-            click.echo(f"damaged: {damage}")
-        count = sum(1 for _ in opened.entries())
+            click.echo(options.printable(f"damaged: {damage}"))
         click.echo(
             f"{count} entries sound, {len(damaged)} damaged"
             + (" and removed" if repair and damaged else "")
@@ -80,47 +138,133 @@ def verify(store: Path | None, as_json: bool, repair: bool) -> int:
 @options.recipe
 @click.argument("variant", required=False)
 @options.store
+@options.remote
+@click.option(
+    "--remote", is_flag=True, help="Ask the remote store alone, as a machine with an empty store would."
+)
+@options.trust
 @options.overrides
 @options.as_json
 def why(
-    recipe: Path, variant: str | None, store: Path | None, overrides: tuple[str, ...], as_json: bool
+    recipe: Path,
+    variant: str | None,
+    store: Path | None,
+    remote_store: str | None,
+    remote_readonly: bool,
+    remote: bool,
+    trust: bool,
+    overrides: tuple[str, ...],
+    as_json: bool,
 ) -> None:
-    """Say for each step of RECIPE (or VARIANT) whether it is cached and, if not, what differs."""
+    """Say for each step of RECIPE (or VARIANT) whether it is cached and, if not, what differs.
+
+    Where a remote store is named, results that only it has are called `remote`, and steps are compared
+    with its results too.
+    """
     from optcli.pipeline import preview
 
-    only = (variant,) if variant else ()
-    lines, record = preview(recipe, store=store, overrides=overrides, only=only, explain=True)
-    click.echo(json.dumps(record, indent=2) if as_json else "\n".join(lines))
+    kept = options.opened(store, remote_store, remote_readonly)
+    if remote:
+        _require_remote(kept)
+    lines, record = preview(
+        recipe,
+        store=kept,
+        overrides=overrides,
+        only=(variant,) if variant else (),
+        explain=True,
+        trust=trust,
+        remote_only=remote,
+        tell=options.warn,
+    )
+    click.echo(json.dumps(record, indent=2) if as_json else "\n".join(map(options.printable, lines)))
 
 
 @command.command(
-    "gc", epilog=options.examples("optcli cache gc --dry-run", "optcli cache gc --older-than 30d")
+    "gc",
+    epilog=options.examples(
+        "optcli cache gc --older-than 30d --dry-run", "optcli cache gc --remote --older-than 90d"
+    ),
 )
 @options.store
+@options.remote
+@_remote
 @options.as_json
-@click.option("--older-than", metavar="AGE", help="Remove what was not used for this time: 12h, 30d.")
-@click.option("--max-size", metavar="SIZE", help="Remove the least recently used down to: 500MB, 20GB.")
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    help="Remove what was not used, with --remote not uploaded, for this time: 12h, 30d.",
+)
+@click.option(
+    "--max-size",
+    metavar="SIZE",
+    help="Remove the least recently used, with --remote the first uploaded, down to: 500MB, 20GB.",
+)
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 def gc(
-    store: Path | None, as_json: bool, older_than: str | None, max_size: str | None, dry_run: bool
+    store: Path | None,
+    remote_store: str | None,
+    remote_readonly: bool,
+    remote: bool,
+    as_json: bool,
+    older_than: str | None,
+    max_size: str | None,
+    dry_run: bool,
 ) -> None:
-    """Make room: leftovers of killed builds always; entries, checkpoints by age or size when asked."""
-    removed = _open(store).gc(
-        older_than_s=_amount(older_than, {"s": 1, "m": 60, "h": 3600, "d": 86400}, "--older-than"),
-        max_bytes=_amount(max_size, {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}, "--max-size"),
-        dry_run=dry_run,
-    )
+    """Make room: leftovers of killed builds always; entries, checkpoints by age or size when asked.
+
+    With --remote: what is damaged, and leftovers of uploads that are older than a day.
+    """
+    older_than_s = _amount(older_than, {"s": 1, "m": 60, "h": 3600, "d": 86400}, "--older-than")
+    max_bytes = _amount(max_size, {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}, "--max-size")
+    with _opened(store, remote_store, remote_readonly, remote, writes=not dry_run) as opened:
+        if opened.remote is None:
+            removed = opened.gc(older_than_s, max_bytes, dry_run=dry_run)
+        else:
+            from optcli.store.remote import upkeep
+
+            removed = upkeep.collect(opened.remote, older_than_s, max_bytes, dry_run=dry_run)
     if as_json:
         click.echo(json.dumps([vars(entry) for entry in removed], indent=2, default=str))
         return
     for entry in removed:
-        click.echo(f"{'would remove' if dry_run else 'removed'} {entry}")
+        click.echo(options.printable(f"{'would remove' if dry_run else 'removed'} {entry}"))
     total = sum(entry.size_bytes for entry in removed)
     click.echo(f"{len(removed)} {'would be ' if dry_run else ''}removed, {total / 1e6:.2f} MB")
 
 
-def _open(store: Path | None) -> Store:
-    return Store(Store.default_root(store))
+@contextmanager
+def _opened(
+    store: Path | None,
+    remote_store: str | None,
+    remote_readonly: bool,
+    remote: bool,
+    *,
+    writes: bool = False,
+) -> Iterator[Store]:
+    """The store; with `remote` connected to its remote one. Raises `UsageError` where that lacks."""
+    kept = options.opened(store, remote_store, remote_readonly)
+    if not remote:
+        yield kept
+        return
+    place = _require_remote(kept)
+    if writes and place.read_only:
+        raise UsageError(
+            "the remote store is read-only, and this removes something there",
+            place="--remote-readonly",
+            hint="leave --remote-readonly and OPTCLI_REMOTE_READONLY out, or add --dry-run",
+        )
+    with kept.connected(lambda _, __: None, uploading=False):  # what goes wrong there is raised
+        yield kept
+
+
+def _require_remote(kept: Store) -> RemotePlace:
+    if kept.remote_place is None:
+        raise UsageError(
+            "no remote store is named",
+            place="--remote",
+            hint="name it with --remote-store URL or OPTCLI_REMOTE_STORE",
+        )
+    return kept.remote_place
 
 
 def _amount(text: str | None, units: dict[str, float], option: str) -> float | None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     help="Judge these; default: those that either side marks `gate: true`, else recommends.",
 )
 @options.store
+@options.remote
 @options.artifacts
 @options.overrides
 @options.jobs
@@ -84,6 +85,8 @@ def command(
     reference: str,
     only: tuple[str, ...],
     store: Path | None,
+    remote_store: str | None,
+    remote_readonly: bool,
     artifacts: Path | None,
     overrides: tuple[str, ...],
     jobs: int | None,
@@ -128,7 +131,7 @@ def command(
                 history=history,
                 accept=accepted(accept),
             ),
-            store=store,
+            store=options.opened(store, remote_store, remote_readonly),
             artifacts=reports.root(artifacts),
             observer=progress,
         )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from optcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from optcli.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -29,6 +32,40 @@ store = click.option(
     type=FOLDER,
     help="The store; default: OPTCLI_STORE, else artifacts/.store.",
 )
+_remote_store = click.option(
+    "--remote-store",
+    metavar="URL",
+    help="A store that machines share, such as s3://bucket/prefix; default: OPTCLI_REMOTE_STORE.",
+)
+_remote_readonly = click.option(
+    "--remote-readonly",
+    is_flag=True,
+    help="Write nothing to the remote store; also by OPTCLI_REMOTE_READONLY=1.",
+)
+
+
+def remote(function: Command) -> Command:
+    """`--remote-store` and `--remote-readonly`; `opened` makes a store of them."""
+    return _remote_store(_remote_readonly(function))
+
+
+def opened(store: Path | None, remote_store: str | None, remote_readonly: bool) -> Store:
+    """The store that a verb's options name. Raises `UsageError`."""
+    from optcli.store import Store
+
+    return Store.at(store, remote_store, read_only=remote_readonly)
+
+
+def warn(step: str, message: str) -> None:
+    """Tell a warning of a verb that shows no progress, on stderr."""
+    click.echo(printable(f"{step}: {message}"), err=True)
+
+
+def printable(text: str) -> str:
+    """A text of somebody else's without what a terminal would obey."""
+    return "".join(each for each in text if each.isprintable())
+
+
 artifacts = click.option(
     "--artifacts",
     type=FOLDER,

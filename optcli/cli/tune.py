@@ -66,6 +66,7 @@ from optcli.settings.tuning import Objective
 @options.timeout("step")
 @options.overrides
 @options.store
+@options.remote
 @options.artifacts
 @options.as_json
 @options.verbose
@@ -86,6 +87,8 @@ def command(
     timeout: float,
     overrides: tuple[str, ...],
     store: Path | None,
+    remote_store: str | None,
+    remote_readonly: bool,
     artifacts: Path | None,
     as_json: bool,
 ) -> int:
@@ -121,8 +124,9 @@ def command(
     from optcli import tuning
     from optcli.pipeline.execute import usual_jobs
 
+    root = built.own_store(store) if built else store
     common: dict[str, Any] = {
-        "store": built.own_store(store) if built else store,
+        "store": options.opened(root, remote_store, remote_readonly),
         "artifacts": built.root if built else reports.root(artifacts),
         "overrides": overrides,
         "jobs": jobs or usual_jobs(),

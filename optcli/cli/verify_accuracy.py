@@ -53,6 +53,7 @@ from optcli.results.outcomes import ACCURACY_VERDICTS
 @click.option("--no-layers", is_flag=True, help="Do not show where the error starts, for any variant.")
 @options.overrides
 @options.store
+@options.remote
 @options.artifacts
 @options.as_json
 @options.verbose
@@ -72,6 +73,8 @@ def command(
     no_layers: bool,
     overrides: tuple[str, ...],
     store: Path | None,
+    remote_store: str | None,
+    remote_readonly: bool,
     artifacts: Path | None,
     as_json: bool,
 ) -> int:
@@ -106,7 +109,7 @@ def command(
                 place.path,
                 layers,
                 rejected=not no_layers,
-                store=place.own_store(store),
+                store=options.opened(place.own_store(store), remote_store, remote_readonly),
                 from_elsewhere=place.is_from_elsewhere,
                 observer=progress,
                 overrides=overrides,
@@ -142,7 +145,7 @@ def command(
                 timeout_s=timeout,
                 layers=layers,
                 rejected=not no_layers,
-                store=store,
+                store=options.opened(store, remote_store, remote_readonly),
                 observer=progress,
             )
         code = ExitCode(report.exit_code)

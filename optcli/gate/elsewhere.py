@@ -18,6 +18,7 @@ from optcli.pipeline.making import make, planned
 from optcli.pipeline.phases import Phases
 from optcli.recipe import load
 from optcli.store import Store
+from optcli.store.remote_place import RemotePlace
 from optcli.workers import Channel, run
 
 T = TypeVar("T")
@@ -27,7 +28,8 @@ T = TypeVar("T")
 class BuildRequest:
     """What to build: of the variants `names` those that the recipe has, and its float one.
 
-    `artifacts` is where a report of the whole build is laid out, where one is asked for.
+    `artifacts` is where a report of the whole build is laid out, where one is asked for. `remote` is
+    the remote store beside `store`.
     """
 
     recipe: Path
@@ -36,27 +38,29 @@ class BuildRequest:
     store: Path
     artifacts: Path
     settings: Settings
+    remote: RemotePlace | None = None
 
 
 def build(asked: BuildRequest, observer: Observer) -> Baseline:
     """The baseline, built here. Its `origin` is left to the caller."""
-    store = Store(asked.store)
-    # A variant that was not there yet is new: there is nothing to compare it with.
-    loaded = load(asked.recipe, asked.overrides)
-    there = [name for name in asked.names if name in loaded.variants]
-    to_do = planned(asked.recipe, store, asked.overrides, there or [loaded.baseline])
-    made = make(to_do, store, observer, asked.settings, Phases())
-    kept = kept_of(made, [*there, to_do.baseline])
-    absent = {name: why_not_built(made, name).message for name in there if name not in kept}
-    packages = sorted({package for v in to_do.variants for package in v.runner.needs.packages})
-    return Baseline("", kept, to_do.recipe.inputs, environment.describe(packages), None, absent)
+    store = Store(asked.store, asked.remote)
+    with store.connected(observer.warned):
+        # A variant that was not there yet is new: there is nothing to compare it with.
+        loaded = load(asked.recipe, asked.overrides)
+        there = [name for name in asked.names if name in loaded.variants]
+        to_do = planned(asked.recipe, store, asked.overrides, there or [loaded.baseline])
+        made = make(to_do, store, observer, asked.settings, Phases())
+        kept = kept_of(made, [*there, to_do.baseline])
+        absent = {name: why_not_built(made, name).message for name in there if name not in kept}
+        packages = sorted({package for v in to_do.variants for package in v.runner.needs.packages})
+        return Baseline("", kept, to_do.recipe.inputs, environment.describe(packages), None, absent)
 
 
 def suggested(asked: BuildRequest, observer: Observer) -> tuple[str, ...]:
     """The variants that a whole build of the recipe, measured here, recommends."""
     report = pipeline.build(
         asked.recipe,
-        store=asked.store,
+        store=Store(asked.store, asked.remote),
         artifacts=asked.artifacts,
         overrides=asked.overrides,
         jobs=asked.settings.jobs,

@@ -221,6 +221,7 @@ class _Commit(Origin):
             self._store.root,
             self._folder / "baseline",
             self._settings,
+            self._store.remote_place,
         )
 
     def _python(self) -> str:

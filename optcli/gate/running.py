@@ -36,7 +36,7 @@ def gate(
     reference: str,
     options: Options,
     *,
-    store: Path | None = None,
+    store: Path | Store | None = None,
     artifacts: Path | None = None,
     observer: Observer | None = None,
 ) -> GateReport:
@@ -48,18 +48,23 @@ def gate(
     """
     began = environment.now()
     observer = observer or Silent()
-    kept = Store(Store.default_root(store))
+    kept = Store.of(store)
     root = (artifacts or Path("artifacts")).absolute()
     settings = Settings(options.jobs, True, options.timeout_s, options.trust)
     loaded = load(recipe, options.overrides)
     folder = root / loaded.name / "gate"
 
-    whole = elsewhere.BuildRequest(recipe, options.overrides, (), kept.root, root, settings)
+    whole = elsewhere.BuildRequest(
+        recipe, options.overrides, (), kept.root, root, settings, kept.remote_place
+    )
 
     def suggested() -> tuple[str, ...]:
         return _suggested(whole, observer)
 
-    with opened(reference, recipe, root, kept, observer, settings, options, folder) as origin:
+    with (
+        kept.connected(observer.warned),
+        opened(reference, recipe, root, kept, observer, settings, options, folder) as origin,
+    ):
         names, missing = chosen(loaded, options.only, origin.terms, suggested, origin.suggested)
         made = make(
             planned(recipe, kept, options.overrides, list(names)), kept, observer, settings, Phases()

@@ -8,7 +8,8 @@ from pathlib import Path
 from optcli import baselines
 from optcli.baselines import Kept
 from optcli.errors import UsageError, did_you_mean
-from optcli.pipeline.entries import artifact_of, made_by
+from optcli.pipeline.entries import artifact_of, lineage, made_by
+from optcli.pipeline.trusting import is_fetched
 from optcli.results import Report
 from optcli.settings import TensorSpec
 from optcli.store import Store
@@ -36,6 +37,7 @@ def save(path: Path, report: Report, place: Path, store: Store, only: Sequence[s
         hint = "the report says why no variant was built"
         raise UsageError("the build made no artifact", place=str(place), hint=hint)
     kept = {}
+    own = True
     inputs: tuple[TensorSpec, ...] = ()
     for name, variant in variants.items():
         assert variant.artifact is not None
@@ -48,6 +50,7 @@ def save(path: Path, report: Report, place: Path, store: Store, only: Sequence[s
             )
         runner = variant.runner or {}
         steps = made_by(entry, store)
+        own = own and not is_fetched(lineage(entry, store))
         kept[name] = Kept(artifact_of(entry), runner["name"], dict(runner.get("requested", {})), steps)
         inputs = tuple(TensorSpec.model_validate(spec) for spec in steps[-1]["inputs"])
-    return baselines.save(path, kept, inputs, report, store)
+    return baselines.save(path, kept, inputs, report, store, own=own)

@@ -27,7 +27,8 @@ class Target:
     """What to look into. `path` is a folder for an artifact or for `torch`, else the model's file.
 
     `format` is the format's name, `weights` for a bare file of tensors, or `recipe`. `trusted` where
-    a person said so, `own` where the own store holds the very same.
+    a person said so, `own` where the own store holds the very same, and did not fetch it where it is
+    code. `descends` says that it, or what it was made from, was fetched from a remote store.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Target:
     about: dict[str, Any] = field(default_factory=dict)
     trusted: bool = False
     own: bool = False
+    descends: bool = False
 
     @property
     def only_read(self) -> bool:

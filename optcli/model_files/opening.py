@@ -14,8 +14,8 @@ from optcli.inspection import Target, resolve
 from optcli.inspection.looking import size_bytes
 from optcli.model_files.laying_out import LaidOut, LayoutRequest
 from optcli.pipeline import view
-from optcli.pipeline.entries import made_by
-from optcli.pipeline.trusting import doubts_of, is_from_file, require_trust
+from optcli.pipeline.entries import lineage, made_by
+from optcli.pipeline.trusting import doubts_of, is_fetched, is_from_file, require_trust
 from optcli.settings import SymbolRange, TensorSpec
 from optcli.store import Store
 from optcli.workers import confinement, run
@@ -81,7 +81,8 @@ def trusting(target: Target, store: Store, *, trust: bool) -> Target:
     """The target, marked as trusted or not.
 
     What the own store holds is described as the store does: the folder's own words are no part of its
-    digest. Raises `TrustError` for what the own store holds and was made under `--trust`, without it.
+    digest. Code that it fetched from a remote store is not its own. Raises `TrustError` for what the
+    own store holds and was made under `--trust`, without it.
     """
     if target.kind != "artifact":
         return replace(target, trusted=trust)
@@ -98,7 +99,14 @@ def trusting(target: Target, store: Store, *, trust: bool) -> Target:
     steps = made_by(entry, store)
     if steps[0].get("step") == "source":  # else its parents were collected
         about["made_by"] = list(steps)
-    return replace(target, format=str(about["format"]), about=about, trusted=trust, own=True)
+    return replace(
+        target,
+        format=str(about["format"]),
+        about=about,
+        trusted=trust,
+        own=not entry.origin or about["format"] not in CODE,
+        descends=is_fetched(lineage(entry, store)),
+    )
 
 
 def _described(target: Target) -> str:
@@ -257,7 +265,8 @@ def _is_foreign(target: Target) -> bool:
 
     Also what a person trusts: opening it takes no more than reading.
     """
-    own = target.own and not is_from_file(target.about.get("made_by") or ())
+    made_by = target.about.get("made_by") or ()
+    own = target.own and not target.descends and not is_from_file(made_by)
     return not own and target.format not in CODE
 
 

@@ -37,7 +37,7 @@ __all__ = ["build", "preview"]
 def build(
     recipe: str | Path,
     *,
-    store: Path | None = None,
+    store: Path | Store | None = None,
     artifacts: Path | None = None,
     overrides: Sequence[str] = (),
     only: Sequence[str] = (),
@@ -50,7 +50,8 @@ def build(
 ) -> Report:
     """Build, measure and judge every variant of a recipe; gives the report that is also written.
 
-    `store` defaults to OPTCLI_STORE, else `artifacts/.store`; `artifacts` to `artifacts` right here.
+    `store` is a folder, or a `Store` with a remote one; it defaults to OPTCLI_STORE with
+    OPTCLI_REMOTE_STORE, else `artifacts/.store`. `artifacts` defaults to `artifacts` right here.
     `only` names variants (the baseline always takes part), `overrides` are `key=value` as with
     `--set`, `timeout_s` bounds each step. `trust` opens a model that a scan cannot prove harmless.
     Raises `RecipeError` and `InputError` for what is wrong with the recipe, the model or the data,
@@ -60,49 +61,52 @@ def build(
     began = environment.now()
     observer = observer or Silent()
     phases = Phases()
-    kept = Store(Store.default_root(store))
-    to_do = planned(Path(recipe), kept, overrides, only)
-    folder = (artifacts or Path("artifacts")).absolute() / to_do.recipe.name
-    how = Settings(jobs, keep_going, timeout_s, trust)
-    made = make(to_do, kept, observer, how, phases, remeasure=remeasure)
-    to_do = made.plan
-    built, feeds = made.artifacts, made.feeds
-    with view.alone(folder, observer):
-        for variant in to_do.variants:
-            if variant.name in built:
-                view.place(folder / variant.name, built[variant.name], made_by(variant))
-            else:  # what an earlier build left there is not what the report speaks of
-                view.remove(folder / variant.name)
-        logs = folder / "logs"
-        samples = folder / "samples.npz"
-        # Before anything is measured: what is wrong with the data is found here.
-        with phases.take("accuracy"):
-            around = EvaluationContext(
-                to_do.recipe,
-                to_do.role_keys.get("evaluation", ""),
-                kept,
-                logs,
-                observer,
-                timeout_s,
-                jobs,
-                remeasure,
-            )
-            judged, failures = judge(to_do, built, around)
-            wrong_data = failures.get(to_do.baseline)
-            if isinstance(wrong_data, InputError):  # they can judge no variant
-                raise wrong_data
-        with phases.take("latency"):
-            measured = latency.measure(to_do, built, kept, feeds, samples, logs, observer, remeasure)
-        with phases.take("sweep"):
-            swept = sweep.measure(to_do, built, kept, feeds, logs, observer, remeasure)
-        for name, reason in measured.failures.items():
-            failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
-        report = _report(to_do, made.done, measured, swept, judged, failures, kept, logs, began)
-        serving = serving_choice.chosen(to_do.recipe, report, folder)
-        report = report.model_copy(update={"took_s": phases.took_s, "serving": serving})
-        report_files.write(folder, report, measured.quantiles)
-    kept.digests.save()
-    return report
+    kept = Store.of(store)
+    with kept.connected(observer.warned):
+        to_do = planned(Path(recipe), kept, overrides, only)
+        folder = (artifacts or Path("artifacts")).absolute() / to_do.recipe.name
+        how = Settings(jobs, keep_going, timeout_s, trust)
+        made = make(to_do, kept, observer, how, phases, remeasure=remeasure)
+        to_do = made.plan
+        built, feeds = made.artifacts, made.feeds
+        with view.alone(folder, observer):
+            for variant in to_do.variants:
+                if variant.name in built:
+                    view.place(folder / variant.name, built[variant.name], made_by(variant))
+                else:  # what an earlier build left there is not what the report speaks of
+                    view.remove(folder / variant.name)
+            logs = folder / "logs"
+            samples = folder / "samples.npz"
+            # Before anything is measured: what is wrong with the data is found here.
+            with phases.take("accuracy"):
+                around = EvaluationContext(
+                    to_do.recipe,
+                    to_do.role_keys.get("evaluation", ""),
+                    kept,
+                    logs,
+                    observer,
+                    timeout_s,
+                    jobs,
+                    remeasure,
+                )
+                judged, failures = judge(to_do, built, around)
+                wrong_data = failures.get(to_do.baseline)
+                if isinstance(wrong_data, InputError):  # they can judge no variant
+                    raise wrong_data
+            with phases.take("latency"):
+                measured = latency.measure(
+                    to_do, built, kept, feeds, samples, logs, observer, remeasure
+                )
+            with phases.take("sweep"):
+                swept = sweep.measure(to_do, built, kept, feeds, logs, observer, remeasure)
+            for name, reason in measured.failures.items():
+                failures.setdefault(name, RunnerError(reason, place=f"{name} › latency"))
+            report = _report(to_do, made.done, measured, swept, judged, failures, kept, logs, began)
+            serving = serving_choice.chosen(to_do.recipe, report, folder)
+            report = report.model_copy(update={"took_s": phases.took_s, "serving": serving})
+            report_files.write(folder, report, measured.quantiles)
+        kept.digests.save()
+        return report
 
 
 def _report(

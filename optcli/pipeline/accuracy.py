@@ -16,6 +16,7 @@ from optcli.digest import of_value
 from optcli.errors import InputError, OptcliError
 from optcli.observer import Observer
 from optcli.pipeline import keys
+from optcli.pipeline.admission import EvaluationAdmission, RecordAdmission
 from optcli.pipeline.plan import Plan
 from optcli.pipeline.prepared import Prepared
 from optcli.pipeline.terms import judging_code
@@ -24,7 +25,7 @@ from optcli.results import Accuracy
 from optcli.runners import Runner
 from optcli.settings import TensorSpec
 from optcli.settings.accuracy import AccuracySettings
-from optcli.store import Store, key_of
+from optcli.store import Entry, Store, key_of
 
 _EVALUATION = "evaluation"
 _COMPARISON = "comparison"
@@ -140,30 +141,65 @@ class _Judging:
             "confidence": confidence,
         }
         key = key_of(ingredients)
-        entry = around.store.get(_COMPARISON, key, anew=around.remeasure)
+        entry = around.store.get(
+            _COMPARISON, key, anew=around.remeasure, admission=RecordAdmission(Accuracy)
+        )
         if entry is not None:
             around.observer.cached(f"{subject.name} › accuracy")
             return Accuracy.model_validate(entry.record)
-        variant = Evaluation.load(self._evaluation(subject, mine))
-        if subject.name == base.name and variant.class_order is not None:
+        result = self._compared(subject, mine, theirs, confidence)
+        with around.store.work(_COMPARISON, key) as work:
+            around.store.put(_COMPARISON, key, work, result.model_dump(mode="json"), ingredients)
+        return result
+
+    def _compared(
+        self, subject: Subject, mine: dict[str, Any], theirs: dict[str, Any], confidence: float
+    ) -> Accuracy:
+        """What the evaluations of a subject and of the baseline say together."""
+        base = self.baseline
+        assert base is not None
+        entries = self._evaluation(subject, mine), self._evaluation(base, theirs)
+        try:
+            return self._of_evaluations(subject, entries, confidence)
+        except OptcliError:
+            raise
+        except Exception:
+            fetched = [entry for entry in entries if entry.origin]
+            if not fetched:
+                raise
+            # What others wrote may hold anything: it is made here, and compared again.
+            for entry in fetched:
+                self._around.store.discard(entry.kind, entry.key)
+            entries = (
+                self._evaluation(subject, mine, fetch=False),
+                self._evaluation(base, theirs, fetch=False),
+            )
+            return self._of_evaluations(subject, entries, confidence)
+
+    def _of_evaluations(
+        self, subject: Subject, entries: tuple[Entry, Entry], confidence: float
+    ) -> Accuracy:
+        assert self.baseline is not None
+        variant = Evaluation.load(entries[0].path)
+        if subject.name == self.baseline.name and variant.class_order is not None:
             raise InputError(
                 "the classes of the data and of the model seem to be in another order:"
                 f" {variant.class_order}",
                 place="data.evaluation",
                 hint="number the labels as the model was trained with (image folders: sorted names)",
             )
-        result = accuracy.compare(variant, Evaluation.load(self._evaluation(base, theirs)), confidence)
-        with around.store.work(_COMPARISON, key) as work:
-            around.store.put(_COMPARISON, key, work, result.model_dump(mode="json"), ingredients)
-        return result
+        return accuracy.compare(variant, Evaluation.load(entries[1].path), confidence)
 
-    def _evaluation(self, subject: Subject, ingredients: dict[str, Any]) -> Path:
-        """The folder with what an artifact made of the evaluation set; computed where not kept."""
+    def _evaluation(
+        self, subject: Subject, ingredients: dict[str, Any], *, fetch: bool = True
+    ) -> Entry:
+        """What an artifact made of the evaluation set; computed where it is not kept."""
         around, key = self._around, key_of(ingredients)
         anew = around.remeasure and key not in self._fresh
-        entry = around.store.get(_EVALUATION, key, anew=anew)
+        admission = EvaluationAdmission() if fetch else None
+        entry = around.store.get(_EVALUATION, key, anew=anew, admission=admission)
         if entry is not None:
-            return entry.path
+            return entry
         step = f"{subject.name} › accuracy"
         around.observer.started(step)
         began = time.monotonic()
@@ -199,7 +235,7 @@ class _Judging:
             entry = around.store.put(_EVALUATION, key, work, {}, ingredients)
         self._fresh.add(key)
         around.observer.finished(step, time.monotonic() - began)
-        return entry.path
+        return entry
 
     def _of(self, subject: Subject) -> dict[str, Any]:
         """What decides the outputs and the metric of a subject."""

@@ -22,15 +22,20 @@ def artifact_of(entry: Entry) -> Artifact:
     )
 
 
-def made_by(entry: Entry, store: Store) -> tuple[dict[str, Any], ...]:
-    """The steps that made an artifact, the source first: each with the ingredients of its key.
+def lineage(entry: Entry, store: Store) -> tuple[Entry, ...]:
+    """The results that led to an artifact, the source first, itself last.
 
-    What is no longer in the store is left out.
+    Those before one that is no longer in the store are left out.
     """
-    steps: list[dict[str, Any]] = []
+    entries: list[Entry] = []
     step: Entry | None = entry
     while step is not None:
-        steps.insert(0, {"key": step.key, **step.ingredients})
+        entries.insert(0, step)
         parent = step.ingredients.get("parent")
         step = store.peek("artifact", parent) if parent else None
-    return tuple(steps)
+    return tuple(entries)
+
+
+def made_by(entry: Entry, store: Store) -> tuple[dict[str, Any], ...]:
+    """The steps that made an artifact, as `lineage` has them: each with the ingredients of its key."""
+    return tuple({"key": step.key, **step.ingredients} for step in lineage(entry, store))

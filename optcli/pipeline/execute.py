@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import shlex
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -22,8 +20,10 @@ from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.latency import memory
 from optcli.observer import Observer
+from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
 from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.inputs import Inputs
+from optcli.pipeline.logs import log_of
 from optcli.pipeline.messages import (
     Call,
     DataRequest,
@@ -37,10 +37,10 @@ from optcli.pipeline.messages import (
 )
 from optcli.pipeline.plan import Plan, Step
 from optcli.pipeline.prepared import Prepared, Roles
-from optcli.pipeline.trusting import doubts_of, is_confined, opened_as, require_trust
+from optcli.pipeline.trusting import doubts_of, is_confined, is_fetched, opened_as, require_trust
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
-from optcli.store import Entry, Store, disk
+from optcli.store import Admission, Entry, Store, disk
 from optcli.workers import Child, ForkServer, Listener, messages, spawn
 
 # How long what is being written may take to an end once the build is interrupted.
@@ -128,10 +128,13 @@ class Execution:
         )
         call = Call("optcli.pipeline.step:prepare_data", request, SampleCounts)
         made_of = plan.data_ingredients
-        entry, _ = self._obtain("data", plan.data_key, "data", made_of, call, forked_after=_GROUND)
+        admission = ProbeAdmission(SampleCounts, plan.recipe.inputs)
+        entry, _ = self._obtain(
+            "data", plan.data_key, "data", made_of, call, admission, forked_after=_GROUND
+        )
         # Which files each role is made of, so that `cache why` can name the one that changed.
         for key, ingredients in plan.data_roles.items():
-            if self._store.peek("samples", key) is None:
+            if self._store.get("samples", key) is None:
                 with self._store.lock("samples", key), self._store.work("samples", key) as work:
                     self._store.put("samples", key, work, {}, ingredients)
         self._probe = entry.path / "probe.npz"
@@ -199,11 +202,14 @@ class Execution:
             call = self._call(step, label)
             fresh = step.needs.gpu or bool(step.traits and step.traits.reference)
             kind = "check" if step.only_checks else "artifact"
+            admission: Admission = RecordAdmission(SourceFindings)
+            if not step.only_checks:
+                admission = ArtifactAdmission(format=step.format, trust=self._settings.trust)
             made_of = step.ingredients
-            confined = is_confined(step, self._plan)
+            confined = is_confined(step, self._plan, fetched=self._is_fetched(step.parent))
             after = None if fresh else _packages(step)
             entry, seconds = self._obtain(
-                kind, step.key, label, made_of, call, forked_after=after, confined=confined
+                kind, step.key, label, made_of, call, admission, forked_after=after, confined=confined
             )
             require_trust(doubts_of(entry), label, trust=self._settings.trust)
         except OptcliError as error:
@@ -252,7 +258,13 @@ class Execution:
     def _opened(self, step: Step) -> Artifact:
         """What a step made, as the steps after it open it."""
         artifact = self._done[step.key].artifact()
-        return opened_as(artifact, from_file=self._plan.source.foreign, trust=self._settings.trust)
+        from_file = self._plan.source.foreign or self._is_fetched(step)
+        return opened_as(artifact, from_file=from_file, trust=self._settings.trust)
+
+    def _is_fetched(self, step: Step | None) -> bool:
+        """Whether a step, or one before it, came from a remote store."""
+        lineage = step.lineage() if step is not None else ()
+        return is_fetched(self._done[each.key].entry for each in lineage)
 
     def _obtain(
         self,
@@ -261,6 +273,7 @@ class Execution:
         label: str,
         ingredients: dict[str, Any],
         call: Call,
+        admission: Admission,
         *,
         forked_after: Sequence[str] | None,
         confined: bool = False,
@@ -269,13 +282,13 @@ class Execution:
 
         What makes it is forked once these libraries are imported; None: a fresh interpreter.
         """
-        entry = self._store.get(kind, key)
+        entry = self._store.get(kind, key, admission=admission)
         if entry is not None:
             self._observer.cached(label)
             return entry, None
         waiting = "another build is making this; waiting for it"
         with self._store.lock(kind, key, waiting=lambda: self._observer.warned(label, waiting)):
-            entry = self._store.get(kind, key)
+            entry = self._store.get(kind, key, admission=admission)
             if entry is not None:
                 self._observer.cached(label)
                 return entry, None
@@ -433,14 +446,3 @@ def _packages(step: Step) -> tuple[str, ...]:
     # There is no check where it takes a GPU.
     of_check = (name for needs in checks if not needs.gpu for name in needs.packages)
     return (*_GROUND, *step.needs.packages, *of_check)
-
-
-def log_of(store: Store, key: str) -> Path:
-    """Where the log of a step lies; the call that repeats it lies beside."""
-    return store.log_folder(key) / "log.txt"
-
-
-def repeat_command(store: Store, key: str) -> str:
-    """The command that carries out one recorded step again, into a folder of one's choice."""
-    call = log_of(store, key).with_name("call.json")
-    return f"{shlex.quote(sys.executable)} -m optcli.pipeline.step {shlex.quote(str(call))} NEW_FOLDER"

@@ -34,6 +34,7 @@ NOT_COUNTED: Mapping[str, str] = {
     "observer.py": "tells people what happens",
     "opened_files.py": "sees which files were read; changes none of them",
     "paths.py": "where folders lie",
+    "pipeline/admission.py": "refuses what was fetched; changes nothing that is taken",
     "pipeline/execute.py": "starts steps; what they do is in the modules that it names",
     "pipeline/keys.py": "makes keys",
     "model_files": "finds artifacts for the verbs that look at them",

@@ -12,10 +12,11 @@ from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError, UsageError, did_you_mean
 from optcli.observer import Observer
 from optcli.pipeline import plugins, shapes
-from optcli.pipeline.execute import Execution, Settings, StepResult, log_of
+from optcli.pipeline.execute import Execution, Settings, StepResult
+from optcli.pipeline.logs import log_of
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan, PlannedVariant, plan
-from optcli.pipeline.trusting import measured_as, require_wall
+from optcli.pipeline.trusting import is_fetched, measured_as, require_wall
 from optcli.recipe import load
 from optcli.store import Store, disk
 
@@ -78,7 +79,11 @@ def make(
     store.digests.save()
     artifacts = {
         variant.name: measured_as(
-            done[variant.last.key].artifact(), variant, to_do, trust=settings.trust
+            done[variant.last.key].artifact(),
+            variant,
+            to_do,
+            trust=settings.trust,
+            fetched=is_fetched(done[step.key].entry for step in variant.steps),
         )
         for variant in to_do.variants
         if variant.last.key in done and done[variant.last.key].status != "failed"

@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from optcli.errors import OptcliError
+from optcli.pipeline.admission import ArtifactAdmission
 from optcli.pipeline.making import planned
-from optcli.store import Store
+from optcli.pipeline.plan import Plan, Step
+from optcli.store import Entry, Store
 from optcli.store import explain as store_explain
+
+# A store that was never made.
+_NOTHING = Store(Path("/nonexistent"))
 
 
 def preview(
     recipe: Path,
     *,
-    store: Path | None = None,
+    store: Path | Store | None = None,
     overrides: Sequence[str] = (),
     only: Sequence[str] = (),
     explain: bool = False,
+    trust: bool = False,
+    remote_only: bool = False,
+    tell: Callable[[str, str], None] = lambda step, message: None,
 ) -> tuple[list[str], dict[str, Any]]:
     """What a build would do, without doing it: lines to read, and the same as plain data.
 
     With `explain`, each step that must run comes with the ingredient that differs from the nearest
-    result in the store.
+    result in the store, or in the remote store where one is named. `trust` is that of the build.
+    `remote_only` answers for a machine whose own store is empty. `tell` hears of what goes wrong with
+    the remote store.
     """
-    kept = Store(Store.default_root(store))
+    kept = Store.of(store)
     to_do = planned(recipe, kept, overrides, only)
+    with kept.connected(tell, uploading=False):
+        return _of_plan(to_do, kept, explain=explain, trust=trust, remote_only=remote_only)
+
+
+def _of_plan(
+    to_do: Plan, kept: Store, *, explain: bool, trust: bool, remote_only: bool
+) -> tuple[list[str], dict[str, Any]]:
     current = {step.key: step.ingredients for v in to_do.variants for step in v.steps}
     current |= to_do.data_roles
+    look = _Look(kept, trust, remote_only)
+    compared: list[Entry] | None = None
     lines: list[str] = []
     record: dict[str, Any] = {"recipe": to_do.recipe.name, "variants": {}}
     shown: set[str] = set()
@@ -35,12 +56,19 @@ def preview(
         lines.append(f"{variant.name}  (runs in {variant.runner_name})")
         steps = []
         for step in variant.steps:
-            cached = kept.sound("artifact", step.key) is not None
-            state = "cached" if cached else "to do"
+            state, refused = look.at(step)
+            cached = state == "cached"
             lines.append(f"  {state:<7} {step.name:<20} {step.format.value:<10} {step.key[:12]}")
             steps.append({"name": step.name, "key": step.key, "cached": cached})
-            if explain and not cached and step.key not in shown:
-                why = list(store_explain(step.ingredients, kept, "artifact", current).lines())
+            if kept.remote is not None:
+                steps[-1]["remote"] = state == "remote"
+            if explain and state == "to do" and step.key not in shown:
+                if compared is None:
+                    compared = look.compared()
+                others = [entry for entry in compared if entry.key != step.key]
+                ours = _NOTHING if remote_only else kept
+                why = [*store_explain(step.ingredients, ours, "artifact", current, others).lines()]
+                why = [refused] if refused else why
                 lines.extend(f"          {line}" for line in why)
                 steps[-1]["why"] = why
             shown.add(step.key)
@@ -54,3 +82,36 @@ def preview(
             "missing": [one.what for one in variant.missing],
         }
     return lines, record
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Where the results of steps are found. Each step is asked for once."""
+
+    store: Store
+    trust: bool
+    remote_only: bool
+    known: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def at(self, step: Step) -> tuple[str, str]:
+        """`cached`, `remote` or `to do`, and why what is there is not taken."""
+        if step.key not in self.known:
+            self.known[step.key] = self._found(step)
+        return self.known[step.key]
+
+    def _found(self, step: Step) -> tuple[str, str]:
+        if not self.remote_only and self.store.sound("artifact", step.key) is not None:
+            return "cached", ""
+        there = self.store.remote.look("artifact", step.key) if self.store.remote else None
+        if there is None:
+            return "to do", ""
+        try:
+            ArtifactAdmission(format=step.format, trust=self.trust).of_record(there)
+        except OptcliError as error:
+            return "to do", f"the remote store has it: {error.message} ({error.hint})"
+        return "remote", ""
+
+    def compared(self) -> list[Entry]:
+        """What the remote store has to compare with."""
+        remote = self.store.remote
+        return [] if remote is None else list(remote.described_all(("artifact", "samples")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,23 +26,35 @@ def is_from_file(made_by: Sequence[Mapping[str, Any]]) -> bool:
         return False
 
 
+def is_fetched(entries: Iterable[Entry | None]) -> bool:
+    """Whether one of these steps came from a remote store, and with it what is made of them."""
+    return any(entry is not None and entry.origin for entry in entries)
+
+
 def opened_as(artifact: Artifact, *, from_file: bool, trust: bool) -> Artifact:
     """The artifact as it is opened in this run: confined where it descends from somebody's file.
+
+    `from_file` is also said of what descends from a result that was fetched from a remote store.
 
     What is code itself is not: compiled code was made here, and may have to compile once more.
     """
     return replace(artifact, foreign=from_file and artifact.format not in CODE, trusted=trust)
 
 
-def measured_as(artifact: Artifact, variant: PlannedVariant, plan: Plan, *, trust: bool) -> Artifact:
+def measured_as(
+    artifact: Artifact, variant: PlannedVariant, plan: Plan, *, trust: bool, fetched: bool = False
+) -> Artifact:
     """The artifact of a variant as the workers that measure and judge it open it.
+
+    `fetched` says that it, or what it was made from, came from a remote store.
 
     They are not confined where the runner starts a compiler or uses a GPU, whose driver is not known to
     do with reading, or where the recipe's own Python runs in them.
     """
     runner = variant.runner
     free = runner.starts_programs() or runner.requires().gpu or brings_python(plan.recipe)
-    return opened_as(artifact, from_file=plan.source.foreign and not free, trust=trust)
+    from_file = plan.source.foreign or fetched
+    return opened_as(artifact, from_file=from_file and not free, trust=trust)
 
 
 def brings_python(recipe: Recipe) -> bool:
@@ -51,13 +63,16 @@ def brings_python(recipe: Recipe) -> bool:
     return samples or bool(judging_code(recipe))
 
 
-def is_confined(step: Step, plan: Plan) -> bool:
+def is_confined(step: Step, plan: Plan, *, fetched: bool = False) -> bool:
     """Whether a step's worker can only read and write its own folder: it opens somebody's file.
 
-    Not where it makes compiled code, which takes a compiler, or uses a GPU. Not where it runs Python of
-    the user's own either: a pass, or samples.
+    `fetched` says that what it reads came from a remote store. Not where it makes compiled code, which
+    takes a compiler, or uses a GPU. Not where it runs Python of the user's own either: a pass, or
+    samples.
     """
-    if not plan.source.foreign or step.traits is None:
+    # A network in Python that was fetched is one that the person trusts, and may need its own room.
+    fetched = fetched and step.parent is not None and step.parent.format not in CODE
+    if not (plan.source.foreign or fetched) or step.traits is None:
         return plan.source.foreign
     users = step.traits.reference is not None
     users = users or any(plan.recipe.data[role].kind == _PYTHON for role in step.traits.uses)

@@ -10,8 +10,9 @@ from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact, costly_packing
 from optcli.errors import OptcliError
 from optcli.pipeline import reporting
-from optcli.pipeline.execute import StepResult, log_of, repeat_command
+from optcli.pipeline.execute import StepResult
 from optcli.pipeline.latency import LatencyResults
+from optcli.pipeline.logs import log_of, repeat_command
 from optcli.pipeline.parents import parent_of
 from optcli.pipeline.plan import Plan, PlannedVariant, Step
 from optcli.results import (

@@ -6,10 +6,13 @@
     scratch/<kind>/<key>/             what an unfinished step keeps to go on from, such as checkpoints
     locks/                            one empty file per key that was ever made
     logs/<key>/                       what was said while it was made, or failed to be
+    remotes/<remote store>/           what of it is there, and what is still to be uploaded
     digests.json                      the digests of files elsewhere, remembered
 
 A result is looked up by reading one small file. It becomes visible by one rename, after all of it is
 on the disk: a process may be killed at any moment and leaves either the whole result or none.
+
+A store may have a remote one beside it, which other machines share: see `connected` and `remote`.
 """
 
 from __future__ import annotations
@@ -18,18 +21,34 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optcli.digest import FileDigests
+from optcli.errors import OptcliError, StoreError
 from optcli.store import disk, locks
 from optcli.store import entry as entry_file
+from optcli.store.admission import Admission
 from optcli.store.entry import Entry, key_of
 from optcli.store.upkeep import Damage, Removed, collect, damaged
 from optcli.store.why import Difference, Why, explain
 
-__all__ = ["Damage", "Difference", "Entry", "Removed", "Store", "Why", "explain", "key_of"]
+if TYPE_CHECKING:
+    from optcli.store.remote import Limits, Remote, RemotePlace
+
+__all__ = [
+    "Admission",
+    "Damage",
+    "Difference",
+    "Entry",
+    "Removed",
+    "Store",
+    "Why",
+    "explain",
+    "key_of",
+]
 
 _ALIVE = "alive.lock"
 _GONE = "gone-"
@@ -48,8 +67,29 @@ class Store:
     read-only one can be read. Every method that writes raises `StoreError`.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, remote: RemotePlace | None = None) -> None:
+        """`remote` is used as long as the store is `connected`."""
         self.root = root.expanduser().absolute()
+        self.remote_place = remote
+        self.remote: Remote | None = None
+
+    @staticmethod
+    def of(store: Store | Path | None) -> Store:
+        """The store itself, the one in a folder, or the default one.
+
+        The latter two have the remote store that OPTCLI_REMOTE_STORE names.
+        """
+        return store if isinstance(store, Store) else Store.at(store)
+
+    @staticmethod
+    def at(root: Path | None, remote: str | None = None, *, read_only: bool = False) -> Store:
+        """The store of `--store`, `--remote-store` and `--remote-readonly`, or of their variables.
+
+        Raises `UsageError` for a remote store that is no URL.
+        """
+        from optcli.store.remote_place import remote_place
+
+        return Store(Store.default_root(root), remote_place(remote, read_only=read_only))
 
     @staticmethod
     def default_root(explicit: Path | None = None) -> Path:
@@ -62,21 +102,123 @@ class Store:
         """Digests of files outside the store, remembered in it. Call their `save` when done."""
         return FileDigests(self.root / "digests.json")
 
+    # Sharing
+
+    @contextmanager
+    def connected(
+        self,
+        tell: Callable[[str, str], None],
+        limits: Limits | None = None,
+        *,
+        uploading: bool = True,
+    ) -> Iterator[None]:
+        """Use the remote store, where there is one, as long as the block runs.
+
+        `get` fetches from it, `put` uploads in the background, if `uploading`. At the end the rest is
+        waited for, as long as the `limits` say; an interrupt waits for nothing. `tell` hears of what
+        goes wrong there, each once. Raises `MissingError` where a library for it is not installed,
+        `UsageError` for a URL that nothing opens.
+        """
+        if self.remote_place is None or self.remote is not None:
+            yield
+            return
+        from optcli.store.remote import Limits, Remote
+
+        place = self.remote_place
+        self.remote = remote = Remote(
+            place if uploading else replace(place, read_only=True),
+            self.root,
+            self.peek,
+            lambda message: tell("remote store", message),
+            limits or Limits(),
+        )
+        try:
+            yield
+        except Exception:
+            remote.finish()
+            raise
+        else:
+            remote.finish()
+        finally:
+            self.remote = None
+
     # Reading
 
-    def get(self, kind: str, key: str, *, anew: bool = False) -> Entry | None:
+    def get(
+        self, kind: str, key: str, *, anew: bool = False, admission: Admission | None = None
+    ) -> Entry | None:
         """A finished and sound entry, to be used; None where there is none.
 
         A file that is missing or was changed makes it none: it is made again. Contents are read where
         a file is not as `digests` remembers it, so an untouched entry costs a look at each file. With
         `anew` the entry is removed instead.
+
+        With an `admission` it is fetched where only the remote store has it, unless its lock is held:
+        look before locking. What was fetched, now or earlier, and is not admitted is removed.
         """
         if anew:
             self.discard(kind, key)
         entry = self.sound(kind, key)
+        if admission is not None:
+            if entry is None and not anew:
+                entry = self._fetched(kind, key, admission)
+            elif entry is not None and entry.origin:
+                entry = self._admitted(entry, admission)
         if entry is not None:
             with suppress(OSError):  # a read-only store cannot remember when it was used
                 os.utime(entry.path.parent / entry_file.FACTS)
+            if self.remote is not None:
+                self.remote.keep(entry)
+        return entry
+
+    def _admitted(self, entry: Entry, admission: Admission) -> Entry | None:
+        """A fetched entry, or None where it may not be used now, as without `--trust`."""
+        try:
+            admission.of_record(entry)
+            admission.of_files(entry)
+        except OptcliError as error:
+            if self.remote is not None:
+                self.remote.refuse(entry.kind, entry.key, error)
+            self.discard(entry.kind, entry.key)
+            return None
+        return entry
+
+    def _fetched(self, kind: str, key: str, admission: Admission) -> Entry | None:
+        """An entry from the remote store; None where that has none, or none that is admitted."""
+        if self.remote is None:
+            return None
+        from optcli.store.remote.connection import GoneError, RefusedError
+        from optcli.store.remote.manifest import sealed
+
+        lock = None
+        try:
+            with disk.failures(self.root):
+                self.lock_path(kind, key).parent.mkdir(parents=True, exist_ok=True)
+                lock = locks.try_acquire(self.lock_path(kind, key))
+            if lock is None:
+                return None  # somebody makes or fetches it, or we ourselves do
+            entry = self.sound(kind, key)
+            if entry is not None:  # somebody has done so since we looked
+                return self._admitted(entry, admission) if entry.origin else entry
+            there = self.remote.look(kind, key)
+            if there is None:
+                return None
+            admission.of_record(there)
+            with self.work(kind, key) as work, disk.failures(self.root):
+                self.remote.download(there, work)
+                here = replace(there, path=work)
+                admission.of_files(here)
+                entry_file.adopt(work.parent, sealed(here), there.origin)
+                entry = self._kept(kind, key, work)
+        except (GoneError, StoreError):  # a store that cannot be written says so where it must be
+            return None
+        except (RefusedError, OptcliError) as error:
+            self.remote.refuse(kind, key, error)
+            return None
+        finally:
+            if lock is not None:
+                lock.release()
+        self.remote.was_fetched(kind, key)
         return entry
 
     def sound(self, kind: str, key: str) -> Entry | None:
@@ -184,16 +326,23 @@ class Store:
         `record` and `ingredients` are plain JSON data. A `StoreError`, where the disk refuses, leaves
         nothing behind.
         """
-        final = self.folder(kind, key)
         with disk.failures(self.root):
             entry_file.write(work.parent, kind, key, record, ingredients)
-            with self._commit():
-                first = self.sound(kind, key)
-                aside = None if first else self._aside(final)
-                if first is None:
-                    final.parent.mkdir(parents=True, exist_ok=True)
-                    work.parent.rename(final)
-                    disk.sync(final.parent)
+        entry = self._kept(kind, key, work)
+        if self.remote is not None:
+            self.remote.keep(entry)
+        return entry
+
+    def _kept(self, kind: str, key: str, work: Path) -> Entry:
+        """Move what was sealed beside `work` into place, unless a sound entry has appeared there."""
+        final = self.folder(kind, key)
+        with disk.failures(self.root), self._commit():
+            first = self.sound(kind, key)
+            aside = None if first else self._aside(final)
+            if first is None:
+                final.parent.mkdir(parents=True, exist_ok=True)
+                work.parent.rename(final)
+                disk.sync(final.parent)
         if aside is not None:
             disk.remove(aside)
         disk.remove(self.scratch_folder(kind, key))

@@ -17,6 +17,9 @@ from optcli.store import disk
 SCHEMA = 1
 FACTS = "entry.json"
 FILES = "files"
+# Beside them, where the entry was fetched: the URL of the remote store.
+ORIGIN = "fetched-from.txt"
+_MOST_URL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Entry:
     """A finished result. `path` is the folder of its files, `record` the facts given with them.
 
     `digest` is over the relative names and contents of the files, `contents` maps each name to its
-    size in bytes and its digest. `created` is an ISO time in UTC.
+    size in bytes and its digest. `created` is an ISO time in UTC. `origin` is the remote store that it
+    was fetched from, "" where it was made here.
     """
 
     kind: str
@@ -36,6 +40,7 @@ class Entry:
     size_bytes: int
     created: str
     contents: dict[str, tuple[int, str]]
+    origin: str = ""
 
     def last_used(self) -> float:
         """When it was last handed out, in seconds since 1970; 0 where it is gone."""
@@ -52,6 +57,8 @@ def write(
 ) -> None:
     """Seal the files in `folder / FILES` with an `entry.json`, all of it safely on the disk."""
     files = folder / FILES
+    # A worker could have written beside its folder; only what was fetched has an origin.
+    (folder / ORIGIN).unlink(missing_ok=True)
     paths = disk.plain_files(files)  # first: settling a pipe would wait for ever
     with ThreadPoolExecutor(1) as waiting:  # for the disk: the digests are worked out meanwhile
         settled = waiting.submit(disk.settle, files)
@@ -70,11 +77,27 @@ def write(
         "ingredients": ingredients,
     }
     body = json.loads(json.dumps(body))  # as it will be read: tuples are lists, keys are strings
-    disk.write_whole(
-        folder / FACTS, json.dumps({"seal": digest.of_value(body), "entry": body}, indent=1).encode()
-    )
+    _seal(folder, {"seal": digest.of_value(body), "entry": body})
+
+
+def adopt(folder: Path, sealed: dict[str, Any], origin: str) -> None:
+    """Seal the files in `folder / FILES` as a remote store has sealed them."""
+    disk.settle(folder / FILES)
+    disk.write_whole(folder / ORIGIN, origin.encode())
+    _seal(folder, sealed)
+
+
+def _seal(folder: Path, sealed: dict[str, Any]) -> None:
+    disk.write_whole(folder / FACTS, json.dumps(sealed, indent=1).encode())
     (folder / FACTS).chmod(0o444)
     disk.sync(folder)
+
+
+def _origin(folder: Path) -> str:
+    try:
+        return regular_files.read(folder / ORIGIN, _MOST_URL_BYTES).decode(errors="replace") or "?"
+    except FileNotFoundError:
+        return ""
 
 
 def read(folder: Path, kind: str, key: str) -> Entry | None:
@@ -95,6 +118,7 @@ def read(folder: Path, kind: str, key: str) -> Entry | None:
             size_bytes=body["size_bytes"],
             created=body["created"],
             contents={name: (size, content) for name, (size, content) in body["contents"].items()},
+            origin=_origin(folder),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

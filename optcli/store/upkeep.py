@@ -85,7 +85,16 @@ def collect(
     if older_than_s is not None:
         removed += _old_logs(store, now - older_than_s, dry_run=dry_run)
         removed += _old_caches(store, now - older_than_s, dry_run=dry_run)
+    if not dry_run:
+        _forget_uploads(store)
     return removed
+
+
+def _forget_uploads(store: Store) -> None:
+    """Remove what was noted of entries on their way to a remote store, where they are gone here."""
+    for mark in (store.root / "remotes").glob("*/*"):
+        if not store.folder(*mark.name.partition("-")[::2]).exists():
+            mark.unlink(missing_ok=True)
 
 
 def _scratch(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -76,22 +76,24 @@ def explain(
     store: Store,
     kind: str = "artifact",
     wanted: Mapping[str, Ingredients] | None = None,
+    others: Iterable[Entry] = (),
 ) -> Why:
     """Why the step that these ingredients make is, or is not, in the store.
 
+    `others` are entries of a remote store, which are compared with as well.
     `wanted` maps keys to ingredients of steps that are planned and perhaps not made yet, so that a
     difference can be followed into them. `ingredients["step"]` names the step.
     """
     # As the store has them: no tuples.
     plain, planned = json.loads(json.dumps([ingredients, dict(wanted or {})]))
-    return _Explanation(store, planned).of(plain, kind)
+    return _Explanation([*store.entries(), *others], planned).of(plain, kind)
 
 
 class _Explanation:
     """One answer. It reads every entry once."""
 
-    def __init__(self, store: Store, wanted: Mapping[str, Ingredients]) -> None:
-        self._all = list(store.entries())
+    def __init__(self, entries: Sequence[Entry], wanted: Mapping[str, Ingredients]) -> None:
+        self._all = entries
         self._entries = {entry.key: entry for entry in self._all}
         self._wanted = wanted
         self._distances: dict[tuple[str, str], int] = {}

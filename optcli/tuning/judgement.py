@@ -68,7 +68,7 @@ def build(
     tuned_recipe.write(path, content)
     return pipeline.build(
         path,
-        store=store.root,
+        store=store,
         artifacts=artifacts,
         jobs=settings.jobs,
         timeout_s=settings.timeout_s,

@@ -41,7 +41,7 @@ def repair(
     max_seconds: float = 1800.0,
     engine: Engine = "layers",
     write: bool = False,
-    store: Path | None = None,
+    store: Path | Store | None = None,
     artifacts: Path | None = None,
     overrides: Sequence[str] = (),
     jobs: int = 1,
@@ -76,39 +76,41 @@ def repair(
     if engine == "nncf":
         require_control(read.variants[name].passes[index].name)
     folder = (artifacts or Path("artifacts")).absolute() / read.name
-    trying = Trying(
-        read,
-        name,
-        index,
-        Store(Store.default_root(store)),
-        folder,
-        observer,
-        Settings(jobs, True, timeout_s, trust),
-    )
-    first, built, parent, judged = trying.first()
-    _require_something_to_do(first, name)
-    until = began + max_seconds
-    if engine == "nncf":
-        done, why = controlled(trying, first, judged, trials, until)
-    else:
-        proposals = Proposals(
-            read.variants[name].passes[index].name,
-            trying.options,
-            layers_of(built, parent),
-            ranking(read, parent, built, observer),
-            singly=max(3, trials * 6 // 10),
-            higher_is_better=judged.better != "lower",
+    kept = Store.of(store)
+    with kept.connected(observer.warned):
+        trying = Trying(
+            read,
+            name,
+            index,
+            kept,
+            folder,
+            observer,
+            Settings(jobs, True, timeout_s, trust),
         )
-        done, why = search(trying, proposals, first, trials, until, observer)
-    summary = _result(read, name, index, trying, done, judged, why)
-    summary = summary.model_copy(update={"engine": engine})
-    if write and summary.patch:
-        text = patch.patched(read, name, index, _changes(summary))
-        patch.write(read.path, text)
-        summary = summary.model_copy(update={"written": True})
-    summary = summary.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
-    report_files.add(folder, {summary.variant: {"repair": summary}}, observer)
-    return summary
+        first, built, parent, judged = trying.first()
+        _require_something_to_do(first, name)
+        until = began + max_seconds
+        if engine == "nncf":
+            done, why = controlled(trying, first, judged, trials, until)
+        else:
+            proposals = Proposals(
+                read.variants[name].passes[index].name,
+                trying.options,
+                layers_of(built, parent),
+                ranking(read, parent, built, observer),
+                singly=max(3, trials * 6 // 10),
+                higher_is_better=judged.better != "lower",
+            )
+            done, why = search(trying, proposals, first, trials, until, observer)
+        summary = _result(read, name, index, trying, done, judged, why)
+        summary = summary.model_copy(update={"engine": engine})
+        if write and summary.patch:
+            text = patch.patched(read, name, index, _changes(summary))
+            patch.write(read.path, text)
+            summary = summary.model_copy(update={"written": True})
+        summary = summary.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
+        report_files.add(folder, {summary.variant: {"repair": summary}}, observer)
+        return summary
 
 
 def search(

@@ -89,17 +89,33 @@ def tune(
     observer = observer or Silent()
     told = _told(minutes=minutes, objective=objective, batch_size=batch_size, seed=seed)
     start = _started(Path(recipe), (*overrides, *told))
+    path = (out or start.recipe.path.with_name(f"{start.recipe.path.stem}.tuned.yaml")).absolute()
+    tuned_recipe.require_place(path, start.recipe)
+    kept = Store.of(store)
+    settings = Settings(jobs, True, timeout_s, trust)
+    with kept.connected(observer.warned):
+        return _tuned(start, path, kept, artifacts, settings, observer, began, restart=restart)
+
+
+def _tuned(
+    start: _Start,
+    path: Path,
+    kept: Store,
+    artifacts: Path | None,
+    settings: Settings,
+    observer: Observer,
+    began: float,
+    *,
+    restart: bool,
+) -> Tuning:
     read = start.recipe
     budget_s = 60 * read.tune.minutes
-    kept = Store(Store.default_root(store))
     folder = (artifacts or Path("artifacts")).absolute() / f"{read.name}-tuned"
-    path = (out or read.path.with_name(f"{read.path.stem}.tuned.yaml")).absolute()
-    tuned_recipe.require_place(path, read)
     _require_known(read)
     space = Space.of(read)
     _require_something(space)
     display = Display(observer, began + budget_s)
-    workshop = Workshop(kept, folder, display, Settings(jobs, True, timeout_s, trust))
+    workshop = Workshop(kept, folder, display, settings)
     reference = space.candidate(rules.reference(space).parameters)
     trials = Trials(
         workshop,

@@ -13,11 +13,11 @@ from optcli import accuracy, environment, latency
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
-from optcli.pipeline.entries import artifact_of
+from optcli.pipeline.entries import artifact_of, lineage
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import Made
 from optcli.pipeline.plan import PlannedVariant
-from optcli.pipeline.trusting import measured_as
+from optcli.pipeline.trusting import is_fetched, measured_as
 from optcli.recipe import Recipe, Variant
 from optcli.results import Accuracy, Estimate
 from optcli.results.repair import Trial
@@ -96,7 +96,11 @@ class Trying:
         entry = self.store.get("artifact", step.key)
         if entry is None:
             raise StepError("the store no longer has this artifact", place=step.name)
-        return measured_as(artifact_of(entry), variant, made.plan, trust=self.settings.trust), variant
+        fetched = is_fetched(lineage(entry, self.store))
+        trust = self.settings.trust
+        return measured_as(
+            artifact_of(entry), variant, made.plan, trust=trust, fetched=fetched
+        ), variant
 
     @property
     def _parent(self) -> str:

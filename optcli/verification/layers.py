@@ -21,6 +21,7 @@ from optcli.pipeline.entries import artifact_of
 from optcli.pipeline.trusting import (
     brings_python,
     doubts_of,
+    is_fetched,
     is_from_file,
     opened_as,
     require_trust,
@@ -54,7 +55,7 @@ def with_layers(
     wanted: str | None,
     *,
     rejected: bool = True,
-    store: Path | None = None,
+    store: Path | Store | None = None,
     observer: Observer | None = None,
     overrides: Sequence[str] = (),
     remeasure: bool = False,
@@ -74,7 +75,7 @@ def with_layers(
     report = _adding(report, dict.fromkeys(report.variants))  # what was found before is not asked for
     if not names:
         return report
-    kept = Store(Store.default_root(store))
+    kept = Store.of(store)
     try:
         recipe = _recipe(report, place, overrides)
         if from_elsewhere and not trust and brings_python(recipe):
@@ -224,7 +225,8 @@ def _recipe(report: Report, place: Path, overrides: Sequence[str]) -> Recipe:
 def _couple(report: Report, name: str, store: Store, recipe: Recipe, trust: bool) -> ModelPair:
     """A variant's artifact and its float counterpart: in its own chain, else the baseline's."""
     entries = _chain(report, name, store)
-    from_file = is_from_file([entries[0].ingredients]) and not brings_python(recipe)
+    from_file = is_from_file([entries[0].ingredients]) or is_fetched(entries)
+    from_file = from_file and not brings_python(recipe)
 
     def opened(entry: Entry) -> Artifact:
         require_trust(doubts_of(entry), name, trust=trust)

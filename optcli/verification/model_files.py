@@ -36,7 +36,7 @@ def verify(
     timeout_s: float = 3600.0,
     layers: str | None = None,
     rejected: bool = True,
-    store: Path | None = None,
+    store: Path | Store | None = None,
     observer: Observer | None = None,
 ) -> Report:
     """Judge files against the first of them; the report's form is a build's, without latency.
@@ -49,7 +49,7 @@ def verify(
     """
     began = environment.now()
     observer = observer or Silent()
-    kept = Store(Store.default_root(store))
+    kept = Store.of(store)
     read = load(recipe, overrides)
     if "evaluation" not in read.data:
         raise UsageError(
@@ -61,7 +61,10 @@ def verify(
         accuracy.require_metric(read.accuracy)
     targets = find(files, kept, trust=trust)
     chosen = [_runners(Format(target.format), wanted, target.path) for target in targets]
-    with tempfile.TemporaryDirectory(prefix="optcli-verify-") as scratch:
+    with (
+        kept.connected(observer.warned),
+        tempfile.TemporaryDirectory(prefix="optcli-verify-") as scratch,
+    ):
         opened = open_each(
             targets, Path(scratch), (), read.accuracy.largest_batch if read.accuracy else 1
         )

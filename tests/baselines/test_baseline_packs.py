@@ -166,6 +166,13 @@ def test_code_runs_only_where_this_store_wrote_it_or_the_person_trusts_it(tmp_pa
     assert baselines.load(pack, "p", stranger, trust=True).variants
 
 
+def test_a_pack_of_what_was_fetched_does_not_count_as_written_by_this_store(tmp_path, store):
+    variants = {"eager": kept(tmp_path / "t", Format.TORCH, **{"model.json": b"{}"})}
+    pack = baselines.save(tmp_path / "p.tar", variants, INPUTS, report(), store, own=False)
+    with pytest.raises(TrustError, match="eager"):
+        baselines.load(pack, "p", store)
+
+
 def test_names_files_and_urls_are_found(pack, tmp_path):
     artifacts = tmp_path / "artifacts"
     named = baselines.place_of("main", artifacts)

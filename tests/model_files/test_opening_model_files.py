@@ -24,7 +24,7 @@ from optcli.model_files.opening import (
     trusting,
 )
 from optcli.settings import TensorSpec
-from optcli.store import Store
+from optcli.store import Entry, Store
 from optcli.workers import confinement
 
 
@@ -56,11 +56,11 @@ def folder(place: Path, format: str, kind: str = "torchvision") -> Path:
     return place
 
 
-def keep(store: Store, record: dict[str, object] | None = None) -> None:
+def keep(store: Store, record: dict[str, object] | None = None) -> Entry:
     """The artifact of `folder` in a store."""
     with store.work("artifact", "1234") as work:
         (work / "model.pt2").write_bytes(b"code")
-        store.put("artifact", "1234", work, record or {}, {})
+        return store.put("artifact", "1234", work, record or {}, {})
 
 
 class TestMerged:
@@ -174,6 +174,20 @@ class TestTrust:
         (place / "model.pt2").write_bytes(b"other")
         with pytest.raises(InputError, match="do not match its artifact"):
             open_all(find([place], tmp_store, trust=True), tmp_path / "scratch", (), 1)
+
+    def test_what_the_own_store_fetched_from_a_remote_one_is_from_elsewhere(self, tmp_path, tmp_store):
+        for format, trusted in (("aoti", False), ("onnx", True)):
+            place = folder(tmp_path / format, format, "torchvision")
+            entry = keep(tmp_store, {"format": format})
+            (entry.path.parent / "fetched-from.txt").write_text("s3://bucket/prefix")
+            if not trusted:
+                with pytest.raises(TrustError, match="not from this store"):
+                    find([place], tmp_store, trust=False)
+            target = find([place], tmp_store, trust=True)[0]
+            assert target.own is trusted
+            artifact = open_each([target], tmp_path, (), 1)[0].artifact
+            assert artifact.foreign is (format == "onnx")
+            tmp_store.discard(entry.kind, entry.key)
 
     def test_data_alone_need_no_trust(self, tmp_path, tmp_store):
         write_model(tmp_path / "model.onnx")

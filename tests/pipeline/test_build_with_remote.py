@@ -1,0 +1,345 @@
+"""Builds of two machines that share a remote store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import faulty_remote
+import pytest
+from faulty_remote import QUICK
+from tiny_project import DATA, Heard, Project
+
+from optcli.artifact import CODE
+from optcli.errors import ExitCode
+from optcli.pipeline import admission, build, preview
+from optcli.store import Store
+from optcli.store.remote import RemotePlace, manifest
+from optcli.workers import ForkServer
+
+VARIANTS = """\
+  plain: []
+  int8: [quantize_onnxruntime]
+  copied: ["./fakes.py:Copy"]
+"""
+STEPS = ["int8 › quantize_onnxruntime", "source onnx"]
+
+
+@dataclass
+class Machine:
+    """A machine that builds the project with a store of its own."""
+
+    project: Project
+    root: Path
+    url: str
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        self.heard = Heard()
+
+    @property
+    def store(self) -> Store:
+        return Store(self.root / "store", RemotePlace(self.url, self.read_only))
+
+    def build(self, **options):
+        self.heard = Heard()
+        return build(
+            self.project.folder / "recipe.yaml",
+            store=self.store,
+            artifacts=self.root / "artifacts",
+            observer=self.heard,
+            **options,
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What it was told of the remote store."""
+        return [note for note in self.heard.notes if "//" in note]
+
+    @property
+    def made(self) -> list[str]:
+        """What was done here, besides measuring."""
+        return sorted(step for step in self.heard.built if step != "latency")
+
+
+@pytest.fixture
+def faults(monkeypatch):
+    faults = faulty_remote.register()
+    monkeypatch.setattr("optcli.store.remote.Limits", lambda: QUICK)
+    yield faults
+    faults.never.set()
+
+
+@pytest.fixture(scope="module")
+def built(template, tmp_path_factory):
+    """What a machine leaves that has built the recipe and uploaded what it made."""
+    folder = tmp_path_factory.mktemp("shared")
+    shutil.copytree(template, folder / "project")
+    project = Project(folder / "project", folder / "store", folder / "artifacts")
+    project.recipe(VARIANTS, data=DATA)
+    machine = Machine(project, folder / "first", f"file://{folder}/remote")
+    assert machine.build().exit_code == 0
+    assert machine.notes == []
+    return folder
+
+
+@pytest.fixture
+def first(built, project, tmp_path, faults):
+    """A machine that has built the recipe and uploaded what it made."""
+    project.recipe(VARIANTS, data=DATA)
+    for name in ("first", "remote"):
+        shutil.copytree(built / name, tmp_path / name)
+    return Machine(project, tmp_path / "first", f"faulty://{tmp_path}/remote")
+
+
+@pytest.fixture
+def second(first, tmp_path):
+    return Machine(first.project, tmp_path / "second", first.url)
+
+
+def of_kind(tmp_path: Path, kind: str) -> list[Path]:
+    return sorted((tmp_path / "remote/v1/entries" / kind).glob("*.json"))
+
+
+def entry_in(path: Path) -> dict:
+    return json.loads(path.read_text())["entry"]
+
+
+def test_a_second_machine_makes_nothing(first, second, project):
+    shutil.rmtree(first.root)
+    report = second.build()
+    assert second.made == []
+    assert second.notes == []
+    assert {variant.status for variant in report.variants.values()} == {"cached"}
+    assert report.variants["int8"].accuracy.value is not None
+    assert report.variants["int8"].latency
+
+
+def test_the_second_build_has_the_same_keys_and_digests(first, second):
+    def artifacts(report):
+        return {name: (v.artifact.key, v.artifact.digest) for name, v in report.variants.items()}
+
+    assert artifacts(second.build()) == artifacts(first.build())
+
+
+def test_nothing_that_belongs_to_a_machine_or_says_what_to_trust_is_there(first, tmp_path):
+    kinds = {path.name for path in (tmp_path / "remote/v1/entries").iterdir()}
+    assert kinds == {"artifact", "comparison", "data", "evaluation", "samples"}
+
+
+def test_what_descends_from_it_is_opened_in_workers_that_can_only_read(
+    project, tmp_path, faults, monkeypatch
+):
+    """Of a network that is the recipe's own, too: what was fetched is somebody else's."""
+    from optcli.sources.onnx import OnnxSource
+
+    monkeypatch.setattr(OnnxSource, "foreign", False)
+    project.recipe("  plain: []\n  clean: [optimize_onnx]\n", data=DATA)
+    first = Machine(project, tmp_path / "first", f"faulty://{tmp_path}/remote")
+    asked: list[tuple[str, bool]] = []
+    start = ForkServer.start
+
+    def noting(self, function, *arguments, **options):
+        asked.append((function.partition(":")[2], options.get("confined") is not None))
+        return start(self, function, *arguments, **options)
+
+    monkeypatch.setattr(ForkServer, "start", noting)
+    first.build()
+    assert ("make_artifact", False) in asked
+    for path in of_kind(tmp_path, "artifact"):
+        if entry_in(path)["ingredients"]["step"] != "source":
+            path.unlink()
+    asked.clear()
+    second = Machine(project, tmp_path / "second", first.url)
+    assert second.build().exit_code == 0
+    assert second.made == ["clean › optimize_onnx"]
+    assert ("make_artifact", True) in asked
+
+
+def test_a_corrupted_object_is_refused_named_made_again_and_replaced(first, second, tmp_path):
+    (path,) = (
+        each
+        for each in of_kind(tmp_path, "artifact")
+        if entry_in(each)["ingredients"]["step"] == "quantize_onnxruntime"
+    )
+    ((_, content),) = entry_in(path)["contents"].values()
+    damaged = tmp_path / "remote" / manifest.object_of(content)
+    data = damaged.read_bytes()
+    damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert second.build().exit_code == 0
+    assert second.made == ["int8 › quantize_onnxruntime"]
+    assert len(second.notes) == 1
+    assert f"artifact {path.stem[:12]} is refused: its object {content[:12]}" in second.notes[0]
+    third = Machine(first.project, tmp_path / "third", first.url)
+    third.build()
+    assert (third.made, third.notes) == ([], [])
+
+
+@pytest.mark.parametrize(("way", "requests"), [("fails", 0), ("fails", 3), ("hangs", 3), ("hangs", 8)])
+def test_one_that_vanishes_in_the_middle_costs_nothing_but_time(first, second, faults, way, requests):
+    faults.asked.clear()
+
+    def vanish(name, path):
+        if len(faults.asked) > requests:
+            if way == "hangs":
+                faults.hang(name, path)
+            raise OSError("network unreachable")
+
+    faults.before = vanish
+    report = second.build()
+    assert report.exit_code == 0
+    assert all(variant.artifact is not None for variant in report.variants.values())
+    assert len(second.notes) == 1
+    assert "going on without the remote store" in second.notes[0]
+
+
+def test_a_machine_that_may_only_read_writes_nothing(first, project, tmp_path):
+    before = sorted(path for path in (tmp_path / "remote").rglob("*"))
+    project.recipe(VARIANTS + "  another: [{quantize_onnxruntime: {per_channel: false}}]\n", data=DATA)
+    stranger = Machine(project, tmp_path / "stranger", first.url, read_only=True)
+    assert stranger.build().exit_code == 0
+    assert any("another" in step for step in stranger.made)
+    assert sorted(path for path in (tmp_path / "remote").rglob("*")) == before
+
+
+def rewritten(path: Path, **changes) -> None:
+    """A manifest as its writer could change it: with a seal that fits."""
+    from optcli.digest import of_value
+
+    body = entry_in(path) | changes
+    path.write_text(json.dumps({"seal": of_value(body), "entry": body}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "words"),
+    [
+        ("artifact", {"format": "openvino", "precision": "fp32", "facts": {}}, "wanted onnx"),
+        ("artifact", {"format": "onnx", "precision": 5, "facts": {}}, "precision"),
+        ("artifact", {"format": "onnx", "precision": "fp32", "facts": []}, "facts"),
+        ("artifact", {"format": "onnx", "precision": "fp32", "facts": {}, "seconds": "x"}, "seconds"),
+        ("artifact", {}, "format"),
+        ("comparison", {"value": "high"}, "its record"),
+        ("data", {"samples": {"evaluation": "all"}}, "samples"),
+    ],
+)
+def test_a_record_of_another_form_is_refused_and_made_again(
+    first, second, tmp_path, kind, record, words
+):
+    for path in of_kind(tmp_path, kind):
+        rewritten(path, record=record)
+    assert second.build().exit_code == 0
+    assert second.notes
+    assert all(f"{kind} " in note and "is refused" in note and words in note for note in second.notes)
+
+
+def test_an_evaluation_of_another_form_is_made_again(first, second, tmp_path):
+    for path in of_kind(tmp_path, "comparison"):
+        path.unlink()
+    for path in of_kind(tmp_path, "evaluation"):
+        name, (size, content) = next(iter(entry_in(path)["contents"].items()))
+        files = {f"more/{name}": [size, content]}
+        from optcli.digest import of_value
+
+        rewritten(
+            path,
+            contents=files,
+            size_bytes=size,
+            digest=of_value([(each, of[1]) for each, of in files.items()]),
+        )
+    report = second.build()
+    assert report.exit_code == 0
+    assert report.variants["int8"].accuracy is not None
+    assert all("evaluation" in note and "cannot be read" in note for note in second.notes)
+    assert len(second.notes) == 3 - 1  # of the same artifact in the same runner there is one
+
+
+def test_an_evaluation_whose_arrays_lie_is_made_again(first, second, tmp_path):
+    from optcli.digest import of_bytes, of_value
+
+    for path in of_kind(tmp_path, "comparison"):
+        path.unlink()
+    garbage = b"no array at all"
+    place = tmp_path / "remote" / manifest.object_of(of_bytes(garbage))
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(garbage)
+    for path in of_kind(tmp_path, "evaluation"):
+        contents = entry_in(path)["contents"] | {"samples.npz": [len(garbage), of_bytes(garbage)]}
+        pairs = sorted((name, of[1]) for name, of in contents.items())
+        total = sum(of[0] for of in contents.values())
+        rewritten(path, contents=contents, size_bytes=total, digest=of_value(pairs))
+    report = second.build()
+    assert report.exit_code == 0
+    assert report.variants["int8"].accuracy is not None
+    assert "int8 › accuracy" in second.made
+
+
+def test_code_is_made_here_unless_it_is_trusted(first, tmp_path, monkeypatch):
+    """As if ONNX were code, so that no network in Python is needed."""
+    from optcli.artifact import Format
+
+    monkeypatch.setattr(admission, "CODE", CODE | {Format.ONNX})
+    careful = Machine(first.project, tmp_path / "careful", first.url)
+    assert careful.build().exit_code == 0
+    assert "int8 › quantize_onnxruntime" in careful.made
+    assert len(careful.notes) == 1
+    assert "--trust" in careful.notes[0]
+    trusting = Machine(first.project, tmp_path / "trusting", first.url)
+    trusting.build(trust=True)
+    assert (trusting.made, trusting.notes) == ([], [])
+    # What was fetched with trust is not used without it, also where no remote store is named any more.
+    again = Heard()
+    build(
+        first.project.folder / "recipe.yaml",
+        store=trusting.root / "store",
+        artifacts=trusting.root / "artifacts",
+        observer=again,
+    )
+    assert "int8 › quantize_onnxruntime" in again.built
+
+
+def test_a_preview_tells_what_the_remote_store_has_and_why_it_lacks_the_rest(first, second, project):
+    text = VARIANTS.replace("quantize_onnxruntime", "{quantize_onnxruntime: {per_channel: false}}")
+    project.recipe(text, data=DATA)
+    lines, record = preview(project.folder / "recipe.yaml", store=second.store, explain=True)
+    steps = {name: variant["steps"] for name, variant in record["variants"].items()}
+    assert [(s["cached"], s["remote"]) for s in steps["plain"]] == [(False, True)]
+    assert [(s["cached"], s["remote"]) for s in steps["int8"]] == [(False, True), (False, False)]
+    assert any("options.per_channel: True -> False" in line for line in steps["int8"][1]["why"]), lines
+    assert not list(second.store.entries("artifact"))
+
+
+def test_a_preview_for_an_empty_store_leaves_the_own_one_out(first, project):
+    _, record = preview(project.folder / "recipe.yaml", store=first.store, remote_only=True)
+    states = [s["remote"] for variant in record["variants"].values() for s in variant["steps"]]
+    assert all(states)
+
+
+def test_a_preview_without_an_answer_says_so_and_goes_on(first, second, faults, project):
+    def fail(name, path):
+        raise OSError("unreachable")
+
+    faults.before = fail
+    told: list[str] = []
+    lines, _ = preview(
+        project.folder / "recipe.yaml",
+        store=second.store,
+        explain=True,
+        tell=lambda _, message: told.append(message),
+    )
+    assert any("to do" in line for line in lines)
+    assert len(told) == 1
+
+
+def test_a_failing_library_fails_before_anything_is_built(project, tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    project.recipe(VARIANTS, data=DATA)
+    from optcli.errors import MissingError
+
+    with pytest.raises(MissingError) as caught:
+        Machine(project, tmp_path / "first", "s3://bucket/prefix").build()
+    assert caught.value.exit_code == ExitCode.MISSING
+    assert not (tmp_path / "first").exists()
