@@ -66,7 +66,7 @@ def tune(
     seed: int | None = None,
     out: Path | None = None,
     restart: bool = False,
-    store: Path | None = None,
+    store: Path | Store | None = None,
     artifacts: Path | None = None,
     overrides: Sequence[str] = (),
     jobs: int = 1,
