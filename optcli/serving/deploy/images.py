@@ -30,6 +30,10 @@ MOST_PIXELS = 89_478_485
 # The classes of an answer, and its boxes: COCO's metric looks at so many.
 TOP, MOST_BOXES = 5, 100
 _RANK = 4
+_UNPLANNED = (
+    "the plan has no time for decoding and preparing images: `optcli plan --overhead 6ms+2ms` plans with"
+    " what it takes before and after the model"
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ def image_serving(built: BuiltVariant, interface: Interface) -> ImageServing:
     samples = built.samples
     if samples.data is None:
         found = samples.notes[0] if samples.notes else "the recipe names no data"
+        found = found.removeprefix("inputs are random: ")
         raise _refused(
             f"how an image becomes an input is not known: {found}",
             "declare `prepare` under data: {evaluation: ...} and build again",
@@ -86,7 +91,7 @@ def image_serving(built: BuiltVariant, interface: Interface) -> ImageServing:
         "names": names and list(names),
         "size": _size(spec, layout),
     }
-    return ImageServing(_images(spec, steps, layout), postprocess, notes)
+    return ImageServing(_images(spec, steps, layout), postprocess, (*notes, _UNPLANNED))
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
