@@ -31,8 +31,8 @@ MOST_PIXELS = 89_478_485
 TOP, MOST_BOXES = 5, 100
 _RANK = 4
 _UNPLANNED = (
-    "the plan has no time for decoding and preparing images: `optcli plan --overhead 6ms+2ms` plans with"
-    " what it takes before and after the model"
+    "decoding and preparing an image takes time beside the model's: the plan counts it only where"
+    " `optcli plan --overhead 6ms+2ms` says how much"
 )
 
 
