@@ -29,6 +29,10 @@ MOST_PIXELS = 89_478_485
 # The classes of an answer, and its boxes: COCO's metric looks at so many.
 TOP, MOST_BOXES = 5, 100
 _RANK = 4
+_UNPLANNED = (
+    "decoding and preparing an image takes time beside the model's: the plan counts it only where"
+    " `optcli plan --overhead 6ms+2ms` says how much"
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool =
     samples = built.samples
     if samples.data is None:
         found = samples.notes[0] if samples.notes else "the recipe names no data"
+        found = found.removeprefix("inputs are random: ")
         raise _refused(
             f"how an image becomes an input is not known: {found}",
             "declare `prepare` under data: {evaluation: ...} and build again",
@@ -86,7 +91,7 @@ def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool =
         "names": names and list(names),
         "size": _size(spec, layout),
     }
-    return ImageServing(_images(spec, steps, layout), postprocess, notes)
+    return ImageServing(_images(spec, steps, layout), postprocess, (*notes, _UNPLANNED))
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ data:
   evaluation: {source: "python:code.py:samples", files: [digits.npz, photos]}
 accuracy: {metric: "python:code.py:net"}
 postprocess: {python: code.py:samples}
+class_names: ids/names.txt
 plugins: [code.py:Clip]
 variants:
   plain: []
@@ -61,6 +62,7 @@ def below(tmp_path: Path) -> Path:
     (folder / "models" / "net.onnx").write_bytes(b"x")
     (folder / "weights.safetensors").write_bytes(b"x")
     (folder / "ids" / "some.txt").write_text("1\n")
+    (folder / "ids" / "names.txt").write_text("cat\n")
     (folder / "boxes.json").write_text("{}")
     (folder / "photos" / "1.png").write_bytes(b"x")
     (folder / "code.py").write_text(CODE_FILE)
@@ -107,6 +109,8 @@ def _code(recipe: Recipe, reference: str) -> tuple[Any, str]:
 def _named(recipe: Recipe) -> dict[str, Any]:
     """Every file that the recipe names, by where it is named."""
     named: dict[str, Any] = {}
+    assert isinstance(recipe.class_names, str)
+    named["class_names"] = _file(recipe, recipe.class_names)
     kind, _, what = recipe.model.source.partition(":")
     named["source"] = _code(recipe, what) if kind == "python" else _file(recipe, what)
     named["weights"] = recipe.model.weights and _file(recipe, recipe.model.weights)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from optcli.digest import of_value
@@ -42,12 +41,12 @@ def checked_place(place: str) -> str:
     return place
 
 
-def cache_file(place: str, built: BuiltVariant, images: Any = None, ttl_s: float = TTL_S) -> str:
-    """The content of `cache.json`. `images` is what else decides answers: those of an image endpoint.
+def cache_file(place: str, built: BuiltVariant, ttl_s: float = TTL_S) -> str:
+    """The content of `cache.json`.
 
-    Answers of another artifact, runner or preparation have other keys: a Redis may serve many.
+    Answers of another artifact or runner have other keys: a Redis may serve many.
     """
-    decides = [built.artifact.digest, built.runner_name, built.options, images]
+    decides = [built.artifact.digest, built.runner_name, built.options]
     content = {
         "schema": 1,
         "model": of_value(decides),

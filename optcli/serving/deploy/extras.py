@@ -88,8 +88,7 @@ def extras_of(
         modules += ["images", "postprocess", "image_endpoint"]
         packages.append("pillow")
     if cache is not None:
-        decides = serving and [serving.images, serving.postprocess]
-        content = caching.cache_file(cache, built, decides, cache_ttl_s)
+        content = caching.cache_file(cache, built, cache_ttl_s)
         modules.append("cache")
         # CACHE_URL may name a Redis when the server starts.
         packages.append("redis")

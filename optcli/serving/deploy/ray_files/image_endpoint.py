@@ -41,7 +41,9 @@ class ImageEndpoint:
         self._images = images.Images.from_file(folder / images.FILE)
         self._postprocess = postprocess.Postprocess.from_file(folder / postprocess.FILE)
         self._compute, self._admission, self._stage = compute, admission, metrics.stage
-        self._cache = cache
+        # Both files may have been edited: answers of others are none of ours.
+        files = (folder / images.FILE, folder / postprocess.FILE)
+        self._cache, self._settings = cache, b"".join(file.read_bytes() for file in files)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="images")
 
     async def answer(self, body: bytes | bytearray, deadline: float) -> bytes:
@@ -55,7 +57,7 @@ class ImageEndpoint:
         async def compute() -> Arrays:
             return {"json": np.frombuffer(await self._admitted(body, deadline), np.uint8)}
 
-        key = await self._cache.key_of(["image", memoryview(body)])
+        key = await self._cache.key_of(["image", self._settings, memoryview(body)])
         return (await self._cache.get(key, compute, deadline - time.time()))["json"].tobytes()
 
     async def _admitted(self, body: bytes | bytearray, deadline: float) -> bytes:

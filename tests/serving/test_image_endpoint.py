@@ -1,0 +1,200 @@
+"""The endpoint for images of a bundle, with its real modules and a model that is none."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from copied_modules import FOLDER
+from PIL import Image
+
+IMAGES = {
+    "schema": 1,
+    "input": "image",
+    "dtype": "float32",
+    "shape": [3, 4, 4],
+    "ranges": {},
+    "layout": "chw",
+    "formats": ["JPEG", "PNG"],
+    "most_pixels": 1_000_000,
+    "steps": {
+        "orient": False,
+        "resize": [4, 4],
+        "interpolation": "bilinear",
+        "resize_in": "uint8",
+        "crop": None,
+        "letterbox": None,
+        "channel_order": "rgb",
+        "scale": 1.0,
+        "mean": [0.0],
+        "std": [1.0],
+    },
+}
+POSTPROCESS = {
+    "schema": 1,
+    "kind": "classes",
+    "classes": {"output": "out", "activation": "none", "top": 1},
+    "names": None,
+    "size": [4, 4],
+}
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The modules of a bundle, which import each other, as a server has them."""
+    names = ("oip", "admission", "images", "postprocess", "cache", "image_endpoint")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    known = {name: sys.modules.pop(name, None) for name in names}
+    yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    for name, module in known.items():
+        sys.modules.pop(name, None)
+        if module is not None:
+            sys.modules[name] = module
+
+
+class Stages:
+    """The seconds of each stage."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.stage = self
+
+    def labels(self, stage: str) -> Stages:
+        self.seen.append(stage)
+        return self
+
+    def observe(self, seconds: float) -> None:
+        assert seconds >= 0
+
+
+class Around:
+    """An endpoint whose model gives the mean of the image, and what it was asked."""
+
+    def __init__(
+        self, modules: Any, folder: Path, *, limit: int = 10, cache: Any = None, **answers: Any
+    ):
+        (folder / "images.json").write_text(json.dumps(IMAGES))
+        (folder / "postprocess.json").write_text(json.dumps({**POSTPROCESS, **answers}))
+        self.admission, self.metrics = modules.admission.Admission(limit, 1.0), Stages()
+        self.computed = 0
+        self.outputs: Any = None
+        self.endpoint = modules.image_endpoint.ImageEndpoint(
+            folder, self.compute, self.admission, self.metrics, cache
+        )
+
+    async def compute(self, asked: Any, deadline: float) -> list[dict[str, np.ndarray]]:
+        self.computed += 1
+        assert asked.rows == 1
+        assert self.admission.inside == 1
+        (row,) = asked.feed["image"]
+        return [{"out": row.mean(axis=(1, 2))[None] if self.outputs is None else self.outputs}]
+
+    async def ask(self, body: bytes, seconds: float = 60.0) -> Any:
+        return json.loads(await self.endpoint.answer(bytearray(body), time.time() + seconds))
+
+
+def picture(red: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (9, 7), (red, 20, 30)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def test_an_image_is_prepared_computed_and_answered(modules: Any, tmp_path: Path) -> None:
+    one = Around(modules, tmp_path)
+    assert asyncio.run(one.ask(picture(200))) == {"classes": [{"label": 0, "score": 200.0}]}
+    assert one.metrics.seen == ["parse", "post"]
+    assert one.admission.inside == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "sentence"),
+    [
+        (b"", 415, "body is empty"),
+        (b"GIF89a", 415, "no JPEG or PNG"),
+        (picture(1)[:-25], 422, "cut short"),
+    ],
+)
+def test_what_is_no_image_costs_no_call(
+    modules: Any, tmp_path: Path, body: bytes, status: int, sentence: str
+) -> None:
+    one = Around(modules, tmp_path)
+    with pytest.raises(modules.oip.Refused, match=sentence) as caught:
+        asyncio.run(one.ask(body))
+    assert caught.value.status == status
+    assert (one.computed, one.admission.inside) == (0, 0)
+
+
+def test_past_its_deadline_it_is_not_even_decoded(modules: Any, tmp_path: Path) -> None:
+    one = Around(modules, tmp_path)
+    with pytest.raises(modules.oip.Refused) as caught:
+        asyncio.run(one.ask(picture(1), seconds=-0.001))
+    assert (caught.value.status, caught.value.cause) == (504, "deadline")
+    assert one.computed == 0
+
+
+def test_a_full_queue_decodes_nothing(modules: Any, tmp_path: Path) -> None:
+    one = Around(modules, tmp_path, limit=0)
+    with pytest.raises(modules.oip.Refused, match="queue is full") as caught:
+        asyncio.run(one.ask(picture(1)))
+    assert caught.value.status == 429
+    assert one.metrics.seen == []
+
+
+def test_outputs_that_cannot_be_read_are_an_error_of_the_server(modules: Any, tmp_path: Path) -> None:
+    one = Around(modules, tmp_path)
+    one.outputs = np.full((1, 3), np.nan)
+    with pytest.raises(modules.oip.Refused, match=r"outputs cannot be read: .*NaN") as caught:
+        asyncio.run(one.ask(picture(1)))
+    assert caught.value.status == 500
+
+
+def test_the_loop_goes_on_while_an_image_is_decoded(
+    modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Around(modules, tmp_path)
+    going, prepared = threading.Event(), one.endpoint._images.prepared
+
+    def slow(body: bytes) -> Any:
+        assert going.wait(30)
+        return prepared(body)
+
+    monkeypatch.setattr(one.endpoint._images, "prepared", slow)
+
+    async def body() -> None:
+        asked = asyncio.create_task(one.ask(picture(1)))
+        await asyncio.sleep(0)
+        going.set()  # nobody would get here if decoding held the loop
+        assert (await asked)["classes"]
+
+    asyncio.run(body())
+
+
+def test_answers_are_kept_by_bytes_and_by_what_the_files_say(modules: Any, tmp_path: Path) -> None:
+    counts: list[str] = []
+    store = modules.cache.Memory(ttl_s=60.0, most_bytes=10_000, most_entries=10)
+    kept = modules.cache.Cache(
+        "m", store, hit=lambda: counts.append("hit"), miss=lambda: counts.append("miss")
+    )
+
+    async def body() -> None:
+        one = Around(modules, tmp_path, cache=kept)
+        first = await one.ask(picture(70))
+        assert await one.ask(picture(70)) == first
+        assert await one.ask(picture(80)) != first
+        assert (one.computed, counts) == (2, ["miss", "hit", "miss"])
+        named = Around(modules, tmp_path, cache=kept, names=["red", "green", "blue"])
+        assert "name" in (await named.ask(picture(70)))["classes"][0]
+        assert named.computed == 1
+
+    asyncio.run(body())
