@@ -156,17 +156,18 @@ def test_torchscript_is_called_by_the_names_of_its_inputs(tmp_path, plan, monkey
 
     class Two(torch.nn.Module):
         def forward(self, scale, image):
-            return {"flat": image.flatten(1) * scale, "sums": [image.flatten(1).sum(1, keepdim=True)]}
+            flat = image.flatten(1)
+            return {"flat": flat * scale, "sums": flat.sum(1, keepdim=True)}
 
     folder = tmp_path / "model"
     folder.mkdir()
     example = (torch.ones(2, 1), torch.ones(2, 3, 4, 4))
     torch.jit.save(torch.jit.trace(Two(), example, strict=False), folder / "model.pt")
     scale = {"name": "scale", "shape": ("batch", 1), "batch": {"max": 8}}
-    built = variant(folder, Format.TORCHSCRIPT, IMAGE, scale, outputs=["flat", "sums.0"])
+    built = variant(folder, Format.TORCHSCRIPT, IMAGE, scale, outputs=["flat", "sums"])
     made = bundled(built, plan, tmp_path / "out").bundle
     assert (made.runner.settings["positional"], made.file) == (["scale", "image"], "model.pt")
-    assert [each.name for each in made.outputs] == ["flat", "sums.0"]
+    assert [each.name for each in made.outputs] == ["flat", "sums"]
     _computes_the_same(built, made, tmp_path, monkeypatch)
 
 

@@ -34,7 +34,6 @@ ENVIRONMENT = {
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
     "RAY_SERVE_PORT_QUARANTINE_S": "0",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
-    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
     # Nobody else on this machine may talk to this Ray.
@@ -42,6 +41,10 @@ ENVIRONMENT = {
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
     "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")])),
 }
+
+
+# Of the processes that Ray starts, which have an event loop; this one has none.
+THEIRS = {"RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0"}
 
 
 def main() -> int:
@@ -74,6 +77,7 @@ def serve_until(arguments: argparse.Namespace, scratch: str, signals: set[signal
     import ray
     from ray import serve
 
+    os.environ.update(THEIRS)
     bundle = json.loads((HERE / "bundle.json").read_text())
     ray.init(
         address="local",
@@ -92,11 +96,13 @@ def serve_until(arguments: argparse.Namespace, scratch: str, signals: set[signal
         say(f"{READY} {url}")
         while signal.sigwait(signals) == signal.SIGHUP:
             client.deploy_apps(configuration(arguments))
-        with contextlib.suppress(Exception):
+        try:
             ingress = serve.get_app_handle(configuration(arguments).applications[0].name)
             ingress.drain.remote().result(timeout_s=bundle["deadline_ms"] / 1000 + 5)
             # The last answers are still on their way.
             time.sleep(0.2)
+        except Exception as error:
+            say(f"stopped before all requests had their answers: {error}")
         return 0
     finally:
         ray.shutdown()
