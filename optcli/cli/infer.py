@@ -62,7 +62,12 @@ class _BatchSize(click.ParamType[int | None]):
     help="The most images whose answers share a file.",
 )
 @click.option(
-    "--format", "form", type=click.Choice(["parquet", "jsonl"]), default="parquet", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["parquet", "jsonl"]),
+    default="parquet",
+    show_default=True,
+    help="Of the files of answers.",
 )
 @click.option("--raw", is_flag=True, help="Write the model's outputs in place of classes or boxes.")
 @click.option(
