@@ -161,7 +161,7 @@ def command(
     the load cannot tell. Needs `pip install 'optcli[serve]'`.
     """
     from optcli.serving import quantities as q
-    from optcli.serving.loadtest import Options, Shadow, canary, load_test
+    from optcli.serving.loadtest import Options, Shadow, canary_test, load_test
 
     if plan is not None and "://" not in target:
         raise UsageError("a bundle has its own plan", place="--plan", hint="leave it out")
@@ -219,7 +219,7 @@ def command(
         agreement=q.share(agreement or "90%", "--agreement"),
     )
     with Progress() as progress:
-        found = canary(target, second, split, asked, progress)
+        found = canary_test(target, second, split, asked, progress)
     written = {
         "report.json": found.to_json() + "\n",
         "report.html": canary_page(found),
