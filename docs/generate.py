@@ -350,9 +350,11 @@ def _plan() -> str:
 
 
 def _loadtest() -> str:
-    from optcli.results.loadtest import LoadTest
+    from optcli.results.loadtest import Canary, LoadTest
 
-    return _models("The load test's JSON", "What `optcli loadtest --json` prints.", LoadTest)
+    one = _models("The load test's JSON", "What `optcli loadtest --json` prints.", LoadTest)
+    two = _models("Of two servers", "What it prints where two servers are named.", Canary)
+    return f"{one}\n\n#{two}"
 
 
 def _gate() -> str:

@@ -48,7 +48,9 @@ class Shadow:
     agreement: float = 0.9
 
 
-def canary_test(first: str, second: str, shadow: Shadow, options: Options, observer: Observer) -> Canary:
+def canary_test(
+    first: str, second: str, shadow: Shadow, options: Options, observer: Observer
+) -> Canary:
     """Send traffic to the first server and a share of the same requests to the second, and compare.
 
     Raises as `load_test`, and `UsageError` where the two models do not take the same inputs or have no
