@@ -19,7 +19,7 @@ QUICK = ("--seconds", "3", "--settle", "1s")
 
 @pytest.mark.slow
 def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys, monkeypatch):
-    for name, few in (("_LONE", 6), ("_BURSTS", 5), ("_LOAD_S", 1.0)):
+    for name, few in (("_LONE", 6), ("_OF_SIZE", 5), ("_LOAD_S", 1.0)):
         monkeypatch.setattr(calibrating, name, few)
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
     built = variant(tmp_path / "model", Format.ONNX, IMAGE)

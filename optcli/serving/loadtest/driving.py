@@ -125,11 +125,12 @@ class Driver:
         name: str,
         *,
         samples: np.ndarray | None = None,
+        rows: int = 1,
     ) -> tuple[Records, Sent, tuple[Reading | None, Reading | None]]:
         """Send requests at these times; gives what came of them, and the server's metrics.
 
         The metrics are read where the windows begin and where they end. `samples` [requests] says which
-        sample each request holds; None: one after the other.
+        sample each request holds; None: one after the other. Each has `rows` rows.
         """
         import numpy as np
 
@@ -146,7 +147,7 @@ class Driver:
             order = self.scratch / f"samples-{self.loads}.npy"
             np.save(order, samples)
         told = self.scratch / _ANSWERS if encoding != "image" else None
-        self.child.send(Load(times, records, encoding, self.timeout_s, order, told))
+        self.child.send(Load(times, records, encoding, self.timeout_s, order, rows, told))
         while True:
             news = self.child.receive(News, self.timeout_s + _SILENT_S)
             if news.sent is not None:

@@ -47,7 +47,8 @@ class Load:
 
     `records` is where the client writes what came of each. A request that is not answered within
     `timeout_s` has failed. `samples` [requests] is a file of which sample each request holds, modulo
-    their number; None: one after the other. `answers` is where the client writes what answers are
+    their number; None: one after the other. A request has `rows` rows; with several, answers are not
+    compared. `answers` is where the client writes what answers are
     compared with, arrays [samples, ...] by output.
     """
 
@@ -56,6 +57,7 @@ class Load:
     encoding: Encoding
     timeout_s: float
     samples: Path | None = None
+    rows: int = 1
     answers: Path | None = None
 
 
