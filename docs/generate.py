@@ -35,6 +35,7 @@ def pages() -> dict[str, str]:
         "plan-file.md": _plan_file(),
         "plan-json.md": _plan(),
         "loadtest-json.md": _loadtest(),
+        "canary-json.md": _canary(),
         "environment.md": _environment(),
         "python.md": _python(),
     }
@@ -353,6 +354,13 @@ def _loadtest() -> str:
     from optcli.results.loadtest import LoadTest
 
     return _models("The load test's JSON", "What `optcli loadtest --json` prints.", LoadTest)
+
+
+def _canary() -> str:
+    from optcli.results.loadtest import Canary
+
+    about = "What `optcli loadtest FIRST SECOND --json` prints."
+    return _models("The JSON of a canary", about, Canary)
 
 
 def _gate() -> str:

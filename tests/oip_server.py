@@ -68,11 +68,12 @@ class Server:
         while True:
             batch, closed = await self.sealed.get()
             begin = time.perf_counter()
-            sleep = (self.options.fixed_ms + len(batch) * self.options.per_image_ms) / 1000
+            count = sum(len(rows) for rows, *_ in batch)
+            sleep = (self.options.fixed_ms + count * self.options.per_image_ms) / 1000
             await asyncio.sleep(sleep)
             took = time.perf_counter() - begin
-            self.compute.labels(str(len(batch))).observe(took)
-            self.rows.observe(len(batch))
+            self.compute.labels(str(count)).observe(took)
+            self.rows.observe(count)
             for rows, came, answer in batch:
                 self.stage.labels("batch_wait").observe(closed - came)
                 self.stage.labels("queue").observe(begin - closed)

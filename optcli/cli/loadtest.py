@@ -13,7 +13,7 @@ from optcli.errors import ExitCode, UsageError
 from optcli.paths import shown
 
 if TYPE_CHECKING:
-    from optcli.results.loadtest import LoadTest
+    from collections.abc import Mapping
 
 
 @click.command(
@@ -21,9 +21,21 @@ if TYPE_CHECKING:
     epilog=options.examples(
         "optcli loadtest deployed/ --rate 200 --slo p95=120ms",
         "optcli loadtest http://127.0.0.1:8000/v2/models/digits --plan plan.json --find-limit",
+        "optcli loadtest released/ candidate/ --shadow 10%",
     ),
 )
 @click.argument("target", metavar="FOLDER|URL")
+@click.argument("second", required=False, metavar="[SECOND]")
+@click.option(
+    "--shadow",
+    metavar="SHARE",
+    help="Share of the requests that SECOND gets as well.  [default: 10%]",
+)
+@click.option(
+    "--agreement",
+    metavar="SHARE",
+    help="Share of the samples on which SECOND must say the same.  [default: 90%]",
+)
 @click.option(
     "--rate",
     "rates",
@@ -108,6 +120,9 @@ if TYPE_CHECKING:
 @options.verbose
 def command(
     target: str,
+    second: str | None,
+    shadow: str | None,
+    agreement: str | None,
     rates: tuple[str, ...],
     slo: tuple[str, ...],
     error_budget: str | None,
@@ -139,11 +154,14 @@ def command(
     becomes of those before, and latency counts from there. Answers are checked under load. What the
     plan predicts stands beside what is measured.
 
+    With a SECOND server, both get the same traffic, SECOND a share of it, and the answer is to promote,
+    hold or reject it: by the agreement of its outputs, its errors and its latency.
+
     The exit code is 0 where the promise is kept, 1 where it is broken or an answer is wrong, 5 where
     the load cannot tell. Needs `pip install 'optcli[serve]'`.
     """
     from optcli.serving import quantities as q
-    from optcli.serving.loadtest import Options, load_test
+    from optcli.serving.loadtest import Options, Shadow, canary_test, load_test
 
     if plan is not None and "://" not in target:
         raise UsageError("a bundle has its own plan", place="--plan", hint="leave it out")
@@ -170,10 +188,46 @@ def command(
         cpus=cpus,
         client_cpus=_processors(client_cpus),
     )
+    from optcli.report import loadtest as forms
+    from optcli.report.html.canary import canary_page
+    from optcli.report.html.loadtest import loadtest_page
+    from optcli.report.loadtest import canary as canary_forms
+
+    if second is None:
+        for option, value in (("--shadow", shadow), ("--agreement", agreement)):
+            if value is not None:
+                raise UsageError("there is no second server", place=option, hint="name two servers")
+        with Progress() as progress:
+            test = load_test(target, asked, progress)
+        written = {
+            "report.json": test.to_json() + "\n",
+            "report.html": loadtest_page(test),
+            "report.md": forms.markdown(test),
+            "junit.xml": forms.junit(test),
+        }
+        _give(written, forms.text(test), out, as_json)
+        return ExitCode.of(test.outcome)
+    for option, is_given in (
+        ("--find-limit", find_limit),
+        ("--calibrate", calibrate),
+        ("--compare-encodings", compare_encodings),
+    ):
+        if is_given:
+            raise UsageError("it is for one server", place=option, hint="name one server alone")
+    split = Shadow(
+        share=_positive(q.share(shadow or "10%", "--shadow"), "--shadow"),
+        agreement=q.share(agreement or "90%", "--agreement"),
+    )
     with Progress() as progress:
-        test = load_test(target, asked, progress)
-    _give(test, out, as_json)
-    return ExitCode.of(test.outcome)
+        found = canary_test(target, second, split, asked, progress)
+    written = {
+        "report.json": found.to_json() + "\n",
+        "report.html": canary_page(found),
+        "report.md": canary_forms.markdown(found),
+        "junit.xml": canary_forms.junit(found),
+    }
+    _give(written, canary_forms.text(found), out, as_json)
+    return ExitCode.of(found.outcome)
 
 
 def _positive(value: float, place: str) -> float:
@@ -200,22 +254,17 @@ def _processors(text: str | None) -> tuple[int, ...]:
     return chosen
 
 
-def _give(test: LoadTest, out: Path | None, as_json: bool) -> None:
-    from optcli.report import loadtest as forms
-
+def _give(written: Mapping[str, str], text: str, out: Path | None, as_json: bool) -> None:
+    """Write the files into `out`, and print the text, or the JSON."""
     if out is not None:
-        from optcli.report.html.loadtest import loadtest_page
-
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
                 f"cannot be made: {error.strerror}", place=str(out), hint="name another folder"
             ) from error
-        options.write(out / "report.json", test.to_json() + "\n")
-        options.write(out / "report.html", loadtest_page(test))
-        options.write(out / "report.md", forms.markdown(test))
-        options.write(out / "junit.xml", forms.junit(test))
-    click.echo(test.to_json() + "\n" if as_json else forms.text(test), nl=False)
+        for name, content in written.items():
+            options.write(out / name, content)
+    click.echo(written["report.json"] if as_json else text, nl=False)
     if out is not None:
         click.echo(f"wrote {shown(out)}", err=True)

@@ -192,6 +192,61 @@ class LoadNote(Result):
     text: str
 
 
+class CanarySide(Result):
+    """One of two servers under the same traffic; as `LoadPoint` where the names are the same."""
+
+    target: str
+    requests: int
+    failed: int
+    failures: dict[str, int] = Field(default_factory=dict)
+    checked: int
+    wrong: int
+    p50_ms: Estimate | None = None
+    p95_ms: Estimate | None = None
+    p99_ms: Estimate | None = None
+    lateness_p99_ms: float
+
+
+class Agreement(Result):
+    """On how many samples two servers say the same, with a 95 % interval (Clopper and Pearson).
+
+    `largest_difference` is that of floating-point outputs, as a share of the largest magnitude.
+    """
+
+    samples: int
+    agreeing: int
+    share: Estimate
+    largest_difference: float
+
+
+class Canary(Result):
+    """Two servers under the same traffic, of which the second gets a `share`, and what to do with it.
+
+    `decision` is promote where all verdicts accept, reject where one rejects, else hold. `slower` is
+    the second server's p95 over the first's on the same requests.
+    """
+
+    schema_version: int = Field(LOADTEST_SCHEMA, alias="schema")
+    started: str
+    finished: str
+    decision: Literal["promote", "hold", "reject"]
+    outcome: Outcome
+    sentence: str
+    first: CanarySide
+    second: CanarySide
+    share: float
+    rate_per_s: float
+    agreement: Agreement
+    slower: Estimate | None = None
+    slo_ms: dict[str, float]
+    payload: str
+    verdicts: tuple[Verdict, ...]
+
+    def to_json(self) -> str:
+        """The public JSON form."""
+        return self.model_dump_json(by_alias=True, indent=2)
+
+
 class LoadTest(Result):
     """A server under load, held to its promise.
 

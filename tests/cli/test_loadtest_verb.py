@@ -144,7 +144,7 @@ def test_the_limit_of_a_server_that_breaks(say):
 
 @pytest.mark.slow
 def test_a_calibration_is_kept_and_predicts_the_next_test(url, say, plan, tmp_path, monkeypatch):
-    for name, few in (("_LONE", 6), ("_BURSTS", 5), ("_LOAD_S", 1.0)):
+    for name, few in (("_LONE", 6), ("_OF_SIZE", 5), ("_LOAD_S", 1.0)):
         monkeypatch.setattr(calibrating, name, few)
     given = ("loadtest", url, *QUICK, "--plan", plan, "--calibration", "known.json")
     code, out, err = say(*given, "--calibrate")

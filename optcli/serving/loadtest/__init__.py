@@ -6,9 +6,10 @@ from typing import Any
 
 from optcli.results.loadtest import LoadTest
 from optcli.serving.loadtest.asked import Options
+from optcli.serving.loadtest.canary import Shadow, canary_test
 from optcli.serving.loadtest.workflow import load_test
 
-__all__ = ["Options", "load_test", "schema"]
+__all__ = ["Options", "Shadow", "canary_test", "load_test", "schema"]
 
 
 def schema() -> dict[str, Any]:

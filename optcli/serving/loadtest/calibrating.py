@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 FILE = "calibration.json"
-# Lone requests, bursts of each size, and for how long a phase lasts at most.
-_LONE, _BURSTS, _PHASE_S = 30, 12, 15.0
-_FEWEST_BURSTS = 4
+# Lone requests of one row and of each other number of rows, and for how long a phase lasts at most.
+_LONE, _OF_SIZE, _PHASE_S = 30, 12, 15.0
+_FEWEST_OF_SIZE = 5
 # A size that the model saw less often says too little.
 _FEWEST_CALLS = 4
 # A load in the middle, where the server's parts compete for the processors as they do in service. The
@@ -35,7 +35,7 @@ _LOAD_SHARE, _INGRESS_SHARE, _LOAD_S = 0.5, 0.5, 10.0
 
 
 def calibrated(driver: Driver) -> Calibration:
-    """Load the server lightly, in bursts and in the middle, and read the times of its calls.
+    """Load the server with lone requests of all sizes and in the middle, and read its calls' times.
 
     Raises `UsageError` for a server whose metrics do not have them, and where it is not known how it
     batches.
@@ -64,10 +64,10 @@ def calibrated(driver: Driver) -> Calibration:
     # A lone request stands in no queue: what the server calls so is its way to the replica.
     waited_ms = stages.stages_ms.get("batch_wait", served.wait_ms or 0.0)
     overhead_ms = max(0.0, latency_ms - waited_ms - one_ms)
-    for size in _sizes(batch):
-        # Surely over before the next: no batch takes longer than its rows one by one.
-        apart_s = (lone_ms + 2 * size * one_ms + 30) / 1000
-        whole.bursts(size * instances, apart_s)
+    if all(each.shape and each.shape[0] == -1 for each in driver.endpoint.inputs):
+        for size in _sizes(batch)[1:]:
+            # Surely over before the next: no batch takes longer than its rows one by one.
+            whole.sized(size, (lone_ms + 2 * size * one_ms + 30) / 1000)
     rows = _pooled(whole.readings)
     first = _calibration(driver, rows, overhead_ms)
     rate = _LOAD_SHARE * _carried_per_s(driver, first)
@@ -109,13 +109,12 @@ class _Phases:
         records = self._sent(times, "lone requests")
         return float(np.mean(records.latencies_ms)), self.readings[-1]
 
-    def bursts(self, requests: int, apart_s: float) -> None:
-        """Requests that come all at once, over and over."""
+    def sized(self, rows: int, apart_s: float) -> None:
+        """Lone requests of several rows, which the model gets as one batch."""
         import numpy as np
 
-        count = max(_FEWEST_BURSTS, min(_BURSTS, math.floor(_PHASE_S / apart_s)))
-        begins = 1000 * apart_s * np.arange(count)
-        self._sent(np.repeat(begins, requests), f"bursts of {requests}")
+        count = max(_FEWEST_OF_SIZE, min(_OF_SIZE, math.floor(_PHASE_S / apart_s)))
+        self._sent(1000 * apart_s * np.arange(count), f"requests of {rows} rows", rows=rows)
 
     def loaded(self, rate_per_s: float) -> None:
         """Poisson arrivals at a rate."""
@@ -123,11 +122,11 @@ class _Phases:
         times = process.draw(max(20, int(rate_per_s * _LOAD_S)), self.driver.seed).times_ms
         self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
 
-    def _sent(self, times_ms: np.ndarray, name: str, *, whole: bool = True) -> Records:
+    def _sent(self, times_ms: np.ndarray, name: str, *, rows: int = 1, whole: bool = True) -> Records:
         """Send requests, which must all be answered where `whole`; keeps the readings around them."""
         seconds = float(times_ms[-1]) / 1000 + 0.01
         records, _, (before, after) = self.driver.send(
-            times_ms, Spans(0.0, 1, seconds), "binary", f"calibrate, {name}"
+            times_ms, Spans(0.0, 1, seconds), "binary", f"calibrate, {name}", rows=rows
         )
         place = self.driver.endpoint.served.url
         if before is None or after is None:
@@ -141,7 +140,7 @@ class _Phases:
             raise UsageError(
                 f"the server did not answer every request of the calibration: {failures}",
                 place=place,
-                hint="look into its log; a queue cap below the largest batch refuses bursts",
+                hint="look into its log",
             )
         self.readings.append((before, after))
         return records

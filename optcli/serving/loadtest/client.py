@@ -54,7 +54,7 @@ class _Client:
         self.samples = payloads.samples_of(setup)
         count = len(next(iter(self.samples.values())))
         self.expected = payloads.expected_of(setup, count)
-        self.made: dict[str, list[Payload]] = {}
+        self.made: dict[tuple[str, int], list[Payload]] = {}
         self.references: dict[str, list[Any]] = {}
         if setup.samples is None:
             self.about = f"{count} random inputs of seed {setup.seed}"
@@ -63,21 +63,22 @@ class _Client:
         against = "expected outputs" if self.expected else "first answers of the server"
         self.about += f", answers compared with the {against}"
 
-    def payloads_in(self, encoding: Encoding) -> list[Payload]:
-        """The requests of an encoding, made when it is first asked for."""
-        if encoding not in self.made:
-            self.made[encoding] = (
+    def payloads_in(self, encoding: Encoding, rows: int = 1) -> list[Payload]:
+        """The requests of an encoding, made when they are first asked for."""
+        if (encoding, rows) not in self.made:
+            binary = encoding == "binary"
+            self.made[encoding, rows] = (
                 payloads.of_images(self.setup)
                 if encoding == "image"
-                else payloads.of_tensors(self.setup, self.samples, binary=encoding == "binary")
+                else payloads.of_tensors(self.setup, self.samples, binary=binary, rows=rows)
             )
-        return self.made[encoding]
+        return self.made[encoding, rows]
 
     async def carry_out(self, load: Load, channel: Channel) -> Sent:
         import aiohttp
         import numpy as np
 
-        to_send = self.payloads_in(load.encoding)
+        to_send = self.payloads_in(load.encoding, load.rows)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_ALIVE_S)
         timeout = aiohttp.ClientTimeout(total=load.timeout_s)
         async with aiohttp.ClientSession(
@@ -89,6 +90,10 @@ class _Client:
             gc.collect()
             gc.freeze()
             sent = await run.through(np.load(load.times), channel)
+        if load.answers is not None:
+            given = self.references[load.encoding]
+            joined = {name: np.concatenate([each[name] for each in given]) for name in given[0]}
+            np.savez(load.answers, **joined)  # type: ignore[arg-type]
         np.savez(
             load.records,
             planned_ms=run.planned_ms,
@@ -173,6 +178,8 @@ class _Run:
         import numpy as np
 
         count = planned_ms.size
+        order = np.arange(count) if self.load.samples is None else np.load(self.load.samples)
+        self.order = (order % len(self.to_send)).tolist()
         self.planned_ms = planned_ms
         self.sent_ms = np.full(count, np.nan)
         self.finished_ms = np.full(count, np.nan)
@@ -207,7 +214,7 @@ class _Run:
         )
 
     async def _one(self, index: int) -> None:
-        payload = self.to_send[index % len(self.to_send)]
+        payload = self.to_send[self.order[index]]
         if self.in_flight >= self.setup.most_in_flight:
             self._fail(index, "in_flight")
             return
@@ -239,7 +246,7 @@ class _Run:
         self.answered += 1
         self.received += len(body)
         self.seen[sample] += 1
-        if (self.seen[sample] - 1) % self.every:
+        if self.load.rows > 1 or (self.seen[sample] - 1) % self.every:
             return
         self.checked += 1
         tolerance, wanted = self.setup.tolerance, self.references[sample]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Purpose = Literal["rate", "ramp", "bisect", "confirm", "calibrate", "encoding"]
 _CLIENT = "optcli.serving.loadtest.client:serve"
+_ANSWERS = "answers.npz"
 _READY_S = 300.0
 # A client that says nothing for so long beyond the timeout of its requests has died.
 _SILENT_S = 60.0
@@ -117,11 +118,19 @@ class Driver:
         )
 
     def send(
-        self, times_ms: np.ndarray, spans: Spans, encoding: Encoding, name: str
+        self,
+        times_ms: np.ndarray,
+        spans: Spans,
+        encoding: Encoding,
+        name: str,
+        *,
+        samples: np.ndarray | None = None,
+        rows: int = 1,
     ) -> tuple[Records, Sent, tuple[Reading | None, Reading | None]]:
         """Send requests at these times; gives what came of them, and the server's metrics.
 
-        The metrics are read where the windows begin and where they end.
+        The metrics are read where the windows begin and where they end. `samples` [requests] says which
+        sample each request holds; None: one after the other. Each has `rows` rows.
         """
         import numpy as np
 
@@ -133,7 +142,12 @@ class Driver:
         before = metrics.read(url, 0.0) if spans.settle_s == 0 else None
         after: Reading | None = None
         self.observer.started(name)
-        self.child.send(Load(times, records, encoding, self.timeout_s))
+        order = None
+        if samples is not None:
+            order = self.scratch / f"samples-{self.loads}.npy"
+            np.save(order, samples)
+        told = self.scratch / _ANSWERS if encoding != "image" else None
+        self.child.send(Load(times, records, encoding, self.timeout_s, order, rows, told))
         while True:
             news = self.child.receive(News, self.timeout_s + _SILENT_S)
             if news.sent is not None:
@@ -146,9 +160,16 @@ class Driver:
             self.observer.progress(name, min(1.0, second / spans.seconds), _live(news))
         after = after or metrics.read(url, news.sent.seconds)
         result = Records.read(records)
-        for file in (times, records):
+        for file in (times, records, *([order] if order else [])):
             file.unlink()
         return result, news.sent, (before, after)
+
+    def answers(self) -> dict[str, np.ndarray]:
+        """What answers are compared with, after a load of tensors: arrays [samples, ...] by output."""
+        import numpy as np
+
+        with np.load(self.scratch / _ANSWERS, allow_pickle=False) as archive:
+            return dict(archive)
 
 
 @contextmanager

@@ -46,13 +46,19 @@ class Load:
     """Send requests at the times [requests] of the file `times`, milliseconds from the start.
 
     `records` is where the client writes what came of each. A request that is not answered within
-    `timeout_s` has failed.
+    `timeout_s` has failed. `samples` [requests] is a file of which sample each request holds, modulo
+    their number; None: one after the other. A request has `rows` rows; with several, answers are not
+    compared. `answers` is where the client writes what answers are
+    compared with, arrays [samples, ...] by output.
     """
 
     times: Path
     records: Path
     encoding: Encoding
     timeout_s: float
+    samples: Path | None = None
+    rows: int = 1
+    answers: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -90,10 +90,15 @@ def expected_of(setup: Setup, samples: int) -> list[dict[str, np.ndarray]]:
     ]
 
 
-def of_tensors(setup: Setup, samples: Mapping[str, np.ndarray], *, binary: bool) -> list[Payload]:
-    """A request for each sample, as many as fit into memory; tensors are binary or JSON."""
+def of_tensors(
+    setup: Setup, samples: Mapping[str, np.ndarray], *, binary: bool, rows: int = 1
+) -> list[Payload]:
+    """A request for each sample, as many as fit into memory; tensors are binary or JSON.
+
+    Each has `rows` rows, the sample and those after it, or as many as the model is fixed to.
+    """
     http = client_library()
-    rows, count = _rows(setup.inputs), len(next(iter(samples.values())))
+    rows, count = max(rows, _rows(setup.inputs)), len(next(iter(samples.values())))
     outputs = [http.InferRequestedOutput(name, binary_data=binary) for name in setup.outputs]
     payloads: list[Payload] = []
     taken = 0

@@ -175,3 +175,8 @@ def failed_share_low(failed: int, requests: int) -> float:
 
     low = float(beta.ppf(0.025, failed, requests - failed + 1))
     return 0.0 if math.isnan(low) else low
+
+
+def share_interval(count: int, of: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Clopper and Pearson)."""
+    return failed_share_low(count, of), 1 - failed_share_low(of - count, of)

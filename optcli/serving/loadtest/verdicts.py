@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 from optcli.results import Verdict
 from optcli.results.loadtest import Encoding, LimitFound, LoadNote, LoadPoint, Predicted
@@ -79,6 +80,11 @@ def of_limit(
             actual=off,
             reason=f"{rate:.4g} requests a second, predicted {known:.4g} ({off:+.0%})",
         )
+
+
+def now() -> str:
+    """The time, as reports have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def overall(verdicts: Sequence[Verdict]) -> Outcome:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +22,7 @@ from optcli.results.loadtest import (
     Percentile,
     Predicted,
 )
-from optcli.serving.loadtest import calibrating, endpoint, limit, payloads, predicting, verdicts
+from optcli.serving.loadtest import calibrating, limit, payloads, predicting, verdicts
 from optcli.serving.loadtest.asked import (
     Options,
     process_of,
@@ -33,11 +32,11 @@ from optcli.serving.loadtest.asked import (
     setup_of,
     stored_calibration,
     terms_of,
-    with_plan,
 )
 from optcli.serving.loadtest.driving import Driver, driver
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.opening import opened
 from optcli.serving.loadtest.predicting import Model
 from optcli.serving.loadtest.records import Spans
 
@@ -51,10 +50,10 @@ def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
     `MissingError` without the packages that it needs, `StepError` where the client dies.
     """
     payloads.client_library()
-    started = _now()
+    started = verdicts.now()
     with tempfile.TemporaryDirectory(prefix="optcli-loadtest-") as scratch_name, ExitStack() as stack:
         scratch = Path(scratch_name)
-        server, options = stack.enter_context(_opened(target, options, scratch, observer))
+        server, options = stack.enter_context(opened(target, options, scratch, observer))
         terms = terms_of(server, options)
         setup, source = setup_of(server, options, scratch)
         rates = rates_of(server, options)
@@ -76,27 +75,6 @@ def load_test(target: str, options: Options, observer: Observer) -> LoadTest:
         return whole.report(
             target, started, f"{source}: {client.payload}" if source else client.payload
         )
-
-
-@contextmanager
-def _opened(
-    target: str, options: Options, scratch: Path, observer: Observer
-) -> Iterator[tuple[Endpoint, Options]]:
-    """The server, ready, and the options with what a bundle brings along."""
-    if endpoint.is_url(target):
-        found = endpoint.asked(target, options.model)
-        yield (with_plan(found, options.plan) if options.plan else found), options
-        return
-    from optcli.serving.loadtest import bundles
-
-    folder, log = Path(target), scratch / "server.log"
-    with bundles.started(folder, options.cpus, log, scratch, observer) as (found, about):
-        if options.encoding == "image" and not about.images:
-            raise UsageError(
-                "the bundle takes no images", place="--encoding image", hint="deploy it with --images"
-            )
-        place = options.calibration or folder / calibrating.FILE
-        yield found, replace(options, calibration=place)
 
 
 class _Whole:
@@ -139,7 +117,7 @@ class _Whole:
         return LoadTest(
             name=self.server.served.model,
             started=started,
-            finished=_now(),
+            finished=verdicts.now(),
             outcome=outcome,
             sentence=f"{outcome}: {said}" if decided else said,
             verdicts=tuple(decided),
@@ -279,7 +257,3 @@ def _write(path: Path, calibration: Calibration) -> None:
             place=str(path),
             hint="name another file with --calibration",
         ) from error
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

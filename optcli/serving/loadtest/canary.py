@@ -1,0 +1,346 @@
+"""A canary: one server has the traffic, a second one gets a share of the same requests."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optcli.errors import UsageError
+from optcli.observer import Observer
+from optcli.queueing.arrivals import kept_at_random
+from optcli.results import Estimate
+from optcli.results.loadtest import Agreement, Canary, CanarySide
+from optcli.results.outcomes import Outcome, Verdict
+from optcli.serving.loadtest import payloads, verdicts
+from optcli.serving.loadtest.asked import Options, process_of, rates_of, setup_of, terms_of
+from optcli.serving.loadtest.driving import Driver, drawn, driver
+from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.messages import Sent
+from optcli.serving.loadtest.opening import opened
+from optcli.serving.loadtest.records import (
+    Records,
+    Spans,
+    failed_share_low,
+    over_windows,
+    share_interval,
+    windows_of,
+)
+from optcli.statistics import t_interval
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# The second server may be so many times as slow at p95, where no latency is promised.
+_SLOWER = 1.10
+_WORDS = {"accept": "promote", "reject": "reject", "inconclusive": "hold"}
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """The share of the requests that the second server gets, and how many answers must agree."""
+
+    share: float = 0.1
+    agreement: float = 0.9
+
+
+def canary_test(
+    first: str, second: str, shadow: Shadow, options: Options, observer: Observer
+) -> Canary:
+    """Send traffic to the first server and a share of the same requests to the second, and compare.
+
+    Raises as `load_test`, and `UsageError` where the two models do not take the same inputs or have no
+    output in common.
+    """
+    payloads.client_library()
+    if options.encoding == "image":
+        raise UsageError(
+            "a canary compares tensors", place="--encoding image", hint="send binary or json"
+        )
+    started = verdicts.now()
+    with tempfile.TemporaryDirectory(prefix="optcli-canary-") as name, ExitStack() as stack:
+        drivers: list[Driver] = []
+        terms: Terms | None = None
+        source: tuple[Path | None, str] = (None, "")
+        for index, target in enumerate((first, second)):
+            scratch = Path(name) / str(index)
+            scratch.mkdir()
+            server, known = stack.enter_context(opened(target, options, scratch, observer))
+            terms = terms or terms_of(server, known)
+            setup, said = setup_of(server, known, scratch)
+            if index == 0:
+                source, rates = (setup.samples, said), rates_of(server, known)
+            else:
+                _require_alike(drivers[0], server.inputs, server.outputs, second)
+                # Both get the same samples; what one of them expects of its own does not fit others.
+                setup = replace(setup, samples=source[0], expected=None)
+            made = driver(
+                server, setup, terms, scratch, observer,
+                seed=options.seed, timeout_s=options.timeout_s,
+            )  # fmt: skip
+            drivers.append(stack.enter_context(made))
+        assert terms is not None
+        if len(rates) != 1:
+            raise UsageError(
+                f"a canary has one rate, found {len(rates)}", place="--rate", hint="name one rate"
+            )
+        return _compared(drivers, rates[0], shadow, options, terms, (first, second), source[1], started)
+
+
+def _compared(
+    drivers: Sequence[Driver],
+    rate: float,
+    shadow: Shadow,
+    options: Options,
+    terms: Terms,
+    targets: tuple[str, str],
+    source: str,
+    started: str,
+) -> Canary:
+    process = process_of(options, rate)
+    spans = Spans.usual(shadow.share * rate, options.windows)
+    if options.seconds is not None:
+        spans = replace(spans, window_s=options.seconds / options.windows)
+    spans = replace(spans, settle_s=options.settle_s)
+    times = drawn(process, spans, options.seed)
+    # Every request of the second server is one of the first's, with the same sample at the same time.
+    chosen = kept_at_random(times.size, shadow.share, options.seed).nonzero()[0]
+    if not chosen.size:
+        raise UsageError(
+            "no request falls to the second server",
+            place="--shadow",
+            hint="give it a larger share, or more seconds",
+        )
+    requests = [(times, None), (times[chosen], chosen)]
+    names = ("first", "second")
+
+    def send(index: int) -> tuple[Records, Sent, Mapping[str, np.ndarray]]:
+        planned, samples = requests[index]
+        records, sent, _ = drivers[index].send(
+            planned, spans, options.encoding, f"{names[index]} server", samples=samples
+        )
+        return records, sent, drivers[index].answers()
+
+    with ThreadPoolExecutor(2) as both:
+        (of_first, sent_first, out_first), (of_second, sent_second, out_second) = both.map(send, (0, 1))
+    agreement = agreed(out_first, out_second)
+    sides = (
+        _side(targets[0], of_first, sent_first, spans),
+        _side(targets[1], of_second, sent_second, spans),
+    )
+    ratio = slower(windows_of(_only(of_first, chosen), spans), windows_of(of_second, spans))
+    late = max(each.lateness_p99_ms for each in (of_first, of_second))
+    short = spans.is_short(shadow.share * rate)
+    decided = list(judged(sides, agreement, ratio, terms, shadow, late_ms=late, short=short))
+    outcome = verdicts.overall(decided)
+    return Canary(
+        started=started,
+        finished=verdicts.now(),
+        decision=_WORDS[outcome],
+        outcome=outcome,
+        sentence=f"{_WORDS[outcome]}: {verdicts.sentence(decided)}",
+        first=sides[0],
+        second=sides[1],
+        share=shadow.share,
+        rate_per_s=rate,
+        agreement=agreement,
+        slower=ratio,
+        slo_ms=dict(terms.limits_ms),
+        payload=f"{source}: {drivers[0].payload}" if source else drivers[0].payload,
+        verdicts=tuple(decided),
+    )
+
+
+def judged(
+    sides: tuple[CanarySide, CanarySide],
+    agreement: Agreement,
+    ratio: Estimate | None,
+    terms: Terms,
+    shadow: Shadow,
+    *,
+    late_ms: float,
+    short: bool,
+) -> Iterator[Verdict]:
+    """Answers, agreement, errors and latency of the second server; all must accept to promote it."""
+    first, second = sides
+    said = [
+        f"{each.wrong} of {each.checked} answers of the {name} server are other than without load"
+        for name, each in (("first", first), ("second", second))
+    ]
+    yield Verdict(
+        name="answers",
+        outcome="reject" if second.wrong else "inconclusive" if first.wrong else "accept",
+        blocking=True,
+        actual=second.wrong,
+        limit=0,
+        reason=", ".join(said),
+    )
+    share = agreement.share
+    ends = (share.low or 0.0, share.high or 1.0)
+    if ends[0] >= shadow.agreement:
+        outcome: Outcome = "accept"
+    else:
+        outcome = "reject" if ends[1] < shadow.agreement else "inconclusive"
+    yield Verdict(
+        name="agreement",
+        outcome=outcome,
+        blocking=True,
+        limit=shadow.agreement,
+        actual=share.value,
+        interval=ends,
+        reason=f"{agreement.agreeing} of {agreement.samples} samples give the same"
+        f" [{ends[0]:.1%}, {ends[1]:.1%}], at least {shadow.agreement:.1%} must",
+    )
+    failed, requests = second.failed, second.requests
+    surely = failed_share_low(failed, requests) > terms.error_budget
+    over = failed > terms.error_budget * requests
+    yield Verdict(
+        name="errors",
+        outcome="reject" if surely else "inconclusive" if over else "accept",
+        blocking=True,
+        limit=terms.error_budget,
+        actual=failed / requests if requests else None,
+        reason=f"{failed} of {requests} requests were not answered by the second server, {first.failed}"
+        f" of {first.requests} by the first",
+    )
+    yield _latency(second, ratio, terms, late_ms=late_ms, short=short)
+
+
+def _latency(
+    second: CanarySide, ratio: Estimate | None, terms: Terms, *, late_ms: float, short: bool
+) -> Verdict:
+    limit = 1.0 if terms.limits_ms else _SLOWER
+    said = "the second server's p95 needs more requests"
+    outcome: Outcome = "inconclusive"
+    if terms.limits_ms:
+        known = {name: getattr(second, f"{name}_ms") for name in terms.limits_ms}
+        if all(each is not None for each in known.values()):
+            said = ", ".join(
+                f"{name} {known[name].value:.4g} of {most:g} ms"
+                for name, most in terms.limits_ms.items()
+            )
+            bounds = [(known[name], most) for name, most in terms.limits_ms.items()]
+            if all((each.high or each.value) <= most for each, most in bounds):
+                outcome = "accept"
+            elif any((each.low or 0.0) > most for each, most in bounds):
+                outcome = "reject"
+    elif ratio is not None and ratio.low is not None and ratio.high is not None:
+        said = f"p95 {ratio.value:.3g} times the first's [{ratio.low:.3g}, {ratio.high:.3g}]"
+        outcome = "accept" if ratio.high <= limit else "reject" if ratio.low > limit else "inconclusive"
+    if late_ms > terms.late_ms:
+        outcome, said = "inconclusive", f"{said}; the client sent {late_ms:.1f} ms late (p99)"
+    elif short and outcome == "accept":
+        outcome, said = "inconclusive", f"{said}: the run is too short to accept it"
+    return Verdict(
+        name="latency",
+        outcome=outcome,
+        blocking=True,
+        actual=None if ratio is None else ratio.value,
+        reason=said,
+    )
+
+
+def agreed(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> Agreement:
+    """On how many samples two servers say the same; outputs by name, the first axis is the sample.
+
+    Scores of two or more classes [samples, ..., classes] agree where the largest is the same class
+    everywhere, whole numbers where they are equal, other numbers within 5 % of the largest magnitude.
+    """
+    import numpy as np
+
+    common = [name for name in first if name in second]
+    count = min(len(first[common[0]]), len(second[common[0]]))
+    same = np.ones(count, dtype=bool)
+    apart = 0.0
+    for name in common:
+        one, other = (np.asarray(each[name][:count]) for each in (first, second))
+        if one.shape != other.shape:
+            same[:] = False
+            continue
+        flat = (count, -1)
+        if one.dtype.kind != "f":
+            same &= (one == other).reshape(flat).all(axis=1)
+            continue
+        largest = float(np.abs(one).max(initial=0.0)) or 1.0
+        difference = np.abs(one - other).reshape(flat).max(axis=1) / largest
+        apart = max(apart, float(difference.max()))
+        if one.ndim >= 2 and one.shape[-1] > 1:
+            same &= (one.argmax(-1) == other.argmax(-1)).reshape(flat).all(axis=1)
+        else:
+            same &= difference <= _NEAR
+    agreeing = int(same.sum())
+    low, high = share_interval(agreeing, count)
+    return Agreement(
+        samples=count,
+        agreeing=agreeing,
+        share=Estimate(value=agreeing / count, low=low, high=high),
+        largest_difference=apart,
+    )
+
+
+_NEAR = 0.05
+
+
+def slower(first: Sequence[Records], second: Sequence[Records]) -> Estimate | None:
+    """How many times the p95 of the first the second's is, on the same requests, over windows."""
+    from optcli.statistics import percentile
+
+    pairs = [
+        (percentile(b.latencies_ms, 0.95), percentile(a.latencies_ms, 0.95))
+        for a, b in zip(first, second, strict=True)
+        if a.latencies_ms.size and b.latencies_ms.size
+    ]
+    ratios = [theirs / ours for theirs, ours in pairs if ours > 0]
+    if len(ratios) < 2:
+        return None
+    value, low, high = t_interval(ratios)
+    return Estimate(value=value, low=max(0.0, low), high=high)
+
+
+def _side(target: str, records: Records, sent: Sent, spans: Spans) -> CanarySide:
+    windows = windows_of(records, spans)
+    inside = records.planned_within(1000 * spans.settle_s, 1000 * spans.seconds)
+    return CanarySide(
+        target=target,
+        requests=inside.count,
+        failed=inside.count - int(inside.answered.sum()),
+        failures=inside.failures,
+        checked=sent.checked,
+        wrong=sent.wrong,
+        p50_ms=over_windows(windows, "p50"),
+        p95_ms=over_windows(windows, "p95"),
+        p99_ms=over_windows(windows, "p99"),
+        lateness_p99_ms=inside.lateness_p99_ms,
+    )
+
+
+def _only(records: Records, chosen: np.ndarray) -> Records:
+    return Records(
+        records.planned_ms[chosen],
+        records.sent_ms[chosen],
+        records.finished_ms[chosen],
+        records.cause[chosen],
+        records.wrong[chosen],
+        records.causes,
+    )
+
+
+def _require_alike(first: Driver, inputs: Sequence[object], outputs: Sequence[str], place: str) -> None:
+    """Raise `UsageError` where the second server takes other inputs or gives no common output."""
+    if tuple(inputs) != first.endpoint.inputs:
+        raise UsageError(
+            f"the second server takes {inputs}, the first {first.endpoint.inputs}",
+            place=place,
+            hint="compare two servers of the same network",
+        )
+    if not set(outputs) & set(first.endpoint.outputs):
+        raise UsageError(
+            f"the second server gives {', '.join(outputs)}, the first"
+            f" {', '.join(first.endpoint.outputs)}",
+            place=place,
+            hint="compare two servers of the same network",
+        )

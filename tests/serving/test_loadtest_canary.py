@@ -1,0 +1,151 @@
+"""Canaries: agreement, latency and errors of two servers, on synthetic figures and small servers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from oip_server import serving
+
+from optcli import cli
+from optcli.results import Estimate
+from optcli.results.loadtest import Agreement, Canary, CanarySide
+from optcli.serving.loadtest import canary, verdicts
+from optcli.serving.loadtest.canary import Shadow
+from optcli.serving.loadtest.judging import Terms
+from optcli.serving.loadtest.records import Records, share_interval
+
+SURE = Agreement(
+    samples=100,
+    agreeing=100,
+    share=Estimate(value=1.0, low=0.96, high=1.0),
+    largest_difference=0.0,
+)
+FASTER = Estimate(value=0.9, low=0.85, high=0.95)
+
+
+def side(**options):
+    given = {
+        "target": "a",
+        "requests": 5000,
+        "failed": 0,
+        "checked": 5000,
+        "wrong": 0,
+        "lateness_p99_ms": 1.0,
+        "p95_ms": Estimate(value=50, low=45, high=55),
+    }
+    return CanarySide(**{**given, **options})
+
+
+def decided(second=None, *, agreement=SURE, ratio=FASTER, terms=None, late_ms=1.0, short=False):
+    found = canary.judged(
+        (side(), second or side()),
+        agreement,
+        ratio,
+        terms or Terms({}),
+        Shadow(),
+        late_ms=late_ms,
+        short=short,
+    )
+    return {each.name: each.outcome for each in found}
+
+
+def test_all_must_accept_to_promote():
+    assert set(decided().values()) == {"accept"}
+    assert list(decided()) == ["answers", "agreement", "errors", "latency"]
+
+
+def test_agreement_is_held_with_its_interval():
+    def of(agreeing, samples):
+        low, high = share_interval(agreeing, samples)
+        share = Estimate(value=agreeing / samples, low=low, high=high)
+        return Agreement(samples=samples, agreeing=agreeing, share=share, largest_difference=0.1)
+
+    assert decided(agreement=of(64, 64))["agreement"] == "accept"
+    assert decided(agreement=of(16, 16))["agreement"] == "inconclusive"  # too few samples
+    assert decided(agreement=of(60, 64))["agreement"] == "inconclusive"
+    assert decided(agreement=of(40, 64))["agreement"] == "reject"
+
+
+def test_errors_and_wrong_answers_of_the_second_reject():
+    assert decided(side(failed=50))["errors"] == "reject"
+    assert decided(side(failed=6))["errors"] == "inconclusive"
+    assert decided(side(failed=5))["errors"] == "accept"  # the budget
+    assert decided(side(wrong=1))["answers"] == "reject"
+
+
+def test_latency_is_held_to_the_promise_or_to_the_first_server():
+    assert decided(ratio=Estimate(value=1.3, low=1.2, high=1.4))["latency"] == "reject"
+    assert decided(ratio=Estimate(value=1.1, low=0.9, high=1.3))["latency"] == "inconclusive"
+    assert decided(ratio=None)["latency"] == "inconclusive"
+    promise = Terms({"p95": 60.0})
+    slow = Estimate(value=1.3, low=1.2, high=1.4)
+    assert decided(ratio=slow, terms=promise)["latency"] == "accept"
+    assert decided(terms=Terms({"p95": 50.0}))["latency"] == "inconclusive"
+    assert decided(terms=Terms({"p95": 40.0}))["latency"] == "reject"
+    assert decided(late_ms=9.0)["latency"] == "inconclusive"
+    assert decided(short=True)["latency"] == "inconclusive"
+
+
+def test_classes_agree_where_the_largest_score_is_the_same():
+    one = {"scores": np.array([[1.0, 0.0], [0.2, 0.3], [0.5, 0.4]])}
+    other = {"scores": np.array([[0.9, 0.1], [0.3, 0.2], [0.5, 0.45]]), "more": np.zeros(3)}
+    found = canary.agreed(one, other)
+    assert (found.agreeing, found.samples) == (2, 3)
+    assert found.largest_difference == pytest.approx(0.1)
+    assert (found.share.low, found.share.high) == share_interval(2, 3)
+    assert canary.agreed({"ids": np.array([1, 2])}, {"ids": np.array([1, 3])}).agreeing == 1
+    near = canary.agreed({"y": np.array([[100.0], [1.0]])}, {"y": np.array([[104.0], [90.0]])})
+    assert near.agreeing == 1
+    assert canary.agreed({"y": np.zeros((2, 3))}, {"y": np.zeros((2, 4))}).agreeing == 0
+
+
+def test_the_second_is_compared_on_the_same_requests():
+    def of(latency):
+        planned = np.arange(100.0)
+        zeros = np.zeros(100, np.int16)
+        return Records(planned, planned, planned + latency, zeros, zeros.astype(bool))
+
+    ratio = canary.slower([of(10), of(10), of(10)], [of(20), of(21), of(19)])
+    assert ratio.value == pytest.approx(2.0)
+    assert ratio.low < 2.0 < ratio.high
+    assert canary.slower([of(10)], [of(20)]) is None
+
+
+@pytest.mark.slow
+def test_two_servers_get_the_same_requests(capsys, tmp_path):
+    with serving() as first, serving(wrong_every=40) as second:
+        arguments = [
+            "loadtest", f"{first}/v2/models/digits", f"{second}/v2/models/digits", "--rate", "60",
+            "--seconds", "3", "--settle", "0s", "--shadow", "50%",
+        ]  # fmt: skip
+        code = cli.run([*arguments, "--json", "--out", str(tmp_path / "out")])
+    found = Canary.model_validate_json(capsys.readouterr().out)
+    assert code == 1
+    assert found.decision == "reject"
+    assert found.second.wrong >= 1
+    assert 0 < found.second.requests < found.first.requests
+    # The same samples at both, in which they agree when each is asked alone.
+    assert (found.agreement.agreeing, found.agreement.samples) == (16, 16)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "report.json", "report.html", "report.md", "junit.xml",
+    }  # fmt: skip
+    assert "reject" in (tmp_path / "out" / "report.html").read_text()
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["decision"] == "reject"
+    assert verdicts.overall(found.verdicts) == "reject"
+
+
+def test_what_does_not_fit_a_canary_is_refused(capsys):
+    with serving() as url, serving(shape="3,3") as other:
+        model = "/v2/models/digits"
+        for arguments, said in (
+            ([f"{url}{model}", "--shadow", "5%", "--rate", "5"], "no second server"),
+            ([f"{url}{model}", f"{url}{model}", "--rate", "5", "--calibrate"], "for one server"),
+            ([f"{url}{model}", f"{url}{model}"], "there is no rate"),
+            ([f"{url}{model}", f"{url}{model}", "--rate", "5", "--rate", "6"], "has one rate"),
+            ([f"{url}{model}", f"{other}{model}", "--rate", "5"], "the second server takes"),
+            ([f"{url}{model}", f"{url}{model}", "--rate", "5", "--shadow", "0"], "more than 0"),
+        ):
+            assert cli.run(["loadtest", *arguments]) == 2
+            assert said in capsys.readouterr().err
