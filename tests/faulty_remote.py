@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from optcli.store import Entry, Store, key_of
 from optcli.store.remote import Limits, RemotePlace
 
 PROTOCOL = "faulty"
-# Nothing waits for a real network here.
-QUICK = Limits(answer_s=0.5, pauses_s=(0.0, 0.0), finish_s=20.0)
+# Nothing waits for a real network here; a busy machine may take its time. `HASTY` is for what never
+# answers.
+QUICK = Limits(answer_s=120.0, pauses_s=(0.0, 0.0), finish_s=120.0)
+HASTY = replace(QUICK, answer_s=0.5)
 
 
 @dataclass
@@ -36,7 +38,7 @@ class Faults:
 
     def hang(self, name: str, path: str) -> None:
         """Never answer, until the test is over."""
-        self.never.wait(60)
+        self.never.wait(600)
 
     def told(self, name: str, path: str) -> None:
         """Note a request, and do to it what was asked for."""
@@ -52,7 +54,12 @@ class FaultyFileSystem(LocalFileSystem):
     """The local file system, with faults."""
 
     protocol = PROTOCOL
+    cachable = False
     faults = Faults()
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.faults.told("open", "")
+        super().__init__(*arguments, **options)
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import IO
 
 from optcli.errors import InputError, MissingError, StoreError, UsageError, did_you_mean, first_line
+from optcli.store.remote_place import library_for
 
 SUFFIX = ".optcli.tar"
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
-# What fsspec calls the libraries of a protocol, where it is another word.
-_EXTRAS = {"https": "http", "gs": "gcs", "s3a": "s3", "az": "abfs"}
 # What stays free on a disk beside a pack that is fetched or unpacked.
 SPARE_BYTES = 256 * 1024**2
 _MOST_BYTES = 64 * 1024**3
@@ -128,7 +127,7 @@ def _download(url: str, target: Path) -> None:
         raise MissingError(
             f"reading {protocol}: needs a library: {first_line(error)}",
             place=url,
-            hint=f"`pip install 'fsspec[{_EXTRAS.get(protocol, protocol)}]'`",
+            hint=library_for(protocol),
         ) from error
     except (OSError, ValueError) as error:
         raise InputError(

@@ -59,7 +59,7 @@ def command(
     """
     from optcli import report as forms
     from optcli.pipeline import build, preview
-    from optcli.pipeline.execute import usual_jobs
+    from optcli.pipeline.jobs import usual_jobs
 
     kept = options.opened(store, remote_store, remote_readonly)
     if dry_run or explain:

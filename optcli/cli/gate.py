@@ -111,7 +111,7 @@ def command(
     """
     from optcli.gate.running import Options, gate
     from optcli.gate.terms import accepted
-    from optcli.pipeline.execute import usual_jobs
+    from optcli.pipeline.jobs import usual_jobs
     from optcli.report import gate as shown
 
     with Progress() as progress:

@@ -122,7 +122,7 @@ def command(
             hint=f"look into {shown(recipe)} and name that, or add --trust",
         )
     from optcli import tuning
-    from optcli.pipeline.execute import usual_jobs
+    from optcli.pipeline.jobs import usual_jobs
 
     root = built.own_store(store) if built else store
     common: dict[str, Any] = {

@@ -15,10 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from optcli import environment
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
-from optcli.latency import memory
 from optcli.observer import Observer
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
 from optcli.pipeline.entries import artifact_of
@@ -45,9 +43,6 @@ from optcli.workers import Child, ForkServer, Listener, messages, spawn
 
 # How long what is being written may take to an end once the build is interrupted.
 _LAST_WORDS_S = 10.0
-
-# Memory for two steps of a large network side by side.
-_ROOM_BYTES = 8 << 30
 
 # What every forked worker imports.
 _GROUND = ("numpy", "optcli.pipeline.step")
@@ -202,16 +197,16 @@ class Execution:
             call = self._call(step, label)
             fresh = step.needs.gpu or bool(step.traits and step.traits.reference)
             kind = "check" if step.only_checks else "artifact"
-            admission: Admission = RecordAdmission(SourceFindings)
-            if not step.only_checks:
-                admission = ArtifactAdmission(format=step.format, trust=self._settings.trust)
-            made_of = step.ingredients
+            made_of, trust = step.ingredients, self._settings.trust
+            admission: Admission = ArtifactAdmission(format=step.format, trust=trust)
+            if step.only_checks:
+                admission = RecordAdmission(SourceFindings)
             confined = is_confined(step, self._plan, fetched=self._is_fetched(step.parent))
             after = None if fresh else _packages(step)
             entry, seconds = self._obtain(
                 kind, step.key, label, made_of, call, admission, forked_after=after, confined=confined
             )
-            require_trust(doubts_of(entry), label, trust=self._settings.trust)
+            require_trust(doubts_of(entry), label, trust=trust)
         except OptcliError as error:
             error.place = error.place or label
             if not self._interrupted:  # else it was ourselves who killed it
@@ -376,13 +371,18 @@ class Execution:
                 assert entry is not None
                 with self._store.lock("artifact", artifact.key):
                     self._store.discard("artifact", artifact.key)
-                    with self._store.work("artifact", artifact.key) as work:
-                        shutil.copytree(artifact.path, work, dirs_exist_ok=True)
-                        self._store.put("artifact", artifact.key, work, entry.record, entry.ingredients)
+                    if not entry.origin:  # else it would count as made here
+                        self._put_back(artifact, entry)
+                done = f"({artifact.key[:12]}); {'removed' if entry.origin else 'put back'}"
                 raise StepError(
-                    f"it changed files of its input in the store ({artifact.key[:12]}); put back",
+                    f"it changed files of its input in the store {done}",
                     hint="write into `job.out` only",
                 )
+
+    def _put_back(self, artifact: Artifact, entry: Entry) -> None:
+        with self._store.work("artifact", artifact.key) as work:
+            shutil.copytree(artifact.path, work, dirs_exist_ok=True)
+            self._store.put("artifact", artifact.key, work, entry.record, entry.ingredients)
 
     def _inputs_of(self, request: StepRequest, work: Path) -> Inputs:
         """Copies of the artifacts that a request names, beside the folder that it writes into."""
@@ -423,15 +423,6 @@ class Execution:
             "GOMP_SPINCOUNT": "10000",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-
-
-def usual_jobs() -> int:
-    """How many steps a build does side by side where nobody says: one, or two where there is room.
-
-    Most of a step is Python on one core.
-    """
-    room = memory.available_bytes() >= _ROOM_BYTES
-    return 2 if room and environment.usable_cores() >= 2 else 1
 
 
 def _takes_all(step: Step) -> bool:

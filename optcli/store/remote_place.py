@@ -12,6 +12,8 @@ URL_VARIABLE = "OPTCLI_REMOTE_STORE"
 READ_ONLY_VARIABLE = "OPTCLI_REMOTE_READONLY"
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
 _SECRET = re.compile(r"//[^/@]*@")
+# What fsspec calls the libraries of a protocol, where it is another word.
+_EXTRAS = {"https": "http", "gs": "gcs", "s3a": "s3", "az": "abfs"}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
@@ -55,3 +57,8 @@ def remote_place(url: str | None = None, *, read_only: bool = False) -> RemotePl
             f"found {text!r}, wanted 1 or 0", place=READ_ONLY_VARIABLE, hint="1 keeps it from writing"
         )
     return RemotePlace(url.rstrip("/"), read_only or text in _TRUE)
+
+
+def library_for(protocol: str) -> str:
+    """The command that installs what fsspec needs for a protocol, as a hint."""
+    return f"`pip install 'fsspec[{_EXTRAS.get(protocol, protocol)}]'`"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import faulty_remote
 import pytest
-from faulty_remote import QUICK
+from faulty_remote import HASTY, QUICK
 from tiny_project import DATA, Heard, Project
 
 from optcli.artifact import CODE
@@ -178,7 +178,11 @@ def test_a_corrupted_object_is_refused_named_made_again_and_replaced(first, seco
 
 
 @pytest.mark.parametrize(("way", "requests"), [("fails", 0), ("fails", 3), ("hangs", 3), ("hangs", 8)])
-def test_one_that_vanishes_in_the_middle_costs_nothing_but_time(first, second, faults, way, requests):
+def test_one_that_vanishes_in_the_middle_costs_nothing_but_time(
+    first, second, faults, monkeypatch, way, requests
+):
+    if way == "hangs":
+        monkeypatch.setattr("optcli.store.remote.Limits", lambda: HASTY)
     faults.asked.clear()
 
     def vanish(name, path):

@@ -8,7 +8,8 @@ import pytest
 from optcli import environment
 from optcli.latency import memory
 from optcli.observer import Silent
-from optcli.pipeline.execute import Execution, Settings, StepResult, usual_jobs
+from optcli.pipeline.execute import Execution, Settings, StepResult
+from optcli.pipeline.jobs import usual_jobs
 from optcli.pipeline.making import planned
 from optcli.store import Store
 

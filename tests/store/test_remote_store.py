@@ -11,7 +11,7 @@ from pathlib import Path
 import faulty_remote
 import fsspec
 import pytest
-from faulty_remote import Admits, Machine, files_of, made
+from faulty_remote import HASTY, QUICK, Admits, Machine, files_of, made
 
 from optcli.errors import InputError, MissingError, TrustError, UsageError
 from optcli.store import Store, key_of, pausing
@@ -340,11 +340,32 @@ class TestFaults:
     def test_one_that_hangs_is_given_up(self, here, there, faults):
         here.make(STEP)
         faults.before = faults.hang
+        there.limits = HASTY
         with there.connected():
             assert there.store.get("artifact", KEY, admission=Admits()) is None
             made(there.store, STEP)
         assert len(there.heard) == 1
         assert "no answer within" in there.heard[0]
+
+    @pytest.mark.parametrize("way", ["hangs", "fails"])
+    def test_one_that_cannot_even_be_opened_is_given_up(self, there, faults, way):
+        """As where a library looks for credentials on a network."""
+
+        def fail(name, path):
+            if name == "open":
+                if way == "hangs":
+                    faults.hang(name, path)
+                raise RuntimeError("no credentials")
+
+        faults.before = fail
+        there.limits = HASTY if way == "hangs" else QUICK
+        with there.connected():
+            for number in range(3):
+                step = {"step": f"s{number}"}
+                assert there.store.get("artifact", key_of(step), admission=Admits()) is None
+                made(there.store, step)
+        assert len(there.heard) == 1
+        assert ("no answer" if way == "hangs" else "no credentials") in there.heard[0]
 
     def test_one_that_vanishes_in_the_middle_of_an_entry_leaves_nothing_half(self, here, there, faults):
         here.make(STEP)
@@ -362,21 +383,23 @@ class TestFaults:
 
     def test_uploads_that_were_not_done_are_done_next_time(self, here, there, faults):
         faults.before = faults.hang
+        here.limits = HASTY
         here.make(STEP)
         assert len(here.heard) == 1
         faults.before = lambda name, path: None
         faults.never.set()
+        here.limits = QUICK
         with here.connected():  # a build of something else
             pass
         assert there.find(STEP) is not None
 
     def test_an_upload_that_takes_too_long_is_left_to_the_next_build(self, here, there, faults):
-        here.limits = replace(here.limits, answer_s=30.0, finish_s=0.0)
+        here.limits = replace(QUICK, finish_s=0.0)
         faults.before = faults.hang
         here.make(STEP)
         assert here.heard == ["1 results are not uploaded yet; the next build goes on with them"]
         faults.never.set()
-        here.limits = faulty_remote.QUICK
+        here.limits = QUICK
         here.find(STEP)
         assert there.find(STEP) is not None
 
@@ -391,7 +414,7 @@ class TestFaults:
         with there.connected():
             made(there.store, {"step": "mine"})
             made(there.store, {"step": "mine too"})
-            there.store.remote._uploads.finish(5)
+            there.store.remote._uploads.finish(120)
             assert there.store.get("artifact", KEY, admission=Admits()) is not None
         assert len(there.heard) == 1
         assert "nothing can be written there (access denied)" in there.heard[0]
@@ -432,7 +455,7 @@ class TestFaults:
                 made(here.store, STEP)
                 assert here.store.remote._uploads.finish(0.2) == 1
                 assert len(faults.asked) == before
-            assert here.store.remote._uploads.finish(20) == 0
+            assert here.store.remote._uploads.finish(120) == 0
         assert there.find(STEP) is not None
 
     def test_a_store_that_cannot_be_written_finds_nothing_and_fails_nothing(

@@ -25,12 +25,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from optcli.errors import MissingError, UsageError, first_line
-from optcli.store.remote_place import RemotePlace
+from optcli.store.remote_place import RemotePlace, library_for
 
 T = TypeVar("T")
 
-# What fsspec calls the libraries of a protocol, where it is another word.
-_EXTRAS = {"https": "http", "gs": "gcs", "s3a": "s3", "az": "abfs"}
 # There a whole object appears at once. Elsewhere one is written under another name and moved.
 _WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2"}
 _PIECE_BYTES = 8 * 1024**2
@@ -86,16 +84,15 @@ class Connection:
 
         self.place, self._limits, self._tell = place, limits, tell
         self._gone = ""
-        self._lock = threading.Lock()
+        self._lock, self._opening = threading.Lock(), threading.Lock()
         self._opened: tuple[Any, str] | None = None
         try:
             fsspec.get_filesystem_class(place.protocol)
         except ImportError as error:
-            extra = _EXTRAS.get(place.protocol, place.protocol)
             raise MissingError(
                 f"the remote store needs a library: {first_line(error)}",
                 place=place.shown,
-                hint=f"`pip install 'fsspec[{extra}]'`",
+                hint=library_for(place.protocol),
             ) from error
         except ValueError as error:
             raise UsageError(
@@ -258,7 +255,7 @@ class Connection:
     def _file_system(self) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
 
-        with self._lock:
+        with self._opening:
             if self._opened is None:
                 # What others write must be seen at once.
                 fs, root = url_to_fs(self.place.url, use_listings_cache=False)

@@ -185,6 +185,9 @@ class Uploads:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """One request, while nothing is measured."""
-        self._may_go.wait()
-        with self._sending:
-            yield
+        while True:
+            self._may_go.wait()
+            with self._sending:
+                if self._may_go.is_set():
+                    yield
+                    return
