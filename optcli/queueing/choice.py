@@ -8,6 +8,7 @@ latency; of these the choice takes the one that keeps workers least busy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -297,7 +298,8 @@ def waits_ms(curve: Curve, demand: Demand, offer: Batching) -> list[float]:
         least = sealed_least_ms(curve, demand, offer)
         waits = [wait for wait in _WAITS_MS if wait >= least and wait <= slo]
         waits += [least * factor for factor in _SEALED_WAITS if least * factor <= slo]
-        return sorted({round(wait, 1) for wait in waits}) or [least]
+        # Where no wait is long enough the queue grows: any wait shows it.
+        return sorted({round(wait, 1) for wait in waits}) or [least if math.isfinite(least) else slo]
     if batch == 1:
         return [0.0]
     budget = formulas.longest_wait_ms(slo, curve, batch, rate, demand.overhead.total_ms)

@@ -105,7 +105,7 @@ def _smallest(curve: Curve, demand: Demand) -> Batching:
 
 def _would(curve: Curve, demand: Demand, nearest: Batching, choice: Choice) -> Iterator[Would]:
     least = sealed_least_ms(curve, demand, nearest)
-    if demand.semantics == "sealed" and nearest.wait_ms < least:
+    if demand.semantics == "sealed" and nearest.wait_ms < least < math.inf:
         yield Would(
             kind="longer-wait",
             figure=least,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from optcli.queueing import Curve, Promise
@@ -120,6 +121,11 @@ def _why_none(curve: Curve, demand: Demand, choice: Choice) -> str:
         return f"More than {MOST_INSTANCES} instances would be needed: plan for a part of the traffic."
     near = choice.tried[0]
     least = sealed_least_ms(curve, demand, near.batching)
+    if not math.isfinite(least):
+        return (
+            f"No wait is long enough for {_instances(near.batching.instances)}: images come faster than"
+            " the largest batches carry them, and the queue grows without bound."
+        )
     if demand.semantics == "sealed" and near.batching.wait_ms < least:
         return (
             f"A sealed batcher that waits {near.batching.wait_ms:g} ms stays below the rate: its"

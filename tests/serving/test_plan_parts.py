@@ -196,3 +196,17 @@ def test_a_variant_that_was_not_measured_has_no_curve():
     with pytest.raises(UsageError, match="no variant 'eagre'") as caught:
         curve_of(report, "eagre", None)
     assert "did you mean 'eager'?" in caught.value.hint
+
+
+def test_a_rate_above_what_sealed_batches_carry_is_told_without_a_wait():
+    plan = optcli.plan(
+        curve="1:4.6ms,2:8.2ms,4:16.4ms,8:32ms",
+        rate_per_s=583,
+        slo={"p95_ms": 150},
+        semantics="sealed",
+        instances=1,
+    )
+    assert plan.recommended is None
+    assert "No wait is long enough for 1 instance" in plan.reason + plan.sentence
+    assert {each.kind for each in plan.would} >= {"more-instances", "smaller-rate"}
+    assert "inf" not in " ".join(each.text for each in plan.would)

@@ -1,0 +1,197 @@
+"""What `optcli plan` predicts of a running server beside what `optcli loadtest` measures.
+
+    .venv/bin/python benchmarks/serving_points.py --shared FOLDER --work FOLDER [--models NAMES]
+
+For each of three trained networks: a build with a sweep of batch sizes, one thread; a plan with sealed
+batches; a bundle for Ray Serve; then one calibration through the running server and three loads, at 30,
+50 and 70 % of the capacity that the calibration gives, and the search for the limit. Client and server
+have a processor each. Each row of the result has p95 as measured, as the plan's curve predicts and as
+the calibrated curve predicts. Wanted is: the calibrated p95 within 25 % of the measured one at every
+point, the median error within 15 %, and the measured limit within 15 % of the calibrated prediction.
+
+The machine must be idle. Results are written after each network. Ends with 1 where an aim is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "serving.json"
+_SHARES = (0.3, 0.5, 0.7)
+_POINT, _MEDIAN, _LIMIT = 0.25, 0.15, 0.15
+_TIMEOUT_S = 1800.0
+
+_IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
+_CIFAR = f"{{scale: 1/255, {_IMAGENET}}}"
+_FASHION = (
+    "{resize: 32, resize_in: float32, channel_order: rgb, scale: 1/255, mean: 0.2860, std: 0.3530}"
+)
+_LETTERBOX = "{letterbox: {size: 416, fill: 114}, channel_order: bgr}"
+# Name of the file, input, evaluation data, and what the plan is to promise at which rate.
+MODELS: dict[str, dict[str, str]] = {
+    "resnet20_cifar10": {
+        "input": "{name: input, dtype: float32, shape: [batch, 3, 32, 32],"
+        " batch: {min: 1, opt: 8, max: 16}}",
+        "data": f'{{source: "imagefolder:SHARED/datasets/cifar10_subset/test", samples: 200,'
+        f" prepare: {_CIFAR}}}",
+        "slo": "p95=150ms",
+    },
+    "vit_tiny_fashion": {
+        "input": "{name: input, dtype: float32, shape: [batch, 3, 32, 32],"
+        " batch: {min: 1, opt: 8, max: 16}}",
+        "data": '{source: "torchvision:FashionMNIST", root: "SHARED/datasets", split: test,'
+        f" samples: 200, prepare: {_FASHION}}}",
+        "slo": "p95=200ms",
+    },
+    "yolox_nano": {
+        "input": "{name: images, dtype: float32, shape: [1, 3, 416, 416]}",
+        "data": '{source: "imagefolder:SHARED/datasets/coco_tiny_val/images", samples: 16,'
+        f" prepare: {_LETTERBOX}}}",
+        "slo": "p95=600ms",
+    },
+}
+
+
+def main() -> None:
+    """Build, plan, deploy, calibrate, load, compare; print a table and write the results."""
+    given = _arguments()
+    rows: list[dict[str, Any]] = []
+    for name in given.models.split(","):
+        rows += _of_model(name, given.shared.absolute(), given.work.absolute() / name)
+        _write(rows)
+    sys.exit(_judged(rows))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--shared", type=Path, required=True, help="has models/ and datasets/")
+    parser.add_argument("--work", type=Path, required=True, help="where everything is built")
+    parser.add_argument("--models", default=",".join(MODELS))
+    return parser.parse_args()
+
+
+def _of_model(name: str, shared: Path, work: Path) -> list[dict[str, Any]]:
+    work.mkdir(parents=True, exist_ok=True)
+    about = MODELS[name]
+    recipe = work / "recipe.yaml"
+    recipe.write_text(
+        f"version: 1\nname: {name}\n"
+        f'model: {{source: "onnx:{shared}/models/{name}.onnx"}}\n'
+        f"inputs:\n  - {about['input']}\n"
+        f"data:\n  evaluation: {about['data'].replace('SHARED', str(shared))}\n"
+        "latency: {mode: quick, batch_sizes: [1], threads: 1, sweep: true}\n"
+        "variants:\n  onnx: {passes: [], runner: {name: onnxruntime, threads: 1}}\n"
+    )
+    places = ["--artifacts", str(work / "artifacts")]
+    _optcli("build", str(recipe), "--store", str(work / "store"), *places)
+    rate = _half_of_capacity(work / "artifacts" / name / "report.json")
+    plan = _optcli(
+        *("plan", str(recipe), "--variant", "onnx", "--rate", f"{rate:.4g}", "--slo", about["slo"]),
+        *("--semantics", "sealed", "--instances", "1", "--overhead", "5ms", "--json", *places),
+    )
+    (work / "plan.json").write_text(plan)
+    bundle = work / "bundle"
+    if not bundle.exists():
+        _optcli(
+            *("deploy", "onnx", str(recipe), "--target", "ray", "--plan", str(work / "plan.json")),
+            *("--out", str(bundle), "--force", "--store", str(work / "store"), *places),
+        )
+    pinned = ["--cpus", "1", "--client-cpus", "1", "--json"]
+    first = json.loads(_optcli("loadtest", str(bundle), "--calibrate", "--rate", "5", *pinned))
+    capacity = _capacity(bundle)
+    rates = [f"{share * capacity:.4g}" for share in _SHARES]
+    asked = [part for rate in rates for part in ("--rate", rate)]
+    points = json.loads(_optcli("loadtest", str(bundle), *asked, *pinned))
+    limit = json.loads(_optcli("loadtest", str(bundle), "--find-limit", *pinned))
+    rows = [_row(name, point, share) for point, share in zip(points["points"], _SHARES, strict=True)]
+    return [*rows, {"model": name, "limit": limit["limit"], "served": first["served"]}]
+
+
+def _half_of_capacity(report: Path) -> float:
+    """Half of what batches of the largest measured size answer in a second."""
+    latency = json.loads(report.read_text())["variants"]["onnx"]["latency"]
+    rates = [row["batch_size"] / row["p50_ms"]["value"] * 1000 for row in latency]
+    return 0.5 * max(rates)
+
+
+def _capacity(bundle: Path) -> float:
+    """Requests a second with full batches, by the calibrated curve."""
+    points = json.loads((bundle / "calibration.json").read_text())["points_ms"]
+    return max(int(size) / float(ms) * 1000 for size, ms in points.items())
+
+
+def _row(name: str, point: dict[str, Any], share: float) -> dict[str, Any]:
+    measured = (point["p95_ms"] or {}).get("value")
+    predicted = {each["by"]: each["p95_ms"] for each in point["predicted"]}
+    errors = {by: p95 / measured - 1 for by, p95 in predicted.items() if p95 is not None and measured}
+    return {
+        "model": name,
+        "load": share,
+        "rate_per_s": point["rate_per_s"],
+        "p95_ms": point["p95_ms"],
+        "predicted_p95_ms": predicted,
+        "error": errors,
+        "steady": point["steady"],
+        "outcome": point["outcome"],
+        "reason": point["reason"],
+        "client": point["client"],
+    }
+
+
+def _judged(rows: list[dict[str, Any]]) -> int:
+    """Print the table and the aims; 1 where one is missed."""
+    points = [row for row in rows if "load" in row]
+    for row in points:
+        errors = ", ".join(f"{by} {100 * error:+.0f} %" for by, error in row["error"].items())
+        print(
+            f"{row['model']:20} {row['load']:.1f} {row['rate_per_s']:8.1f}/s  {row['p95_ms']}  {errors}"
+        )
+    errors = [abs(row["error"].get("calibration", 1.0)) for row in points]
+    missed = [f"{sum(error > _POINT for error in errors)} of {len(errors)} points beyond {_POINT:.0%}"]
+    missed = missed if any(error > _POINT for error in errors) else []
+    if errors and median(errors) > _MEDIAN:
+        missed.append(f"the median error is {median(errors):.0%}, wanted {_MEDIAN:.0%}")
+    for row in (row for row in rows if "limit" in row):
+        limit = row["limit"] or {}
+        print(f"{row['model']:20} limit {limit}")
+        found = limit.get("rate_per_s")
+        predicted = (limit.get("predicted_per_s") or {}).get("calibration")
+        if not found or not predicted or abs(found / predicted - 1) > _LIMIT:
+            missed.append(f"{row['model']}: the limit is {found}, predicted {predicted}")
+    print("\n".join(missed) or "all aims are met")
+    return 1 if missed else 0
+
+
+def _write(rows: list[dict[str, Any]]) -> None:
+    content = {
+        "command": "benchmarks/serving_points.py --shared FOLDER --work FOLDER",
+        "machine": platform.platform(),
+        "rows": rows,
+    }
+    RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _optcli(*arguments: str) -> str:
+    """What a verb prints. Verdicts may reject; anything else that fails ends the benchmark."""
+    done = subprocess.run(
+        [sys.executable, "-m", "optcli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode not in (0, 1, 5):
+        sys.exit(f"optcli {' '.join(arguments[:2])} failed:\n{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
