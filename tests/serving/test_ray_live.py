@@ -347,7 +347,6 @@ def test_batch_and_wait_change_while_it_runs(served):
     until(lambda: three() > 0)
 
 
-@pytest.mark.long
 def test_a_killed_replica_costs_its_own_requests_alone(served):
     served.gate.unlink()
 
@@ -371,7 +370,6 @@ def test_a_killed_replica_costs_its_own_requests_alone(served):
     assert ask(served.url)["status"] == 200
 
 
-@pytest.mark.long
 def test_readiness_falls_with_the_last_replica_and_comes_back(served):
     for replica in served.replicas():
         os.kill(replica, signal.SIGKILL)
