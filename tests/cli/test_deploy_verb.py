@@ -6,10 +6,12 @@ import json
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from optcli.cli import run
 from optcli.results import Report
+from optcli.serving import bundle
 from optcli.serving.deploy import model_configuration
 
 HAND = ("--curve", "1:6ms,2:8ms,4:12ms", "--rate", "250", "--slo", "p95=120ms")
@@ -192,6 +194,73 @@ def test_an_empty_folder_is_taken(place, optcli, hand):
     said = optcli("deploy", "plain", "--target", "triton", "--plan", hand, "--out", "empty")
     assert said.code == 0, said.err
     assert (place.folder / "empty" / "plain" / "config.pbtxt").is_file()
+
+
+@pytest.fixture
+def sealed(place, capsys) -> Path:
+    """A plan for the batches of Ray Serve, for a curve that was given by hand."""
+    assert run(["plan", *HAND, "--semantics", "sealed", "--batch", "4", "--json"]) == 0
+    path = place.folder / "sealed.json"
+    path.write_text(capsys.readouterr().out)
+    return path
+
+
+def test_a_bundle_for_ray_is_whole_and_says_how_to_start_it(place, optcli, sealed):
+    said = optcli("deploy", "plain", "--target", "ray", "--plan", sealed, "--out", "deployed", "--json")
+    assert said.code == 0, said.err
+    deployed, folder = json.loads(said.out), place.folder / "deployed"
+    assert deployed["engine"] == "ray"
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    assert deployed["files"] == files
+    made = bundle.read(folder)
+    assert (made.model, made.recipe.name, made.largest_batch) == ("plain", "tiny", 4)
+    samples, expected = (dict(np.load(folder / f"{name}.npz")) for name in ("samples", "expected"))
+    assert list(samples) == [tensor.name for tensor in made.inputs]
+    assert list(expected) == [tensor.name for tensor in made.outputs]
+    assert {len(array) for array in (samples | expected).values()} == {
+        len(next(iter(samples.values())))
+    }
+    first = json.loads((folder / "golden-request.json").read_text())["inputs"][0]
+    assert np.ravel(next(iter(samples.values()))[0]).tolist() == first["data"]
+    text = (folder / "README.md").read_text()
+    for command in deployed["commands"]:
+        assert command in text
+    assert deployed["commands"][0] == "python launch.py --port 8000"
+    assert "no authentication and no TLS" in text
+
+
+def test_ray_plans_for_sealed_batches_by_itself(place, optcli, quiet_plan):
+    recipe = place.folder / "recipe.yaml"
+    recipe.write_text(recipe.read_text() + "slo: {p95_ms: 5000, rate_per_s: 20}\n")
+    said = optcli("deploy", "plain", recipe, "--target", "ray", "--json")
+    assert said.code == 0, said.err
+    plan = json.loads((place.folder / "plain-ray" / "plan.json").read_text())
+    assert plan["recommended"]["semantics"] == plan["asked"]["semantics"] == "sealed"
+    assert json.loads(said.out)["sentence"] == plan["sentence"]
+
+
+def test_ray_refuses_a_plan_of_other_batches_and_a_wait_that_is_too_short(place, optcli, hand, sealed):
+    said = optcli("deploy", "plain", "--target", "ray", "--plan", hand)
+    assert said.code == 2
+    assert "Ray Serve seals batches in turn" in said.err
+    plan = json.loads(sealed.read_text())
+    plan["recommended"] |= {"least_wait_ms": 30.0, "wait_ms": 40.0}
+    sealed.write_text(json.dumps(plan))
+    asked = ("deploy", "plain", "--target", "ray", "--plan", sealed, "--wait", "10ms")
+    said = optcli(*asked)
+    assert said.code == 2
+    assert "--wait: a wait of 10 ms is too short" in said.err
+    assert not (place.folder / "plain-ray").exists()
+    said = optcli(*asked, "--force", "--json")
+    assert said.code == 0, said.err
+    assert bundle.read(place.folder / "plain-ray").wait_ms == 10
+    assert "the queue grows without bound" in " ".join(json.loads(said.out)["notes"])
+
+
+def test_only_ray_takes_another_wait(place, optcli, hand):
+    said = optcli("deploy", "plain", "--target", "triton", "--plan", hand, "--wait", "10ms")
+    assert said.code == 2
+    assert "--target triton takes the plan's wait" in said.err
 
 
 def test_torchserve_says_what_to_use(optcli):

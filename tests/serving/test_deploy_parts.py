@@ -311,7 +311,8 @@ def test_an_engine_of_tensorrt_is_served_on_the_first_gpu(plan):
     assert tensors(config.output) == {"logits": ("TYPE_FP16", [2])}
     assert not config.parameters
     assert "the same version" in backend.notes[0]
-    text = instructions.text(served, "", instructions.for_triton(served), (), "tensorrt 10")
+    steps, known = instructions.for_triton(served), instructions.of_triton("tensorrt 10")
+    text = instructions.text("small", served.interface, "", steps, known)
     assert "--gpus 1" in text
     assert "There is no golden request: the model could not be run" in text
 

@@ -11,6 +11,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -36,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 MODEL = "/v2/models/small"
 # Nothing here takes so long: a test that hangs fails.
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 ADMITTED = 12
 
 
@@ -72,7 +74,7 @@ def served(tmp_path_factory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("live")
     bundle = written(folder)
     opened = gate(folder / "bundle")
-    with running(folder / "bundle", log=folder / "server.log") as server:
+    with running(folder / "bundle", log=folder / "server.log", ready_s=PATIENCE_S) as server:
         yield Served(bundle, folder / "bundle", server, opened)
 
 
@@ -345,6 +347,7 @@ def test_batch_and_wait_change_while_it_runs(served):
     until(lambda: three() > 0)
 
 
+@pytest.mark.long
 def test_a_killed_replica_costs_its_own_requests_alone(served):
     served.gate.unlink()
 
@@ -368,6 +371,7 @@ def test_a_killed_replica_costs_its_own_requests_alone(served):
     assert ask(served.url)["status"] == 200
 
 
+@pytest.mark.long
 def test_readiness_falls_with_the_last_replica_and_comes_back(served):
     for replica in served.replicas():
         os.kill(replica, signal.SIGKILL)
@@ -395,10 +399,11 @@ def test_a_port_that_is_taken_is_said_before_ray_starts(served):
         pass
 
 
+@pytest.mark.long
 def test_stopping_answers_what_is_inside_and_leaves_no_process(tmp_path):
     bundle = written(tmp_path)
     opened = gate(tmp_path / "bundle")
-    with running(tmp_path / "bundle", log=tmp_path / "server.log") as server:
+    with running(tmp_path / "bundle", ready_s=PATIENCE_S) as server:
         opened.unlink()
         here = Served(bundle, tmp_path / "bundle", server, opened)
 
@@ -415,12 +420,32 @@ def test_stopping_answers_what_is_inside_and_leaves_no_process(tmp_path):
     until(lambda: not any(map(psutil.pid_exists, server.pids)))
 
 
+@pytest.mark.long
 def test_a_model_that_cannot_be_opened_ends_the_start_with_its_reason(tmp_path):
     written(tmp_path)
     (tmp_path / "bundle" / "model" / "model.onnx").write_bytes(b"no model")
     reason = r"(?s)did not get ready.*model.onnx"
-    with pytest.raises(RunnerError, match=reason), running(tmp_path / "bundle"):
+    with pytest.raises(RunnerError, match=reason), running(tmp_path / "bundle", ready_s=PATIENCE_S):
         pass
+
+
+@pytest.mark.long
+def test_the_verb_serves_until_ctrl_c(tmp_path):
+    written(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "optcli", "serve", str(tmp_path / "bundle"), "--json"]
+    command += ["--port", str(port), "--ready-timeout", str(PATIENCE_S)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as verb:
+        try:
+            assert verb.stdout is not None
+            said = json.loads(verb.stdout.readline())
+            assert said["url"] == f"http://127.0.0.1:{port}"
+            assert ask(said["url"])["status"] == 200
+        finally:
+            verb.send_signal(signal.SIGINT)
+        assert verb.wait(PATIENCE_S) == 0
+    until(lambda: not any(map(psutil.pid_exists, said["pids"])))
 
 
 def test_the_verb_says_what_is_no_bundle(tmp_path, capsys):

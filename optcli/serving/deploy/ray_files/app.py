@@ -56,7 +56,7 @@ class Model:
         Single rows are computed together; a request of several rows is a batch of its own.
         """
         item = Item(feed, rows, deadline, arrived=time.time())
-        self._together.set_batch_wait_timeout_s(self._batches.wait_s(item.arrived))
+        self._together.set_batch_wait_timeout_s(self._batches.arrives(item.arrived))
         try:
             if rows == 1 and BUNDLE["batched"]:
                 return await self._together(item)
@@ -64,6 +64,8 @@ class Model:
         except asyncio.CancelledError:
             item.cancelled = True
             raise
+        finally:
+            self._batches.leaves()
 
     @serve.batch(max_concurrent_batches=BUNDLE["sealed_batches"])
     async def _together(self, items: list[Item]) -> list[dict[str, Any]]:

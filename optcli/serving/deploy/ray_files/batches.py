@@ -38,7 +38,7 @@ class Batches:
         self._batched: bool = bundle["batched"]
         self._warm: set[int] = set()
         self._wait_s, self._adaptive = 0.0, False
-        self._last, self._gap_s = 0.0, 0.0
+        self._last, self._gap_s, self._inside = 0.0, 0.0, 0
         self.single_s = 0.0
 
     def configure(self, config: Mapping[str, Any]) -> None:
@@ -46,15 +46,21 @@ class Batches:
         self._wait_s, self._adaptive = config["batch_wait_timeout_s"], config["adaptive_wait"]
         self._warm_up(config["max_batch_size"])
 
-    def wait_s(self, now: float) -> float:
-        """How long to wait for a batch, now that a request arrives: not at all under light load.
+    def arrives(self, now: float) -> float:
+        """Count a request in; how long to wait for a batch, in seconds: not at all under light load.
 
-        That is while single rows would take less than half of the time, by the gaps between requests.
+        That is while single rows would take less than half of the time, by the gaps between requests,
+        and nothing waits but for what is computed.
         """
+        self._inside += 1
         gap = min(now - self._last, 8 * self.single_s)
         self._last, self._gap_s = now, self._gap_s + 0.1 * (gap - self._gap_s)
-        light = self._adaptive and self._gap_s > 2 * self.single_s
+        light = self._adaptive and self._gap_s > 2 * self.single_s and self._inside <= 2
         return 0.0 if light else self._wait_s
+
+    def leaves(self) -> None:
+        """Count a request out."""
+        self._inside -= 1
 
     def call(self, items: Sequence[Item], sealed: float, identity: str) -> list[dict[str, Any]]:
         """Compute the items that somebody still waits for, as one batch; for each, outputs and times.
@@ -64,9 +70,17 @@ class Batches:
         start = time.time()
         due = [item for item in items if item.is_due(start)]
         parts = dict(zip(map(id, due), self._outputs(due) if due else (), strict=True))
-        call = {"start": start, "end": time.time(), "sealed": sealed, "replica": identity}
+        call: dict[str, Any] = {
+            "start": start,
+            "end": time.time(),
+            "sealed": sealed,
+            "replica": identity,
+        }
+        rows = sum(item.rows for item in due)
+        if rows == 1:
+            self.single_s += 0.1 * (call["end"] - start - self.single_s)
         results = [{**call, "arrived": each.arrived, "outputs": parts.get(id(each))} for each in items]
-        results[0].update(rows=sum(item.rows for item in due), usage=usage())
+        results[0].update(rows=rows, usage=usage())
         return results
 
     def _outputs(self, items: Sequence[Item]) -> list[Arrays]:

@@ -161,4 +161,4 @@ def until_ready(url: str, seconds: float, signals: set[signal.Signals]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -1,0 +1,172 @@
+"""What a bundle's replica and ingress decide, without Ray: waits, who is computed, who is admitted."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from optcli.serving.deploy import ray_bundle
+
+NAMES = ("admission", "batches", "metrics", "oip")
+BUNDLE = {
+    "model": "small",
+    "platform": "onnxruntime_onnx",
+    "batched": True,
+    "deadline_ms": 1000,
+    "inputs": [
+        {
+            "name": "image",
+            "datatype": "FP32",
+            "dtype": "float32",
+            "shape": [-1, 2],
+            "least": [1, 2],
+            "most": [8, 2],
+            "usual": [1, 2],
+        }
+    ],
+    "outputs": [{"name": "sums", "datatype": "FP32", "shape": [-1, 1]}],
+}
+
+
+@pytest.fixture
+def copied(monkeypatch) -> Iterator[dict[str, ModuleType]]:
+    """The modules of a bundle, imported as they are there."""
+    monkeypatch.syspath_prepend(str(ray_bundle.FILES))
+    for name in NAMES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield {name: importlib.import_module(name) for name in NAMES}
+    for name in NAMES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+class Sums:
+    """A model that remembers the numbers of rows that it computed."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def run(self, feed):
+        self.rows.append(len(feed["image"]))
+        return {"sums": feed["image"].sum(1, keepdims=True)}
+
+
+def batches(copied, **config):
+    model = Sums()
+    made = copied["batches"].Batches(model, BUNDLE)
+    made.configure({"max_batch_size": 4, "batch_wait_timeout_s": 0.05, "adaptive_wait": True, **config})
+    return made, model
+
+
+def test_every_batch_that_will_occur_is_warmed_up_once(copied):
+    made, model = batches(copied)
+    assert set(model.rows) == {1, 2, 3, 4}
+    model.rows.clear()
+    made.configure({"max_batch_size": 5, "batch_wait_timeout_s": 0.05, "adaptive_wait": True})
+    assert set(model.rows) == {5}
+    made.configure({"max_batch_size": 3, "batch_wait_timeout_s": 0.05, "adaptive_wait": True})
+    assert set(model.rows) == {5}
+
+
+@pytest.mark.parametrize(("gap", "wait"), [(0.03, 0.0), (0.015, 0.05)])
+def test_no_batch_is_waited_for_while_single_rows_take_less_than_half_of_the_time(copied, gap, wait):
+    made, _ = batches(copied)
+    made.single_s = 0.01
+    for turn in range(100):
+        waits = made.arrives(turn * gap)
+        made.leaves()
+    assert waits == wait
+
+
+def test_a_batch_is_waited_for_where_others_wait(copied):
+    made, _ = batches(copied)
+    made.single_s = 0.01
+    for turn in range(100):
+        made.arrives(turn)
+        made.leaves()
+    # One is computed, one waits for it; a third one finds that the replica is behind.
+    assert [made.arrives(turn) for turn in range(100, 103)] == [0.0, 0.0, 0.05]
+
+
+def test_a_fixed_wait_is_kept(copied):
+    made, _ = batches(copied, adaptive_wait=False)
+    made.single_s = 0.01
+    for turn in range(50):
+        assert made.arrives(turn) == 0.05
+        made.leaves()
+
+
+def test_rows_go_back_to_who_sent_them_and_the_late_are_left_out(copied):
+    made, model = batches(copied)
+    model.rows.clear()
+    item = copied["batches"].Item
+    feeds = [np.full((rows, 2), rows, np.float32) for rows in (1, 2, 3, 1)]
+    far = 1e12
+    items = [item({"image": feed}, len(feed), far, 0.0) for feed in feeds]
+    items[1].deadline = 0.0
+    items[2].cancelled = True
+    results = made.call(items, 1.0, "here")
+    assert model.rows == [2]
+    assert [None if each["outputs"] is None else len(each["outputs"]["sums"]) for each in results] == [
+        1,
+        None,
+        None,
+        1,
+    ]
+    assert results[0]["rows"] == 2
+    assert [("usage" in each) for each in results] == [True, False, False, False]
+    assert made.call(items[1:3], 1.0, "here")[0]["rows"] == 0
+    assert model.rows == [2]
+
+
+def test_admission_counts_those_inside(copied):
+    admission, refused = copied["admission"].Admission(2, 0.3), copied["oip"].Refused
+    with admission.admitted():
+        with pytest.raises(ZeroDivisionError), admission.admitted():
+            1 / 0  # noqa: B018
+        with admission.admitted():
+            with pytest.raises(refused) as caught, admission.admitted():
+                pass
+            assert (caught.value.status, caught.value.cause) == (429, "queue_full")
+            assert caught.value.headers == {"retry-after": "1"}
+    assert admission.inside == 0
+
+
+def test_a_request_longer_than_a_batch_goes_in_parts(copied):
+    asked = copied["oip"].Asked({"image": np.arange(10).reshape(5, 2)}, 5, {})
+    parts = asked.parts(2)
+    assert [rows for _, rows in parts] == [2, 2, 1]
+    np.testing.assert_array_equal(
+        np.concatenate([feed["image"] for feed, _ in parts]), np.arange(10).reshape(5, 2)
+    )
+
+
+def test_the_header_may_shorten_the_deadline_and_not_lengthen_it(copied):
+    protocol = copied["oip"].Protocol(BUNDLE)
+    assert [protocol.deadline_s(each) for each in (None, "200", "5000")] == [1.0, 0.2, 1.0]
+    for wrong in ("0", "-1", "nan", "soon"):
+        with pytest.raises(copied["oip"].Refused, match="above 0"):
+            protocol.deadline_s(wrong)
+
+
+def test_metrics_number_replicas_as_they_are_seen_and_count_each_call_once(copied):
+    metrics = copied["metrics"].Metrics(8)
+    times = {"arrived": 1.0, "sealed": 1.5, "start": 2.0, "end": 2.25, "outputs": {}}
+    first = {**times, "replica": "a", "rows": 3, "usage": (4.0, 5)}
+    metrics.observe([first, {**times, "replica": "a"}], 0.5)
+    metrics.observe([{**first, "replica": "b", "usage": (6.0, 7)}], 0.5)
+    text = metrics.text().decode()
+    for line in (
+        'model_stage_seconds_sum{stage="queue"} 3.0',
+        'model_stage_seconds_sum{stage="batch_wait"} 1.5',
+        'model_stage_seconds_count{stage="compute"} 3.0',
+        'model_compute_seconds_sum{batch="3"} 0.5',
+        "model_batch_rows_count 2.0",
+        'model_process_cpu_seconds_total{process="replica-0"} 4.0',
+        'model_process_rss_bytes{process="replica-1"} 7.0',
+    ):
+        assert line in text
