@@ -24,7 +24,9 @@ def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys, mon
     onnx_model(tmp_path / "model", {"image": ["batch", 3, 4, 4]})
     built = variant(tmp_path / "model", Format.ONNX, IMAGE)
     folder = tmp_path / "bundle"
-    bundled(built, sealed_plan(instances=1), folder)
+    plan = sealed_plan(instances=1)
+    bundled(built, plan, folder)
+    (folder / "plan.json").write_text(plan.to_json())  # as deploy does
     before = set(psutil.Process().children(recursive=True))
     code = cli.run(["loadtest", str(folder), *QUICK, "--rate", "30", "--calibrate", "--json"])
     said = capsys.readouterr()

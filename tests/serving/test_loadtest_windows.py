@@ -138,6 +138,8 @@ def test_a_short_run_never_accepts_and_rejects_only_what_is_surely_broken():
 def test_a_late_client_decides_nothing_about_latency():
     near = answer(101, 103, 111, late_ms=6.0)
     assert (near.outcome, near.breach) == ("inconclusive", False)
+    assert not answer(50, 70, 90, late_ms=6.0).grows
+    assert answer(50, 70, 90).grows
     # Far over the limit it is not the client.
     far = answer(113, 115, 90, late_ms=6.0)
     assert (far.outcome, far.breach) == ("reject", True)

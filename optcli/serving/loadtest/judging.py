@@ -112,7 +112,8 @@ def judged(
     causes = ", ".join(f"{cause} {count}" for cause, count in (failures or {}).items())
 
     def answer(outcome: Outcome, reason: str) -> Judged:
-        return Judged(steady, rising, breach or slow, outcome, reason)
+        # Latencies of a late client rise with it, and say nothing of a queue.
+        return Judged(steady, rising and not client.saturated, breach or slow, outcome, reason)
 
     if wrong:
         return answer(
