@@ -6,7 +6,7 @@ import json
 
 import psutil
 import pytest
-from small_bundles import bundled, sealed_plan
+from small_bundles import bundled, changed, sealed_plan
 from small_variants import IMAGE, onnx_model, variant
 
 from optcli import cli
@@ -26,6 +26,7 @@ def test_a_bundle_is_started_calibrated_loaded_and_stopped(tmp_path, capsys, mon
     folder = tmp_path / "bundle"
     plan = sealed_plan(instances=1)
     bundled(built, plan, folder)
+    changed(folder, deadline_ms=30_000)  # on a busy machine too
     (folder / "plan.json").write_text(plan.to_json())  # as deploy does
     before = set(psutil.Process().children(recursive=True))
     code = cli.run(["loadtest", str(folder), *QUICK, "--rate", "30", "--calibrate", "--json"])

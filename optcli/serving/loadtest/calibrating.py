@@ -27,6 +27,8 @@ FILE = "calibration.json"
 # Lone requests of one row and of each other number of rows, and for how long a phase lasts at most.
 _LONE, _OF_SIZE, _PHASE_S = 30, 12, 15.0
 _FEWEST_OF_SIZE = 5
+# Lone requests that a busy machine may delay beyond their deadline, as a share.
+_MOST_FAILED = 0.2
 # A size that the model saw less often says too little.
 _FEWEST_CALLS = 4
 # A load in the middle, where the server's parts compete for the processors as they do in service. The
@@ -123,7 +125,7 @@ class _Phases:
         self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
 
     def _sent(self, times_ms: np.ndarray, name: str, *, rows: int = 1, whole: bool = True) -> Records:
-        """Send requests, which must all be answered where `whole`; keeps the readings around them."""
+        """Send requests, of which nearly all must be answered where `whole`; keeps the readings."""
         seconds = float(times_ms[-1]) / 1000 + 0.01
         records, _, (before, after) = self.driver.send(
             times_ms, Spans(0.0, 1, seconds), "binary", f"calibrate, {name}", rows=rows
@@ -135,10 +137,10 @@ class _Phases:
                 place=place,
                 hint="calibrate a server that `optcli deploy --target ray` wrote",
             )
-        if whole and not records.answered.all():
+        if whole and records.answered.mean() < 1 - _MOST_FAILED:
             failures = ", ".join(f"{cause} {n}" for cause, n in records.failures.items())
             raise UsageError(
-                f"the server did not answer every request of the calibration: {failures}",
+                f"of {records.count} lone requests the server did not answer: {failures}",
                 place=place,
                 hint="look into its log",
             )
