@@ -12,7 +12,7 @@ from optcli.environment import Needs
 
 _check = partial(Check, group="packages")
 _TOOLS = ("nncf", "torchao", "torch_pruning", "onnxscript", "onnxslim")
-_OPTIONAL = ("timm", "pynvml", "tritonclient")
+_OPTIONAL = ("timm", "pynvml", "tritonclient", "ray")
 # torch 2.13.0 computes wrong results in code that optcli relies on: pyproject.toml leaves it out.
 _BAD_TORCH = "2.13.0"
 

@@ -19,7 +19,7 @@ from batches import Batches, Item
 from metrics import CONTENT_TYPE, Metrics
 from oip import HEADER, Asked, Protocol, Refused, body_of
 from ray import serve
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
@@ -82,7 +82,7 @@ class Ingress:
     """All requests come here: they are read, counted, admitted, and handed to a replica."""
 
     def __init__(self, model: DeploymentHandle) -> None:
-        self._model, self._protocol = model, Protocol(BUNDLE)
+        self._infer, self._protocol = model.infer, Protocol(BUNDLE)
         self._metrics = Metrics(BUNDLE["largest_batch"])
         self._admission = Admission(BUNDLE["most_in_flight"], BUNDLE["deadline_ms"] / 1000)
         self._app_name = serve.get_replica_context().app_name
@@ -171,19 +171,22 @@ class Ingress:
     async def _computed(self, asked: Asked, deadline: float) -> list[dict[str, np.ndarray]]:
         """What the replicas give for the request, in parts of the largest batch at most."""
         sent, parts = time.time(), asked.parts(BUNDLE["largest_batch"])
-        responses = [self._model.infer.remote(feed, rows, deadline) for feed, rows in parts]
+        responses = [self._infer.remote(feed, rows, deadline) for feed, rows in parts]
         try:
             async with asyncio.timeout(deadline - sent):
                 results = [await response for response in responses]
-        except TimeoutError as error:
-            raise Refused.late() from error
-        except (RayActorError, RayServeException) as error:
-            raise Refused(503, "the replica that had the request is gone", cause="replica") from error
-        except RayTaskError as error:
-            raise Refused(500, f"the model failed: {str(error.cause).splitlines()[0]}") from error
-        finally:
+        except (asyncio.CancelledError, TimeoutError, RayError, RayServeException) as error:
             for response in responses:
                 response.cancel()
+            if isinstance(error, RayTaskError):
+                sentence = "the model failed: " + str(error.cause).partition("\n")[0]
+                raise Refused(500, sentence) from error
+            if isinstance(error, TimeoutError):
+                raise Refused.late() from error
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            gone = "the replica that had the request is gone"
+            raise Refused(503, gone, cause="replica") from error
         self._metrics.observe(results, sent)
         if any(result["outputs"] is None for result in results):
             raise Refused.late()
