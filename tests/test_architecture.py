@@ -132,6 +132,10 @@ class _Module:
             yield from self._talk()
         yield from self._hints()
 
+    def _is_program(self) -> bool:
+        """Whether it may end the process: the command line, and what a bundle starts by itself."""
+        return self.room in {"cli", "__main__"} or self.relative.parent in COPIED
+
     def _own(self) -> Iterator[tuple[int, str]]:
         for line, module in self._imported():
             if module.partition(".")[0] == "optcli":
@@ -216,11 +220,7 @@ class _Module:
 
     def _talk(self) -> Iterator[tuple[int, str]]:
         for node in ast.walk(self.tree):
-            if (
-                isinstance(node, ast.Raise)
-                and node.exc is not None
-                and self.room not in {"cli", "__main__"}
-            ):
+            if isinstance(node, ast.Raise) and node.exc is not None and not self._is_program():
                 raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
                 if ast.unparse(raised) == "SystemExit":
                     yield node.lineno, "SystemExit outside cli"
@@ -229,7 +229,7 @@ class _Module:
             called = ast.unparse(node.func)
             if called == "print" and self.room not in TALKS:
                 yield node.lineno, f"print outside {' and '.join(sorted(TALKS))}: tell the observer"
-            if called in {"sys.exit", "exit", "quit"} and self.room not in {"cli", "__main__"}:
+            if called in {"sys.exit", "exit", "quit"} and not self._is_program():
                 yield node.lineno, f"{called} outside cli: raise an OptcliError"
             if called == "os._exit" and self.room not in {"cli", "workers"}:
                 yield node.lineno, "os._exit outside workers"
