@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
-import threading
 import time
-from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from optcli import environment
 from optcli.artifact import Artifact
@@ -22,7 +16,7 @@ from optcli.latency import memory
 from optcli.observer import Observer
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
 from optcli.pipeline.entries import artifact_of
-from optcli.pipeline.inputs import Inputs
+from optcli.pipeline.local_maker import LocalMaker
 from optcli.pipeline.logs import log_of
 from optcli.pipeline.messages import (
     Call,
@@ -32,25 +26,20 @@ from optcli.pipeline.messages import (
     SampleCounts,
     SourceFindings,
     SourceRequest,
-    StepRequest,
     Written,
 )
+from optcli.pipeline.orders import GROUND, Maker, Order
 from optcli.pipeline.plan import Plan, Step
-from optcli.pipeline.prepared import Prepared, Roles
 from optcli.pipeline.trusting import doubts_of, is_confined, is_fetched, opened_as, require_trust
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
-from optcli.store import Admission, Entry, Store, disk
-from optcli.workers import Child, ForkServer, Listener, messages, spawn
+from optcli.store import Admission, Entry, Store
 
 # How long what is being written may take to an end once the build is interrupted.
 _LAST_WORDS_S = 10.0
 
 # Memory for two steps of a large network side by side.
 _ROOM_BYTES = 8 << 30
-
-# What every forked worker imports.
-_GROUND = ("numpy", "optcli.pipeline.step")
 
 _diagnosis = logging.getLogger(__name__)
 
@@ -99,9 +88,9 @@ class Execution:
         self._store = store
         self._observer = observer
         self._settings = settings
-        self._server: ForkServer | None = None
-        self._starting = threading.Lock()
-        self._running: set[Child] = set()
+        self._maker: Maker = LocalMaker(
+            store, plan.threads, settings.timeout_s, self._packages_to_import, self._heard
+        )
         self._probe: Path | None = None
         self._interrupted = False
         self._done: dict[str, StepResult] = {}
@@ -110,10 +99,7 @@ class Execution:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for child in list(self._running):
-            child.kill()
-        if self._server is not None:
-            self._server.close()
+        self._maker.close()
 
     def prepare_data(self) -> Entry | None:
         """Check the recipe's data and keep a few samples. Raises `InputError` where they are wrong."""
@@ -127,11 +113,9 @@ class Execution:
             metric=plan.data_ingredients["metric"],
         )
         call = Call("optcli.pipeline.step:prepare_data", request, SampleCounts)
-        made_of = plan.data_ingredients
         admission = ProbeAdmission(SampleCounts, plan.recipe.inputs)
-        entry, _ = self._obtain(
-            "data", plan.data_key, "data", made_of, call, admission, forked_after=_GROUND
-        )
+        order = Order("data", plan.data_key, "data", call, plan.data_ingredients, forked_after=GROUND)
+        entry, _ = self._obtain(order, admission)
         # Which files each role is made of, so that `cache why` can name the one that changed.
         for key, ingredients in plan.data_roles.items():
             if self._store.get("samples", key) is None:
@@ -167,8 +151,7 @@ class Execution:
                     stopped = stopped or (done.status == "failed" and not self._settings.keep_going)
         except BaseException:
             self._interrupted = True
-            for child in list(self._running):
-                child.kill()
+            self._maker.stop()
             # A thread may wait for a disk that does not answer; nobody should wait for the thread.
             pool.shutdown(wait=False, cancel_futures=True)
             wait(futures, timeout=_LAST_WORDS_S)
@@ -199,18 +182,11 @@ class Execution:
             if before.error is not None:
                 return StepResult("failed", error=before.error)
         try:
-            call = self._call(step, label)
-            fresh = step.needs.gpu or bool(step.traits and step.traits.reference)
-            kind = "check" if step.only_checks else "artifact"
+            order = self._order(step, label)
             admission: Admission = RecordAdmission(SourceFindings)
             if not step.only_checks:
                 admission = ArtifactAdmission(format=step.format, trust=self._settings.trust)
-            made_of = step.ingredients
-            confined = is_confined(step, self._plan, fetched=self._is_fetched(step.parent))
-            after = None if fresh else _packages(step)
-            entry, seconds = self._obtain(
-                kind, step.key, label, made_of, call, admission, forked_after=after, confined=confined
-            )
+            entry, seconds = self._obtain(order, admission)
             require_trust(doubts_of(entry), label, trust=self._settings.trust)
         except OptcliError as error:
             error.place = error.place or label
@@ -223,6 +199,31 @@ class Execution:
         if step.parent is None:
             return step.name
         return f"{self._plan.variants_of(step.key)[0]} › {step.name}"
+
+    def _order(self, step: Step, label: str) -> Order:
+        plan = self._plan
+        confined = is_confined(step, plan, fetched=self._is_fetched(step.parent))
+        fresh = step.needs.gpu or bool(step.traits and step.traits.reference)
+        entries: dict[str, Entry] = {}
+        samples: dict[str, str] = {}
+        if step.parent is not None and step.traits is not None:
+            named = {"parent": step.parent.key, "origin": step.lineage()[0].key}
+            found = {name: self._done[key].entry for name, key in named.items()}
+            entries = {name: entry for name, entry in found.items() if entry is not None}
+            # A user's own pass or a confined one leaves no samples to others.
+            if step.traits.reference is None and not confined:
+                samples = {role: plan.role_keys[role] for role in step.traits.uses}
+        return Order(
+            kind="check" if step.only_checks else "artifact",
+            key=step.key,
+            label=label,
+            call=self._call(step, label),
+            ingredients=step.ingredients,
+            entries=entries,
+            samples=samples,
+            forked_after=None if fresh else _packages(step),
+            confined=confined,
+        )
 
     def _call(self, step: Step, label: str) -> Call:
         recipe, threads = self._plan.recipe, self._plan.threads
@@ -266,22 +267,9 @@ class Execution:
         lineage = step.lineage() if step is not None else ()
         return is_fetched(self._done[each.key].entry for each in lineage)
 
-    def _obtain(
-        self,
-        kind: str,
-        key: str,
-        label: str,
-        ingredients: dict[str, Any],
-        call: Call,
-        admission: Admission,
-        *,
-        forked_after: Sequence[str] | None,
-        confined: bool = False,
-    ) -> tuple[Entry, float | None]:
-        """The entry of a key and the seconds it took to make, None where it was there.
-
-        What makes it is forked once these libraries are imported; None: a fresh interpreter.
-        """
+    def _obtain(self, order: Order, admission: Admission) -> tuple[Entry, float | None]:
+        """What was ordered and the seconds it took to make, None where it was there."""
+        kind, key, label = order.kind, order.key, order.label
         entry = self._store.get(kind, key, admission=admission)
         if entry is not None:
             self._observer.cached(label)
@@ -298,105 +286,12 @@ class Execution:
             self._observer.started(label)
             began = time.monotonic()
             with self._store.work(kind, key) as work:
-                record = self._work(key, label, call, work, forked_after, confined)
+                record = self._maker.make(order, work)
                 record["seconds"] = round(time.monotonic() - began, 3)
-                entry = self._store.put(kind, key, work, record, ingredients)
+                entry = self._store.put(kind, key, work, record, order.ingredients)
             seconds = time.monotonic() - began
             self._observer.finished(label, seconds)
             return entry, seconds
-
-    def _work(
-        self,
-        key: str,
-        label: str,
-        call: Call,
-        work: Path,
-        forked_after: Sequence[str] | None,
-        confined: bool,
-    ) -> dict[str, Any]:
-        log = log_of(self._store, key)
-        log.unlink(missing_ok=True)
-        request = call.request
-        with suppress(OSError):
-            log.parent.mkdir(parents=True, exist_ok=True)
-            record = {"function": call.function, "message": messages.to_record(request)}
-            log.with_name("call.json").write_text(json.dumps(record, indent=1))
-        temporary = work.parent.parent / "temporary"
-        with disk.failures(self._store.root):
-            temporary.mkdir()
-        inputs = self._inputs_of(request, work)
-        sets = self._samples_of(request, work.parent.parent / "prepared", confined=confined)
-        # Not in the recorded call: whoever repeats a step begins at its beginning.
-        if isinstance(request, PassRequest):
-            request = replace(
-                request,
-                parent=inputs.artifacts["parent"],
-                origin=inputs.artifacts["origin"],
-                prepared=sets.kept(),
-                keep=sets.keep if sets.sets else None,
-                temporary=temporary,
-                # Where it is confined nothing can be kept.
-                scratch=None if confined else self._store.scratch_folder("artifact", key),
-                cache=None if confined else self._store.cache_folder(),
-            )
-        request = replace(request, out=work)
-        around: dict[str, Any] = {"log": log, "confined": (work, temporary) if confined else None}
-        if forked_after is None:
-            child = spawn(call.function, request, environment=self._environment(), **around)
-        else:
-            child = self._fork_server().start(call.function, request, after=forked_after, **around)
-        self._running.add(child)
-        try:
-            with inputs.named_as_kept(), child:
-                if self._interrupted:  # while it was started: whoever ended the others has not seen it
-                    child.kill()
-                listener = Listener(News, partial(self._heard, label))
-                answer = child.result(call.gives, self._settings.timeout_s, listener)
-            inputs.check()
-            sets.take()
-            self._see_that_the_store_kept(inputs)
-        finally:
-            self._running.discard(child)
-        return dict(messages.to_record(answer))
-
-    def _samples_of(self, request: StepRequest, keep: Path, *, confined: bool) -> Roles:
-        """The samples that a pass reads; a user's own pass or a confined one leaves none to others."""
-        plan = self._plan
-        roles: Iterable[str] = ()
-        if isinstance(request, PassRequest) and request.traits.reference is None and not confined:
-            roles = request.data
-        keys, inputs = plan.role_keys, plan.recipe.inputs
-        return Roles({role: Prepared(self._store, keys[role], inputs) for role in roles}, keep)
-
-    def _see_that_the_store_kept(self, inputs: Inputs) -> None:
-        """Put back what a step has changed of its inputs in the store, and blame the step."""
-        for artifact in inputs.artifacts.values():
-            if self._store.sound("artifact", artifact.key) is None:
-                entry = self._done[artifact.key].entry
-                assert entry is not None
-                with self._store.lock("artifact", artifact.key):
-                    self._store.discard("artifact", artifact.key)
-                    with self._store.work("artifact", artifact.key) as work:
-                        shutil.copytree(artifact.path, work, dirs_exist_ok=True)
-                        self._store.put("artifact", artifact.key, work, entry.record, entry.ingredients)
-                raise StepError(
-                    f"it changed files of its input in the store ({artifact.key[:12]}); put back",
-                    hint="write into `job.out` only",
-                )
-
-    def _inputs_of(self, request: StepRequest, work: Path) -> Inputs:
-        """Copies of the artifacts that a request names, beside the folder that it writes into."""
-        named: dict[str, Artifact] = {}
-        if isinstance(request, PassRequest):
-            named = {"parent": request.parent, "origin": request.origin}
-        for artifact in named.values():
-            if self._store.sound("artifact", artifact.key) is None:
-                raise StepError(
-                    f"its input {artifact.key[:12]} in the store was changed while the build ran",
-                    hint="build again; a pass of this recipe writes into the store",
-                )
-        with disk.failures(self._store.root):
-            return Inputs(named, work.parent.parent / "inputs")
 
     def _heard(self, label: str, news: News) -> None:
         if news.progress is not None:
@@ -404,25 +299,11 @@ class Execution:
         if news.warned is not None:
             self._observer.warned(label, news.warned)
 
-    def _fork_server(self) -> ForkServer:
-        with self._starting:
-            if self._server is None:
-                steps = self._plan.steps().values()
-                to_do = [s for s in steps if self._store.peek("artifact", s.key) is None]
-                preload = (*_GROUND, *(name for step in to_do for name in _packages(step)))
-                self._server = ForkServer(list(dict.fromkeys(preload)), self._environment())
-            return self._server
-
-    def _environment(self) -> dict[str, str]:
-        count = str(self._plan.threads)
-        return {
-            "OMP_NUM_THREADS": count,
-            "MKL_NUM_THREADS": count,
-            "OPENBLAS_NUM_THREADS": count,
-            "OMP_WAIT_POLICY": "PASSIVE",  # as runners have it: a busy machine costs less
-            "GOMP_SPINCOUNT": "10000",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+    def _packages_to_import(self) -> tuple[str, ...]:
+        """What the fork server imports: whatever the steps that are not in the store need."""
+        steps = self._plan.steps().values()
+        to_do = [step for step in steps if self._store.peek("artifact", step.key) is None]
+        return (*GROUND, *(name for step in to_do for name in _packages(step)))
 
 
 def usual_jobs() -> int:
@@ -445,4 +326,4 @@ def _packages(step: Step) -> tuple[str, ...]:
     checks = [find_runner(DEFAULTS[each]).needs for each in formats]
     # There is no check where it takes a GPU.
     of_check = (name for needs in checks if not needs.gpu for name in needs.packages)
-    return (*_GROUND, *step.needs.packages, *of_check)
+    return (*GROUND, *step.needs.packages, *of_check)
