@@ -30,6 +30,7 @@ from optcli.pipeline.messages import (
 )
 from optcli.pipeline.orders import GROUND, Maker, Order
 from optcli.pipeline.plan import Plan, Step
+from optcli.pipeline.step_workers import StepWorkers
 from optcli.pipeline.trusting import doubts_of, is_confined, is_fetched, opened_as, require_trust
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
@@ -41,6 +42,8 @@ _LAST_WORDS_S = 10.0
 # Memory for two steps of a large network side by side.
 _ROOM_BYTES = 8 << 30
 
+_JOBS_ON_RAY = 16
+
 _diagnosis = logging.getLogger(__name__)
 
 
@@ -48,13 +51,15 @@ _diagnosis = logging.getLogger(__name__)
 class Settings:
     """How a build is carried out; nothing here changes what is made.
 
-    `trust` opens a model that a scan cannot prove harmless.
+    `trust` opens a model that a scan cannot prove harmless. `ray` is the cluster whose nodes run the
+    passes: `auto`, an address or `local`; None: this machine, without Ray.
     """
 
     jobs: int = 1
     keep_going: bool = True
     timeout_s: float = 3600.0
     trust: bool = False
+    ray: str | None = None
 
 
 @dataclass(frozen=True)
@@ -88,14 +93,20 @@ class Execution:
         self._store = store
         self._observer = observer
         self._settings = settings
-        self._maker: Maker = LocalMaker(
-            store, plan.threads, settings.timeout_s, self._packages_to_import, self._heard
-        )
+        workers = StepWorkers(plan.threads, settings.timeout_s, self._packages_to_import, self._heard)
+        self._maker: Maker = LocalMaker(store, workers)
+        if settings.ray is not None:
+            from optcli.pipeline.on_ray.maker import RayMaker
+
+            self._maker = RayMaker(
+                settings.ray, plan, store, workers, observer, settings.timeout_s, usual_jobs()
+            )
         self._probe: Path | None = None
         self._interrupted = False
         self._done: dict[str, StepResult] = {}
 
     def __enter__(self) -> Execution:
+        self._maker.open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -138,7 +149,7 @@ class Execution:
                         continue
                     if len(futures) >= self._settings.jobs:
                         break
-                    if futures and (_takes_all(step) or any(map(_takes_all, futures.values()))):
+                    if futures and any(map(self._takes_all, (step, *futures.values()))):
                         continue
                     if step.parent is None or step.parent.key in self._done:
                         futures[pool.submit(self._do, step)] = step
@@ -194,6 +205,11 @@ class Execution:
                 self._observer.failed(label, error.message)
             return StepResult("failed", error=error)
         return StepResult("cached" if seconds is None else "built", entry, seconds)
+
+    def _takes_all(self, step: Step) -> bool:
+        """Whether a step keeps all cores of this machine busy for long: it trains. Ray counts cores."""
+        trains = step.traits is not None and "training" in step.traits.uses
+        return trains and self._settings.ray is None
 
     def _label(self, step: Step) -> str:
         if step.parent is None:
@@ -306,18 +322,15 @@ class Execution:
         return (*GROUND, *(name for step in to_do for name in _packages(step)))
 
 
-def usual_jobs() -> int:
+def usual_jobs(ray: str | None = None) -> int:
     """How many steps a build does side by side where nobody says: one, or two where there is room.
 
-    Most of a step is Python on one core.
+    Most of a step is Python on one core. With `ray` many: it keeps those waiting that find no room.
     """
+    if ray is not None:
+        return _JOBS_ON_RAY
     room = memory.available_bytes() >= _ROOM_BYTES
     return 2 if room and environment.usable_cores() >= 2 else 1
-
-
-def _takes_all(step: Step) -> bool:
-    """Whether a step keeps all cores busy for long: it trains."""
-    return step.traits is not None and "training" in step.traits.uses
 
 
 def _packages(step: Step) -> tuple[str, ...]:

@@ -1,14 +1,12 @@
-"""Makes results in worker processes of this machine."""
+"""Makes results in the local store: a worker gets copies of its inputs, and what it did is checked."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +14,31 @@ from optcli.artifact import Artifact
 from optcli.errors import StepError
 from optcli.pipeline.inputs import Inputs
 from optcli.pipeline.logs import log_of
-from optcli.pipeline.messages import News, PassRequest, StepRequest
+from optcli.pipeline.messages import PassRequest, StepRequest
 from optcli.pipeline.orders import Order
 from optcli.pipeline.prepared import Prepared, Roles
+from optcli.pipeline.step_workers import StepWorkers
 from optcli.store import Store, disk
-from optcli.workers import Child, ForkServer, Listener, messages, spawn
+from optcli.workers import messages
+
+Carry = Callable[[Order, StepRequest, Path], Any]
+"""Carries out an order's function for a request whose folders are set, its log in a file."""
 
 
 class LocalMaker:
-    """Carries out each order in a process of its own, forked from a server or started afresh."""
+    """Makes each result in a folder of the store, in workers of this machine or where `carry` says."""
 
-    def __init__(
-        self,
-        store: Store,
-        threads: int,
-        timeout_s: float,
-        preload: Callable[[], Sequence[str]],
-        hear: Callable[[str, News], None],
-    ) -> None:
-        """`preload` names what the fork server imports, `hear` is told a step's label and its news."""
-        self.store = store
-        self._threads, self._timeout_s = threads, timeout_s
-        self._preload, self._hear = preload, hear
-        self._server: ForkServer | None = None
-        self._starting = threading.Lock()
-        self._running: set[Child] = set()
-        self._stopped = False
+    def __init__(self, store: Store, workers: StepWorkers, carry: Carry | None = None) -> None:
+        self.store, self._workers = store, workers
+        self._carry = carry or workers.carry_out
+
+    def open(self) -> None:
+        """Workers are started as they are needed."""
 
     def make(self, order: Order, work: Path) -> dict[str, Any]:
         """As `Maker` says. Copies of its inputs go to the worker; one that it changed is put back."""
-        log = log_of(self.store, order.key)
-        log.unlink(missing_ok=True)
         request = order.call.request
-        with suppress(OSError):
-            log.parent.mkdir(parents=True, exist_ok=True)
-            record = {"function": order.call.function, "message": messages.to_record(request)}
-            log.with_name("call.json").write_text(json.dumps(record, indent=1))
+        log = begun_log(self.store, order)
         temporary = work.parent.parent / "temporary"
         with disk.failures(self.store.root):
             temporary.mkdir()
@@ -71,7 +58,7 @@ class LocalMaker:
                 cache=None if order.confined else self.store.cache_folder(),
             )
         with inputs.named_as_kept():
-            answer = self._carried_out(order, replace(request, out=work), log)
+            answer = self._carry(order, replace(request, out=work), log)
         inputs.check()
         sets.take()
         self._see_that_the_store_kept(order, inputs)
@@ -79,37 +66,11 @@ class LocalMaker:
 
     def stop(self) -> None:
         """End the workers, those that are being started among them."""
-        self._stopped = True
-        for child in list(self._running):
-            child.kill()
+        self._workers.stop()
 
     def close(self) -> None:
         """End the workers and the fork server."""
-        for child in list(self._running):
-            child.kill()
-        if self._server is not None:
-            self._server.close()
-
-    def _carried_out(self, order: Order, request: StepRequest, log: Path) -> Any:
-        """What the order's function gives for this request, in a worker that ends with it."""
-        call = order.call
-        writable = (request.out, *filter(None, [getattr(request, "temporary", None)]))
-        around: dict[str, Any] = {"log": log, "confined": writable if order.confined else None}
-        if order.forked_after is None:
-            child = spawn(call.function, request, environment=self._environment(), **around)
-        else:
-            child = self._fork_server().start(
-                call.function, request, after=order.forked_after, **around
-            )
-        self._running.add(child)
-        try:
-            with child:
-                if self._stopped:  # while it was started: whoever ended the others has not seen it
-                    child.kill()
-                listener = Listener(News, partial(self._hear, order.label))
-                return child.result(call.gives, self._timeout_s, listener)
-        finally:
-            self._running.discard(child)
+        self._workers.close()
 
     def _samples_of(self, order: Order, keep: Path) -> Roles:
         """The samples that a pass reads, as far as others may share them."""
@@ -146,19 +107,13 @@ class LocalMaker:
         with disk.failures(self.store.root):
             return Inputs(named, work.parent.parent / "inputs")
 
-    def _fork_server(self) -> ForkServer:
-        with self._starting:
-            if self._server is None:
-                self._server = ForkServer(list(dict.fromkeys(self._preload())), self._environment())
-            return self._server
 
-    def _environment(self) -> dict[str, str]:
-        count = str(self._threads)
-        return {
-            "OMP_NUM_THREADS": count,
-            "MKL_NUM_THREADS": count,
-            "OPENBLAS_NUM_THREADS": count,
-            "OMP_WAIT_POLICY": "PASSIVE",  # as runners have it: a busy machine costs less
-            "GOMP_SPINCOUNT": "10000",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+def begun_log(store: Store, order: Order) -> Path:
+    """Where the log of an order goes, the last one being gone; the call that repeats it lies beside."""
+    log = log_of(store, order.key)
+    log.unlink(missing_ok=True)
+    with suppress(OSError):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        call = {"function": order.call.function, "message": messages.to_record(order.call.request)}
+        log.with_name("call.json").write_text(json.dumps(call, indent=1))
+    return log

@@ -38,6 +38,10 @@ class Order:
 class Maker(Protocol):
     """Makes what orders ask for. Several threads may call `make` at once."""
 
+    def open(self) -> None:
+        """Raise what would keep the maker from making anything, before anything is made."""
+        ...
+
     def make(self, order: Order, work: Path) -> dict[str, Any]:
         """Write the files of a result into the empty folder `work`; gives its record.
 
