@@ -1,4 +1,4 @@
-"""A Ray cluster as the driver sees it: it places tasks where they fit, and anew where a node is lost."""
+"""A Ray cluster as the driver sees it: it places tasks where they fit, and anew when a node is lost."""
 
 from __future__ import annotations
 
@@ -232,8 +232,9 @@ def _could_run(resources: Resources, unfit: list[str]) -> bool:
 
 
 def _nobody(resources: Resources, unfit: list[str]) -> str:
-    if unfit and len(unfit) >= len(_alive()):
-        return "no node of the cluster would make the same"
+    able = [node for node in _alive() if node["Resources"].get("CPU", 0) >= 1]
+    if all(node["NodeID"] in unfit for node in able):
+        return "no node of the cluster would make the same" if able else "no node of it has a core"
     parts = [f"{resources.cores} cores", f"{resources.memory_bytes / 1e9:.1f} GB"]
     parts += [f"{resources.gpus} GPU"] if resources.gpus else []
     return f"no node that fits has {', '.join(parts)}"

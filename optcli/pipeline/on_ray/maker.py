@@ -177,15 +177,14 @@ class RayMaker:
         if request.probe is not None:
             about = (request.probe.stat().st_size, self._store.digests.of(request.probe))
             probe, files[request.probe] = {request.probe.name: about}, about
-        code_and_data = project.contents()
-        files |= {Path("/", name): about for name, about in code_and_data.items()}
+        files |= project.to_send()
         parcels.send(remote.connection, files)
         shipped = Shipped(
             url=remote.place.url,
             parent=parts["parent"],
             origin=parts["origin"],
             probe=probe,
-            project=code_and_data,
+            project=project.contents(),
         )
         asked = replace(self._node_order(order), request=project.request, shipped=shipped)
         answer = self._cluster.call(order.label, self._resources(order), lambda _: asked)

@@ -34,17 +34,25 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True)
 class Project:
-    """The user's code and data that a pass reads, by absolute path; `request` names them relatively."""
+    """The user's code and data that a pass reads; `request` names them relatively.
+
+    `files` maps absolute paths to digests. `names` are files that are listed and not read: they decide
+    which images a split takes. They are sent empty.
+    """
 
     request: PassRequest
     files: Mapping[Path, str]
+    names: frozenset[Path]
 
     def contents(self) -> Contents:
-        """The files as they are sent. Raises OSError."""
-        return {
-            path.as_posix().lstrip("/"): (path.stat().st_size, content)
-            for path, content in self.files.items()
-        }
+        """All of it as a node gets it. Raises OSError."""
+        read = {path: (path.stat().st_size, content) for path, content in self.files.items()}
+        listed = dict.fromkeys(self.names.difference(read), (0, digest.of_bytes(b"")))
+        return {path.as_posix().lstrip("/"): about for path, about in (read | listed).items()}
+
+    def to_send(self) -> dict[Path, tuple[int, str]]:
+        """What is uploaded. Raises OSError."""
+        return {path: (path.stat().st_size, content) for path, content in self.files.items()}
 
 
 class _Noting(FileDigests):
@@ -66,15 +74,26 @@ class _Noting(FileDigests):
 def project_of(request: PassRequest, digests: FileDigests) -> Project:
     """What a pass reads beside its inputs. Raises `UnreachableError` where that is gone."""
     noting = _Noting(digests)
+    names: set[Path] = set()
     try:
         if request.traits.reference is not None:
             user_code.digest(request.traits.reference, request.folder, noting)
         for settings in request.data.values():
             data.ingredients(settings, request.folder, noting)
+            names |= _listed(settings, request.folder)
     except (OptcliError, OSError) as error:
         raise UnreachableError(f"the recipe's code or data cannot be read: {error}") from error
     relative = {role: _relative(of, request.folder) for role, of in request.data.items()}
-    return Project(replace(request, data=relative), noting.files)
+    return Project(replace(request, data=relative), noting.files, frozenset(names))
+
+
+def _listed(settings: DataSettings, folder: Path) -> set[Path]:
+    """The files whose names alone take part in the choice of samples, among others."""
+    if settings.kind != "imagefolder":
+        return set()
+    root = os.path.abspath(folder / regular_files.expanded(settings.place))
+    walked = os.walk(root, followlinks=True)
+    return {Path(parent, name) for parent, _, names in walked for name in names}
 
 
 def _relative(settings: DataSettings, folder: Path) -> DataSettings:
