@@ -1,4 +1,4 @@
-"""Passes of a user's own file, for builds on Ray: they note each start, and wait on request."""
+"""Passes of a user's own file, for builds on Ray: they note each start, and misbehave on request."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ from optcli.passes import Job, Made
 
 
 class Noted(Copy):
-    """Copies; notes each start in a file: the store of the machine that it runs on."""
+    """Copies; notes each start in a file: the store of its machine, and its process."""
 
     notes: str = Field("", description="the file")
     way: str = Field("", description="what it does instead")
@@ -21,7 +21,7 @@ class Noted(Copy):
     def run(self, source: Artifact, job: Job) -> Made:
         path = Path(self.notes)
         with path.open("a") as stream:
-            stream.write(os.environ.get("OPTCLI_STORE", "the driver's") + "\n")
+            stream.write(f"{os.environ.get('OPTCLI_STORE', 'unknown')} {os.getpid()}\n")
         starts = len(path.read_text().splitlines())
         if self.way == "segfault":
             ctypes.string_at(0)

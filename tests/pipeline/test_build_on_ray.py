@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from needs import REPOSITORY
 from ray_cluster import RayCluster, ray_cluster
@@ -74,6 +75,24 @@ def built(
     return report, heard, kept
 
 
+def started(project: Project, cluster: RayCluster) -> subprocess.Popen[bytes]:
+    """The same build as a process of its own."""
+    root = project.folder.parent
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "optcli", "build", "recipe.yaml", "--ray", cluster.address),
+            *("--store", str(root / "store-ray"), "--remote-store", f"file://{root}/remote"),
+            *("--artifacts", str(root / "artifacts-ray")),
+        ],
+        cwd=project.folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, sys.path)])},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # A suite in the background of a shell has it ignored, and so would have the build.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
 def made(report: Report) -> dict[str, tuple[str, str] | None]:
     """The key and digest of what each variant came to."""
     found = {name: each.artifact for name, each in report.variants.items()}
@@ -88,7 +107,13 @@ def wait_for(holds: Callable[[], object], within_s: float = 120.0) -> None:
 
 
 def starts(notes: Path) -> list[str]:
-    return notes.read_text().splitlines() if notes.exists() else []
+    """The store of each machine on which a pass of `ray_fakes.py` began."""
+    return [line.split()[0] for line in notes.read_text().splitlines()] if notes.exists() else []
+
+
+def processes(notes: Path) -> list[int]:
+    """The processes of these passes."""
+    return [int(line.split()[1]) for line in notes.read_text().splitlines()]
 
 
 def made_on(cluster: RayCluster) -> int:
@@ -125,9 +150,9 @@ def test_a_crash_costs_its_variant_and_is_not_repeated(project, cluster, noted):
     assert store.verify() == []
 
 
-def test_a_node_that_is_killed_is_replaced(project, cluster, noted):
-    cluster.add("three", 4)
-    cluster.add("four", 4)
+@pytest.mark.parametrize("remote", [True, False])
+def test_a_node_that_is_killed_is_replaced(project, cluster, noted, remote):
+    cluster.add(f"new{remote}", 2)  # two are left in any case
     project.recipe(f"  plain: []\n{noting(noted, 'hang at first')}")
 
     def kill() -> None:
@@ -136,33 +161,20 @@ def test_a_node_that_is_killed_is_replaced(project, cluster, noted):
 
     killing = threading.Thread(target=kill)
     killing.start()
-    report, heard, store = built(project, cluster.address)
+    report, heard, store = built(project, cluster.address, remote)
     killing.join()
     assert {each.status for each in report.variants.values()} == {"built"}
     first, second = starts(noted)
     assert first != second
     assert [note for note in heard.notes if "lost" in note]
     assert store.verify() == []
-    while len(cluster.nodes) < 2:
-        cluster.add(f"new{len(cluster.nodes)}", 2)
 
 
 def test_after_a_kill_of_the_driver_the_next_goes_on(project, cluster, noted):
     first = '{"./fakes.py:Copy": {note: first}}'
     second = f'{{"./ray_fakes.py:Noted": {{notes: {noted}, way: wait}}}}'
     project.recipe(f"  plain: []\n  chain: [{first}, {second}]\n")
-    root = project.folder.parent
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "optcli", "build", "recipe.yaml", "--ray", cluster.address),
-            *("--store", str(root / "store-ray"), "--remote-store", f"file://{root}/remote"),
-            *("--artifacts", str(root / "artifacts-ray")),
-        ],
-        cwd=project.folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, sys.path)])},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = started(project, cluster)
     try:
         wait_for(lambda: starts(noted))
     finally:
@@ -189,6 +201,33 @@ def test_a_node_with_other_versions_is_named_and_not_used(project, tmp_path):
     assert made(report) == wanted
     assert [note for note in heard.notes if "onnx 0.1, wanted" in note and "not run on" in note]
     assert [note for note in heard.notes if HERE in note]
+
+
+def test_an_interrupt_ends_what_runs_on_nodes(project, cluster, noted):
+    project.recipe(f"  plain: []\n{noting(noted, 'wait')}")
+    process = started(project, cluster)
+    try:
+        wait_for(lambda: starts(noted))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130
+    finally:
+        process.kill()
+        process.wait()
+    (worker,) = processes(noted)
+    wait_for(lambda: not psutil.pid_exists(worker))
+
+
+def test_ray_of_this_machine_alone_ends_with_the_build(project, noted):
+    project.recipe(f"  plain: []\n{noting(noted, 'warn')}")
+    wanted = made(project.build())
+    noted.unlink()
+    folders = set(Path("/tmp").glob("optcli-ray-*"))
+    report, heard, store = built(project, "local", remote=False)
+    assert made(report) == wanted
+    assert len(starts(noted)) == 1
+    assert not [note for note in heard.notes if HERE in note]
+    assert set(Path("/tmp").glob(f"optcli-ray-{os.getpid()}-*")) <= folders
+    assert store.verify() == []
 
 
 def test_without_a_remote_store_nodes_work_in_the_store_that_they_see(project, cluster, noted):
