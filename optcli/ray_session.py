@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from optcli.errors import MissingError, StepError, UsageError, first_line
 
 LOCAL = "local"
 AUTO = "auto"
+_ANSWER_S = 10.0
+_NO_CLUSTER = "`ray start --head` starts one; without --ray this machine works alone"
 _HINT = "pip install 'optcli[ray]'"
 # What Ray itself takes of this machine's memory for what travels: results do not travel by it.
 _OBJECTS_BYTES = 256 * 1024**2
@@ -55,6 +58,7 @@ def started(address: str, cores: int, variables: dict[str, str] | None = None) -
     if ray.is_initialized():
         yield
         return
+    _require_answer(address)
     given: dict[str, Any] = {
         "log_to_driver": False,
         "logging_level": logging.ERROR,
@@ -77,14 +81,27 @@ def started(address: str, cores: int, variables: dict[str, str] | None = None) -
             raise MissingError(
                 f"no Ray cluster answers: {first_line(error)}",
                 place=address,
-                hint="`ray start --head` starts one; without --ray this machine works alone",
+                hint=_NO_CLUSTER,
             ) from error
-        except (RuntimeError, OSError, ValueError) as error:
+        except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
             raise StepError(f"Ray does not start: {first_line(error)}", place=address) from error
         try:
             yield
         finally:
             ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Raise `MissingError` where nobody listens at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise MissingError(
+            f"no Ray cluster answers: {first_line(error)}", place=address, hint=_NO_CLUSTER
+        ) from error
 
 
 def _clear(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from needs import REPOSITORY
 from ray_cluster import RayCluster, ray_cluster
 from tiny_project import DATA, Heard, Project
 
-from optcli.errors import UsageError
+from optcli.errors import MissingError, UsageError
 from optcli.pipeline import build
 from optcli.pipeline.on_ray import maker
 from optcli.results import Report
@@ -242,7 +243,7 @@ def test_without_a_remote_store_nodes_work_in_the_store_that_they_see(project, c
 
 
 def test_without_a_remote_store_nodes_that_see_no_store_are_refused(project, cluster, monkeypatch):
-    project.recipe("  plain: []\n")
+    project.recipe('  plain: []\n  a: ["./fakes.py:Copy"]\n')
     seen = maker.RayMaker._shared
 
     def elsewhere(self, log):
@@ -265,3 +266,14 @@ def test_files_that_cannot_be_fetched_cost_time_alone(project, cluster, monkeypa
     assert made(report) == wanted
     assert [note for note in heard.notes if HERE in note and "is missing" in note]
     assert store.verify() == []
+
+
+def test_without_a_cluster_nothing_is_made(project):
+    project.recipe('  plain: []\n  a: ["./fakes.py:Copy"]\n')
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(MissingError, match="no Ray cluster answers") as caught:
+        built(project, nobody)
+    assert caught.value.place == nobody
+    assert list(Store(project.folder.parent / "store-ray").entries()) == []

@@ -59,7 +59,7 @@ class Cluster:
         """
         from ray import exceptions
 
-        self._start()
+        self.connect()
         unfit: list[str] = []
         lost = 0
         while True:
@@ -98,7 +98,7 @@ class Cluster:
 
     def require_sight(self, mark: Path, content: str) -> None:
         """Raise `UsageError` unless every node reads this content in a file."""
-        self._start()
+        self.connect()
         import ray
 
         def sees(place: str, wanted: str) -> bool:
@@ -145,7 +145,8 @@ class Cluster:
         self.stop()
         self._session.close()
 
-    def _start(self) -> None:
+    def connect(self) -> None:
+        """Start or join Ray, once. Raises `MissingError` and `StepError` where that fails."""
         with self._starting:
             if self._function is not None:
                 return

@@ -75,7 +75,7 @@ class RayMaker:
         self._workers, self._timeout_s = workers, timeout_s
         self._cluster = Cluster(address, observer.warned)
         self._remote = store.remote if address != ray_session.LOCAL else None
-        self._may_see_store = address != ray_session.LOCAL and self._remote is None
+        self._joins = address != ray_session.LOCAL
         self._here = threading.Semaphore(jobs_here)
         self._local = LocalMaker(store, workers)
         self._in_place = LocalMaker(store, workers, self._carried_out_in_place)
@@ -86,14 +86,23 @@ class RayMaker:
         return tuple(self._workers.preload())
 
     def open(self) -> None:
-        """Raise `UsageError` where nodes see neither this store nor a remote one."""
-        if self._may_see_store:
-            shared = self._shared(Path())
-            try:
+        """Join the cluster where a pass is to be made, and see that its nodes have a store to share.
+
+        Raises `MissingError` where no cluster answers, `UsageError` where nodes see neither this store
+        nor a remote one. Ray of this machine alone starts with the first pass.
+        """
+        steps = self._plan.steps().values()
+        passes = [step.key for step in steps if step.parent is not None and not step.only_checks]
+        if not self._joins or all(self._store.peek("artifact", key) for key in passes):
+            return
+        try:
+            self._cluster.connect()
+            if self._remote is None:
+                shared = self._shared(Path())
                 self._cluster.require_sight(shared.mark, shared.content)
-            except BaseException:
-                self.close()
-                raise
+        except BaseException:
+            self.close()
+            raise
 
     def make(self, order: Order, work: Path) -> dict[str, Any]:
         """As `Maker` says."""
@@ -103,7 +112,7 @@ class RayMaker:
             return self._in_place.make(order, work)
         try:
             return self._made_on_node(order, order.call.request, work)
-        except (NoNodeError, UnreachableError) as error:
+        except (NoNodeError, UnreachableError, OSError) as error:
             self._observer.warned(order.label, f"{error}; it is made on this machine")
             disk.remove(work)
             work.mkdir()
