@@ -276,4 +276,4 @@ def test_without_a_cluster_nothing_is_made(project):
     with pytest.raises(MissingError, match="no Ray cluster answers") as caught:
         built(project, nobody)
     assert caught.value.place == nobody
-    assert list(Store(project.folder.parent / "store-ray").entries()) == []
+    assert list(Store(project.folder.parent / "store-ray").entries("artifact")) == []
