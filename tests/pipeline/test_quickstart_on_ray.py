@@ -1,4 +1,4 @@
-"""The quickstart on a cluster: the same keys, and the same digests wherever two builds agree on them."""
+"""The quickstart on a cluster: the same keys, and the same digests where two builds agree on them."""
 
 from __future__ import annotations
 
