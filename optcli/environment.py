@@ -50,7 +50,7 @@ _INSTALL = {
     "timm": "pip install 'optcli[timm]'",
     "pynvml": "pip install 'optcli[gpu]'",
     "tritonclient": "pip install 'optcli[serve]'",
-    "ray": "pip install 'optcli[serve]'",
+    "ray": "pip install 'optcli[ray,serve]'",
     "onnxruntime_ep_nv_tensorrt_rtx": "pip install onnxruntime-ep-nv-tensorrt-rtx-cu13",
 }
 
@@ -64,6 +64,8 @@ def now() -> str:
 class Needs:
     """What something cannot do without: importable packages and, possibly, a GPU.
 
+    `cores` and `memory_bytes` are what Ray keeps free for it on a node; 0: as optcli guesses.
+
     `foreign` are packages that only a process of its own imports, with the interpreter `python` (None:
     this one).
     """
@@ -72,6 +74,8 @@ class Needs:
     gpu: bool = False
     foreign: tuple[str, ...] = ()
     python: str | None = None
+    cores: int = 0
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "optcli"
 GROUND = {
     "errors", "paths", "regular_files", "opened_files", "observer", "artifact", "digest", "sample",
     "kept_samples", "libraries",
-    "registry",
+    "registry", "ray_session",
     "environment", "settings", "results", "statistics", "user_code", "user_imports", "workers",
 }  # fmt: skip
 FORMATS_UP = {"passes", "runners", "sources", "data"}
@@ -77,6 +77,7 @@ HEAVY = {
 STANDARD = {"__future__", *sys.stdlib_module_names}
 GROUND_LIBRARIES = {room: {"pydantic", "numpy", "scipy", *STANDARD} for room in GROUND}
 GROUND_LIBRARIES["store"] = {"filelock", "fsspec", *STANDARD}
+GROUND_LIBRARIES["ray_session"] = {"ray", *STANDARD}
 GROUND_LIBRARIES["queueing"] = {"numpy", "scipy", *STANDARD}
 TALKS = {"cli", "report"}
 NEED_HINTS = {"UsageError", "InputError", "TrustError", "MissingError", "StoreError"}

@@ -30,6 +30,11 @@ from optcli.cli.progress import Progress
 @options.timeout("step")
 @click.option("--remeasure", is_flag=True, help="Measure latency and accuracy again.")
 @options.trust
+@click.option(
+    "--ray",
+    metavar="auto|HOST:PORT|local",
+    help="Run passes on a Ray cluster: the one here, that of an address, or one started for the build.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the steps and what is cached; do nothing.")
 @click.option("--explain", is_flag=True, help="As --dry-run, with the reason why a step must run.")
 @options.as_json
@@ -47,6 +52,7 @@ def command(
     timeout: float,
     remeasure: bool,
     trust: bool,
+    ray: str | None,
     dry_run: bool,
     explain: bool,
     as_json: bool,
@@ -81,11 +87,12 @@ def command(
             artifacts=reports.root(artifacts),
             overrides=overrides,
             only=only,
-            jobs=jobs or usual_jobs(),
+            jobs=jobs or usual_jobs(ray),
             keep_going=keep_going,
             timeout_s=timeout,
             remeasure=remeasure,
             trust=trust,
+            ray=ray,
             observer=progress,
         )
     show(report, forms, as_json=as_json)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optcli import environment, runners
+from optcli import environment, ray_session, runners
 from optcli.digest import of_value
 from optcli.errors import UsageError
 from optcli.inference import output, ray_data
@@ -52,7 +52,7 @@ def infer(
     form: Form = "parquet",
     raw: bool = False,
     workers: int | None = None,
-    address: str = ray_data.LOCAL,
+    address: str = ray_session.LOCAL,
     cost_per_hour: float | None = None,
     restart: bool = False,
     recipe: Path | None = None,
@@ -73,7 +73,7 @@ def infer(
     """
     began = time.monotonic()
     observer = observer or Silent()
-    ray_data.require_ray()
+    ray_session.require(address, "optcli infer", ray_data.PACKAGES)
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
     found = listing(source, per_shard)
     recorded = {} if restart else output.recorded(target)
@@ -109,12 +109,12 @@ def infer(
     run_of = _Run(found, kept, set(finished), observer)
     missing = [shard for shard in found.shards if shard.name not in finished]
     if missing:
-        with ray_data.started(address, max(cores, count * threads)):
+        with ray_session.started(address, max(cores, count * threads)):
             run_of.carry_out(
                 ray_data.answered(
                     missing,
                     work,
-                    packed(built.artifact) if address != ray_data.LOCAL else None,
+                    packed(built.artifact) if address != ray_session.LOCAL else None,
                     workers=count,
                     cores=threads,
                     variables=built.runner.environment(),

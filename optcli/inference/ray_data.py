@@ -4,100 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import astuple
-from pathlib import Path
 from typing import Any
 
-from optcli import environment
-from optcli.environment import Needs
-from optcli.errors import MissingError, OptcliError, StepError, first_line
+from optcli.errors import OptcliError, StepError, first_line
 from optcli.inference.listing import Shard
 from optcli.inference.shard_worker import ShardWorker, Work
 
-LOCAL = "local"
-_NEEDS = Needs(("ray", "pyarrow", "pandas"))
-# What Ray itself takes of this machine's memory for what travels: answers stay in the workers.
-_OBJECTS_BYTES = 256 * 1024**2
+PACKAGES = ("ray", "pyarrow", "pandas")
 _MOST_BLOCKS = 20_000
-# Names of Ray's sockets lie below its folder, and may have 107 characters: TMPDIR may be too deep.
-_SHORT = Path("/tmp")  # noqa: S108
-_PREFIX = "optcli-ray-"
-
-
-def require_ray() -> None:
-    """Raise `MissingError` without Ray Data."""
-    absent = environment.missing(_NEEDS)
-    if absent:
-        raise MissingError(absent[0].what, place="optcli infer", hint="pip install 'optcli[ray]'")
-
-
-@contextmanager
-def started(address: str, cores: int) -> Iterator[None]:
-    """Ray for as long as the context lasts: of this machine alone (`local`), or of a cluster.
-
-    Raises `StepError` where it does not start, `MissingError` where no cluster answers.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # It warns of restarts of actors that Ray Data itself has set up.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray
-
-    given: dict[str, Any] = {
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
-        "configure_logging": True,
-    }
-    # Names of sockets lie below this folder, and may have 107 characters.
-    short = _SHORT if _SHORT.is_dir() else Path(tempfile.gettempdir())
-    _clear(short)
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=short) as own:
-        if address == LOCAL:
-            given |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": own}
-            given |= {"object_store_memory": _OBJECTS_BYTES}
-        else:
-            given |= {"address": address}
-        try:
-            with _quiet():
-                ray.init(**given)
-        except ConnectionError as error:
-            raise MissingError(
-                f"no Ray cluster answers: {first_line(error)}",
-                place=address,
-                hint="`ray start --head` starts one; without --ray this machine works alone",
-            ) from error
-        except (RuntimeError, OSError, ValueError) as error:
-            raise StepError(f"Ray does not start: {first_line(error)}", place=address) from error
-        try:
-            yield
-        finally:
-            ray.shutdown()
-
-
-def _clear(folder: Path) -> None:
-    """Remove what runs that were killed left: Ray's logs and sockets."""
-    for path in folder.glob(f"{_PREFIX}*-*"):
-        number = path.name.removeprefix(_PREFIX).partition("-")[0]
-        if number.isdecimal() and not Path(f"/proc/{number}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(path, ignore_errors=True)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Nothing on stderr: Ray's core writes a line there to say which level of messages it writes."""
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def answered(

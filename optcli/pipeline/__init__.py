@@ -46,6 +46,7 @@ def build(
     timeout_s: float = 3600.0,
     remeasure: bool = False,
     trust: bool = False,
+    ray: str | None = None,
     observer: Observer | None = None,
 ) -> Report:
     """Build, measure and judge every variant of a recipe; gives the report that is also written.
@@ -54,6 +55,7 @@ def build(
     OPTCLI_REMOTE_STORE, else `artifacts/.store`. `artifacts` defaults to `artifacts` right here.
     `only` names variants (the baseline always takes part), `overrides` are `key=value` as with
     `--set`, `timeout_s` bounds each step. `trust` opens a model that a scan cannot prove harmless.
+    `ray` has the passes run on a Ray cluster: `auto`, the address of its head, or `local`.
     Raises `RecipeError` and `InputError` for what is wrong with the recipe, the model or the data,
     `MissingError` where a required variant cannot be built here. A step that fails costs its variants:
     they are in the report, and in its `exit_code`.
@@ -62,10 +64,14 @@ def build(
     observer = observer or Silent()
     phases = Phases()
     kept = Store.of(store)
+    if ray is not None:
+        from optcli.pipeline.on_ray.maker import require
+
+        require(ray, kept)
     with kept.connected(observer.warned):
         to_do = planned(Path(recipe), kept, overrides, only)
         folder = (artifacts or Path("artifacts")).absolute() / to_do.recipe.name
-        how = Settings(jobs, keep_going, timeout_s, trust)
+        how = Settings(jobs, keep_going, timeout_s, trust, ray)
         made = make(to_do, kept, observer, how, phases, remeasure=remeasure)
         to_do = made.plan
         built, feeds = made.artifacts, made.feeds

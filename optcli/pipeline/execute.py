@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
-import threading
 import time
-from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from optcli.artifact import Artifact
 from optcli.errors import OptcliError, StepError
 from optcli.observer import Observer
 from optcli.pipeline.admission import ArtifactAdmission, ProbeAdmission, RecordAdmission
 from optcli.pipeline.entries import artifact_of
-from optcli.pipeline.inputs import Inputs
+from optcli.pipeline.jobs import usual_jobs
+from optcli.pipeline.local_maker import LocalMaker
 from optcli.pipeline.logs import log_of
 from optcli.pipeline.messages import (
     Call,
@@ -30,22 +25,18 @@ from optcli.pipeline.messages import (
     SampleCounts,
     SourceFindings,
     SourceRequest,
-    StepRequest,
     Written,
 )
+from optcli.pipeline.orders import GROUND, Maker, Order
 from optcli.pipeline.plan import Plan, Step
-from optcli.pipeline.prepared import Prepared, Roles
+from optcli.pipeline.step_workers import StepWorkers
 from optcli.pipeline.trusting import doubts_of, is_confined, is_fetched, opened_as, require_trust
 from optcli.runners import DEFAULTS
 from optcli.runners import find as find_runner
-from optcli.store import Admission, Entry, Store, disk
-from optcli.workers import Child, ForkServer, Listener, messages, spawn
+from optcli.store import Admission, Entry, Store
 
 # How long what is being written may take to an end once the build is interrupted.
 _LAST_WORDS_S = 10.0
-
-# What every forked worker imports.
-_GROUND = ("numpy", "optcli.pipeline.step")
 
 _diagnosis = logging.getLogger(__name__)
 
@@ -54,13 +45,15 @@ _diagnosis = logging.getLogger(__name__)
 class Settings:
     """How a build is carried out; nothing here changes what is made.
 
-    `trust` opens a model that a scan cannot prove harmless.
+    `trust` opens a model that a scan cannot prove harmless. `ray` is the cluster whose nodes run the
+    passes: `auto`, an address or `local`; None: this machine, without Ray.
     """
 
     jobs: int = 1
     keep_going: bool = True
     timeout_s: float = 3600.0
     trust: bool = False
+    ray: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,21 +87,24 @@ class Execution:
         self._store = store
         self._observer = observer
         self._settings = settings
-        self._server: ForkServer | None = None
-        self._starting = threading.Lock()
-        self._running: set[Child] = set()
+        workers = StepWorkers(plan.threads, settings.timeout_s, self._packages_to_import, self._heard)
+        self._maker: Maker = LocalMaker(store, workers)
+        if settings.ray is not None:
+            from optcli.pipeline.on_ray.maker import RayMaker
+
+            self._maker = RayMaker(
+                settings.ray, plan, store, workers, observer, settings.timeout_s, usual_jobs()
+            )
         self._probe: Path | None = None
         self._interrupted = False
         self._done: dict[str, StepResult] = {}
 
     def __enter__(self) -> Execution:
+        self._maker.open()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for child in list(self._running):
-            child.kill()
-        if self._server is not None:
-            self._server.close()
+        self._maker.close()
 
     def prepare_data(self) -> Entry | None:
         """Check the recipe's data and keep a few samples. Raises `InputError` where they are wrong."""
@@ -122,11 +118,9 @@ class Execution:
             metric=plan.data_ingredients["metric"],
         )
         call = Call("optcli.pipeline.step:prepare_data", request, SampleCounts)
-        made_of = plan.data_ingredients
         admission = ProbeAdmission(SampleCounts, plan.recipe.inputs)
-        entry, _ = self._obtain(
-            "data", plan.data_key, "data", made_of, call, admission, forked_after=_GROUND
-        )
+        order = Order("data", plan.data_key, "data", call, plan.data_ingredients, forked_after=GROUND)
+        entry, _ = self._obtain(order, admission)
         # Which files each role is made of, so that `cache why` can name the one that changed.
         for key, ingredients in plan.data_roles.items():
             if self._store.get("samples", key) is None:
@@ -149,7 +143,7 @@ class Execution:
                         continue
                     if len(futures) >= self._settings.jobs:
                         break
-                    if futures and (_takes_all(step) or any(map(_takes_all, futures.values()))):
+                    if futures and any(map(self._takes_all, (step, *futures.values()))):
                         continue
                     if step.parent is None or step.parent.key in self._done:
                         futures[pool.submit(self._do, step)] = step
@@ -162,8 +156,7 @@ class Execution:
                     stopped = stopped or (done.status == "failed" and not self._settings.keep_going)
         except BaseException:
             self._interrupted = True
-            for child in list(self._running):
-                child.kill()
+            self._maker.stop()
             # A thread may wait for a disk that does not answer; nobody should wait for the thread.
             pool.shutdown(wait=False, cancel_futures=True)
             wait(futures, timeout=_LAST_WORDS_S)
@@ -194,19 +187,12 @@ class Execution:
             if before.error is not None:
                 return StepResult("failed", error=before.error)
         try:
-            call = self._call(step, label)
-            fresh = step.needs.gpu or bool(step.traits and step.traits.reference)
-            kind = "check" if step.only_checks else "artifact"
-            made_of, trust = step.ingredients, self._settings.trust
-            admission: Admission = ArtifactAdmission(format=step.format, trust=trust)
-            if step.only_checks:
-                admission = RecordAdmission(SourceFindings)
-            confined = is_confined(step, self._plan, fetched=self._is_fetched(step.parent))
-            after = None if fresh else _packages(step)
-            entry, seconds = self._obtain(
-                kind, step.key, label, made_of, call, admission, forked_after=after, confined=confined
-            )
-            require_trust(doubts_of(entry), label, trust=trust)
+            order = self._order(step, label)
+            admission: Admission = RecordAdmission(SourceFindings)
+            if not step.only_checks:
+                admission = ArtifactAdmission(format=step.format, trust=self._settings.trust)
+            entry, seconds = self._obtain(order, admission)
+            require_trust(doubts_of(entry), label, trust=self._settings.trust)
         except OptcliError as error:
             error.place = error.place or label
             if not self._interrupted:  # else it was ourselves who killed it
@@ -214,10 +200,40 @@ class Execution:
             return StepResult("failed", error=error)
         return StepResult("cached" if seconds is None else "built", entry, seconds)
 
+    def _takes_all(self, step: Step) -> bool:
+        """Whether a step keeps all cores of this machine busy for long: it trains. Ray counts cores."""
+        trains = step.traits is not None and "training" in step.traits.uses
+        return trains and self._settings.ray is None
+
     def _label(self, step: Step) -> str:
         if step.parent is None:
             return step.name
         return f"{self._plan.variants_of(step.key)[0]} › {step.name}"
+
+    def _order(self, step: Step, label: str) -> Order:
+        plan = self._plan
+        confined = is_confined(step, plan, fetched=self._is_fetched(step.parent))
+        fresh = step.needs.gpu or bool(step.traits and step.traits.reference)
+        entries: dict[str, Entry] = {}
+        samples: dict[str, str] = {}
+        if step.parent is not None and step.traits is not None:
+            named = {"parent": step.parent.key, "origin": step.lineage()[0].key}
+            found = {name: self._done[key].entry for name, key in named.items()}
+            entries = {name: entry for name, entry in found.items() if entry is not None}
+            # A user's own pass or a confined one leaves no samples to others.
+            if step.traits.reference is None and not confined:
+                samples = {role: plan.role_keys[role] for role in step.traits.uses}
+        return Order(
+            kind="check" if step.only_checks else "artifact",
+            key=step.key,
+            label=label,
+            call=self._call(step, label),
+            ingredients=step.ingredients,
+            entries=entries,
+            samples=samples,
+            forked_after=None if fresh else _packages(step),
+            confined=confined,
+        )
 
     def _call(self, step: Step, label: str) -> Call:
         recipe, threads = self._plan.recipe, self._plan.threads
@@ -261,22 +277,9 @@ class Execution:
         lineage = step.lineage() if step is not None else ()
         return is_fetched(self._done[each.key].entry for each in lineage)
 
-    def _obtain(
-        self,
-        kind: str,
-        key: str,
-        label: str,
-        ingredients: dict[str, Any],
-        call: Call,
-        admission: Admission,
-        *,
-        forked_after: Sequence[str] | None,
-        confined: bool = False,
-    ) -> tuple[Entry, float | None]:
-        """The entry of a key and the seconds it took to make, None where it was there.
-
-        What makes it is forked once these libraries are imported; None: a fresh interpreter.
-        """
+    def _obtain(self, order: Order, admission: Admission) -> tuple[Entry, float | None]:
+        """What was ordered and the seconds it took to make, None where it was there."""
+        kind, key, label = order.kind, order.key, order.label
         entry = self._store.get(kind, key, admission=admission)
         if entry is not None:
             self._observer.cached(label)
@@ -293,110 +296,12 @@ class Execution:
             self._observer.started(label)
             began = time.monotonic()
             with self._store.work(kind, key) as work:
-                record = self._work(key, label, call, work, forked_after, confined)
+                record = self._maker.make(order, work)
                 record["seconds"] = round(time.monotonic() - began, 3)
-                entry = self._store.put(kind, key, work, record, ingredients)
+                entry = self._store.put(kind, key, work, record, order.ingredients)
             seconds = time.monotonic() - began
             self._observer.finished(label, seconds)
             return entry, seconds
-
-    def _work(
-        self,
-        key: str,
-        label: str,
-        call: Call,
-        work: Path,
-        forked_after: Sequence[str] | None,
-        confined: bool,
-    ) -> dict[str, Any]:
-        log = log_of(self._store, key)
-        log.unlink(missing_ok=True)
-        request = call.request
-        with suppress(OSError):
-            log.parent.mkdir(parents=True, exist_ok=True)
-            record = {"function": call.function, "message": messages.to_record(request)}
-            log.with_name("call.json").write_text(json.dumps(record, indent=1))
-        temporary = work.parent.parent / "temporary"
-        with disk.failures(self._store.root):
-            temporary.mkdir()
-        inputs = self._inputs_of(request, work)
-        sets = self._samples_of(request, work.parent.parent / "prepared", confined=confined)
-        # Not in the recorded call: whoever repeats a step begins at its beginning.
-        if isinstance(request, PassRequest):
-            request = replace(
-                request,
-                parent=inputs.artifacts["parent"],
-                origin=inputs.artifacts["origin"],
-                prepared=sets.kept(),
-                keep=sets.keep if sets.sets else None,
-                temporary=temporary,
-                # Where it is confined nothing can be kept.
-                scratch=None if confined else self._store.scratch_folder("artifact", key),
-                cache=None if confined else self._store.cache_folder(),
-            )
-        request = replace(request, out=work)
-        around: dict[str, Any] = {"log": log, "confined": (work, temporary) if confined else None}
-        if forked_after is None:
-            child = spawn(call.function, request, environment=self._environment(), **around)
-        else:
-            child = self._fork_server().start(call.function, request, after=forked_after, **around)
-        self._running.add(child)
-        try:
-            with inputs.named_as_kept(), child:
-                if self._interrupted:  # while it was started: whoever ended the others has not seen it
-                    child.kill()
-                listener = Listener(News, partial(self._heard, label))
-                answer = child.result(call.gives, self._settings.timeout_s, listener)
-            inputs.check()
-            sets.take()
-            self._see_that_the_store_kept(inputs)
-        finally:
-            self._running.discard(child)
-        return dict(messages.to_record(answer))
-
-    def _samples_of(self, request: StepRequest, keep: Path, *, confined: bool) -> Roles:
-        """The samples that a pass reads; a user's own pass or a confined one leaves none to others."""
-        plan = self._plan
-        roles: Iterable[str] = ()
-        if isinstance(request, PassRequest) and request.traits.reference is None and not confined:
-            roles = request.data
-        keys, inputs = plan.role_keys, plan.recipe.inputs
-        return Roles({role: Prepared(self._store, keys[role], inputs) for role in roles}, keep)
-
-    def _see_that_the_store_kept(self, inputs: Inputs) -> None:
-        """Put back what a step has changed of its inputs in the store, and blame the step."""
-        for artifact in inputs.artifacts.values():
-            if self._store.sound("artifact", artifact.key) is None:
-                entry = self._done[artifact.key].entry
-                assert entry is not None
-                with self._store.lock("artifact", artifact.key):
-                    self._store.discard("artifact", artifact.key)
-                    if not entry.origin:  # else it would count as made here
-                        self._put_back(artifact, entry)
-                done = f"({artifact.key[:12]}); {'removed' if entry.origin else 'put back'}"
-                raise StepError(
-                    f"it changed files of its input in the store {done}",
-                    hint="write into `job.out` only",
-                )
-
-    def _put_back(self, artifact: Artifact, entry: Entry) -> None:
-        with self._store.work("artifact", artifact.key) as work:
-            shutil.copytree(artifact.path, work, dirs_exist_ok=True)
-            self._store.put("artifact", artifact.key, work, entry.record, entry.ingredients)
-
-    def _inputs_of(self, request: StepRequest, work: Path) -> Inputs:
-        """Copies of the artifacts that a request names, beside the folder that it writes into."""
-        named: dict[str, Artifact] = {}
-        if isinstance(request, PassRequest):
-            named = {"parent": request.parent, "origin": request.origin}
-        for artifact in named.values():
-            if self._store.sound("artifact", artifact.key) is None:
-                raise StepError(
-                    f"its input {artifact.key[:12]} in the store was changed while the build ran",
-                    hint="build again; a pass of this recipe writes into the store",
-                )
-        with disk.failures(self._store.root):
-            return Inputs(named, work.parent.parent / "inputs")
 
     def _heard(self, label: str, news: News) -> None:
         if news.progress is not None:
@@ -404,30 +309,11 @@ class Execution:
         if news.warned is not None:
             self._observer.warned(label, news.warned)
 
-    def _fork_server(self) -> ForkServer:
-        with self._starting:
-            if self._server is None:
-                steps = self._plan.steps().values()
-                to_do = [s for s in steps if self._store.peek("artifact", s.key) is None]
-                preload = (*_GROUND, *(name for step in to_do for name in _packages(step)))
-                self._server = ForkServer(list(dict.fromkeys(preload)), self._environment())
-            return self._server
-
-    def _environment(self) -> dict[str, str]:
-        count = str(self._plan.threads)
-        return {
-            "OMP_NUM_THREADS": count,
-            "MKL_NUM_THREADS": count,
-            "OPENBLAS_NUM_THREADS": count,
-            "OMP_WAIT_POLICY": "PASSIVE",  # as runners have it: a busy machine costs less
-            "GOMP_SPINCOUNT": "10000",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-
-
-def _takes_all(step: Step) -> bool:
-    """Whether a step keeps all cores busy for long: it trains."""
-    return step.traits is not None and "training" in step.traits.uses
+    def _packages_to_import(self) -> tuple[str, ...]:
+        """What the fork server imports: whatever the steps that are not in the store need."""
+        steps = self._plan.steps().values()
+        to_do = [step for step in steps if self._store.peek("artifact", step.key) is None]
+        return (*GROUND, *(name for step in to_do for name in _packages(step)))
 
 
 def _packages(step: Step) -> tuple[str, ...]:
@@ -436,4 +322,4 @@ def _packages(step: Step) -> tuple[str, ...]:
     checks = [find_runner(DEFAULTS[each]).needs for each in formats]
     # There is no check where it takes a GPU.
     of_check = (name for needs in checks if not needs.gpu for name in needs.packages)
-    return (*_GROUND, *step.needs.packages, *of_check)
+    return (*GROUND, *step.needs.packages, *of_check)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from tiny_project import DATA
 
-from optcli.pipeline import execute
+from optcli.pipeline import execute, step_workers
 from optcli.store import Store
 
 VARIANTS = """\
@@ -127,8 +127,8 @@ def test_an_interrupt_while_a_step_is_started_ends_that_step_too(project, monkey
         time.sleep(1.0)
         return started[-1]
 
-    spawn = execute.spawn
-    monkeypatch.setattr(execute, "spawn", slowly)
+    spawn = step_workers.spawn
+    monkeypatch.setattr(step_workers, "spawn", slowly)
     monkeypatch.setattr(execute, "_LAST_WORDS_S", 0.1)
     ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

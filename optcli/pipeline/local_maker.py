@@ -1,0 +1,124 @@
+"""Makes results in the local store: a worker gets copies of its inputs, and what it did is checked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from optcli.artifact import Artifact
+from optcli.errors import StepError
+from optcli.pipeline.inputs import Inputs
+from optcli.pipeline.logs import log_of
+from optcli.pipeline.messages import PassRequest, StepRequest
+from optcli.pipeline.orders import Order
+from optcli.pipeline.prepared import Prepared, Roles
+from optcli.pipeline.step_workers import StepWorkers
+from optcli.store import Entry, Store, disk
+from optcli.workers import messages
+
+Carry = Callable[[Order, StepRequest, Path], Any]
+"""Carries out an order's function for a request whose folders are set, its log in a file."""
+
+
+class LocalMaker:
+    """Makes each result in a folder of the store, in workers of this machine or where `carry` says."""
+
+    def __init__(self, store: Store, workers: StepWorkers, carry: Carry | None = None) -> None:
+        self.store, self._workers = store, workers
+        self._carry = carry or workers.carry_out
+
+    def open(self) -> None:
+        """Workers are started as they are needed."""
+
+    def make(self, order: Order, work: Path) -> dict[str, Any]:
+        """As `Maker` says. Copies of its inputs go to the worker; one that it changed is put back."""
+        request = order.call.request
+        log = begun_log(self.store, order)
+        temporary = work.parent.parent / "temporary"
+        with disk.failures(self.store.root):
+            temporary.mkdir()
+        inputs = self._inputs_of(order, work)
+        sets = self._samples_of(order, work.parent.parent / "prepared")
+        # Not in the recorded call: whoever repeats a step begins at its beginning.
+        if isinstance(request, PassRequest):
+            request = replace(
+                request,
+                parent=inputs.artifacts["parent"],
+                origin=inputs.artifacts["origin"],
+                prepared=sets.kept(),
+                keep=sets.keep if sets.sets else None,
+                temporary=temporary,
+                # Where it is confined nothing can be kept.
+                scratch=None if order.confined else self.store.scratch_folder("artifact", order.key),
+                cache=None if order.confined else self.store.cache_folder(),
+            )
+        with inputs.named_as_kept():
+            answer = self._carry(order, replace(request, out=work), log)
+        inputs.check()
+        sets.take()
+        self._see_that_the_store_kept(order, inputs)
+        return dict(messages.to_record(answer))
+
+    def stop(self) -> None:
+        """End the workers, those that are being started among them."""
+        self._workers.stop()
+
+    def close(self) -> None:
+        """End the workers and the fork server."""
+        self._workers.close()
+
+    def _samples_of(self, order: Order, keep: Path) -> Roles:
+        """The samples that a pass reads, as far as others may share them."""
+        keys, inputs = order.samples, order.call.request.inputs
+        return Roles({role: Prepared(self.store, key, inputs) for role, key in keys.items()}, keep)
+
+    def _see_that_the_store_kept(self, order: Order, inputs: Inputs) -> None:
+        """Put back what a step has changed of its inputs in the store, and blame the step."""
+        for name, entry in order.entries.items():
+            kind, key = entry.kind, entry.key
+            if self.store.sound(kind, key) is None:
+                with self.store.lock(kind, key):
+                    self.store.discard(kind, key)
+                    if not entry.origin:  # else it would count as made here
+                        self._put_back(inputs.artifacts[name], entry)
+                done = f"({key[:12]}); {'removed' if entry.origin else 'put back'}"
+                raise StepError(
+                    f"it changed files of its input in the store {done}",
+                    hint="write into `job.out` only",
+                )
+
+    def _put_back(self, artifact: Artifact, entry: Entry) -> None:
+        with self.store.work(entry.kind, entry.key) as work:
+            shutil.copytree(artifact.path, work, dirs_exist_ok=True)
+            self.store.put(entry.kind, entry.key, work, entry.record, entry.ingredients)
+
+    def _inputs_of(self, order: Order, work: Path) -> Inputs:
+        """Copies of the artifacts that a request names, beside the folder that it writes into."""
+        request = order.call.request
+        named: dict[str, Artifact] = {}
+        if isinstance(request, PassRequest):
+            named = {"parent": request.parent, "origin": request.origin}
+        for entry in order.entries.values():
+            if self.store.sound(entry.kind, entry.key) is None:
+                raise StepError(
+                    f"its input {entry.key[:12]} in the store was changed while the build ran",
+                    hint="build again; a pass of this recipe writes into the store",
+                )
+        with disk.failures(self.store.root):
+            return Inputs(named, work.parent.parent / "inputs")
+
+
+def begun_log(store: Store, order: Order) -> Path:
+    """Where the log of an order goes, the last one being gone; the call that repeats it lies beside."""
+    log = log_of(store, order.key)
+    log.unlink(missing_ok=True)
+    with suppress(OSError):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        call = {"function": order.call.function, "message": messages.to_record(order.call.request)}
+        log.with_name("call.json").write_text(json.dumps(call, indent=1))
+    return log

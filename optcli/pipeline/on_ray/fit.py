@@ -1,0 +1,102 @@
+"""Whether a step has the same key on this machine as where it was planned; if not, what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import optcli
+from optcli import data, environment, passes, user_code
+from optcli.digest import FileDigests, of_value
+from optcli.errors import OptcliError, first_line
+from optcli.passes import Traits
+from optcli.pipeline.keys import PACKAGE
+from optcli.pipeline.messages import PassRequest
+
+_MOST_NAMED = 3
+# In the code of a step: a pass of the user's own, by the digest of its source.
+_USERS = "pass"
+
+
+def differences(
+    ingredients: Mapping[str, Any],
+    made_of: Mapping[str, Mapping[str, Any]],
+    traits: Traits,
+    digests: FileDigests,
+) -> tuple[str, ...]:
+    """What would make the key another one here, a phrase each: versions, optcli's own code, devices.
+
+    `made_of` are the ingredients of the samples that the step reads, by role.
+    """
+    found = [each.what for each in environment.missing(traits.needs)]
+    found += _code(ingredients.get("code", {}), digests)
+    found += _versions(ingredients.get("versions", {}))
+    for role in made_of.values():
+        found += _versions(role.get("versions", {}))
+        if "code" in role and role["code"] != digests.of_folder(PACKAGE / "data"):
+            found.append("its optcli reads data in another way")
+    if "device" in ingredients:
+        found += _device(ingredients["device"], traits)
+    return tuple(dict.fromkeys(found))
+
+
+def of_project(
+    request: PassRequest,
+    ingredients: Mapping[str, Any],
+    made_of: Mapping[str, Mapping[str, Any]],
+    digests: FileDigests,
+) -> tuple[str, ...]:
+    """As `differences`, of what the recipe's folder holds: the user's pass and the samples."""
+    found = []
+    try:
+        traits = request.traits
+        code = ingredients.get("code", {}).get(_USERS)
+        if traits.reference is not None and code is not None:
+            here = user_code.digest(traits.reference, request.folder, digests)
+            if here != code:
+                found.append(f"{traits.reference}, or what it imports, is another one there")
+        for role, wanted in made_of.items():
+            here_too = data.ingredients(request.data[role], request.folder, digests)
+            if of_value({"step": "samples", **here_too}) != of_value(wanted):
+                found.append(f"the samples of {role} are other ones there")
+    except (OptcliError, OSError) as error:
+        found.append(f"the recipe's code or data cannot be read there: {first_line(error)}")
+    return tuple(found)
+
+
+def _code(code: Mapping[str, str], digests: FileDigests) -> Iterator[str]:
+    other = []
+    for file, digest in code.items():
+        if file == _USERS:
+            continue
+        try:
+            same = digests.of(PACKAGE / file) == digest
+        except OSError:
+            same = False
+        if not same:
+            other.append(file)
+    if other:
+        named = ", ".join(other[:_MOST_NAMED]) + (", ..." if len(other) > _MOST_NAMED else "")
+        yield f"its optcli ({optcli.__version__}) is another one: {named}"
+
+
+def _versions(versions: Mapping[str, str | None]) -> Iterator[str]:
+    for name, wanted in versions.items():
+        here = environment.version(name)
+        if here != wanted:
+            yield f"{name} {here or 'is not installed'}, wanted {wanted or 'none'}"
+
+
+def _device(device: Mapping[str, Any], traits: Traits) -> Iterator[str]:
+    """A result that is bound to a device is made on one that is the same."""
+    if "cpu" in device:
+        if device["cpu"] != environment.cpu():
+            yield f"its CPU is {environment.cpu()['model']}, wanted {device['cpu'].get('model')}"
+        return
+    if traits.reference is not None:  # only its own code could tell
+        yield "what a pass of the user's own is bound to is known where it was planned alone"
+        return
+    bound_to = passes.find(traits.name).model_validate(traits.options).bound_to()
+    if of_value(bound_to) != of_value(dict(device)):
+        other = sorted(name for name in device if bound_to.get(name) != device[name])
+        yield f"it is another device: {', '.join(other[:_MOST_NAMED]) or 'nothing is known of it'}"

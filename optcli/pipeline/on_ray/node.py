@@ -1,0 +1,194 @@
+"""What a node does with an order: it checks that it fits, carries out the pass and sends the files."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from optcli.artifact import Artifact
+from optcli.digest import FileDigests
+from optcli.errors import OptcliError, StepError, StoreError
+from optcli.pipeline import step
+from optcli.pipeline.local_maker import LocalMaker
+from optcli.pipeline.logs import log_of
+from optcli.pipeline.messages import Call, News
+from optcli.pipeline.on_ray import fit, parcels
+from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, Shared, Shipped
+from optcli.pipeline.orders import Order
+from optcli.pipeline.step_workers import StepWorkers
+from optcli.store import Entry, Store, key_of
+from optcli.workers import messages
+
+_KIND = "made"
+_MOST_LOG_BYTES = 256 * 1024
+
+
+class _UnfitError(Exception):
+    """The step would have another key here."""
+
+    def __init__(self, differences: tuple[str, ...]) -> None:
+        super().__init__(*differences)
+        self.differences = differences
+
+
+@dataclass
+class _Workers:
+    """Those of this process, which carries out one order at a time; Ray uses it for several."""
+
+    made_for: tuple[Any, ...] = ()
+    workers: StepWorkers | None = None
+    news: list[News] = field(default_factory=list)
+
+    def of(self, order: NodeOrder) -> StepWorkers:
+        wanted = (order.threads, order.timeout_s, order.preload)
+        if self.workers is None or wanted != self.made_for:
+            if self.workers is not None:
+                self.workers.close()
+            self.workers = StepWorkers(
+                order.threads,
+                order.timeout_s,
+                lambda: order.preload,
+                lambda _, news: self._heard(news),
+            )
+            self.made_for = wanted
+        self.news.clear()
+        return self.workers
+
+    def _heard(self, news: News) -> None:
+        if news.warned is not None:  # how far a step is cannot be told from here
+            self.news.append(news)
+
+
+_workers = _Workers()
+_digests = FileDigests()
+
+
+def carry_out(record: dict[str, Any], node: str) -> dict[str, Any]:
+    """What becomes of the order in a record, on the node of this id; a `NodeAnswer` as a record."""
+    answer = NodeAnswer(node=node, host=socket.gethostname())
+    try:
+        order = messages.read(NodeOrder, record)
+    except StepError:
+        unfit = ("its optcli does not understand the one that asks",)
+        return _record(replace(answer, unfit=unfit))
+    _workers.news.clear()
+    try:
+        answer = _answered(order, answer)
+    except _UnfitError as error:
+        answer = replace(answer, unfit=error.differences)
+    except parcels.UnreachableError as error:
+        answer = replace(answer, unreachable=str(error))
+    except StoreError as error:
+        answer = replace(answer, unreachable=f"the store of {answer.host}: {error.message}")
+    except OptcliError as error:
+        log = "" if order.shipped is None else _log(log_of(node_store(), order.key))
+        answer = replace(answer, error=error.to_record(), log=log)
+    return _record(replace(answer, news=tuple(_workers.news)))
+
+
+def _record(answer: NodeAnswer) -> dict[str, Any]:
+    return dict(messages.to_record(answer))
+
+
+def node_store() -> Store:
+    """The store of this machine: OPTCLI_STORE, else one in the user's cache folder."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Store(Path(os.environ.get("OPTCLI_STORE") or Path(caches) / "optcli" / "store"))
+
+
+def _answered(order: NodeOrder, answer: NodeAnswer) -> NodeAnswer:
+    _require_fit(fit.differences(order.ingredients, order.made_of, order.request.traits, _digests))
+    if order.shared is not None:
+        result = _in_shared_store(order, order.shared)
+        return replace(answer, result=dict(messages.to_record(result)))
+    assert order.shipped is not None
+    store = node_store()
+    made = _made(order, order.shipped, store)
+    connection = parcels.opened(order.shipped.url, store).connection
+    parcels.send(connection, {made.path / name: about for name, about in made.contents.items()})
+    log = _log(log_of(store, order.key))
+    return replace(answer, result=made.record["answer"], contents=made.contents, log=log)
+
+
+def _require_fit(differences: tuple[str, ...]) -> None:
+    if differences:
+        raise _UnfitError(differences)
+
+
+def _in_shared_store(order: NodeOrder, shared: Shared) -> Any:
+    """The driver has prepared all folders, and looks at what comes out itself."""
+    if not sees(shared.mark, shared.content):
+        raise _UnfitError((f"it does not see the store {shared.mark.parent}",))
+    _require_fit(fit.of_project(order.request, order.ingredients, order.made_of, _digests))
+    return _workers.of(order).carry_out(_order(order, {}), order.request, shared.log)
+
+
+def sees(mark: Path, content: str) -> bool:
+    """Whether this machine sees a file, and that very one."""
+    try:
+        return mark.read_text() == content
+    except OSError:
+        return False
+
+
+def _made(order: NodeOrder, shipped: Shipped, store: Store) -> Entry:
+    """What was ordered, from this machine's store or made now; the entry's record holds the answer."""
+    of = {"step": _KIND, "of": order.key}
+    key = key_of(of)
+    remote = parcels.opened(shipped.url, store)
+    with store.lock(_KIND, key):
+        made = store.get(_KIND, key)
+        if made is not None:
+            return made
+        folder = order.request.folder.as_posix().lstrip("/")
+        project = parcels.fetched(store, remote, shipped.project, folder)
+        probe = parcels.fetched(store, remote, shipped.probe)
+        entries = {
+            "parent": parcels.fetched(store, remote, shipped.parent),
+            "origin": parcels.fetched(store, remote, shipped.origin),
+        }
+        request = replace(
+            order.request,
+            folder=project.path / folder,
+            probe=probe.path / order.request.probe.name if order.request.probe else None,
+            parent=_at(order.request.parent, entries["parent"]),
+            origin=_at(order.request.origin, entries["origin"]),
+        )
+        _require_fit(fit.of_project(request, order.ingredients, order.made_of, _digests))
+        here = replace(order, request=request)
+        with store.work(_KIND, key) as work:
+            record = LocalMaker(store, _workers.of(here)).make(_order(here, entries), work)
+            return store.put(_KIND, key, work, {"answer": record}, of)
+
+
+def _at(artifact: Artifact, entry: Entry) -> Artifact:
+    return replace(artifact, path=entry.path)
+
+
+def _order(order: NodeOrder, entries: dict[str, Entry]) -> Order:
+    function = getattr(step, order.function.partition(":")[2])
+    _, gives = messages.types_of(function)
+    return Order(
+        kind="artifact",
+        key=order.key,
+        label=order.label,
+        call=Call(order.function, order.request, gives),
+        ingredients=order.ingredients,
+        entries=entries,
+        samples=order.samples,
+        forked_after=order.forked_after,
+        confined=order.confined,
+    )
+
+
+def _log(path: Path) -> str:
+    """The end of a log."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""

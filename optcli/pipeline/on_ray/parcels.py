@@ -1,0 +1,187 @@
+"""Files on their way between machines: each lies under its digest in the remote store.
+
+What is sent here is no entry of the remote store: whoever is told the digests, through Ray, can fetch
+it. So nothing that others wrote there takes part in a build.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from optcli import data, digest, regular_files, user_code
+from optcli.data import DataSettings
+from optcli.digest import FileDigests
+from optcli.errors import OptcliError, first_line
+from optcli.pipeline.keys import PACKAGE
+from optcli.pipeline.messages import PassRequest
+from optcli.pipeline.on_ray.messages import Contents
+from optcli.store import Entry, Store, key_of
+from optcli.store.remote import Limits, RefusedError, Remote, RemotePlace
+from optcli.store.remote.connection import Connection, DeniedError, GoneError
+from optcli.store.remote.manifest import object_of
+
+_KIND = "input"
+_FILES = ("coco", "imagefolder", "npz")
+
+
+class UnreachableError(Exception):
+    """Files did not come through: the remote store does not answer, or has not what it should have."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """The user's code and data that a pass reads; `request` names them relatively.
+
+    `files` maps absolute paths to digests. `names` are files that are listed and not read: they decide
+    which images a split takes. They are sent empty.
+    """
+
+    request: PassRequest
+    files: Mapping[Path, str]
+    names: frozenset[Path]
+
+    def contents(self) -> Contents:
+        """All of it as a node gets it. Raises OSError."""
+        read = {path: (path.stat().st_size, content) for path, content in self.files.items()}
+        listed = dict.fromkeys(self.names.difference(read), (0, digest.of_bytes(b"")))
+        return {path.as_posix().lstrip("/"): about for path, about in (read | listed).items()}
+
+    def to_send(self) -> dict[Path, tuple[int, str]]:
+        """What is uploaded. Raises OSError."""
+        return {path: (path.stat().st_size, content) for path, content in self.files.items()}
+
+
+class _Noting(FileDigests):
+    """Notes the files that are asked for: a key holds the digest of each file that it depends on."""
+
+    def __init__(self, known: FileDigests) -> None:
+        super().__init__()
+        self._source = known
+        self.files: dict[Path, str] = {}
+
+    def of(self, path: Path) -> str:
+        content = self._source.of(path)
+        place = Path(os.path.abspath(path))
+        if not place.is_relative_to(PACKAGE):
+            self.files[place] = content
+        return content
+
+
+def project_of(request: PassRequest, digests: FileDigests) -> Project:
+    """What a pass reads beside its inputs. Raises `UnreachableError` where that is gone."""
+    noting = _Noting(digests)
+    names: set[Path] = set()
+    try:
+        if request.traits.reference is not None:
+            user_code.digest(request.traits.reference, request.folder, noting)
+        for settings in request.data.values():
+            data.ingredients(settings, request.folder, noting)
+            names |= _listed(settings, request.folder)
+    except (OptcliError, OSError) as error:
+        raise UnreachableError(f"the recipe's code or data cannot be read: {error}") from error
+    relative = {role: _relative(of, request.folder) for role, of in request.data.items()}
+    return Project(replace(request, data=relative), noting.files, frozenset(names))
+
+
+def _listed(settings: DataSettings, folder: Path) -> set[Path]:
+    """The files whose names alone take part in the choice of samples, among others."""
+    if settings.kind != "imagefolder":
+        return set()
+    root = os.path.abspath(folder / regular_files.expanded(settings.place))
+    walked = os.walk(root, followlinks=True)
+    return {Path(parent, name) for parent, _, names in walked for name in names}
+
+
+def _relative(settings: DataSettings, folder: Path) -> DataSettings:
+    """The same data, every path of it relative to the recipe's folder."""
+
+    def moved(text: str) -> str:
+        return Path(os.path.relpath(folder / regular_files.expanded(text), folder)).as_posix()
+
+    changed: dict[str, Any] = {}
+    if settings.kind in _FILES:
+        changed["source"] = f"{settings.kind}:{moved(settings.place)}"
+    if settings.root:
+        changed["root"] = moved(settings.root)
+    if settings.files:
+        changed["files"] = tuple(moved(file) for file in settings.files)
+    if settings.split is not None and settings.split.file:
+        changed["split"] = settings.split.model_copy(update={"file": moved(settings.split.file)})
+    return settings.model_copy(update=changed)
+
+
+def send(connection: Connection, files: Mapping[Path, tuple[int, str]]) -> None:
+    """Upload what is not there yet. Raises `UnreachableError`."""
+
+    def one(item: tuple[Path, tuple[int, str]]) -> None:
+        path, (size_bytes, content) = item
+        if not size_bytes or connection.size(object_of(content)) == size_bytes:
+            return
+        if digest.of_file(path) != content:
+            raise RefusedError(f"{path.name} was changed while the build ran")
+        connection.upload(object_of(content), path)
+
+    by_content = {about: path for path, about in files.items()}
+    try:
+        connection.each(one, [(path, about) for about, path in by_content.items()])
+    except (GoneError, DeniedError, RefusedError, OSError) as error:
+        raise UnreachableError(_told(connection.place, error)) from error
+
+
+def receive(remote: Remote, contents: Contents, out: Path) -> None:
+    """Fetch files below an empty folder. Raises `UnreachableError`."""
+    for name in contents:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise UnreachableError(f"{name[:80]!r} cannot be the name of a file")
+    size_bytes = sum(size for size, _ in contents.values())
+    asked = Entry(_KIND, _key(contents), out, {}, {}, "", size_bytes, "", dict(contents))
+    try:
+        remote.download(asked, out)
+    except (GoneError, RefusedError, OSError) as error:
+        raise UnreachableError(_told(remote.place, error)) from error
+
+
+def fetched(store: Store, remote: Remote, contents: Contents, folder: str = "") -> Entry:
+    """Files by their content as an entry of the store, fetched where it has them not.
+
+    `folder` is there afterwards, with files or without. Raises `UnreachableError` and `StoreError`.
+    """
+    key = _key(contents)
+    entry = store.get(_KIND, key)
+    if entry is not None:
+        return entry
+    with store.lock(_KIND, key):
+        entry = store.get(_KIND, key)
+        if entry is None:
+            with store.work(_KIND, key) as work:
+                receive(remote, contents, work)
+                (work / folder).mkdir(parents=True, exist_ok=True)
+                entry = store.put(_KIND, key, work, {}, _ingredients(contents))
+        return entry
+
+
+def opened(url: str, store: Store) -> Remote:
+    """A remote store to fetch from. Raises `UnreachableError` where this machine cannot open it."""
+    said: list[str] = []
+    try:
+        return Remote(RemotePlace(url, True), store.root, store.peek, said.append, Limits())
+    except OptcliError as error:
+        raise UnreachableError(f"{error.message} ({error.hint})") from error
+
+
+def _key(contents: Contents) -> str:
+    return key_of(_ingredients(contents))
+
+
+def _ingredients(contents: Contents) -> dict[str, Any]:
+    files = {name: list(about) for name, about in contents.items()}
+    return {"step": _KIND, "files": digest.of_value(files)}
+
+
+def _told(place: RemotePlace, error: Exception) -> str:
+    return f"{place.shown}: {first_line(error)}"

@@ -1,0 +1,140 @@
+"""Ray, started or joined for as long as something here needs it: `auto`, an address, or `local`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from optcli import environment
+from optcli.environment import Needs
+from optcli.errors import MissingError, StepError, UsageError, first_line
+
+LOCAL = "local"
+AUTO = "auto"
+_ANSWER_S = 10.0
+_NO_CLUSTER = "`ray start --head` starts one; without --ray this machine works alone"
+_HINT = "pip install 'optcli[ray]'"
+# What Ray itself takes of this machine's memory for what travels: results do not travel by it.
+_OBJECTS_BYTES = 256 * 1024**2
+# Names of Ray's sockets lie below its folder, and may have 107 characters: TMPDIR may be too deep.
+_SHORT = Path("/tmp")  # noqa: S108
+_PREFIX = "optcli-ray-"
+
+
+def require(address: str, place: str, packages: tuple[str, ...] = ("ray",)) -> None:
+    """Raise `MissingError` where Ray is not installed, `UsageError` for an address of Ray's client."""
+    absent = environment.missing(Needs(packages))
+    if absent:
+        raise MissingError(absent[0].what, place=place, hint=_HINT)
+    if "://" in address:
+        raise UsageError(
+            f"found {address!r}, wanted auto, local or HOST:PORT of the cluster's head",
+            place=place,
+            hint="run optcli on a machine of the cluster: Ray's client keeps no connection to workers",
+        )
+
+
+@contextmanager
+def started(address: str, cores: int, variables: dict[str, str] | None = None) -> Iterator[None]:
+    """Ray for as long as the context lasts: of this machine alone (`local`), or of a cluster.
+
+    What this process has started or joined already is used and left as it is. `cores` are those that
+    `local` gives to tasks, `variables` are set in the environment of what `local` starts. Raises
+    `StepError` where it does not start, `MissingError` where no cluster answers.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    # Else a task that asks for no GPU hides them from what it starts.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    _require_answer(address)
+    given: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "configure_logging": True,
+    }
+    short = _SHORT if _SHORT.is_dir() else Path(tempfile.gettempdir())
+    _clear(short)
+    with tempfile.TemporaryDirectory(
+        prefix=f"{_PREFIX}{os.getpid()}-", dir=short, ignore_cleanup_errors=True
+    ) as own:
+        if address == LOCAL:
+            given |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": own}
+            given |= {"object_store_memory": _OBJECTS_BYTES}
+        else:
+            given |= {"address": address}
+        try:
+            with _quiet(), _set(variables or {}):
+                ray.init(**given)
+        except ConnectionError as error:
+            raise MissingError(
+                f"no Ray cluster answers: {first_line(error)}",
+                place=address,
+                hint=_NO_CLUSTER,
+            ) from error
+        except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+            raise StepError(f"Ray does not start: {first_line(error)}", place=address) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Raise `MissingError` where nobody listens at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise MissingError(
+            f"no Ray cluster answers: {first_line(error)}", place=address, hint=_NO_CLUSTER
+        ) from error
+
+
+def _clear(folder: Path) -> None:
+    """Remove what runs that were killed left: Ray's logs and sockets."""
+    for path in folder.glob(f"{_PREFIX}*-*"):
+        number = path.name.removeprefix(_PREFIX).partition("-")[0]
+        if number.isdecimal() and not Path(f"/proc/{number}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _set(variables: dict[str, str]) -> Iterator[None]:
+    """These variables in the environment, as long as the block runs."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing on stderr: Ray's core writes a line there to say which level of messages it writes."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

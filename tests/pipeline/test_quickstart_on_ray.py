@@ -1,0 +1,68 @@
+"""The quickstart on a cluster: the same keys, and the same digests where two builds agree on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from needs import REPOSITORY
+from ray_cluster import ray_cluster
+from tiny_project import Heard
+
+from optcli.pipeline import build
+from optcli.results import Report
+from optcli.store import Store
+
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
+# Steps that give another digest each time: compiled code holds times and random names.
+VARYING = {"aot_inductor"}
+HURRIED = "latency={launches: 1, rounds: 2, calls: 2, warmup: 1, max_seconds: 0.1, threads: 1}"
+
+
+def built(folder: Path, address: str | None = None) -> tuple[Report, Store, Heard]:
+    """A build of the quickstart with a store of its own; on Ray with a remote one beside it."""
+    heard = Heard()
+    store = Store.at(folder / "store", f"file://{folder}/remote" if address else None)
+    report = build(
+        REPOSITORY / "recipes" / "quickstart.yaml",
+        store=store,
+        artifacts=folder / "artifacts",
+        overrides=[HURRIED],
+        observer=heard,
+        ray=address,
+        jobs=4 if address else 2,
+    )
+    return report, store, heard
+
+
+def digests(store: Store) -> dict[str, tuple[str, str]]:
+    """The step and the digest of every artifact, by key."""
+    return {entry.key: (entry.ingredients["step"], entry.digest) for entry in store.entries("artifact")}
+
+
+def judged(report: Report) -> dict[str, list[tuple[str, str]]]:
+    """The verdicts on outputs and accuracy: those on latency depend on what else runs here."""
+    by_accuracy = ("outputs", "accuracy", "non-inferiority")
+    return {
+        name: [(each.name, each.outcome) for each in of.verdicts if each.name in by_accuracy]
+        for name, of in report.variants.items()
+    }
+
+
+def test_the_quickstart_is_the_same_on_ray(tmp_path):
+    report, store, _ = built(tmp_path / "here")
+    _, again, _ = built(tmp_path / "again")
+    with ray_cluster() as cluster:
+        cluster.add("one", 1)
+        cluster.add("two", 2)
+        on_ray, there, heard = built(tmp_path / "ray", cluster.address)
+        made = sum(len(Store(cluster.folder / name).keys("made")) for name in cluster.nodes)
+    first, second, third = digests(store), digests(again), digests(there)
+    assert set(first) == set(second) == set(third)
+    stable = {key: of for key, of in first.items() if of[0] not in VARYING}
+    assert {key: second[key] for key in stable} == stable
+    assert {key: third[key] for key in stable} == stable
+    assert made == len(third) - 1, "all but the source was made on a node"
+    assert not [note for note in heard.notes if "made on this machine" in note]
+    assert judged(on_ray) == judged(report)

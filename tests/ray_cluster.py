@@ -1,0 +1,87 @@
+"""A Ray cluster of several nodes on this machine, each with a store of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from needs import REPOSITORY
+
+_OBJECTS_BYTES = 80 * 1024**2
+
+
+@dataclass
+class RayCluster:
+    """`nodes` by name; the store of each lies in `folder / NAME`. The head runs no step."""
+
+    folder: Path
+    cluster: Any
+    nodes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    def add(self, name: str, cores: int, variables: Mapping[str, str] | None = None) -> None:
+        paths = (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))
+        own = {
+            "OPTCLI_STORE": str(self.folder / name),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            **(variables or {}),
+        }
+        self.nodes[name] = self.cluster.add_node(
+            num_cpus=cores, object_store_memory=_OBJECTS_BYTES, env_vars=own, resources={name: 1}
+        )
+
+    def kill(self, name: str) -> None:
+        """kill -9 of the node's raylet."""
+        node = self.nodes.pop(name)
+        (raylet,) = node.all_processes["raylet"]
+        os.kill(raylet.process.pid, signal.SIGKILL)
+        raylet.process.wait()
+
+    def remove(self, name: str) -> None:
+        self.cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
+
+
+@contextmanager
+def ray_cluster() -> Iterator[RayCluster]:
+    """A cluster of a head alone; its files lie in a folder with a short name, for Ray's sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="oc-", dir="/tmp"))
+    before = dict(os.environ)
+    os.environ.update(
+        RAY_TMPDIR=str(folder),
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_BACKEND_LOG_LEVEL="fatal",
+        RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+    )
+    (folder / "ray").mkdir()  # Ray notes there which cluster began last
+    from ray.cluster_utils import Cluster
+
+    children = {each.pid for each in psutil.Process().children()}
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 0,
+            "object_store_memory": _OBJECTS_BYTES,
+            "include_dashboard": False,
+        },
+    )
+    try:
+        yield RayCluster(folder, cluster)
+    finally:
+        cluster.shutdown()
+        for child in psutil.Process().children():
+            if child.pid not in children and "ray" in " ".join(child.cmdline()):
+                child.kill()
+        os.environ.clear()
+        os.environ.update(before)
+        shutil.rmtree(folder, ignore_errors=True)
