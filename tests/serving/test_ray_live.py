@@ -434,15 +434,18 @@ def test_the_verb_serves_until_ctrl_c(tmp_path):
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "optcli", "serve", str(tmp_path / "bundle"), "--json"]
     command += ["--port", str(port), "--ready-timeout", str(PATIENCE_S)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as verb:
+    # A shell starts what runs in its background with the signal ignored.
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **heard) as verb:
         try:
             assert verb.stdout is not None
             said = json.loads(verb.stdout.readline())
             assert said["url"] == f"http://127.0.0.1:{port}"
             assert ask(said["url"])["status"] == 200
-        finally:
             verb.send_signal(signal.SIGINT)
-        assert verb.wait(PATIENCE_S) == 0
+            assert verb.wait(PATIENCE_S) == 0
+        finally:
+            verb.terminate()
     until(lambda: not any(map(psutil.pid_exists, said["pids"])))
 
 
