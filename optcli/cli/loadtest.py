@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     "loadtest",
     epilog=options.examples(
         "optcli loadtest deployed/ --rate 200 --slo p95=120ms",
-        "optcli loadtest http://127.0.0.1:8000/v2/models/digits --plan plan.json --find-limit",
         "optcli loadtest released/ candidate/ --shadow 10%",
     ),
 )

@@ -8,14 +8,14 @@ from pathlib import Path
 from types import ModuleType
 
 _OPTCLI = Path(__file__).resolve().parents[2] / "optcli"
-_FOLDERS = (_OPTCLI / "prediction", _OPTCLI / "serving" / "deploy" / "ray_files")
+FOLDERS = (_OPTCLI / "prediction", _OPTCLI / "serving" / "deploy" / "ray_files")
 
 
 def load(name: str) -> ModuleType:
     """One of them. What it imports beside it is not found: those of the tests stand alone."""
     known = f"copied_{name}"
     if known not in sys.modules:
-        path = next(each for folder in _FOLDERS if (each := folder / f"{name}.py").is_file())
+        path = next(each for folder in FOLDERS if (each := folder / f"{name}.py").is_file())
         spec = importlib.util.spec_from_file_location(known, path)
         assert spec is not None
         assert spec.loader is not None

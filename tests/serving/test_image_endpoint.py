@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from copied_modules import FOLDER
+from copied_modules import FOLDERS
 from PIL import Image
 
 IMAGES = {
@@ -54,7 +54,8 @@ POSTPROCESS = {
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The modules of a bundle, which import each other, as a server has them."""
     names = ("oip", "admission", "images", "postprocess", "cache", "image_endpoint")
-    monkeypatch.syspath_prepend(str(FOLDER))
+    for folder in FOLDERS:
+        monkeypatch.syspath_prepend(str(folder))
     known = {name: sys.modules.pop(name, None) for name in names}
     yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
     for name, module in known.items():
