@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from optcli import environment, ray_session, runners
+from optcli.data.imagefolder import FORMATS
 from optcli.digest import of_value
 from optcli.errors import UsageError
 from optcli.inference import output, ray_data
@@ -80,6 +81,8 @@ def infer(
     probed = _probed(built, path, batch_size or _recorded_size(recorded))
     chosen = batch_size or _recorded_size(recorded) or _fastest(probed.images_per_s)
     told = of_recipe.image_serving(built, probed.outputs, raw=raw)
+    # A server takes what browsers send; stored images have the formats that data sets have.
+    told = replace(told, images={**told.images, "formats": list(FORMATS)})
     columns = (told.postprocess["kind"],) if told.postprocess else ()
     kept = Output(
         target,

@@ -36,6 +36,9 @@ class Prepare(Protocol):
     def prepared(self, body: bytes) -> tuple[np.ndarray, dict[str, Any]]:
         """The row and where its pixels lie. Raises ValueError."""
 
+    def size_of(self, array: np.ndarray) -> tuple[int, int]:
+        """Height and width of a row."""
+
 
 class Follow(Protocol):
     """From the outputs of a row to its answer: `prediction.postprocess.Postprocess`."""
@@ -175,7 +178,7 @@ class Answering:
                 name: {"shape": list(array.shape), "values": array.ravel().astype(float).tolist()}
                 for name, array in outputs.items()
             }
-        answer = self._postprocess.answer(outputs, ready.placement)
+        answer = self._postprocess.answer(outputs, ready.placement, self._prepare.size_of(ready.row))
         if "classes" in answer:
             first = answer["classes"][0]
             return {"name": None, **first, "classes": answer["classes"]}

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from optcli.data.imagefolder import SUFFIXES
 from optcli.errors import InputError, UsageError, first_line
 from optcli.inference.storage import Place, place_of
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 TAR, PARQUET = ".tar", (".parquet", ".pq")
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 # Columns of a list.
@@ -30,8 +30,8 @@ _PATH, _ID = "path", "id"
 class Stored:
     """One image: its `id`, unique in the input, and where its bytes lie.
 
-    `path` is that of a file, as the input's file system has it or as a URL. `offset` and `size` are
-    its place in a tar file, in bytes; None: the whole file.
+    `path` is that of a file, as the input's file system has it or as a URL. `offset` is its place in a
+    tar file, None: it is the whole file. `size` is how many bytes it has, None: not known.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Listing:
-    """All shards of an input. `digest` is over every id and place: not over the pixels."""
+    """All shards of an input. `digest` is over every id, place and size: not over the pixels."""
 
     uri: str
     shards: tuple[Shard, ...]
@@ -126,21 +126,24 @@ def _groups(place: Place, uri: str) -> Iterator[Iterator[Stored]]:
         return
     found = _files(place, uri)
     images = [each for each in found if each[0].lower().endswith(SUFFIXES)]
-    yield (Stored(id, path, size=None) for id, path in images)
-    for id, path in found:
+    yield (Stored(id, path, size=size) for id, path, size in images)
+    for id, path, _ in found:
         if id.lower().endswith(TAR):
             yield _of_tar(place.fs, path, id, uri)
 
 
-def _files(place: Place, uri: str) -> list[tuple[str, str]]:
-    """Name below the folder, and path, of every file, sorted; hidden ones are left out."""
+def _files(place: Place, uri: str) -> list[tuple[str, str, int | None]]:
+    """Name below the folder, path and size of every file, sorted; hidden ones are left out."""
     try:
-        paths = place.fs.find(place.path)
+        entries = place.fs.find(place.path, detail=True)
     except OSError as error:
         raise InputError(
             f"the folder cannot be read: {first_line(error)}", place=uri, hint="look at its permissions"
         ) from error
-    named = sorted((posixpath.relpath(path, place.path), path) for path in paths)
+    named = sorted(
+        (posixpath.relpath(path, place.path), path, entry.get("size"))
+        for path, entry in entries.items()
+    )
     return [each for each in named if not any(part.startswith(".") for part in each[0].split("/"))]
 
 

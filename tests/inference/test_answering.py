@@ -14,6 +14,7 @@ from optcli.inference.listing import Stored
 from optcli.prediction.images import Images
 from optcli.prediction.postprocess import Postprocess
 from optcli.settings import TensorSpec
+from optcli.settings.postprocess import BoxDecoding
 
 STEPS = {
     "orient": False,
@@ -145,6 +146,41 @@ def test_images_of_several_sizes_do_not_share_a_batch() -> None:
     found = answered(bodies, model, prepare=images([3, "h", "w"]))
     assert model.batches == [2, 1, 1]
     assert len(found.rows) == 4
+
+
+def test_boxes_are_brought_back_where_the_size_of_the_input_varies() -> None:
+    """Rows of [left, top, right, bottom, score], as shares of the input: its size decides."""
+
+    class Boxes:
+        def run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            (array,) = feed.values()
+            return {
+                "rows": np.tile(np.array([0.0, 0.0, 0.5, 1.0, 0.9], np.float32), (len(array), 1, 1))
+            }
+
+    decoding = BoxDecoding(normalized=True).model_dump(mode="json")
+    follows = {
+        "schema": 1,
+        "kind": "boxes",
+        "boxes": {**decoding, "most": 5},
+        "names": None,
+        "size": None,
+    }
+    answering = Answering(
+        Boxes(),
+        (spec(),),
+        images([3, "h", "w"]),
+        Postprocess(follows),
+        batch_size=4,
+        readers=1,
+    )
+    bodies = {"small": png(5, (2, 2)), "wide": png(5, (8, 4))}
+    found = answering.answer([Stored(name, name) for name in bodies], lambda image: bodies[image.id])
+    assert not found.failures
+    assert [row["boxes"][0]["box"] for row in found.rows] == [
+        [0.0, 0.0, 1.0, 2.0],
+        [0.0, 0.0, 4.0, 4.0],
+    ]
 
 
 def test_raw_answers_are_the_outputs() -> None:

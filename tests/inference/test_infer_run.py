@@ -39,6 +39,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / "stored" / "ab"[index % 2] / f"{index:03d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(generator.integers(0, 256, (4, 4, 3), np.uint8)).save(path)
+    # A format that data sets have and browsers do not send.
+    (folder / "stored" / "a" / "010.png").unlink()
+    Image.new("RGB", (4, 4), (9, 200, 40)).save(folder / "stored" / "a" / "010.bmp")
     for name, content in BROKEN.items():
         (folder / "stored" / name).write_bytes(content)
     return folder

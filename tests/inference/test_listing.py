@@ -60,6 +60,9 @@ def test_the_same_images_give_the_same_names_and_others_do_not(tmp_path: Path) -
     assert listing(f"file://{folder}", 10).digest == first.digest
     files(folder, "c.png")
     assert listing(str(folder), 10).digest != first.digest
+    (folder / "c.png").unlink()
+    (folder / "b.png").write_bytes(b"another image of this name")
+    assert listing(str(folder), 10).digest != first.digest
 
 
 def test_images_of_tar_files_are_read_from_the_middle(tmp_path: Path) -> None:
