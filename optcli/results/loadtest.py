@@ -148,7 +148,11 @@ class Calibration(Result):
     """The curve t(B) and the overhead, as found through the running server.
 
     `points_ms` are mean milliseconds of a call by its rows, `calls` how many were seen of each size.
-    `overhead_ms` is what a lone request takes beside waiting for a batch and computing.
+    `overhead_ms` is what a lone request takes beside waiting for a batch and computing. Part of it is
+    work that requests wait for in turn: `ingress_ms` of processor time for each request at the ingress,
+    with that of the client where it shares the ingress' one processor, and `replica_ms` for each in a
+    replica beside the model. `own_processors`: replicas had no more processors than the model takes, so
+    that this work delays the model.
     """
 
     schema_version: int = Field(LOADTEST_SCHEMA, alias="schema")
@@ -157,6 +161,9 @@ class Calibration(Result):
     points_ms: dict[int, float]
     calls: dict[int, int]
     overhead_ms: float
+    ingress_ms: float = 0.0
+    replica_ms: float = 0.0
+    own_processors: bool = False
     cpus: tuple[int, ...] = ()
 
     def to_json(self) -> str:
@@ -168,7 +175,8 @@ class Served(Result):
     """What the load went to.
 
     `batch`, `wait_ms` and `instances` are how it batches, by the bundle or the plan; None where neither
-    says so. `own` says that the load test started the server itself; `cpus` are its processors.
+    says so. `own` says that the load test started the server itself; `cpus` are its processors, without
+    `model_cpus`, which the replicas of the model have for themselves (empty: none of their own).
     """
 
     url: str
@@ -181,6 +189,7 @@ class Served(Result):
     semantics: Semantics | None = None
     own: bool = False
     cpus: tuple[int, ...] = ()
+    model_cpus: tuple[int, ...] = ()
     processors: int = 0
 
 
