@@ -5,9 +5,10 @@
 For each of three trained networks: a build with a sweep of batch sizes, one thread; a plan with sealed
 batches; a bundle for Ray Serve; then one calibration through the running server and three loads, at 30,
 50 and 70 % of the capacity that the calibration gives, and the search for the limit. The model has
-processor 0, the ingress, Ray and the client have processor 1. Each row of the result has p95 as measured, as the plan's curve predicts and as
-the calibrated curve predicts. Wanted is: the calibrated p95 within 25 % of the measured one at every
-point, the median error within 15 %, and the measured limit within 15 % of the calibrated prediction.
+processor 0; the ingress, Ray and the client have processor 1. Each row of the result has p95 as
+measured, as the plan's curve predicts and as the calibrated curve predicts. Wanted is: the calibrated
+p95 within 25 % of the measured one at every point, the median error within 15 %, and the measured limit
+within 15 % of the calibrated prediction.
 
 The machine must be idle. Results are written after each network. Ends with 1 where an aim is missed.
 """

@@ -68,7 +68,7 @@ def simulate(
             place=PLACE,
             hint="leave out stream_cap, or draw the requests from Cameras",
         )
-    at_ingress_ms = np.full(arrivals.times_ms.size, overhead.ingress_ms)
+    at_ingress_ms = _at_ingress(overhead, arrivals.times_ms.size, seed)
     times = recursions.one_by_one(arrivals.times_ms, 1, at_ingress_ms).started_ms + at_ingress_ms
     draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
     passed = replace(arrivals, times_ms=times)
@@ -139,6 +139,16 @@ def seeds_of(seed: int, runs: int) -> list[int]:
 
     whole(seed, "the seed", PLACE, least=0)
     return [int(each) for each in np.random.SeedSequence(seed).generate_state(runs)]
+
+
+def _at_ingress(overhead: Overhead, count: int, seed: int) -> np.ndarray:
+    """How long the ingress works for each request [count], in milliseconds."""
+    import numpy as np
+
+    mean, cv2 = overhead.ingress_ms, overhead.ingress_cv2
+    if not mean or not cv2:
+        return np.full(count, mean)
+    return np.random.default_rng([seed, 6]).gamma(1 / cv2, mean * cv2, count)
 
 
 def _sent(

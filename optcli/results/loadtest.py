@@ -151,8 +151,9 @@ class Calibration(Result):
     `overhead_ms` is what a lone request takes beside waiting for a batch and computing. Part of it is
     work that requests wait for in turn: `ingress_ms` of processor time for each request at the ingress,
     with that of the client where it shares the ingress' one processor, and `replica_ms` for each in a
-    replica beside the model. `own_processors`: replicas had no more processors than the model takes, so
-    that this work delays the model.
+    replica beside the model. `ingress_cv2` is the squared coefficient of variation of the first, with
+    which the simulation gives the p95 of the calibration's load in the middle. `own_processors`: the
+    replicas had no more processors than the model takes, so that this work delays the model.
     """
 
     schema_version: int = Field(LOADTEST_SCHEMA, alias="schema")
@@ -162,6 +163,7 @@ class Calibration(Result):
     calls: dict[int, int]
     overhead_ms: float
     ingress_ms: float = 0.0
+    ingress_cv2: float = 0.0
     replica_ms: float = 0.0
     own_processors: bool = False
     cpus: tuple[int, ...] = ()

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from optcli import regular_files
 from optcli.errors import InputError, UsageError
-from optcli.queueing import Poisson
+from optcli.queueing import Batching, Poisson
 from optcli.queueing.formulas import capacity_per_s
 from optcli.results.loadtest import LOADTEST_SCHEMA, Calibration
 from optcli.serving.loadtest import metrics, predicting
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FILE = "calibration.json"
 # Lone requests of one row and of each other number of rows, and for how long a phase lasts at most.
-_LONE, _OF_SIZE, _PHASE_S = 30, 12, 15.0
+_LONE, _OF_SIZE, _PHASE_S = 30, 40, 15.0
 _FEWEST_OF_SIZE = 5
 # Lone requests that a busy machine may delay beyond their deadline, as a share.
 _MOST_FAILED = 0.2
@@ -35,7 +35,11 @@ _MOST_FAILED = 0.2
 _FEWEST_CALLS = 4
 # Loads in the middle, where the server's parts compete for the processors as they do in service. Before
 # the first, the ingress is taken to work for all of the overhead; the second knows its work.
-_LOAD_SHARE, _LOAD_S = 0.5, 10.0
+_LOAD_SHARE, _LOAD_S = 0.5, 15.0
+# Parts of a load; the first does not count.
+_PARTS = 6
+# The work at the ingress varies at most so much, and its variation is found so closely.
+_MOST_CV2, _CV2_STEPS = 16.0, 8
 
 
 def calibrated(driver: Driver) -> Calibration:
@@ -74,9 +78,10 @@ def calibrated(driver: Driver) -> Calibration:
             whole.sized(size, (lone_ms + 2 * size * one_ms + 30) / 1000)
     found = _calibration(driver, whole, overhead_ms, Work(ingress_ms=max(overhead_ms, 1.0)))
     for _ in range(2):
-        work = whole.loaded(_LOAD_SHARE * _carried_per_s(driver, found))
+        rate = _LOAD_SHARE * _carried_per_s(driver, found)
+        work, p95_ms = whole.loaded(rate)
         found = _calibration(driver, whole, overhead_ms, work)
-    return found
+    return found.model_copy(update={"ingress_cv2": _variation(driver, found, rate, p95_ms)})
 
 
 def read(path: Path) -> Calibration | None:
@@ -128,16 +133,23 @@ class _Phases:
         count = max(_FEWEST_OF_SIZE, min(_OF_SIZE, math.floor(_PHASE_S / apart_s)))
         self._sent(1000 * apart_s * np.arange(count), f"requests of {rows} rows", rows=rows)
 
-    def loaded(self, rate_per_s: float) -> Work:
-        """Poisson arrivals at a rate; gives the processor time that they took beside the model."""
+    def loaded(self, rate_per_s: float) -> tuple[Work, float]:
+        """Poisson arrivals at a rate; gives the processor time beside the model, and p95 in ms.
+
+        p95 is the median over a few parts of the load, so that one disturbance does not decide it.
+        """
+        import numpy as np
+
         process = Poisson(rate_per_s)
         times = process.draw(max(20, int(rate_per_s * _LOAD_S)), self.driver.seed).times_ms
-        _, sent = self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
+        records, sent = self._sent(times, f"load {rate_per_s:.3g}/s", whole=False)
         served = self.driver.endpoint.served
         ingress_ms, replica_ms = metrics.work_ms(*self.readings[-1], self.driver.endpoint.threads)
         if len(served.cpus) == 1 and set(served.cpus) & set(self.driver.cpus):
             ingress_ms += 1000 * sent.cpu_s / times.size
-        return Work(ingress_ms, replica_ms)
+        parts = np.array_split(records.latencies_ms, _PARTS)[1:]
+        p95_ms = float(np.median([np.quantile(part, 0.95) for part in parts]))
+        return Work(ingress_ms, replica_ms), p95_ms
 
     def _sent(
         self, times_ms: np.ndarray, name: str, *, rows: int = 1, whole: bool = True
@@ -183,9 +195,7 @@ def _calibration(driver: Driver, whole: _Phases, overhead_ms: float, work: Work)
 
 def _carried_per_s(driver: Driver, calibration: Calibration) -> float:
     """About what the server carries: its promise where it has one, else its capacity."""
-    model = predicting.of_calibration(calibration)
-    batching = predicting.batching_of(driver.endpoint.served, driver.endpoint.concurrency)
-    assert batching is not None
+    model, batching = predicting.of_calibration(calibration), _batching(driver)
     rate = capacity_per_s(model.curve, batching.batch, batching.workers)
     rate = min(rate, 1000 / max(model.overhead.ingress_ms, 1e-3))
     if driver.terms.limits_ms:
@@ -193,6 +203,31 @@ def _carried_per_s(driver: Driver, calibration: Calibration) -> float:
     while predicting.unstable(model, batching, rate) and rate > 1:
         rate *= 0.8
     return rate
+
+
+def _variation(driver: Driver, calibration: Calibration, rate_per_s: float, p95_ms: float) -> float:
+    """The variation of the ingress' work with which the simulation gives this p95 at this rate."""
+    wait = driver.endpoint.wait_ms_at
+    batching = _batching(driver, None if wait is None else wait(rate_per_s))
+
+    def too_short(cv2: float) -> bool:
+        model = predicting.of_calibration(calibration.model_copy(update={"ingress_cv2": cv2}))
+        found = predicting.predicted(model, batching, Poisson(rate_per_s), driver.seed)
+        return found.p95_ms is not None and found.p95_ms < p95_ms
+
+    low, high = 0.0, _MOST_CV2
+    if not calibration.ingress_ms or not too_short(low):
+        return low
+    for _ in range(_CV2_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_short(middle) else (low, middle)
+    return (low + high) / 2
+
+
+def _batching(driver: Driver, wait_ms: float | None = None) -> Batching:
+    known = predicting.batching_of(driver.endpoint.served, driver.endpoint.concurrency, wait_ms)
+    assert known is not None
+    return known
 
 
 def _sizes(batch: int) -> Sequence[int]:

@@ -58,7 +58,7 @@ def of_calibration(calibration: Calibration) -> Model:
     kept = {size: ms + size * beside_ms for size, ms in zip(sizes, times, strict=True)}
     in_turn_ms = ingress_ms if calibration.own_processors else max(ingress_ms, replica_ms)
     outside_ms = max(0.0, calibration.overhead_ms - in_turn_ms - beside_ms)
-    overhead = Overhead(after_ms=outside_ms, ingress_ms=in_turn_ms)
+    overhead = Overhead(after_ms=outside_ms, ingress_ms=in_turn_ms, ingress_cv2=calibration.ingress_cv2)
     return Model("calibration", Curve.from_points(kept), overhead)
 
 
