@@ -96,9 +96,9 @@ def _of_model(name: str, shared: Path, work: Path) -> list[dict[str, Any]]:
         "variants:\n  onnx: {passes: [], runner: {name: onnxruntime, threads: 1}}\n"
     )
     places = ["--artifacts", str(work / "artifacts")]
-    _optcli("build", str(recipe), "--store", str(work / "store"), *places)
+    optcli("build", str(recipe), "--store", str(work / "store"), *places)
     rate = _half_of_capacity(work / "artifacts" / name / "report.json")
-    plan = _optcli(
+    plan = optcli(
         *("plan", str(recipe), "--variant", "onnx", "--rate", f"{rate:.4g}", "--slo", about["slo"]),
         *("--semantics", "sealed", "--instances", "1", "--overhead", "5ms"),
         *("--batch", about["batch"], "--json", *places),
@@ -106,18 +106,18 @@ def _of_model(name: str, shared: Path, work: Path) -> list[dict[str, Any]]:
     (work / "plan.json").write_text(plan)
     bundle = work / "bundle"
     if not bundle.exists():
-        _optcli(
+        optcli(
             *("deploy", "onnx", str(recipe), "--target", "ray", "--plan", str(work / "plan.json")),
             *("--out", str(bundle), "--force", "--store", str(work / "store"), *places),
         )
     pinned = ["--model-cpus", "0", "--client-cpus", "1", "--json"]
     short = ["--rate", "5", "--seconds", "6", "--windows", "1"]
-    first = json.loads(_optcli("loadtest", str(bundle), "--calibrate", *short, *pinned))
+    first = json.loads(optcli("loadtest", str(bundle), "--calibrate", *short, *pinned))
     capacity = _capacity(bundle)
     rates = [f"{share * capacity:.4g}" for share in _SHARES]
     asked = [part for rate in rates for part in ("--rate", rate)]
-    points = json.loads(_optcli("loadtest", str(bundle), *asked, "--seconds", _SECONDS, *pinned))
-    limit = json.loads(_optcli("loadtest", str(bundle), "--find-limit", *pinned))
+    points = json.loads(optcli("loadtest", str(bundle), *asked, "--seconds", _SECONDS, *pinned))
+    limit = json.loads(optcli("loadtest", str(bundle), "--find-limit", *pinned))
     rows = [_row(name, point, share) for point, share in zip(points["points"], _SHARES, strict=True)]
     calibration = json.loads((bundle / "calibration.json").read_text())
     rows.append({"model": name, "limit": limit["limit"], "served": first["served"]})
@@ -190,7 +190,7 @@ def _write(rows: list[dict[str, Any]]) -> None:
     RESULTS.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _optcli(*arguments: str) -> str:
+def optcli(*arguments: str) -> str:
     """What a verb prints. Verdicts may reject; anything else that fails ends the benchmark."""
     done = subprocess.run(
         [sys.executable, "-m", "optcli", *arguments],
