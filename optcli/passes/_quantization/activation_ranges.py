@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from optcli.errors import StepError, first_line
+from optcli.errors import StepError, raised_as
 from optcli.formats import onnx as onnx_format
 from optcli.onnx_graphs.operators import KEEPS_VALUES
 from optcli.onnx_graphs.precision import precision_of
@@ -291,24 +291,16 @@ def _session(model: ModelProto, threads: int, folder: Path) -> InferenceSession:
     if precision_of(model) == "fp8":
         # ONNX Runtime fuses products with pairs of FP8, for which it then has no kernel.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    try:
+    message = "ONNX Runtime cannot load the model to record its activations"
+    with raised_as(StepError, message, hint="put optimize_onnx before this pass"):
         return onnxruntime.InferenceSession(
             str(folder / onnx_format.FILE), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:
-        raise StepError(
-            f"ONNX Runtime cannot load the model to record its activations: {first_line(error)}",
-            hint="put optimize_onnx before this pass",
-        ) from error
 
 
 def _run(
     session: InferenceSession, names: list[str] | None, feed: dict[str, np.ndarray]
 ) -> list[np.ndarray]:
-    try:
+    hint = "check that the recipe's inputs fit the model"
+    with raised_as(StepError, "the model does not run on calibration data", hint=hint):
         return list(session.run(names, feed))
-    except Exception as error:
-        raise StepError(
-            f"the model does not run on calibration data: {first_line(error)}",
-            hint="check that the recipe's inputs fit the model",
-        ) from error
