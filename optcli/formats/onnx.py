@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optcli.errors import InputError, TrustError, first_line
+from optcli.errors import InputError, TrustError, raised_as
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -45,17 +45,12 @@ def check_file(path: Path) -> None:
     _check_external_data(model, path)
     # The checker wants shapes of outputs, runtimes do not: some converters leave them out.
     shapeless = any(not value.type.tensor_type.HasField("shape") for value in model.graph.output)
-    try:
+    hint = "export the model again and check it with onnx.checker.check_model"
+    with raised_as(InputError, "this is not a valid ONNX model", place=str(path), hint=hint):
         if shapeless and not external_files(model):
             onnx.checker.check_model(onnx.shape_inference.infer_shapes(model))
         else:
             onnx.checker.check_model(os.fspath(path))
-    except Exception as error:
-        raise InputError(
-            f"this is not a valid ONNX model: {first_line(error)}",
-            place=str(path),
-            hint="export the model again and check it with onnx.checker.check_model",
-        ) from error
 
 
 def open(folder: Path) -> ModelProto:

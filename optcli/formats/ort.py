@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli import regular_files
-from optcli.errors import InputError, first_line
+from optcli.errors import InputError, raised_as
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -32,18 +32,13 @@ def open(folder: Path) -> InferenceSession:
         ) from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    try:
+    hint = "build it again with optimize_onnx"
+    with raised_as(InputError, "this is not a valid ORT model", place=str(path), hint=hint):
         if mark != _MARK:
             raise ValueError("it does not begin as such a file does")
         return onnxruntime.InferenceSession(
             os.fspath(path), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:
-        raise InputError(
-            f"this is not a valid ORT model: {first_line(error)}",
-            place=str(path),
-            hint="build it again with optimize_onnx",
-        ) from error
 
 
 def operators(folder: Path) -> set[str]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from optcli.artifact import PACKS_EACH_CALL, Artifact, Format, costly_packing
 from optcli.environment import Needs
-from optcli.errors import MissingError, OptcliError, StepError, first_line
+from optcli.errors import MissingError, StepError, raised_as
 from optcli.formats import aoti as aoti_format
 from optcli.formats import exported as exported_format
 from optcli.formats import torch_compiled, torch_devices
@@ -79,18 +79,13 @@ class AotInductor(Pass):
         return tuple(self.model_copy(update={"strict": strict}) for strict in (False, True))
 
     def run(self, source: Artifact, job: Job) -> Made:
-        try:
-            with _own_cache(job.beside) as cache:
-                _require_compiler()
-                program = self._program(source, job)
-                compiling = Compiling(program, job, self._settings(), cache)
-                routes = self._compile(compiling)
-                bytes_of = compiling.write()
-                packs = compiling.packs_each_call(routes)
-        except OptcliError:
-            raise
-        except Exception as error:
-            raise StepError(f"AOTInductor failed: {first_line(error)}") from error
+        with raised_as(StepError, "AOTInductor failed"), _own_cache(job.beside) as cache:
+            _require_compiler()
+            program = self._program(source, job)
+            compiling = Compiling(program, job, self._settings(), cache)
+            routes = self._compile(compiling)
+            bytes_of = compiling.write()
+            packs = compiling.packs_each_call(routes)
         models = compiling.models
         facts: dict[str, Any] = {
             "freezing": self.freezing,

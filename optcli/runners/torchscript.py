@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import PrivateAttr
 
 from optcli.artifact import Artifact, Format
-from optcli.errors import RunnerError, first_line
+from optcli.errors import RunnerError, raised_as
 from optcli.formats import torchscript as torchscript_format
 from optcli.formats.torch_calls import Arguments, flatten_outputs
 from optcli.runners._pytorch import PytorchRunner
@@ -41,14 +41,12 @@ class TorchscriptRunner(PytorchRunner):
         precision = self._precision_of(torchscript_format.precision(model))
         self._effective = {"precision": precision, "optimize_for_inference": optimized}
         if optimized:
-            try:
-                with torchscript_format.quiet():
-                    model = torch.jit.optimize_for_inference(model)
-            except Exception as error:
-                raise RunnerError(
-                    f"torch cannot optimize the network for this CPU: {first_line(error)}",
-                    hint="set `optimize_for_inference: false`",
-                ) from error
+            hint = "set `optimize_for_inference: false`"
+            with (
+                raised_as(RunnerError, "torch cannot optimize the network for this CPU", hint=hint),
+                torchscript_format.quiet(),
+            ):
+                model = torch.jit.optimize_for_inference(model)
         self._model = model
 
     def bind(self, feed: dict[str, np.ndarray]) -> None:
