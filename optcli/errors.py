@@ -253,24 +253,30 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def strerror(error: OSError) -> str:
+    """What the system says, without its number and without the path."""
+    return error.strerror or str(error)
+
+
 @contextmanager
 def raised_as(
     kind: type[OptcliError],
     what: str,
     *,
+    of: type[Exception] | tuple[type[Exception], ...] = Exception,
+    reason: Callable[[Any], str] = first_line,
     place: str = "",
     hint: str = "",
-    reason: Callable[[Exception], str] = first_line,
 ) -> Iterator[None]:
-    """Whatever a library raises inside becomes an error of `kind`: `what`, then the `reason` of it.
+    """What a library or the system raises inside becomes an error of `kind`: `what`, then its `reason`.
 
-    An `OptcliError` goes through as it is.
+    `of` says which errors; an `OptcliError` goes through as it is.
     """
     try:
         yield
     except OptcliError:
         raise
-    except Exception as error:
+    except of as error:
         raise kind(f"{what}: {reason(error)}", place=place, hint=hint) from error
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from optcli.errors import UsageError
+from optcli.errors import UsageError, raised_as, strerror
 
 if TYPE_CHECKING:
     from optcli.store import Store
@@ -151,9 +151,7 @@ def verbose(function: Command) -> Command:
 
 def write(path: Path, text: str) -> None:
     """Write what was asked for into a file. Raises `UsageError` where it cannot be written."""
-    try:
+    message = "cannot be written"
+    hint = "name another file"
+    with raised_as(UsageError, message, of=OSError, reason=strerror, place=str(path), hint=hint):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot be written: {error.strerror}", place=str(path), hint="name another file"
-        ) from error

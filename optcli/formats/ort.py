@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optcli import regular_files
-from optcli.errors import InputError, raised_as
+from optcli.errors import InputError, raised_as, strerror
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -23,13 +23,12 @@ def open(folder: Path) -> InferenceSession:
     import onnxruntime
 
     path = folder / FILE
-    try:
-        with regular_files.opened(path) as stream:
-            mark = stream.read(8)[4:]
-    except OSError as error:
-        raise InputError(
-            f"the file {FILE} cannot be read: {error.strerror}", place=str(path), hint="build it again"
-        ) from error
+    message, hint = f"the file {FILE} cannot be read", "build it again"
+    with (
+        raised_as(InputError, message, of=OSError, reason=strerror, place=str(path), hint=hint),
+        regular_files.opened(path) as stream,
+    ):
+        mark = stream.read(8)[4:]
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     hint = "build it again with optimize_onnx"
