@@ -165,17 +165,17 @@ class Seeking:
         self.observer.warned(step, takes)
         self.observer.started(step)
         began = time.monotonic()
-        comparison = layers.compare(
+        request = layers.LayersRequest(
             couple.floats,
             couple.child,
             recipe.inputs,
             recipe.data["evaluation"],
             recipe.folder,
             threads=recipe.latency.threads or environment.usable_cores(),
-            made_by=couple.made_by,
-            log=store.log_folder("layers") / f"{key[:16]}.log",
-            timeout_s=self.timeout_s,
+            made_by=dict(couple.made_by),
         )
+        log = store.log_folder("layers") / f"{key[:16]}.log"
+        comparison = layers.compare(request, log=log, timeout_s=self.timeout_s)
         with store.work(_KIND, key) as work:
             store.put(_KIND, key, work, comparison.model_dump(mode="json"), ingredients)
         self.observer.finished(step, time.monotonic() - began)
