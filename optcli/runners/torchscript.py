@@ -24,11 +24,8 @@ class TorchscriptRunner(PytorchRunner):
 
     runs: ClassVar[tuple[Format, ...]] = (Format.TORCHSCRIPT,)
 
-    _model: Any = PrivateAttr(None)
     _call: Arguments = PrivateAttr(default_factory=lambda: Arguments(()))
     _effective: dict[str, Any] = PrivateAttr(default_factory=dict)
-    _bound: tuple[tuple[Any, ...], dict[str, Any]] = PrivateAttr(((), {}))
-    _result: Any = PrivateAttr(None)
 
     def load(self, artifact: Artifact) -> None:
         import torch
@@ -52,29 +49,11 @@ class TorchscriptRunner(PytorchRunner):
     def bind(self, feed: dict[str, np.ndarray]) -> None:
         self._bound = self._call.split({name: self._sent(name, feed[name]) for name in feed})
 
-    def execute(self) -> None:
-        import torch
-
-        if self._model is None:
-            raise RunnerError("the runner holds no model", hint="open it first")
-        try:
-            with torch.no_grad():
-                self._result = self._computed(self._compute)
-        except Exception as error:
-            raise RunnerError(f"TorchScript failed: {torchscript_format.reason(error)}") from error
-
     def fetch(self) -> dict[str, np.ndarray]:
         return self._received(self._named(flatten_outputs(self._result), "network"))
 
     def effective(self) -> dict[str, Any]:
         return {**self._effective, **self._where()}
 
-    def close(self) -> None:
-        self._model = None
-        self._result = None
-        self._cuda = None
-        self._bound = ((), {})
-
-    def _compute(self) -> Any:
-        positional, keyword = self._bound
-        return self._model(*positional, **keyword)
+    def _failure(self, error: Exception) -> str:
+        return f"TorchScript failed: {torchscript_format.reason(error)}"
