@@ -140,18 +140,9 @@ def _same_calls(
 def _timed(gating: Gating, side: Side, name: str, variants: int, seed: int) -> Timed:
     assert side.before is not None
     before = candidate(name, side.before, gating.settings)
-    return compare(
-        replace(before, interpreter=gating.before.interpreter),
-        candidate(side.name, side.now, gating.settings),
-        gating.made.plan.recipe.inputs,
-        gating.made.feeds,
-        gating.settings,
-        gating.slo,
-        variants,
-        gating.logs,
-        seed,
-        gating.observer,
-    )
+    before = replace(before, interpreter=gating.before.interpreter)
+    now = candidate(side.name, side.now, gating.settings)
+    return compare(gating, before, now, variants, seed)
 
 
 def _confirmed(first: Timed, again: Timed) -> tuple[Comparison, ...]:
