@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from optcli import regular_files
 from optcli.errors import InputError, raised_as, strerror
+from optcli.formats.onnx import session
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -20,8 +21,6 @@ _MARK = b"ORTM"
 
 def open(folder: Path) -> InferenceSession:
     """The model in a session on the CPU. Raises `InputError` where ONNX Runtime does not load it."""
-    import onnxruntime
-
     path = folder / FILE
     message, hint = f"the file {FILE} cannot be read", "build it again"
     with (
@@ -29,15 +28,11 @@ def open(folder: Path) -> InferenceSession:
         regular_files.opened(path) as stream,
     ):
         mark = stream.read(8)[4:]
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
     hint = "build it again with optimize_onnx"
     with raised_as(InputError, "this is not a valid ORT model", place=str(path), hint=hint):
         if mark != _MARK:
             raise ValueError("it does not begin as such a file does")
-        return onnxruntime.InferenceSession(
-            os.fspath(path), options, providers=["CPUExecutionProvider"]
-        )
+        return session(path)
 
 
 def operators(folder: Path) -> set[str]:

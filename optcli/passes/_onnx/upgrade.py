@@ -116,12 +116,5 @@ def noise(job: Job) -> dict[str, np.ndarray]:
 
 
 def _outputs(model: ModelProto, feed: dict[str, np.ndarray], threads: int) -> list[np.ndarray]:
-    import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return list(session.run(None, feed))
+    return list(onnx_format.session(model.SerializeToString(), threads).run(None, feed))

@@ -281,21 +281,13 @@ def _largest(seen: _Seen) -> float:
 
 
 def _session(model: ModelProto, threads: int, folder: Path) -> InferenceSession:
-    import onnxruntime
-
     folder.mkdir()
     onnx_format.save(model, folder)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    if precision_of(model) == "fp8":
-        # ONNX Runtime fuses products with pairs of FP8, for which it then has no kernel.
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # ONNX Runtime fuses products with pairs of FP8, for which it then has no kernel.
+    optimized = precision_of(model) != "fp8"
     message = "ONNX Runtime cannot load the model to record its activations"
     with raised_as(StepError, message, hint="put optimize_onnx before this pass"):
-        return onnxruntime.InferenceSession(
-            str(folder / onnx_format.FILE), options, providers=["CPUExecutionProvider"]
-        )
+        return onnx_format.session(folder / onnx_format.FILE, threads, optimized=optimized)
 
 
 def _run(
