@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from optcli import user_code
 from optcli.accuracy.metrics import Predictions
 from optcli.data import Preparation
-from optcli.errors import InputError, OptcliError, did_you_mean, first_line
+from optcli.errors import InputError, did_you_mean
 from optcli.settings.postprocess import PostprocessSettings
 
 if TYPE_CHECKING:
@@ -62,17 +62,9 @@ def _users(reference: str, folder: Path) -> Decode:
         raise InputError(f"{reference} cannot be called", place="postprocess", hint=hint)
 
     def call(outputs: Mapping[str, np.ndarray], meta: Mapping[str, Any], size: tuple[int, int]) -> Any:
-        try:
+        hint = "mend it; it is called as decode(outputs, meta) with the outputs by name"
+        with user_code.running(reference, folder, "postprocess", hint):
             return function(dict(outputs), dict(meta))
-        except OptcliError:
-            raise
-        except Exception as error:  # it is the user's code, which may raise anything
-            files = user_code.closure(reference, folder).files
-            raise InputError(
-                f"postprocess raises {type(error).__name__}: {first_line(error)}",
-                place=user_code.place_of(error, files) or reference,
-                hint="mend it; it is called as decode(outputs, meta) with the outputs by name",
-            ) from error
 
     return call
 
