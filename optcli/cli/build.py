@@ -42,8 +42,6 @@ from optcli.cli.progress import Progress
 def command(
     recipe: Path,
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     artifacts: Path | None,
     overrides: tuple[str, ...],
     only: tuple[str, ...],
@@ -67,7 +65,7 @@ def command(
     from optcli.pipeline import build, preview
     from optcli.pipeline.jobs import usual_jobs
 
-    kept = options.opened(store, remote_store, remote_readonly)
+    kept = options.opened(store)
     if dry_run or explain:
         lines, record = preview(
             recipe,

@@ -17,6 +17,7 @@ from optcli.paths import shown
 if TYPE_CHECKING:
     from optcli.report.changes import Comparison
     from optcli.results import Report
+    from optcli.store import Store
 
 _FORMATS = ("terminal", "markdown", "json", "csv", "html")
 _SUFFIXES = {".md": "markdown", ".json": "json", ".csv": "csv", ".html": "html", ".htm": "html"}
@@ -86,7 +87,7 @@ def _compare(
     if len(where) < 2:
         place = reports.find(where[0] if where else None, artifacts)
         report, path = place.report, place.path
-        report = _near_the_limit(report, path.parent, place.own_store(store)) if roofline else report
+        report = _near_the_limit(report, path.parent, place.opened(store)) if roofline else report
         if form == "terminal" and output is None:
             show(report, forms)
         else:
@@ -107,13 +108,11 @@ def _compare(
     return 0
 
 
-def _near_the_limit(report: Report, folder: Path, store: Path | None) -> Report:
+def _near_the_limit(report: Report, folder: Path, store: Store) -> Report:
     from optcli.roofline import share as roofline
-    from optcli.store import Store
 
-    kept = Store(Store.default_root(store))
-    counted = roofline.near(report, folder, kept)
-    kept.digests.save()
+    counted = roofline.near(report, folder, store)
+    store.digests.save()
     return counted
 
 

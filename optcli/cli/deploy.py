@@ -115,7 +115,6 @@ def command(
     """
     from optcli.serving import quantities
     from optcli.serving.deploy import deploy, lines
-    from optcli.store import Store
 
     if storage_uri is not None and engine != "kserve":
         raise UsageError(
@@ -150,7 +149,7 @@ def command(
             out or Path(f"{variant}-{engine}"),
             engine=engine,
             plan=plan,
-            recipe=where if where is not None and where.suffix in reports.RECIPES else None,
+            recipe=place.recipe,
             name=name,
             storage_uri=storage_uri,
             wait_ms=None if wait is None else quantities.milliseconds(wait, "--wait"),
@@ -159,7 +158,7 @@ def command(
             cache_ttl_s=quantities.seconds("1h" if cache_ttl is None else cache_ttl, "--cache-ttl"),
             force=force,
             trust=trust,
-            store=Store(Store.default_root(place.own_store(store))),
+            store=place.opened(store),
             observer=progress,
         )
     tell(deployed, lines, as_json=as_json)

@@ -85,8 +85,6 @@ def command(
     reference: str,
     only: tuple[str, ...],
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     artifacts: Path | None,
     overrides: tuple[str, ...],
     jobs: int | None,
@@ -131,7 +129,7 @@ def command(
                 history=history,
                 accept=accepted(accept),
             ),
-            store=options.opened(store, remote_store, remote_readonly),
+            store=options.opened(store),
             artifacts=reports.root(artifacts),
             observer=progress,
         )

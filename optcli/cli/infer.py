@@ -121,7 +121,6 @@ def command(
     """
     from optcli.inference import infer
     from optcli.report.inference_text import lines
-    from optcli.store import Store
 
     if source.rstrip("/") == target.rstrip("/"):
         raise UsageError(
@@ -143,9 +142,9 @@ def command(
             address=address,
             cost_per_hour=cost_per_hour,
             restart=restart,
-            recipe=where if where is not None and where.suffix in reports.RECIPES else None,
+            recipe=place.recipe,
             trust=trust,
-            store=Store(Store.default_root(place.own_store(store))),
+            store=place.opened(store),
             observer=progress,
         )
     tell(result, lines, as_json=as_json)

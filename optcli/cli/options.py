@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from optcli.errors import UsageError
+from optcli.errors import UsageError, raised_as, strerror
 
 if TYPE_CHECKING:
     from optcli.store import Store
@@ -32,28 +32,39 @@ store = click.option(
     type=FOLDER,
     help="The store; default: OPTCLI_STORE, else artifacts/.store.",
 )
+
+
+def _for_opened(context: click.Context, option: click.Parameter, value: Any) -> None:
+    context.meta[str(option.name)] = value
+
+
 _remote_store = click.option(
     "--remote-store",
     metavar="URL",
+    expose_value=False,
+    callback=_for_opened,
     help="A store that machines share, such as s3://bucket/prefix; default: OPTCLI_REMOTE_STORE.",
 )
 _remote_readonly = click.option(
     "--remote-readonly",
     is_flag=True,
+    expose_value=False,
+    callback=_for_opened,
     help="Write nothing to the remote store; also by OPTCLI_REMOTE_READONLY=1.",
 )
 
 
 def remote(function: Command) -> Command:
-    """`--remote-store` and `--remote-readonly`; `opened` makes a store of them."""
+    """`--remote-store` and `--remote-readonly`, which `opened` reads: a verb does not see them."""
     return _remote_store(_remote_readonly(function))
 
 
-def opened(store: Path | None, remote_store: str | None, remote_readonly: bool) -> Store:
-    """The store that a verb's options name. Raises `UsageError`."""
+def opened(store: Path | None) -> Store:
+    """The store that a verb's options name, with the remote one beside it. Raises `UsageError`."""
     from optcli.store import Store
 
-    return Store.at(store, remote_store, read_only=remote_readonly)
+    said = click.get_current_context().meta
+    return Store.at(store, said.get("remote_store"), read_only=said.get("remote_readonly", False))
 
 
 def warn(step: str, message: str) -> None:
@@ -140,9 +151,7 @@ def verbose(function: Command) -> Command:
 
 def write(path: Path, text: str) -> None:
     """Write what was asked for into a file. Raises `UsageError` where it cannot be written."""
-    try:
+    message = "cannot be written"
+    hint = "name another file"
+    with raised_as(UsageError, message, of=OSError, reason=strerror, place=str(path), hint=hint):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot be written: {error.strerror}", place=str(path), hint="name another file"
-        ) from error

@@ -87,8 +87,6 @@ def command(
     timeout: float,
     overrides: tuple[str, ...],
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     artifacts: Path | None,
     as_json: bool,
 ) -> int:
@@ -126,7 +124,7 @@ def command(
 
     root = built.own_store(store) if built else store
     common: dict[str, Any] = {
-        "store": options.opened(root, remote_store, remote_readonly),
+        "store": options.opened(root),
         "artifacts": built.root if built else reports.root(artifacts),
         "overrides": overrides,
         "jobs": jobs or usual_jobs(),

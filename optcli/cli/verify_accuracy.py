@@ -73,8 +73,6 @@ def command(
     no_layers: bool,
     overrides: tuple[str, ...],
     store: Path | None,
-    remote_store: str | None,
-    remote_readonly: bool,
     artifacts: Path | None,
     as_json: bool,
 ) -> int:
@@ -109,7 +107,7 @@ def command(
                 place.path,
                 layers,
                 rejected=not no_layers,
-                store=options.opened(place.own_store(store), remote_store, remote_readonly),
+                store=options.opened(place.own_store(store)),
                 from_elsewhere=place.is_from_elsewhere,
                 observer=progress,
                 overrides=overrides,
@@ -145,7 +143,7 @@ def command(
                 timeout_s=timeout,
                 layers=layers,
                 rejected=not no_layers,
-                store=options.opened(store, remote_store, remote_readonly),
+                store=options.opened(store),
                 observer=progress,
             )
         code = ExitCode(report.exit_code)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from optcli import accuracy, data
 from optcli.baselines import Kept
 from optcli.digest import FileDigests
 from optcli.errors import OptcliError
 from optcli.gate import comparisons
+from optcli.gate.gating import Gating
 from optcli.gate.side import Side, kept_of
 from optcli.gate.terms import ACCURACY_BARS
 from optcli.pipeline.accuracy import EvaluationContext, Subject, compare_all
@@ -24,9 +24,6 @@ from optcli.results.gate import ChangeKind, Comparison, Metric
 from optcli.runners import find as find_runner
 from optcli.settings.accuracy import AccuracySettings
 from optcli.store import key_of
-
-if TYPE_CHECKING:
-    from optcli.gate.variant import Gating
 
 # Differences in these make the same outputs count for more or less.
 _JUDGING: frozenset[ChangeKind] = frozenset(

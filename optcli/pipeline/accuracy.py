@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import accuracy, data, environment, user_code
-from optcli.accuracy import Evaluation
+from optcli.accuracy import Evaluation, EvaluationRequest
 from optcli.artifact import Artifact
 from optcli.digest import of_value
 from optcli.errors import InputError, OptcliError
@@ -207,26 +207,29 @@ class _Judging:
         with around.store.lock(_EVALUATION, key), around.store.work(_EVALUATION, key) as work:
             scratch = work / "evaluation"
             recipe = around.recipe
-            accuracy.evaluate(
-                subject.artifact,
-                subject.runner_name,
-                subject.options,
-                recipe.inputs,
-                recipe.data["evaluation"],
-                recipe.folder,
-                recipe.accuracy,
-                scratch,
-                around.observer,
+            request = EvaluationRequest(
+                artifact=subject.artifact,
+                runner=subject.runner_name,
+                options=dict(subject.options),
+                inputs=recipe.inputs,
+                feeds=tuple(subject.feeds or recipe.inputs),
+                data=recipe.data["evaluation"],
+                folder=recipe.folder,
+                settings=recipe.accuracy,
                 postprocess=recipe.postprocess,
-                feeds=subject.feeds,
-                step=step,
-                log=around.logs / f"{subject.name}.accuracy.log",
-                timeout_s=around.timeout_s,
+                out=scratch,
                 jobs=_jobs(subject, around.jobs),
-                interpreter=subject.interpreter,
                 prepared=samples.find(),
                 # What a file from elsewhere could write to, nobody else reads.
                 keep=None if subject.artifact.foreign else scratch / "prepared",
+            )
+            accuracy.evaluate(
+                request,
+                around.observer,
+                step=step,
+                log=around.logs / f"{subject.name}.accuracy.log",
+                timeout_s=around.timeout_s,
+                interpreter=subject.interpreter,
             )
             samples.take(scratch / "prepared")
             for path in scratch.iterdir():

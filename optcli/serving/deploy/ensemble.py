@@ -72,7 +72,7 @@ def dockerfile() -> str:
 
 def _copy(place: Path, model: str, module: str) -> None:
     shutil.copyfile(_HERE / "triton_files" / f"{model}.py", place / "model.py")
-    shutil.copyfile(prediction.FOLDER / f"{module}.py", place / f"{module}.py")
+    shutil.copyfile(prediction.COPIED[module], place / f"{module}.py")
 
 
 def _python(config: Any, part: str) -> Any:

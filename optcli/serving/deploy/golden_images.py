@@ -43,8 +43,8 @@ def write(folder: Path, built: BuiltVariant, serving: ImageServing) -> str | Non
         return None
     kind, body = encoded
     inputs, outputs = _tensors(folder / REQUEST, "inputs"), _tensors(folder / RESPONSE, "outputs")
-    from optcli.prediction.images import Images
-    from optcli.prediction.postprocess import Postprocess
+    from optcli.accuracy.postprocess import Postprocess
+    from optcli.data.images import Images
 
     taking = Images(serving.images)
     try:
