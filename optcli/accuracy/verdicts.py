@@ -98,9 +98,7 @@ def _outputs(error: OutputError, settings: AccuracySettings | None, labelled: bo
         what = (
             "are the same for every sample" if error.baseline_finite else "hold NaN or infinite values"
         )
-        return _answer(
-            "inconclusive", f"the baseline's outputs {what}: there is nothing to compare with"
-        )
+        return _answer("inconclusive", f"the baseline's outputs {what}: they are no valid reference")
     if changes and same:
         broken = any(not change.comparable for change in error.changes)
         reason = f"another interface than the baseline's: {'; '.join(changes)}{_DECLARE}"
