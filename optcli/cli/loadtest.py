@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "--slo",
     multiple=True,
     metavar="P=TIME",
-    help="The promise for p50, p95 or p99, such as p95=120ms.  [default: the plan's]",
+    help="The promise to test: p95=120ms, or one for p50 or p99.  [default: the plan's]",
 )
 @click.option("--error-budget", help="Share of the requests that may fail.  [default: 0.1%]")
 @click.option("--find-limit", is_flag=True, help="Raise the rate until the promise breaks.")

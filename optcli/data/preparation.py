@@ -88,7 +88,8 @@ class Letterbox(Settings):
 class Preparation(Abbreviated):
     """The steps from an image to an input.
 
-    Their order is fixed: resize, crop or letterbox, channel order, scale, mean and std, layout.
+    The order of the steps is fixed: resize, crop or letterbox, channel order, scale, mean and std,
+    layout.
 
     `prepare: torchvision:ResNet50_Weights.DEFAULT` is short for `{preset: ...}` and gives what the
     `transforms()` of those torchvision weights give on PIL images (`torchvision:resnet50` means the

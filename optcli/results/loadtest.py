@@ -185,7 +185,7 @@ class Served(Result):
 
 
 class LoadNote(Result):
-    """A warning or an advice: what of, its figures, and a sentence."""
+    """A warning or an advice about a load test; `kind` tells it apart, `text` is its sentence."""
 
     kind: str
     figures: dict[str, Any] = Field(default_factory=dict)

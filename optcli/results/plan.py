@@ -233,7 +233,7 @@ class BatchWork(Result):
 
 
 class PlanNote(Result):
-    """A warning or an advice: what of, its figures, and a sentence."""
+    """A warning or an advice: `kind` says what it is about, `text` is its sentence."""
 
     kind: str
     figures: dict[str, Any] = Field(default_factory=dict)

@@ -57,16 +57,14 @@ class BoxDecoding(Settings):
     )
     normalized: bool = Field(False, description="boxes are in fractions of the input, not in pixels")
     first_label: int = Field(0, description="the class number of the first class")
-    score: float = Field(0.01, ge=0, le=1, description="detections of a smaller score are left out")
+    score: float = Field(0.01, ge=0, le=1, description="smallest score of a detection that is kept")
     nms: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="of two boxes that overlap by this IoU, the weaker is left out; default: no NMS",
+        description="IoU of two boxes from which non-maximum suppression drops one; default: no NMS",
     )
-    multi_label: bool = Field(
-        True, description="a box may have several classes; false: only its best one"
-    )
+    multi_label: bool = Field(True, description="false: a box has its best class alone")
 
 
 class PostprocessSettings(Abbreviated):
