@@ -27,6 +27,7 @@ from schema_tables import (
     key_rows,
     mapping,
     places,
+    points,
     referred,
     table,
 )
@@ -318,15 +319,18 @@ def _json_pages() -> dict[str, str]:
         schema = model.model_json_schema(mode="serialization")
         defs = {k: each for k, each in schema.get("$defs", {}).items() if each.get("properties")}
         elsewhere = {k: told[k][0] for k, each in defs.items() if k in told and told[k][1] == each}
-        lines = [f"# {title}", "", first, "", *_paragraphs(schema.get("description", "")), ""]
-        lines += fields(schema, defs, elsewhere)
+        lines = [f"# {title}", "", first, "", *_fields(schema, defs, elsewhere)]
         for name, below in defs.items():
             if name not in elsewhere:
                 told.setdefault(name, (page, below))
-                lines += ["", f"## {name}", "", *_paragraphs(below.get("description", "")), ""]
-                lines += fields(below, defs, elsewhere)
+                lines += ["", f"## {name}", "", *_fields(below, defs, elsewhere)]
         written[page] = "\n".join(lines)
     return written
+
+
+def _fields(schema: Schema, defs: Schema, elsewhere: Mapping[str, str]) -> list[str]:
+    """What a model says of itself, then its fields."""
+    return [*points(schema.get("description", "")), "", *fields(schema, defs, elsewhere)]
 
 
 def _plan_file() -> str:

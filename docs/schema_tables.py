@@ -107,6 +107,17 @@ def fields(schema: Schema, defs: Schema, pages: Mapping[str, str]) -> list[str]:
     return table(("key", "type"), rows)
 
 
+def points(text: str) -> list[str]:
+    """Paragraphs in Markdown; after the first, sentences that name keys are a list, to be looked up."""
+    first, *others = re.split(r"\n\s*\n", text.strip())
+    lines = [" ".join(first.split())]
+    for paragraph in others:
+        sentences = re.split(r"(?<=[.])\s+(?=[A-Z`])", " ".join(paragraph.split()))
+        several = len(sentences) > 1 and any(each.startswith("`") for each in sentences)
+        lines += ["", *([f"- {each}" for each in sentences] if several else [" ".join(sentences)])]
+    return lines
+
+
 def about(schema: Schema) -> str:
     """What a definition says of itself."""
     return str(schema.get("description") or mapping(schema).get("description") or "")

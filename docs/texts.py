@@ -23,7 +23,7 @@ _SHORTEST = 3  # words: less is a name, a key or a unit
 _CALLS = {"Field", "Missing", "Verdict", "add", "warned", "warn", "failed", "finished", "progress"}
 _CALLS |= {"echo", "say", "_say", "note", "Refused", "NoImageError", "ValueError"}
 _ARGUMENTS = {"hint", "reason", "message", "help", "description", "why", "epilog", "what", "label"}
-_WORDED = ("report", "tuning/rules.py", "results/flags.py", "results/flag_texts.py")
+_WORDED = ("report", "tuning/rules.py", "results/flags.py")
 # The docstrings of these classes are on the pages of docs/reference/, those of commands are their help.
 _REFERENCE = (
     "passes/",

@@ -19,10 +19,10 @@ Encoding = Literal["binary", "json", "image"]
 
 
 class LoadWindow(Result):
-    """One window of a load: what was planned to be sent in it, and what came of that.
+    """One window of a load: the requests that were planned in it, and their answers.
 
-    Percentiles are over the requests that were answered or timed out, counted from the planned time; a
-    timed-out request counts with the time that it was waited for. None where there are none.
+    Percentiles are over the requests that were answered or timed out, counted from the planned time. A
+    request that timed out counts with the timeout. Percentiles are None where there is no such request.
     """
 
     seconds: float

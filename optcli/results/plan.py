@@ -292,12 +292,12 @@ class ServingChoice(Result):
 class Plan(Result):
     """From a promise to a serving configuration.
 
-    `outcome` is `kept` where the recommended configuration keeps the promise with its intervals, and
-    `not-kept` where none does; `would` then says what would. It is `inconclusive` where the curve was
-    measured on a busy machine. `rate_per_s` is what was asked,
-    `planned_rate_per_s` the rate at the model that the figures are for: with the peak factor, without
-    what a cache answers. `drawn` is the percentile of `by_batch` and `by_rate`. `asked` is
-    the whole plan file, with presets and options.
+    `outcome` is `kept` where the recommended configuration keeps the promise with its intervals,
+    `not-kept` where no configuration does (`would` then says what would), and `inconclusive` where the
+    curve was measured on a busy machine. `rate_per_s` is the rate that was asked for.
+    `planned_rate_per_s` is the rate that the model sees, and that the figures are for: with the peak
+    factor, and without requests that a cache answers. `drawn` names the percentile that `by_batch` and
+    `by_rate` have. `asked` is the whole plan file, with presets and options.
     """
 
     schema_version: int = Field(PLAN_SCHEMA, alias="schema")
