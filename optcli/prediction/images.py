@@ -69,7 +69,7 @@ class Images:
 
     @classmethod
     def from_file(cls, path: Path) -> Images:
-        """As the file says. Raises OSError and ValueError."""
+        """The steps that a file declares. Raises OSError and ValueError."""
         return cls(json.loads(path.read_text(encoding="utf-8")))
 
     def prepared(self, body: bytes | bytearray) -> tuple[np.ndarray, dict[str, Any]]:

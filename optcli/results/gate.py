@@ -126,10 +126,11 @@ class GatedVariant(Result):
 
 
 class GateReport(Result):
-    """One run of the gate. `baseline` says where it came from, `sentence` is the answer in words.
+    """One run of the gate.
 
-    `changes` are those of what the candidate is judged by; `accepted` the kinds that were declared.
-    Raw samples lie beside it: each variant's `samples`.
+    `baseline` says where the baseline came from. `sentence` is the answer in words. `changes` lists
+    changes of what the candidate is judged by. `accepted` are the kinds of change that `--accept`
+    allows. Raw samples lie beside the report, in the files that each variant's `samples` name.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")

@@ -95,7 +95,7 @@ class OutputDistance(Result):
     """How far one output lies from the baseline's: signal to noise in decibel, largest difference.
 
     `sqnr_db` is None where the values are equal (`max_abs` is 0 then) or the baseline's are all zero.
-    Of whole numbers it is that of the share of values that are the same.
+    For whole numbers it is computed from the share of values that are the same.
     """
 
     output: str

@@ -112,7 +112,7 @@ class Alternative(Result):
 
 
 class Growth(Result):
-    """What becomes of the recommended configuration at `factor` times the traffic.
+    """How the recommended configuration behaves at `factor` times the traffic.
 
     `breaks` names what gives way: `capacity` (the queue grows without bound), `latency`, `reserve` (the
     promise is kept, above the utilisation cap), or nothing. `instances` would keep the promise then.
