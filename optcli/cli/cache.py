@@ -209,7 +209,7 @@ def gc(
     max_size: str | None,
     dry_run: bool,
 ) -> None:
-    """Make room: leftovers of killed builds always; entries, checkpoints by age or size when asked.
+    """Remove leftovers of killed builds and, where asked, entries and checkpoints by age or size.
 
     With --remote: what is damaged, and leftovers of uploads that are older than a day.
     """

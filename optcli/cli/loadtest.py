@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     "--settle",
     default="5s",
     show_default=True,
-    help="Time at the beginning of each load that does not count.",
+    help="How long each load runs before its windows begin.",
 )
 @click.option(
     "--timeout",

@@ -86,5 +86,5 @@ def command(
             click.echo("stopping, when what it has taken in is answered", err=True)
             return
         raise RunnerError(
-            "the server ended by itself", place=str(folder), hint="--log FILE keeps what it says"
+            "the server ended by itself", place=str(folder), hint="--log FILE keeps the server's log"
         )
