@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @click.option(
     "--trust",
     is_flag=True,
-    help="Run the code that a baseline or a model from elsewhere holds: you know who made it.",
+    help="Run code in a baseline or a model from elsewhere, where you know who made it.",
 )
 @click.option(
     "--baseline-python",

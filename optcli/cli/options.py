@@ -94,7 +94,8 @@ inputs = click.option(
 trust = click.option(
     "--trust",
     is_flag=True,
-    help="Open a model from elsewhere that a scan cannot prove harmless: you know who made it.",
+    help="Open a model from elsewhere that a scan cannot prove harmless. Say it where you know who made"
+    " the model.",
 )
 
 

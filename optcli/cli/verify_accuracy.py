@@ -81,9 +81,9 @@ def command(
     """Show what each artifact costs in accuracy, with its verdicts.
 
     Without files it reads a report: that of the last build, of a RECIPE's last build, or a REPORT file.
-    It evaluates nothing again, and can judge by another bar (--set accuracy.max_drop=0.02). Model FILEs,
-    or artifacts' folders, are evaluated here with the data and the metric of --recipe. The exit code is
-    1 where a verdict rejects, 5 where one cannot tell.
+    It evaluates nothing again, and can judge by another bar (--set accuracy.max_drop=0.02). Model
+    FILEs, or artifacts' folders, are evaluated here with the data and the metric of --recipe. The exit
+    code is 1 where a verdict rejects, 5 where one cannot tell.
 
     A rejected variant is compared with its float network layer by layer, on 8 samples. The table shows
     the noise that each layer adds by itself, the worst first, and one thing to try. That takes up to a
