@@ -108,8 +108,11 @@ def fields(schema: Schema, defs: Schema, pages: Mapping[str, str]) -> list[str]:
 
 
 def points(text: str) -> list[str]:
-    """Paragraphs in Markdown; after the first, sentences that name keys are a list, to be looked up."""
-    first, *others = re.split(r"\n\s*\n", text.strip())
+    """Paragraphs in Markdown; after the first, sentences that name keys are a list, to be looked up.
+
+    None is called null, as in JSON.
+    """
+    first, *others = re.split(r"\n\s*\n", re.sub(r"\bNone\b", "null", text.strip()))
     lines = [" ".join(first.split())]
     for paragraph in others:
         sentences = re.split(r"(?<=[.])\s+(?=[A-Z`])", " ".join(paragraph.split()))
