@@ -114,7 +114,14 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="The file of the calibration.  [default: calibration.json in the bundle]",
 )
-@click.option("--cpus", type=click.IntRange(1), help="How many processors the server of a FOLDER gets.")
+@click.option(
+    "--cpus", type=click.IntRange(1), help="How many processors the replicas of a FOLDER may take."
+)
+@click.option(
+    "--model-cpus",
+    metavar="LIST",
+    help="Processors for the model's replicas of a FOLDER alone, by number: 0, or 0,1.",
+)
 @click.option("--client-cpus", metavar="LIST", help="Processors of the client by number: 1, or 2,3.")
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the arrivals."
@@ -151,6 +158,7 @@ def command(
     plan: Path | None,
     calibration: Path | None,
     cpus: int | None,
+    model_cpus: str | None,
     client_cpus: str | None,
     seed: int,
     out: Path | None,
@@ -195,7 +203,8 @@ def command(
         images=images,
         calibration=calibration,
         cpus=cpus,
-        client_cpus=_processors(client_cpus),
+        model_cpus=_model_processors(model_cpus, target),
+        client_cpus=_processors(client_cpus, "--client-cpus"),
     )
     from optcli.report import loadtest as forms
     from optcli.report.html.canary import canary_page
@@ -245,19 +254,40 @@ def _positive(value: float, place: str) -> float:
     return value
 
 
-def _processors(text: str | None) -> tuple[int, ...]:
-    """`1` or `2,3`: processors that this process may run on."""
+def _model_processors(text: str | None, target: str) -> tuple[int, ...]:
+    """Processors for the replicas of a server that the load test starts; one is left for the others."""
+    place = "--model-cpus"
+    chosen = _processors(text, place)
+    if chosen and "://" in target:
+        raise UsageError(
+            "a server at a URL is not started here", place=place, hint="name the bundle's folder"
+        )
+    if chosen and not _usable() - set(chosen):
+        raise UsageError(
+            f"found {text!r}, which leaves no processor for the ingress and the client",
+            place=place,
+            hint="leave at least one",
+        )
+    return chosen
+
+
+def _usable() -> set[int]:
     import os
 
+    return set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set()
+
+
+def _processors(text: str | None, place: str) -> tuple[int, ...]:
+    """`1` or `2,3`: processors that this process may run on."""
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    usable = sorted(_usable())
     chosen = tuple(int(part) for part in parts if part.isdecimal())
     if len(chosen) < len(parts) or not set(chosen) <= set(usable):
         raise UsageError(
             f"found {text!r}, wanted processors of this machine",
-            place="--client-cpus",
+            place=place,
             hint=f"there are {', '.join(map(str, usable)) or 'none that can be chosen'}",
         )
     return chosen

@@ -113,20 +113,26 @@ class Overhead:
     """Milliseconds before and after the model, per batch.
 
     With `occupies` the worker is busy meanwhile, which lowers the capacity; else they only add to the
-    latency. Raises `InputError` for a negative time.
+    latency. `ingress_ms` is the work of each request at the server's ingress, which takes one request
+    after the other in the order in which they arrive; it varies by the squared coefficient of variation
+    `ingress_cv2` (gamma distributed; 0: constant). Raises `InputError` for negative values.
     """
 
     before_ms: float = 0.0
     after_ms: float = 0.0
     occupies: bool = False
+    ingress_ms: float = 0.0
+    ingress_cv2: float = 0.0
 
     def __post_init__(self) -> None:
         number(self.before_ms, "the overhead before the model", PLACE, least=0)
         number(self.after_ms, "the overhead after the model", PLACE, least=0)
+        number(self.ingress_ms, "the work at the ingress", PLACE, least=0)
+        number(self.ingress_cv2, "the variation of the work at the ingress", PLACE, least=0)
 
     @property
     def total_ms(self) -> float:
-        """What it adds to the latency of a request."""
+        """What it adds to the latency of a request, the ingress apart."""
         return self.before_ms + self.after_ms
 
     @property

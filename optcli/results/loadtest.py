@@ -148,7 +148,13 @@ class Calibration(Result):
     """The curve t(B) and the overhead, as found through the running server.
 
     `points_ms` are mean milliseconds of a call by its rows, `calls` how many were seen of each size.
-    `overhead_ms` is what a lone request takes beside waiting for a batch and computing.
+    `overhead_ms` is what a lone request takes beside waiting for a batch and computing. Part of it is
+    work for which requests queue. `ingress_ms` is the processor time of a request at the ingress, with
+    that of the client where the two share one processor. `replica_ms` is the processor time of a
+    request in a replica beside the model. `ingress_cv2` is the squared coefficient of variation of
+    `ingress_ms` with which the simulation gives the p95 of the calibration's middle load.
+    `own_processors` says that the replicas had no more processors than the model takes, so that this
+    work delays the model.
     """
 
     schema_version: int = Field(LOADTEST_SCHEMA, alias="schema")
@@ -157,6 +163,10 @@ class Calibration(Result):
     points_ms: dict[int, float]
     calls: dict[int, int]
     overhead_ms: float
+    ingress_ms: float = 0.0
+    ingress_cv2: float = 0.0
+    replica_ms: float = 0.0
+    own_processors: bool = False
     cpus: tuple[int, ...] = ()
 
     def to_json(self) -> str:
@@ -168,7 +178,8 @@ class Served(Result):
     """What the load went to.
 
     `batch`, `wait_ms` and `instances` are how it batches, by the bundle or the plan; None where neither
-    says so. `own` says that the load test started the server itself; `cpus` are its processors.
+    says so. `own` says that the load test started the server itself; `cpus` are its processors, without
+    `model_cpus`, which the replicas of the model have for themselves (empty: none of their own).
     """
 
     url: str
@@ -181,6 +192,7 @@ class Served(Result):
     semantics: Semantics | None = None
     own: bool = False
     cpus: tuple[int, ...] = ()
+    model_cpus: tuple[int, ...] = ()
     processors: int = 0
 
 
