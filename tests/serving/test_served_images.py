@@ -271,7 +271,10 @@ def bomb(width: int, height: int) -> bytes:
         (json.dumps({"inputs": []}).encode(), "not a JPEG or PNG image"),
         (encoded(picture(), "GIF"), "not a JPEG or PNG image"),
         (encoded(picture(), "BMP"), "not a JPEG or PNG image"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "not a JPEG or PNG image"),
+        (
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n",
+            "not a JPEG or PNG image",
+        ),
         (BODIES["jpeg"][: len(BODIES["jpeg"]) // 2], "damaged or cut short"),
         (BODIES["png"][: len(BODIES["png"]) // 2], "damaged or cut short"),
         (bomb(30_000, 30_000), "too large"),
