@@ -35,7 +35,7 @@ class Postprocess:
 
     @classmethod
     def from_file(cls, path: Path) -> Postprocess:
-        """As the file says. Raises OSError and ValueError."""
+        """The steps that a file declares. Raises OSError and ValueError."""
         return cls(json.loads(path.read_text(encoding="utf-8")))
 
     def answer(

@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 
 @click.group("cache", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Look into the store."""
+    """Look into the store, check it and make room in it."""
 
 
-_remote = click.option(
-    "--remote", is_flag=True, help="Look into the remote store, not into the own one."
-)
+_remote = click.option("--remote", is_flag=True, help="Take the remote store instead of the local one.")
 
 
 @command.command(
@@ -47,7 +45,7 @@ def ls(
     as_json: bool,
     kind: str | None,
 ) -> None:
-    """List what the store holds, the most recently used last; of a remote store the newest last."""
+    """List what the store holds: the most recently used last, in a remote store the newest last."""
     with _opened(store, remote) as opened:
         entries, where = _listed(opened, kind)
     rows = [
@@ -186,12 +184,13 @@ def why(
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="Remove what was not used, with --remote not uploaded, for this time: 12h, 30d.",
+    help="Remove entries that were last used (with --remote: uploaded) longer ago: 12h, 30d.",
 )
 @click.option(
     "--max-size",
     metavar="SIZE",
-    help="Remove the least recently used, with --remote the first uploaded, down to: 500MB, 20GB.",
+    help="Remove the least recently used (with --remote: the first uploaded) entries until the store is"
+    " no larger: 500MB, 20GB.",
 )
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 def gc(
@@ -202,7 +201,7 @@ def gc(
     max_size: str | None,
     dry_run: bool,
 ) -> None:
-    """Make room: leftovers of killed builds always; entries, checkpoints by age or size when asked.
+    """Remove leftovers of killed builds and, where asked, entries and checkpoints by age or size.
 
     With --remote: what is damaged, and leftovers of uploads that are older than a day.
     """

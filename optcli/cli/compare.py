@@ -55,9 +55,10 @@ def command(
 ) -> int:
     """Show the table of the last build, or what changed between several reports.
 
-    Without an argument the newest report here; with one that of a RECIPE, a recipe's name, a report
-    file or its folder; the exit code is then the build's. With several, each is compared with the
-    first: exit code 0, or 5 where machines differ and nothing can be said. Nothing is measured.
+    Without an argument it shows the newest report here. An argument is a RECIPE, a recipe's name, a
+    report file or its folder. The exit code for one report is that of its build. Several reports are
+    compared with the first one: the exit code is 0, or 5 where the machines differ and nothing can be
+    said. It measures nothing.
     """
     chosen_form = _form(form, output, as_json, markdown)
     try:

@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 @click.option(
     "--agreement",
     metavar="SHARE",
-    help="Share of the samples on which SECOND must say the same.  [default: 90%]",
+    help="Share of the samples on which SECOND must give the same answer.  [default: 90%]",
 )
 @click.option(
     "--rate",
     "rates",
     multiple=True,
-    help="Requests a second; may be repeated; where --find-limit begins.  [default: the plan's]",
+    help="Requests a second; may be repeated. --find-limit begins there.  [default: the plan's]",
 )
 @click.option(
     "--slo",
     multiple=True,
     metavar="P=TIME",
-    help="The promise: p50, p95, p99, as p95=120ms.  [default: the plan's]",
+    help="The promise to test: p95=120ms, or one for p50 or p99.  [default: the plan's]",
 )
 @click.option("--error-budget", help="Share of the requests that may fail.  [default: 0.1%]")
 @click.option("--find-limit", is_flag=True, help="Raise the rate until the promise breaks.")
@@ -58,22 +58,30 @@ if TYPE_CHECKING:
     "--arrivals",
     default="poisson",
     show_default=True,
-    help="poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE.",
+    help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE.",
 )
 @click.option(
-    "--seconds", help="Length of all windows of a load together.  [default: long enough to accept]"
+    "--seconds",
+    help="Length of each load: all its windows together.  [default: long enough to accept]",
 )
 @click.option(
-    "--windows", type=click.IntRange(1), default=3, show_default=True, help="Windows of a load."
+    "--windows",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How many windows each load has, each with percentiles of its own.",
 )
 @click.option(
-    "--settle", default="5s", show_default=True, help="Time of each load that does not count."
+    "--settle",
+    default="5s",
+    show_default=True,
+    help="How long each load runs before its windows begin.",
 )
 @click.option(
     "--timeout",
     default="10s",
     show_default=True,
-    help="A request without an answer by then has failed.",
+    help="A request that has no answer after this time has failed.",
 )
 @click.option(
     "--encoding",
@@ -89,7 +97,7 @@ if TYPE_CHECKING:
     "--golden",
     type=options.FOLDER,
     metavar="FOLDER",
-    help="Send the golden request that `optcli deploy` wrote there, and hold answers to its response.",
+    help="Send the golden request that `optcli deploy` wrote there; answers must match its response.",
 )
 @click.option(
     "--model", metavar="NAME", help="The model on the server, where the URL does not name it."
@@ -98,24 +106,26 @@ if TYPE_CHECKING:
     "--plan",
     type=options.FILE,
     metavar="FILE",
-    help="The plan that a server at a URL was deployed with: it predicts and promises.",
+    help="For a server at a URL: its plan, which has the promise, the rate and the prediction.",
 )
 @click.option(
     "--calibration",
     type=options.FILE,
     metavar="FILE",
-    help="Where the calibration lies.  [default: calibration.json in the bundle]",
+    help="The file of the calibration.  [default: calibration.json in the bundle]",
 )
 @click.option(
-    "--cpus", type=click.IntRange(1), help="How many processors replicas of a FOLDER may take."
+    "--cpus", type=click.IntRange(1), help="How many processors the replicas of a FOLDER may take."
 )
 @click.option(
     "--model-cpus",
     metavar="LIST",
-    help="Processors for the model's replicas of a FOLDER alone, as 0 or 0,1.",
+    help="Processors for the model's replicas of a FOLDER alone, by number: 0, or 0,1.",
 )
-@click.option("--client-cpus", metavar="LIST", help="Processors for the client, as 1 or 2,3.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the arrivals.")
+@click.option("--client-cpus", metavar="LIST", help="Processors of the client by number: 1, or 2,3.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the arrivals."
+)
 @click.option(
     "--out",
     type=options.FOLDER,

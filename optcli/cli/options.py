@@ -93,19 +93,20 @@ overrides = click.option(
 jobs = click.option(
     "--jobs",
     type=click.IntRange(1),
-    help="Steps side by side.  [default: 2 where there are cores and memory for them, else 1]",
+    help="How many steps run side by side.  [default: 2 where cores and memory allow, else 1]",
 )
 inputs = click.option(
     "--input",
     "inputs",
     multiple=True,
     metavar="NAME:DTYPE[SIZES]",
-    help='An input, where looking does not find it: "image:float32[batch,3,224,224]".',
+    help='An input that the model does not tell: "image:float32[batch,3,224,224]".',
 )
 trust = click.option(
     "--trust",
     is_flag=True,
-    help="Open a model from elsewhere that a scan cannot prove harmless: you know who made it.",
+    help="Open a model from elsewhere that a scan cannot prove harmless. Say it where you know who made"
+    " the model.",
 )
 
 
@@ -145,7 +146,7 @@ def verbose(function: Command) -> Command:
             logging.basicConfig(level=level, format="%(name)s: %(message)s")
 
     return click.option(
-        "-v", "--verbose", count=True, expose_value=False, callback=begin, help="Say more, on stderr."
+        "-v", "--verbose", count=True, expose_value=False, callback=begin, help="Tell more, on stderr."
     )(function)
 
 

@@ -22,7 +22,7 @@ from optcli.cli.progress import Progress
     "--recipe",
     type=options.PATH,
     metavar="NAME|RECIPE.yaml",
-    help="Which recipe's build; default: the last one that was built.",
+    help="The recipe whose last build has VARIANT; default: the one that was built last.",
 )
 @options.artifacts
 @click.option(

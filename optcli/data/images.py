@@ -83,7 +83,7 @@ class Images:
 
     @classmethod
     def from_file(cls, path: Path) -> Images:
-        """As the file says. Raises OSError and ValueError."""
+        """The steps that a file declares. Raises OSError and ValueError."""
         return cls(json.loads(path.read_text(encoding="utf-8")))
 
     def prepared(self, body: bytes | bytearray) -> tuple[np.ndarray, dict[str, Any]]:
@@ -102,14 +102,14 @@ class Images:
 
     def _decoded(self, body: bytes | bytearray) -> Image.Image:
         if not body:
-            raise NoImageError("the request has no image: its body is empty")
+            raise NoImageError("found no bytes, wanted an image")
         wanted = " or ".join(self._formats)
         try:
             image = Image.open(io.BytesIO(body), formats=self._formats)
         except Image.DecompressionBombError as error:
             raise ValueError(f"the image is too large: {_first_line(error)}") from error
         except Exception as error:  # Pillow's readers raise many kinds over broken headers
-            raise NoImageError(f"the body is no {wanted} image that can be read") from error
+            raise NoImageError(f"this is not a {wanted} image that can be read") from error
         width, height = image.size
         if width * height > self._most_pixels:
             raise ValueError(
@@ -137,9 +137,9 @@ class Images:
         cast = np.ascontiguousarray(value, dtype=self._dtype)
         if cast.dtype.kind == "f":
             if not np.isfinite(cast).all():
-                raise ValueError(f"the image has values that are not finite in {self._dtype}")
+                raise ValueError(f"the image has values that are too large for {self._dtype}")
         elif not np.array_equal(cast, value):
-            raise ValueError(f"the prepared image has values that are no {self._dtype}")
+            raise ValueError(f"the prepared image has values that do not fit into {self._dtype}")
         return cast
 
 

@@ -33,9 +33,10 @@ _JUDGING: frozenset[ChangeKind] = frozenset(
 
 @dataclass(frozen=True)
 class Incomparable:
-    """Why the two cannot be measured beside each other; `declared`: whoever runs the gate said so.
+    """Why the two sides cannot be measured beside each other.
 
-    `evaluates`: the baseline's artifact can still be run for its outputs.
+    `declared`: `--accept` allows the change. `evaluates`: the baseline's artifact can still be run for
+    its outputs.
     """
 
     why: str
@@ -43,7 +44,7 @@ class Incomparable:
     evaluates: bool = False
 
     def said(self, metric: Metric) -> Comparison:
-        """The figure that is not compared; what was declared does not block."""
+        """The figure as not compared; it does not block where the change is allowed."""
         return comparisons.not_compared(metric, self.why, blocks=not self.declared)
 
 

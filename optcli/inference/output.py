@@ -149,7 +149,7 @@ def _parquet(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bytes
 
 
 def _schema(pyarrow: Any, columns: Sequence[str]) -> Any:
-    """The same for every shard, also for one without an answer."""
+    """The schema of the Parquet files: the same for every shard, also for one without an answer."""
     whole, real = pyarrow.int64(), pyarrow.float64()
     named = [("label", whole), ("name", pyarrow.string()), ("score", real)]
     fields: list[tuple[str, Any]] = [("id", pyarrow.string())]

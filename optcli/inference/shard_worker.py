@@ -167,7 +167,8 @@ def _require_versions(wanted: Mapping[str, str]) -> None:
     for name, version in wanted.items():
         if here.get(name) != version:
             raise MissingError(
-                f"{name} {version} asked for this, found {here.get(name, 'none')}",
+                f"found {name} {here.get(name, 'not installed')}, wanted {version} as on the machine"
+                " that began the run",
                 place=os.uname().nodename,
                 hint=f"pip install '{name}=={version}' on this node",
             )

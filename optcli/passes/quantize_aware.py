@@ -64,9 +64,8 @@ class QuantizeAware(Finetune):
 
     It begins where quantization after training ends: ranges come from the calibration samples. Then
     weights and ranges are trained on labels, on the answers of the FP32 network that this pass got (its
-    teacher), or on both. The epoch that is best on the validation data is kept; the first judgement is
-    that of calibration alone. A build that is killed goes on after the last whole epoch. It trains on
-    the CPU, in FP32.
+    teacher), or on both. Calibration alone is judged first; then, as in `finetune`, the best epoch is
+    kept, and a build that was killed goes on. It trains on the CPU, in FP32.
     """
 
     accepts: ClassVar[tuple[Format, ...]] = (Format.TORCH,)
@@ -83,7 +82,7 @@ class QuantizeAware(Finetune):
     # Blocks of a quantized network give other values than the teacher's: its outputs are compared.
     feature_weight: ClassVar[float] = 0.0  # type: ignore[misc]
 
-    epochs: int = Field(3, ge=1, description="times to go through the training data")
+    epochs: int = Field(3, ge=1, description="how many times to train on all training data")
     learning_rate: float | None = Field(
         None, gt=0, description="the largest one, soon reached, then falling along a cosine; "
         "default: 0.0001 for adamw, 0.001 for sgd",

@@ -272,9 +272,10 @@ def _jobs(subject: Subject, jobs: int) -> int:
 
 
 def _evaluated_on(around: EvaluationContext) -> str:
-    """A digest of the samples and of what makes a figure of outputs: by what accuracies are comparable.
+    """A digest of the samples and of all that turns outputs into a figure.
 
-    Of content and settings alone: another version of optcli or of a library has the same one.
+    Two accuracies with the same digest are comparable. It holds content and settings alone: another
+    version of optcli or of a library gives the same digest.
     """
     recipe = around.recipe
     ingredients = data.ingredients(recipe.data["evaluation"], recipe.folder, around.store.digests)
@@ -283,7 +284,7 @@ def _evaluated_on(around: EvaluationContext) -> str:
 
 
 def _judged_by(around: EvaluationContext, but: Sequence[str]) -> tuple[Any, Any, list[str]]:
-    """Plain data of the metric's settings `but` some, those of what follows the model, users' code."""
+    """The metric's settings without those in `but`, those of `postprocess`, digests of users' code."""
     recipe = around.recipe
     metric = recipe.accuracy and recipe.accuracy.model_dump(mode="json", exclude=set(but))
     decoding = recipe.postprocess and recipe.postprocess.model_dump(mode="json")

@@ -80,13 +80,15 @@ class Batching:
             )
         if self.on_full not in ("reject-newest", "drop-oldest"):
             raise InputError(
-                f"a full queue shall {self.on_full!r}",
+                f"found {self.on_full!r} for a full queue",
                 place=PLACE,
                 hint="give reject-newest or drop-oldest",
             )
         if self.spread not in ("random", "round-robin"):
             raise InputError(
-                f"requests are spread {self.spread!r}", place=PLACE, hint="give random or round-robin"
+                f"found {self.spread!r} for the spread of requests over instances",
+                place=PLACE,
+                hint="give random or round-robin",
             )
         if self.semantics == "sealed" and (self.drops or self.adaptive_wait):
             raise InputError(

@@ -19,10 +19,10 @@ Encoding = Literal["binary", "json", "image"]
 
 
 class LoadWindow(Result):
-    """One window of a load: what was planned to be sent in it, and what came of that.
+    """One window of a load: the requests that were planned in it, and their answers.
 
-    Percentiles are over the requests that were answered or timed out, counted from the planned time; a
-    timed-out request counts with the time that it was waited for. None where there are none.
+    Percentiles are over the requests that were answered or timed out, counted from the planned time. A
+    request that timed out counts with the timeout. Percentiles are None where there is no such request.
     """
 
     seconds: float
@@ -149,11 +149,12 @@ class Calibration(Result):
 
     `points_ms` are mean milliseconds of a call by its rows, `calls` how many were seen of each size.
     `overhead_ms` is what a lone request takes beside waiting for a batch and computing. Part of it is
-    work that requests wait for in turn: `ingress_ms` of processor time for each request at the ingress,
-    with that of the client where it shares the ingress' one processor, and `replica_ms` for each in a
-    replica beside the model. `ingress_cv2` is the squared coefficient of variation of the first, with
-    which the simulation gives the p95 of the calibration's load in the middle. `own_processors`: the
-    replicas had no more processors than the model takes, so that this work delays the model.
+    work for which requests queue. `ingress_ms` is the processor time of a request at the ingress, with
+    that of the client where the two share one processor. `replica_ms` is the processor time of a
+    request in a replica beside the model. `ingress_cv2` is the squared coefficient of variation of
+    `ingress_ms` with which the simulation gives the p95 of the calibration's middle load.
+    `own_processors` says that the replicas had no more processors than the model takes, so that this
+    work delays the model.
     """
 
     schema_version: int = Field(LOADTEST_SCHEMA, alias="schema")
@@ -196,7 +197,7 @@ class Served(Result):
 
 
 class LoadNote(Result):
-    """A warning or an advice: what of, its figures, and a sentence."""
+    """A warning or an advice about a load test; `kind` tells it apart, `text` is its sentence."""
 
     kind: str
     figures: dict[str, Any] = Field(default_factory=dict)

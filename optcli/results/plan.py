@@ -112,7 +112,7 @@ class Alternative(Result):
 
 
 class Growth(Result):
-    """What becomes of the recommended configuration at `factor` times the traffic.
+    """How the recommended configuration behaves at `factor` times the traffic.
 
     `breaks` names what gives way: `capacity` (the queue grows without bound), `latency`, `reserve` (the
     promise is kept, above the utilisation cap), or nothing. `instances` would keep the promise then.
@@ -233,7 +233,7 @@ class BatchWork(Result):
 
 
 class PlanNote(Result):
-    """A warning or an advice: what of, its figures, and a sentence."""
+    """A warning or an advice: `kind` says what it is about, `text` is its sentence."""
 
     kind: str
     figures: dict[str, Any] = Field(default_factory=dict)
@@ -292,12 +292,12 @@ class ServingChoice(Result):
 class Plan(Result):
     """From a promise to a serving configuration.
 
-    `outcome` is `kept` where the recommended configuration keeps the promise with its intervals, and
-    `not-kept` where none does; `would` then says what would. It is `inconclusive` where the curve was
-    measured on a busy machine. `rate_per_s` is what was asked,
-    `planned_rate_per_s` the rate at the model that the figures are for: with the peak factor, without
-    what a cache answers. `drawn` is the percentile of `by_batch` and `by_rate`. `asked` is
-    the whole plan file, with presets and options.
+    `outcome` is `kept` where the recommended configuration keeps the promise with its intervals,
+    `not-kept` where no configuration does (`would` then says what would), and `inconclusive` where the
+    curve was measured on a busy machine. `rate_per_s` is the rate that was asked for.
+    `planned_rate_per_s` is the rate that the model sees, and that the figures are for: with the peak
+    factor, and without requests that a cache answers. `drawn` names the percentile that `by_batch` and
+    `by_rate` have. `asked` is the whole plan file, with presets and options.
     """
 
     schema_version: int = Field(PLAN_SCHEMA, alias="schema")

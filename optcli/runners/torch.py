@@ -40,10 +40,10 @@ class TorchRunner(PytorchRunner):
         "process, where the pass `torch_compile` keeps what it made",
     )
     channels_last: bool | None = Field(
-        None, description="keep images and convolutions with the channels last in memory"
+        None, description="run with the channels of images last in memory; default: as in the artifact"
     )
     autocast: Literal["bf16", "fp16"] | None = Field(
-        None, description="compute matrix products and convolutions in this precision"
+        None, description="precision of matrix products and convolutions; default: as in the artifact"
     )
 
     _call: Arguments = PrivateAttr(default_factory=lambda: Arguments(()))

@@ -126,8 +126,8 @@ def test_an_image_is_prepared_computed_and_answered(modules: Any, tmp_path: Path
 @pytest.mark.parametrize(
     ("body", "status", "sentence"),
     [
-        (b"", 415, "body is empty"),
-        (b"GIF89a", 415, "no JPEG or PNG"),
+        (b"", 415, "found no bytes"),
+        (b"GIF89a", 415, "not a JPEG or PNG"),
         (picture(1)[:-25], 422, "cut short"),
     ],
 )

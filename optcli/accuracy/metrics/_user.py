@@ -182,7 +182,7 @@ def _guessing(declared: Any, reference: str) -> float | None:
         raise InputError(
             f"the metric's chance is {declared!r}, wanted a number",
             place=reference,
-            hint="chance = 0.1, the value that whoever does not look at the inputs reaches",
+            hint="such as chance = 0.1, the value that guessing without the inputs reaches",
         )
     return float(declared)
 

@@ -178,7 +178,7 @@ def _require_fit(folder: Path, config: Any, names: Sequence[str]) -> None:
         raise InputError(
             f"the parts of the ensemble do not fit: {'; '.join(wrong)}",
             place=str(folder / ensemble.name / FILE),
-            hint="deploy without --images, and report this",
+            hint="this is a bug: report it, and deploy without --images meanwhile",
         )
 
 
