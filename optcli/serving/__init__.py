@@ -83,10 +83,10 @@ def _curve(
     settings: PlanSettings, report: Report | None, file: Path | None, places: Mapping[str, str]
 ) -> MeasuredCurve:
     from optcli.latency import measured_curve
-    from optcli.serving import planning
+    from optcli.serving import files
 
     if settings.curve is not None:
-        curve = planning.parsed_curve(settings.curve, places.get("curve", "curve"))
+        curve = files.curve_of_text(settings.curve, places.get("curve", "curve"))
         return measured_curve.MeasuredCurve(curve, f"the curve {settings.curve}")
     if report is None and settings.report is not None:
         report, file = measured_curve.load(Path(settings.report))

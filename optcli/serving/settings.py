@@ -169,6 +169,12 @@ class PlanSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _sealed_batches_have_no_priorities(self) -> Self:
+        if self.priorities and self.semantics == "sealed":
+            raise ValueError("found priorities beside semantics sealed, wanted oldest-age")
+        return self
+
+    @model_validator(mode="after")
     def _memory_is_enough(self) -> Self:
         instance, machine = self.instance_memory_bytes, self.machine_memory_bytes
         if instance is None or machine is None:
