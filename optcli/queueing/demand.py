@@ -21,6 +21,8 @@ _SEALED_WAITS = (1.1, 1.25, 1.5, 2.0, 3.0)
 _REQUESTS = 30_000
 _MOST_REQUESTS = 120_000
 _BURSTS = 60
+# In a queue near saturation latency rises for so many requests.
+_OF_A_REPLICA = 2000
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,14 @@ def requests_of(demand: Demand) -> int:
         return demand.requests
     per_burst = process.rate_per_s * (process.base_ms + process.burst_ms) / 1000
     return int(min(_MOST_REQUESTS, max(demand.requests, _BURSTS * per_burst)))
+
+
+def requests_for(demand: Demand, batching: Batching) -> int:
+    """How many a simulation near saturation has: more where each of many replicas has its own queue."""
+    count = requests_of(demand)
+    if batching.semantics != "sealed":
+        return count
+    return max(count, min(_MOST_REQUESTS, _OF_A_REPLICA * batching.instances))
 
 
 def bursts_of(demand: Demand) -> float | None:

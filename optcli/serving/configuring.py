@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from optcli.queueing import Batching, Curve, Prediction, formulas, highest_rate
 from optcli.queueing.choice import simulated, without_headroom
-from optcli.queueing.demand import Demand, requests_of, sealed_least_ms
+from optcli.queueing.demand import Demand, requests_for, sealed_least_ms
 from optcli.results import Estimate
 from optcli.results.plan import Configuration, Interval, OnFull, Stages
 from optcli.serving.settings import PlanSettings
@@ -65,7 +65,7 @@ def configuration(
             batching,
             demand.promise,
             demand.overhead,
-            requests=requests_of(demand),
+            requests=requests_for(demand, batching),
             seed=demand.seed,
         ),
         capacity_per_s=capacity,

@@ -25,7 +25,7 @@ _MERGED = ("slo", "overhead")
 # Bursts are less than this on average, so that their form alone is looked at.
 _ANY_RATE = 1e12
 # The last of these keys that is given removes the others from what lies below.
-_EXCLUSIVE = (("curve", "report"), ("rate_per_s", "cameras"))
+_EXCLUSIVE = (("curve", "report"), ("curve", "variant"), ("rate_per_s", "cameras"))
 
 
 def load(path: Path | None, options: Mapping[str, Any], names: Mapping[str, str]) -> PlanSettings:

@@ -13,7 +13,7 @@ from optcli.observer import Observer
 from optcli.queueing import Curve, Overhead, Poisson, Promise, formulas, highest_rate
 from optcli.queueing.arrivals import with_priorities
 from optcli.queueing.choice import Choice, Tried, choose, simulated
-from optcli.queueing.demand import Demand, by_load, offered_batches, requests_of
+from optcli.queueing.demand import Demand, by_load, offered_batches, requests_for, requests_of
 from optcli.queueing.simulation import simulate
 from optcli.results.plan import (
     Alternative,
@@ -87,7 +87,7 @@ def _highest_rate(curve: Curve, demand: Demand, one: Tried) -> float:
         one.batching,
         demand.promise,
         demand.overhead,
-        requests=requests_of(demand),
+        requests=requests_for(demand, one.batching),
         seed=demand.seed,
     )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from optcli.errors import InputError
 from optcli.queueing import Batching, Curve, Promise, highest_rate
 from optcli.queueing.choice import MOST_INSTANCES, Choice, choose, predict, simulated
-from optcli.queueing.demand import Demand, offer, requests_of
+from optcli.queueing.demand import Demand, offer, requests_for
 from optcli.queueing.formulas import capacity_per_s, load
 from optcli.report.wording import number
 from optcli.results.plan import Would
@@ -114,7 +114,7 @@ def _smaller_rate(curve: Curve, demand: Demand, nearest: Batching) -> Would | No
         nearest,
         demand.promise,
         demand.overhead,
-        requests=requests_of(demand),
+        requests=requests_for(demand, nearest),
         seed=demand.seed,
     )
     if demand.instances is None:

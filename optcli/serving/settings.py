@@ -147,6 +147,8 @@ class PlanSettings(Settings):
     def _one_curve(self) -> Self:
         if self.curve is not None and self.report is not None:
             raise ValueError("found curve beside report, wanted one of them")
+        if self.curve is not None and self.variant is not None:
+            raise ValueError("found curve beside variant, which names what a report measured")
         return self
 
     @model_validator(mode="after")

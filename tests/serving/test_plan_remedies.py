@@ -16,7 +16,13 @@ CASES = {
         "wait_ms": 40,
     },
     "under the fastest batch": {"curve": "6ms+4ms*b", "rate_per_s": 200, "slo": {"p95_ms": 9}},
-    "too long a wait": {"curve": "6ms+4ms*b", "rate_per_s": 60, "slo": {"p95_ms": 50}, "wait_ms": 80},
+    "too long a wait": {
+        "curve": "6ms+4ms*b",
+        "rate_per_s": 60,
+        "slo": {"p95_ms": 50},
+        "batch": 16,
+        "wait_ms": 80,
+    },
     "a table": {
         "curve": "1:25ms,2:27ms,4:34ms,8:48ms",
         "overhead": {"after_ms": 10},

