@@ -35,7 +35,7 @@ class Batching:
     `stream_cap` is the most requests of one stream that wait; its oldest is dropped for a new one.
     `adaptive_wait`: nothing waits for a batch while the estimated rate times t(1) is at most 0.5.
     `ready_ms`: when each worker is ready first (cold starts); workers beyond its length at once.
-    `spread`: how sealed batching spreads requests over replicas.
+    `spread`: how sealed batching spreads requests over replicas; by chance, over those that are ready.
 
     Raises `InputError` for values that make no sense; sealed batching has no caps, timeouts and
     priorities.

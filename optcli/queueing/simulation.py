@@ -173,10 +173,17 @@ def _sealed(times: np.ndarray, batching: Batching, ready: Sequence[float], draw:
     import numpy as np
 
     count, replicas = times.size, batching.instances
+    random = np.random.default_rng([draw.seed, 5])
     if batching.spread == "round-robin" or replicas == 1:
         replica = np.arange(count) % replicas
+    elif not any(ready):
+        replica = random.integers(replicas, size=count)
     else:
-        replica = np.random.default_rng([draw.seed, 5]).integers(replicas, size=count)
+        # A replica that starts gets nothing until one of its workers is ready.
+        first_ms = np.array(ready).reshape(replicas, batching.concurrency).min(axis=1)
+        order = np.argsort(first_ms, kind="stable")
+        there = np.maximum(1, np.searchsorted(first_ms[order], times, side="right"))
+        replica = order[(random.random(count) * there).astype(int)]
     parts = []
     for number in range(replicas):
         mine = np.flatnonzero(replica == number)

@@ -187,6 +187,8 @@ class PlanSettings(Settings):
     def _one_curve(self) -> Self:
         if self.curve is not None and self.report is not None:
             raise ValueError("found curve beside report, wanted one of them")
+        if self.curve is not None and self.variant is not None:
+            raise ValueError("found curve beside variant, which names what a report measured")
         return self
 
     @model_validator(mode="after")
@@ -206,6 +208,12 @@ class PlanSettings(Settings):
         total = sum(self.priorities.values())
         if self.priorities and abs(total - 1) > 1e-6:
             raise ValueError(f"found shares of priorities that add up to {total:g}, wanted 1")
+        return self
+
+    @model_validator(mode="after")
+    def _sealed_batches_have_no_priorities(self) -> Self:
+        if self.priorities and self.semantics == "sealed":
+            raise ValueError("found priorities beside semantics sealed, wanted oldest-age")
         return self
 
     @model_validator(mode="after")
