@@ -307,9 +307,9 @@ class Plan(Result):
 
     `outcome` is `kept` where the recommended configuration keeps the promise with its intervals, and
     `not-kept` where no configuration does, or a `cascade` behind it breaks it (`would` then says what
-    would). It is `inconclusive` where the curve was measured on a busy machine. `rate_per_s` is the rate
-    that was asked for. `planned_rate_per_s` is the rate that the model sees, and that the figures are
-    for: with the peak factor, and without requests that a cache answers. `drawn` names the percentile
+    would). It is `inconclusive` where the curve was measured on a busy machine. `rate_per_s` is the
+    rate that was asked for. `planned_rate_per_s` is the rate that the model sees, and that the figures
+    are for: with the peak factor, and without requests that a cache answers. `drawn` names the percentile
     that `by_batch` and `by_rate` have. `asked` is the whole plan file, with presets and options.
     """
 
