@@ -309,8 +309,9 @@ class Plan(Result):
     `not-kept` where no configuration does, or a `cascade` behind it breaks it (`would` then says what
     would). It is `inconclusive` where the curve was measured on a busy machine. `rate_per_s` is the
     rate that was asked for. `planned_rate_per_s` is the rate that the model sees, and that the figures
-    are for: with the peak factor, and without requests that a cache answers. `drawn` names the percentile
-    that `by_batch` and `by_rate` have. `asked` is the whole plan file, with presets and options.
+    are for: with the peak factor, and without requests that a cache answers. `drawn` names the
+    percentile that `by_batch` and `by_rate` have. `asked` is the whole plan file, with presets and
+    options.
     """
 
     schema_version: int = Field(PLAN_SCHEMA, alias="schema")
