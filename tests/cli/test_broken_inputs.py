@@ -189,7 +189,7 @@ TABLE = [
     ),
     Broken("input type", lambda _: None, ("float32 in the file, float64 in the recipe", "paste this"),
            head=HEAD.replace("float32", "float64")),
-    Broken("input channels", lambda _: None, ("(RGB), the input wants 1 channel", "channel_order: grey"),
+    Broken("input channels", lambda _: None, ("(RGB), the model wants 1 channel", "channel_order: grey"),
            head=HEAD.replace("3, 4, 4", "1, 4, 4")),
     Broken("no images", no_images, ("recipe.yaml:8:25", "no images in images", ".png")),
     Broken("no folder", lambda p: shutil.rmtree(p.folder / "images"),
