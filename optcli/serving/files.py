@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def _check_texts(node: Node, settings: PlanSettings, problems: Problems) -> None
     known = settings.rate_per_s
     rate = known if isinstance(known, float) else _ANY_RATE
     heavy = node.get("cascade")
-    texts = [
+    texts: list[tuple[Node | None, Callable[[str], object]]] = [
         (node.get("curve"), lambda text: curve_of_text(text, "curve")),
         (heavy and heavy.get("curve"), lambda text: curve_of_text(text, "curve")),
         (node.get("arrivals"), lambda text: parse(text, rate)),

@@ -14,11 +14,13 @@ from optcli.queueing.formulas import capacity_per_s, load
 from optcli.report.wording import number
 from optcli.results.plan import Would
 
-_SPEED_STEPS = 10
+_SPEED_STEPS = 8
 _FASTEST = 64.0
 # A figure that just fails is moved by so much, and so often, until the plan with it holds.
 _MOVES = 6
 _MOVED = 1.02
+# Of a rate that is then tried.
+_NEAR = 0.01
 
 
 def would_keep(curve: Curve, demand: Demand, choice: Choice) -> tuple[Would, ...]:
@@ -116,6 +118,7 @@ def _smaller_rate(curve: Curve, demand: Demand, nearest: Batching) -> Would | No
         demand.overhead,
         requests=requests_for(demand, nearest),
         seed=demand.seed,
+        precision=_NEAR,
     )
     if demand.instances is None:
         full = capacity_per_s(curve, nearest.batch, nearest.workers, demand.occupied_ms)
