@@ -39,6 +39,12 @@ _CODES = {
 @click.option(
     "--curve", help='Time of a batch by its size: "1:25ms,2:27ms,8:48ms", "6ms+4ms*b", "12ms".'
 )
+@click.option(
+    "--calibration",
+    type=options.FILE,
+    metavar="FILE",
+    help="Curve and overhead that `optcli loadtest --calibrate` found through a running server.",
+)
 @click.option("--rate", help="Requests a second, such as 600; 400@16h,800@8h is two levels.")
 @click.option(
     "--slo", multiple=True, metavar="P=TIME", help="The promise for p50, p95 or p99, such as p95=120ms."
@@ -211,6 +217,8 @@ def _keys(given: dict[str, Any]) -> dict[str, Any]:
         keys["slo"] = {**keys.get("slo", {}), "error_budget": budget}
     if given["overhead_occupies"]:
         keys["overhead"] = {**keys.get("overhead", {}), "occupies_worker": True}
+    if given["calibration"] is not None:
+        keys |= _calibrated(given["calibration"], keys)
     if given["priority"]:
         keys["priorities"] = q.priorities(given["priority"], "--priority")
     if given["memory"] is not None:
@@ -224,6 +232,27 @@ def _keys(given: dict[str, Any]) -> dict[str, Any]:
         if slash:
             keys["idle_watts"] = q.number(idle, "--watts")
     return keys
+
+
+def _calibrated(path: Path, keys: dict[str, Any]) -> dict[str, Any]:
+    """Keys of a plan file for a server that was calibrated. Raises `UsageError` and `InputError`."""
+    from optcli.serving.loadtest import calibrating, predicting
+
+    for key in ("curve", "overhead"):
+        if key in keys:
+            raise UsageError(
+                f"found --{key} beside --calibration, which says the same of the running server",
+                place=f"--{key}",
+                hint="leave one of them out",
+            )
+    known = calibrating.read(path)
+    if known is None:
+        raise UsageError(
+            "there is no such file",
+            place=str(path),
+            hint="optcli loadtest FOLDER --calibrate writes calibration.json into the bundle",
+        )
+    return predicting.plan_keys(known)
 
 
 def _is_plan(where: Path) -> bool:

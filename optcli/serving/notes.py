@@ -229,6 +229,16 @@ def doubts(
             text=f"extrapolated: batches under {curve.sizes[0]} are taken from the line, and the"
             " simulation has many of them",
         )
+    busy = demand.process.rate_per_s * demand.overhead.ingress_ms / 1000
+    if busy > demand.utilisation:
+        most = 1000 / demand.overhead.ingress_ms
+        yield PlanNote(
+            kind="ingress",
+            figures={"most_per_s": most, "load": busy},
+            text=f"the ingress takes one request after the other, at most {most:.4g} a second, and"
+            f" would be busy for {busy:.0%} of the time; more instances do not help it, a second server"
+            " does",
+        )
     if curve.flattened:
         sizes = ", ".join(map(str, curve.flattened))
         yield PlanNote(

@@ -99,7 +99,13 @@ def demand_of(settings: PlanSettings, traffic: Traffic) -> Demand:
     return Demand(
         process=traffic.planned,
         promise=Promise(settings.slo.limits_ms, settings.slo.error_budget),
-        overhead=Overhead(beside.before_ms, beside.after_ms, beside.occupies_worker),
+        overhead=Overhead(
+            beside.before_ms,
+            beside.after_ms,
+            beside.occupies_worker,
+            beside.ingress_ms,
+            beside.ingress_cv2,
+        ),
         headroom=settings.headroom,
         utilisation=settings.utilisation,
         semantics=settings.semantics,

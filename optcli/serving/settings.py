@@ -41,6 +41,14 @@ class OverheadSettings(Settings):
         description="true: this work runs in the model's worker, once for each batch, and lowers the"
         " capacity",
     )
+    ingress_ms: Milliseconds = Field(
+        0.0,
+        description="milliseconds of work of each request at the server's ingress, which takes one"
+        " request after the other",
+    )
+    ingress_cv2: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="squared coefficient of variation of this work; 0: it is always the same"
+    )
 
 
 class LevelSettings(Settings):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from optcli.queueing import Batching, Curve, Overhead, Process, Promise, highest_rate, replicate
 from optcli.queueing.formulas import fewest_wait_sealed_ms, load
@@ -60,6 +60,22 @@ def of_calibration(calibration: Calibration) -> Model:
     outside_ms = max(0.0, calibration.overhead_ms - in_turn_ms - beside_ms)
     overhead = Overhead(after_ms=outside_ms, ingress_ms=in_turn_ms, ingress_cv2=calibration.ingress_cv2)
     return Model("calibration", Curve.from_points(kept), overhead)
+
+
+def plan_keys(calibration: Calibration) -> dict[str, Any]:
+    """What was found through the running server, as keys of a plan file."""
+    model = of_calibration(calibration)
+    points = model.curve.points
+    text = ",".join(f"{size}:{ms:.6g}ms" for size, ms in points)
+    beside = model.overhead
+    return {
+        "curve": text if len(points) > 1 else f"{points[0][1]:.6g}ms",
+        "overhead": {
+            "after_ms": beside.after_ms,
+            "ingress_ms": beside.ingress_ms,
+            "ingress_cv2": beside.ingress_cv2,
+        },
+    }
 
 
 def batching_of(served: Served, concurrency: int = 1, wait_ms: float | None = None) -> Batching | None:
