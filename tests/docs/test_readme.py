@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -9,10 +10,7 @@ import tomllib
 
 import pytest
 from commands import optcli_process
-from pages import REPOSITORY, missing_lines
-
-from optcli.report import text
-from optcli.results import Report
+from pages import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
@@ -60,7 +58,7 @@ def test_the_recipe_of_the_readme_builds(flowers):
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_make_demo_prints_the_table_of_the_readme(tmp_path):
+def test_make_demo_builds_what_the_table_of_the_readme_shows(tmp_path):
     (demo,) = re.findall(r"^demo:.*\n\t(.*)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
     program, *arguments = demo.split()
     assert program == "$(BIN)/optcli"
@@ -74,8 +72,14 @@ def test_make_demo_prints_the_table_of_the_readme(tmp_path):
     )
     shown = [line[4:] for line in block.splitlines() if line.strip(" ─")]
     assert len(shown) == 3 + 3 * 7 + 1
-    printed = text(Report.load(tmp_path / "artifacts" / "quickstart" / "report.json"), 81)
-    assert missing_lines(shown, printed) == []
+    rows = [line.split()[0].rstrip(",") for line in shown[4:]]
+    report = json.loads((tmp_path / "artifacts" / "quickstart" / "report.json").read_text())
+    # Figures and verdicts on speed depend on the machine.
+    assert rows == [
+        word
+        for name, variant in report["variants"].items()
+        for word in (name, variant["runner"]["name"], variant["artifact"]["precision"])
+    ]
 
 
 def test_extras_that_the_readme_installs_are_there():
