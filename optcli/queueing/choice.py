@@ -181,7 +181,8 @@ def keeps(prediction: Prediction, promise: Promise, *, surely: bool = True) -> b
 def _enough_instances(curve: Curve, demand: Demand, first: Batching, most: int) -> Tried:
     """The offer with its wait, and with as many more instances as the promise needs, up to `most`."""
     tried = _with_wait(curve, demand, first)
-    if demand.instances is not None:
+    # More instances do not help an ingress that is too slow.
+    if demand.instances is not None or demand.ingress_load * (1 + demand.headroom) >= 1:
         return tried
     top = min(most, max(4 * first.instances, first.instances + 8))
     instances = first.instances

@@ -56,6 +56,11 @@ class Demand:
         return self.overhead.occupied_ms
 
     @property
+    def ingress_load(self) -> float:
+        """The share of time for which the requests keep the ingress busy; above 1 its queue grows."""
+        return self.process.rate_per_s * self.overhead.ingress_ms / 1000
+
+    @property
     def tightest_ms(self) -> float:
         """The smallest limit of the promise, in milliseconds."""
         return min(self.promise.limits_ms.values())

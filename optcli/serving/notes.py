@@ -229,7 +229,7 @@ def doubts(
             text=f"extrapolated: batches under {curve.sizes[0]} are taken from the line, and the"
             " simulation has many of them",
         )
-    busy = demand.process.rate_per_s * demand.overhead.ingress_ms / 1000
+    busy = demand.ingress_load
     if busy > demand.utilisation:
         most = 1000 / demand.overhead.ingress_ms
         yield PlanNote(

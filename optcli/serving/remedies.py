@@ -19,6 +19,8 @@ _FASTEST = 64.0
 # A figure that just fails is moved by so much, and so often, until the plan with it holds.
 _MOVES = 6
 _MOVED = 1.02
+# Of what the ingress carries at most.
+_OF_INGRESS = 0.9
 # Of a rate that is then tried.
 _NEAR = 0.01
 
@@ -123,6 +125,8 @@ def _smaller_rate(curve: Curve, demand: Demand, nearest: Batching) -> Would | No
     if demand.instances is None:
         full = capacity_per_s(curve, nearest.batch, nearest.workers, demand.occupied_ms)
         rate = min(rate, full * demand.utilisation / (1 + demand.headroom))
+    if demand.overhead.ingress_ms:
+        rate = min(rate, _OF_INGRESS * 1000 / demand.overhead.ingress_ms / (1 + demand.headroom))
     planned = demand.process.rate_per_s
     if not 0 < rate < planned:
         return None
