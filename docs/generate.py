@@ -36,6 +36,7 @@ def pages() -> dict[str, str]:
         "plan-json.md": _plan(),
         "loadtest-json.md": _loadtest(),
         "canary-json.md": _canary(),
+        "drift-json.md": _drift(),
         "environment.md": _environment(),
         "python.md": _python(),
     }
@@ -361,6 +362,12 @@ def _canary() -> str:
 
     about = "What `optcli loadtest FIRST SECOND --json` prints."
     return _models("The JSON of a canary", about, Canary)
+
+
+def _drift() -> str:
+    from optcli.results.drift import Drift
+
+    return _models("The JSON of a drift", "What `optcli loadtest TARGET --drift --json` prints.", Drift)
 
 
 def _gate() -> str:

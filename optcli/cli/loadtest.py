@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
+from click.core import ParameterSource
 
 from optcli.cli import options
 from optcli.cli.progress import Progress
@@ -14,6 +15,9 @@ from optcli.paths import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+# What goes with --drift, which sends nothing.
+_OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
 
 
 @click.command(
@@ -34,6 +38,11 @@ if TYPE_CHECKING:
     "--agreement",
     metavar="SHARE",
     help="Share of the samples on which SECOND must say the same.  [default: 90%]",
+)
+@click.option(
+    "--drift",
+    is_flag=True,
+    help="Send nothing: compare the inputs that the server has seen with the calibration data.",
 )
 @click.option(
     "--rate",
@@ -122,6 +131,7 @@ def command(
     second: str | None,
     shadow: str | None,
     agreement: str | None,
+    drift: bool,
     rates: tuple[str, ...],
     slo: tuple[str, ...],
     error_budget: str | None,
@@ -156,9 +166,15 @@ def command(
     With a SECOND server, both get the same traffic, SECOND a share of it, and the answer is to promote,
     hold or reject it: by the agreement of its outputs, its errors and its latency.
 
-    The exit code is 0 where the promise is kept, 1 where it is broken or an answer is wrong, 5 where
-    the load cannot tell. Needs `pip install 'optcli[serve]'`.
+    With --drift no traffic is sent: the inputs that a server has seen are compared with the data that
+    its model was calibrated with. The bundle must have been deployed with --sample-inputs.
+
+    The exit code is 0 where the promise is kept, 1 where it is broken, an answer is wrong or an input
+    drifted, 5 where the load or the inputs cannot tell. Needs `pip install 'optcli[serve]'`.
     """
+    if drift:
+        _require_no_traffic()
+        return _drift(target, model, out, as_json)
     from optcli.serving import quantities as q
     from optcli.serving.loadtest import Options, Shadow, canary_test, load_test
 
@@ -226,6 +242,32 @@ def command(
         "junit.xml": canary_forms.junit(found),
     }
     _give(written, canary_forms.text(found), out, as_json)
+    return ExitCode.of(found.outcome)
+
+
+def _require_no_traffic() -> None:
+    """Raise `UsageError` for an option that says how to send traffic."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") == ParameterSource.COMMANDLINE
+        if given and option.name not in _OF_DRIFT:
+            place = option.opts[0] if option.opts[0].startswith("-") else option.make_metavar(context)
+            raise UsageError("--drift sends no traffic", place=place, hint="leave it out")
+
+
+def _drift(target: str, model: str | None, out: Path | None, as_json: bool) -> int:
+    from optcli.report.html.drift import drift_page
+    from optcli.report.loadtest import drift as forms
+    from optcli.serving.drift.comparing import drift_of
+
+    found = drift_of(target, model)
+    written = {
+        "report.json": found.to_json() + "\n",
+        "report.html": drift_page(found),
+        "report.md": forms.markdown(found),
+        "junit.xml": forms.junit(found),
+    }
+    _give(written, forms.text(found), out, as_json)
     return ExitCode.of(found.outcome)
 
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,14 +49,15 @@ def running(
     cpus: int | None = None,
     log: Path | None = None,
     ready_s: float = 120.0,
+    variables: Mapping[str, str] | None = None,
     observer: Observer | None = None,
 ) -> Iterator[Running]:
     """The server of a bundle, ready and warmed up; all of it is stopped at the end, also after errors.
 
     `port` None: a free one. `cpus` is what Ray may share out among replicas, by default what they take.
-    `log` is a file for what the server says. Raises `UsageError` for a folder that is no bundle and a
-    port that is taken, `MissingError` without Ray, `RunnerError` where the server does not get ready
-    within `ready_s` seconds.
+    `log` is a file for what the server says, `variables` are added to its environment. Raises
+    `UsageError` for a folder that is no bundle and a port that is taken, `MissingError` without Ray,
+    `RunnerError` where the server does not get ready within `ready_s` seconds.
     """
     served = bundle.read(folder)
     _require_ray()
@@ -72,7 +73,8 @@ def running(
         command = [sys.executable, "-P", os.fspath(folder.resolve() / _LAUNCH)]
         command += ["--host", host, "--port", str(port), "--ready-timeout", str(ready_s)]
         command += ["--cpus", str(cpus)] if cpus is not None else []
-        server = stack.enter_context(_Server(command, log, served.deadline_ms / 1000 + _STOP_S))
+        stop_s = served.deadline_ms / 1000 + _STOP_S
+        server = stack.enter_context(_Server(command, log, stop_s, variables or {}))
         observer.progress(STEP, None, "starting Ray and warming the model up")
         server.wait_until_ready(ready_s, folder)
         observer.finished(STEP, time.monotonic() - started)
@@ -90,8 +92,11 @@ def wait(server: Running) -> None:
 class _Server:
     """The child process and all that it starts."""
 
-    def __init__(self, command: list[str], log: Path, stop_s: float) -> None:
+    def __init__(
+        self, command: list[str], log: Path, stop_s: float, variables: Mapping[str, str]
+    ) -> None:
         self._command, self._log, self._stop_s = command, log, stop_s
+        self._environment = {**os.environ, **variables}
         self._lines: queue.Queue[str | None] = queue.Queue()
 
     def __enter__(self) -> _Server:
@@ -104,6 +109,7 @@ class _Server:
             text=True,
             errors="replace",
             start_new_session=True,
+            env=self._environment,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

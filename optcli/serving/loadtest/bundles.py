@@ -12,6 +12,7 @@ from optcli.observer import Observer
 from optcli.serving import bundle as bundles
 from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import plans
+from optcli.serving.drift import VARIABLE
 from optcli.serving.loadtest import endpoint, inputs
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.running import running
@@ -30,7 +31,10 @@ def started(
     """
     about = bundles.read(folder)
     plan = plans.read(folder / _PLAN) if (folder / _PLAN).is_file() else None
-    with running(folder, cpus=cpus, log=log, observer=observer) as server:
+    # What the test sends is no traffic that drifts.
+    variables = {VARIABLE: ""}
+    child = running(folder, cpus=cpus, log=log, variables=variables, observer=observer)
+    with child as server:
         found = endpoint.asked(server.url, about.model)
         samples, expected = folder / bundles.SAMPLES, folder / bundles.EXPECTED
         if not samples.is_file() and inputs.has_golden(folder):
