@@ -8,7 +8,11 @@ from pathlib import Path
 from types import ModuleType
 
 _OPTCLI = Path(__file__).resolve().parents[2] / "optcli"
-FOLDERS = (_OPTCLI / "prediction", _OPTCLI / "serving" / "deploy" / "ray_files")
+FOLDERS = (
+    _OPTCLI / "prediction",
+    _OPTCLI / "serving" / "deploy" / "ray_files",
+    _OPTCLI / "serving" / "drift",
+)
 
 
 def load(name: str) -> ModuleType:
