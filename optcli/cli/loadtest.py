@@ -182,8 +182,11 @@ def command(
         raise UsageError("a bundle has its own plan", place="--plan", hint="leave it out")
     asked = Options(
         rates_per_s=tuple(_positive(q.number(each, "--rate"), "--rate") for each in rates),
-        slo_ms={name.removesuffix("_ms"): ms for name, ms in q.promise(slo, "--slo").items()},
-        error_budget=None if error_budget is None else q.share(error_budget, "--error-budget"),
+        slo_ms={
+            name.removesuffix("_ms"): _positive(ms, "--slo")
+            for name, ms in q.promise(slo, "--slo").items()
+        },
+        error_budget=None if error_budget is None else _share(error_budget, "--error-budget"),
         arrivals=arrivals,
         seed=seed,
         seconds=None if seconds is None else _positive(q.seconds(seconds, "--seconds"), "--seconds"),
@@ -230,8 +233,8 @@ def command(
         if is_given:
             raise UsageError("it is for one server", place=option, hint="name one server alone")
     split = Shadow(
-        share=_positive(q.share(shadow or "10%", "--shadow"), "--shadow"),
-        agreement=q.share(agreement or "90%", "--agreement"),
+        share=_positive(_share(shadow or "10%", "--shadow"), "--shadow"),
+        agreement=_share(agreement or "90%", "--agreement"),
     )
     with Progress() as progress:
         found = canary_test(target, second, split, asked, progress)
@@ -274,6 +277,15 @@ def _drift(target: str, model: str | None, out: Path | None, as_json: bool) -> i
 def _positive(value: float, place: str) -> float:
     if value <= 0:
         raise UsageError(f"found {value:g}, wanted more than 0", place=place, hint="give a larger one")
+    return value
+
+
+def _share(text: str, place: str) -> float:
+    from optcli.serving import quantities
+
+    value = quantities.share(text, place)
+    if value > 1:
+        raise UsageError(f"found {text!r}, wanted at most 100%", place=place, hint="such as 10% or 0.1")
     return value
 
 

@@ -22,6 +22,7 @@ import psutil
 from optcli.errors import MissingError, RunnerError, UsageError
 from optcli.observer import Observer, Silent
 from optcli.serving import bundle
+from optcli.serving.served_settings import require_whole
 
 STEP = "serve"
 _LAUNCH = "launch.py"
@@ -56,11 +57,13 @@ def running(
 
     `port` None: a free one. `cpus` is what Ray may share out among replicas, by default what they take.
     `log` is a file for what the server says, `variables` are added to its environment. Raises
-    `UsageError` for a folder that is no bundle and a port that is taken, `MissingError` without Ray,
-    `RunnerError` where the server does not get ready within `ready_s` seconds.
+    `UsageError` for a folder that is no bundle and a port that is taken, `InputError` for a broken
+    one, `MissingError` without Ray, `RunnerError` where the server does not get ready within `ready_s`
+    seconds.
     """
     served = bundle.read(folder)
     _require_ray()
+    require_whole(folder, served)
     observer = observer or Silent()
     port = _free_port(host, port)
     started = time.monotonic()
