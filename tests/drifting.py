@@ -60,7 +60,9 @@ def seen(found: Statistics, *periods: dict[str, np.ndarray], counts: Sequence[in
     hows = found.about["inputs"]
     rows = [
         [
-            np.stack([input_statistics.of_row(row, how) for row in feed[how["name"]]])
+            np.array(
+                [input_statistics.of_row(row, how) for row in feed[how["name"]]], np.float32
+            ).reshape(-1, len(input_statistics.names(how)))
             for how in hows
         ]
         for feed in periods

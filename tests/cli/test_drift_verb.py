@@ -101,7 +101,8 @@ def test_no_drift_and_too_few_have_their_codes(bundle, optcli, calibration):
 def test_a_bundle_that_keeps_nothing_and_one_that_has_seen_nothing(bundle, optcli):
     bundle(sample_inputs=0)
     said = optcli("loadtest", "deployed", "--drift")
-    assert (said.code, "keeps no statistics" in said.err, "--sample-inputs" in said.err) == (2, True, True)
+    assert (said.code, "keeps no statistics" in said.err) == (2, True)
+    assert "--sample-inputs 512" in said.err
     bundle()
     said = optcli("loadtest", "deployed", "--drift")
     assert (said.code, "has kept nothing of its inputs yet" in said.err) == (2, True)

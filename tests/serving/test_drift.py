@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drifting import IMAGE, described, drift, normalized, photographs, seen
+from small_variants import variant
 
+from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
 from optcli.results.drift import Drift
 from optcli.serving.drift import causes, comparing, input_statistics, reference, testing
@@ -349,10 +351,6 @@ def test_no_cause_is_named_for_features():
 
 
 def test_a_recipe_without_data_is_refused(tmp_path: Path):
-    from small_variants import variant
-
-    from optcli.artifact import Format
-
     built = variant(tmp_path, Format.ONNX, IMAGE)
     with pytest.raises(UsageError, match="no data that inputs could be compared with") as caught:
         reference.made("net", built, tmp_path / "log")

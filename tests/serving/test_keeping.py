@@ -1,4 +1,4 @@
-"""What a bundle's server keeps of its inputs: a uniform sample, statistics alone, and never in the way."""
+"""What a bundle's server keeps of its inputs: a uniform sample of statistics, and never in the way."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from optcli.observer import Observer
 from optcli.serving import bundle as bundles
-from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import plans
 from optcli.serving.drift import VARIABLE
 from optcli.serving.loadtest import endpoint, inputs
@@ -24,8 +23,8 @@ _TOLERANCE = 1e-3
 @contextmanager
 def started(
     folder: Path, cpus: int | None, log: Path, scratch: Path, observer: Observer
-) -> Iterator[tuple[Endpoint, Bundle]]:
-    """Start the bundle's server, and stop all of it at the end; gives it and what the bundle says.
+) -> Iterator[Endpoint]:
+    """Start the bundle's server, and stop all of it at the end.
 
     Raises `UsageError` for a folder that is no bundle; raises as `running` does.
     """
@@ -40,30 +39,27 @@ def started(
         if not samples.is_file() and inputs.has_golden(folder):
             golden = inputs.of_golden(folder, scratch)
             samples, expected = golden.samples, golden.expected or expected
-        yield (
-            replace(
-                found,
-                served=found.served.model_copy(
-                    update={
-                        "folder": str(folder),
-                        "batch": about.largest_batch if about.batched else 1,
-                        "wait_ms": about.wait_ms,
-                        "instances": about.instances,
-                        "semantics": "sealed",
-                        "own": True,
-                        "cpus": _processors(server.pids),
-                        "processors": os.cpu_count() or 0,
-                    }
-                ),
-                samples=samples if samples.is_file() else None,
-                expected=expected if expected.is_file() else None,
-                tolerance=_TOLERANCE if about.tolerance is None else about.tolerance,
-                plan=plan,
-                concurrency=about.concurrency,
-                pids=server.pids,
-                wait_ms_at=about.wait_ms_at if about.batched else None,
+        yield replace(
+            found,
+            served=found.served.model_copy(
+                update={
+                    "folder": str(folder),
+                    "batch": about.largest_batch if about.batched else 1,
+                    "wait_ms": about.wait_ms,
+                    "instances": about.instances,
+                    "semantics": "sealed",
+                    "own": True,
+                    "cpus": _processors(server.pids),
+                    "processors": os.cpu_count() or 0,
+                }
             ),
-            about,
+            samples=samples if samples.is_file() else None,
+            expected=expected if expected.is_file() else None,
+            tolerance=_TOLERANCE if about.tolerance is None else about.tolerance,
+            plan=plan,
+            concurrency=about.concurrency,
+            pids=server.pids,
+            wait_ms_at=about.wait_ms_at if about.batched else None,
         )
 
 
