@@ -1,4 +1,4 @@
-"""What `optcli loadtest --drift` found: the JSON form of `Drift` is public and has its own schema version.
+"""What `optcli loadtest --drift` found: the JSON form of `Drift` is public and has its own version.
 
 Shares are fractions. A row is one input of the model without its batch, such as an image.
 """
@@ -84,7 +84,7 @@ class DriftInput(Result):
 
 
 class DriftReference(Result):
-    """What the inputs are compared with: `samples` of the `of` samples of a role of the recipe's data."""
+    """What the inputs are compared with: `samples` of the `of` samples of a role of the recipe."""
 
     role: Literal["calibration", "training", "validation", "evaluation"]
     source: Line

@@ -46,12 +46,12 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibration: Statist
 
 
 _PLAIN: dict[str, Any] = {
-    **{name: "net" for name in ("model", "variant", "platform", "file")},
-    **{name: () for name in ("inputs", "outputs")},
-    **{name: 1 for name in ("largest_batch", "sealed_batches", "instances", "concurrency", "threads")},
-    **{name: 1 for name in ("cpus", "queue_cap", "most_in_flight", "most_body_bytes")},
-    **{name: 1.0 for name in ("wait_ms", "deadline_ms", "read_timeout_s")},
-    **{name: False for name in ("batched", "adaptive_wait", "images")},
+    **dict.fromkeys(("model", "variant", "platform", "file"), "net"),
+    **dict.fromkeys(("inputs", "outputs"), ()),
+    **dict.fromkeys(("largest_batch", "sealed_batches", "instances", "concurrency", "threads"), 1),
+    **dict.fromkeys(("cpus", "queue_cap", "most_in_flight", "most_body_bytes"), 1),
+    **dict.fromkeys(("wait_ms", "deadline_ms", "read_timeout_s"), 1.0),
+    **dict.fromkeys(("batched", "adaptive_wait", "images"), False),
     "object_store_bytes": 1,
     "recipe": {"name": "r", "path": "r.yaml"},
     "runner": {"name": "onnxruntime", "version": "1", "settings": {}},
@@ -85,7 +85,7 @@ def test_a_drift_is_told_in_every_form(bundle, optcli, calibration, tmp_path):
 
 
 def test_no_drift_and_too_few_have_their_codes(bundle, optcli, calibration):
-    bundle(seen(calibration, {"image": normalized(photographs(200, 1))}))
+    bundle(seen(calibration, {"image": normalized(photographs(200, 2))}))
     said = optcli("loadtest", "deployed", "--drift")
     assert (said.code, "accept: drift of image: none of 15" in said.out) == (0, True)
     assert "What drifted" not in said.out
@@ -186,7 +186,7 @@ def server() -> Iterator[Callable[[dict[str, tuple[int, bytes]]], str]]:
 
 
 def test_a_server_is_asked_over_http(optcli, server, calibration):
-    found = seen(calibration, {"image": normalized(photographs(200, 1))})
+    found = seen(calibration, {"image": normalized(photographs(200, 2))})
     url = server({"/v2/models/net/inputs": (200, found.packed())})
     said = optcli("loadtest", f"{url}/v2/models/net", "--drift", "--json")
     assert said.code == 0, said.err

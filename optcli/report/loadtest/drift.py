@@ -11,7 +11,15 @@ from optcli.report.plain_text import aligned
 from optcli.results.drift import Drift, DriftInput, DriftStatistic
 
 WORDS = {"accept": "no drift", "reject": "DRIFTED", "inconclusive": "cannot tell"}
-CHANNELS = ("input", "channel", "reference mean", "seen mean", "reference range", "seen range", "outside")
+CHANNELS = (
+    "input",
+    "channel",
+    "reference mean",
+    "seen mean",
+    "reference range",
+    "seen range",
+    "outside",
+)
 STATISTICS = ("input", "statistic", "of", "reference", "seen", "shift (sd)", "distance", "p")
 # Of an input with many channels or ids, those that are farthest.
 MOST = 12
@@ -107,9 +115,7 @@ def junit(drift: Drift) -> str:
     figures = "\n".join(aligned([CHANNELS, *channels(drift)], left=(0,)))
     failed = "\n".join([figures, "", *aligned([STATISTICS, *statistics(drift)], left=(0, 1, 2))])
     place = f"drift.{drift.model}"
-    cases = [
-        junit_xml.judged(place, each.name, each, figures, failed) for each in drift.verdicts
-    ]
+    cases = [junit_xml.judged(place, each.name, each, figures, failed) for each in drift.verdicts]
     return junit_xml.junit(f"optcli loadtest --drift {drift.model}", drift.started, cases)
 
 

@@ -109,8 +109,8 @@ def extras_of(
         compared_with, said = reference.made(model, built, log)
         modules += ["keeping", *COPIED]
         notes.append(
-            f"the server keeps statistics of {sample_inputs} inputs a day, drawn at random, and no input:"
-            f" `optcli loadtest FOLDER --drift` compares them with {said}"
+            f"the server keeps statistics of {sample_inputs} inputs a day, drawn at random, and no"
+            f" input: `optcli loadtest FOLDER --drift` compares them with {said}"
         )
     return Extras(
         serving=serving,

@@ -26,9 +26,7 @@ def looks_like(how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np
     return _scaled(how, reference, seen, weights) or _exchanged(how, reference, seen, weights)
 
 
-def _scaled(
-    how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np.ndarray
-) -> str | None:
+def _scaled(how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np.ndarray) -> str | None:
     import numpy as np
 
     from optcli.serving.drift.input_statistics import columns_of
@@ -48,9 +46,7 @@ def _scaled(
     return f"as if the values were scaled otherwise: they spread {factor:.3g} times as wide"
 
 
-def _exchanged(
-    how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np.ndarray
-) -> str | None:
+def _exchanged(how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np.ndarray) -> str | None:
     import numpy as np
 
     from optcli.serving.drift.input_statistics import columns_of

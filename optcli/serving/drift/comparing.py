@@ -23,21 +23,23 @@ if TYPE_CHECKING:
 
 # The probability that anything drifted by chance alone, over all statistics of all inputs.
 ALPHA = 0.01
-# Smaller distances are none that matters, however sure they are: about a quarter of a standard deviation.
+# Smaller distances do not matter, however sure they are: about a quarter of a standard deviation.
 LEAST = 0.1
 # Nothing is accepted that could hide a larger one: about two thirds of a standard deviation.
 COARSEST = 0.25
 # With fewer rows nothing is said.
 FEWEST = 20
+# What says nothing by itself: both are known of the reference before.
+_UNTESTED = ("outside", "checksum")
 # A standard deviation below this share of the mean is the rounding of float32.
 _ROUNDING = 1e-6
-# In order of what says most where several are equally far.
-_ORDER = ("mean", "share", "others", "std", "contrast", "size", "max", "min")
+# In order of what says most where several are far.
+_ORDER = ("mean", "others", "share", "std", "contrast", "size", "max", "min")
 
 
 @dataclass(frozen=True)
 class _Sides:
-    """One input: matrices [rows, statistics] and weights of both sides; how many rows they stand for."""
+    """One input: matrices [rows, statistics] of both sides, the weights of what was seen, rows."""
 
     how: Tensor
     columns: list[tuple[str, int | None]]
@@ -93,7 +95,7 @@ def compared(about: About, found: Statistics, target: str) -> Drift:
 def _sides(about: About, found: Statistics, index: int) -> _Sides:
     import numpy as np
 
-    from optcli.serving.drift.input_statistics import names
+    from optcli.serving.drift.input_statistics import checksums, names
 
     how, reference = about.inputs[index], found.reference[index]
     periods = [each[index] for each in found.periods]
@@ -107,7 +109,8 @@ def _sides(about: About, found: Statistics, index: int) -> _Sides:
         or [np.zeros(0)]
     )
     weights = weights / weights.sum() if len(weights) else weights
-    repeated = testing.are_distinct(reference)
+    marks = checksums(reference, how.raw())
+    repeated = testing.are_distinct(marks)
     even = np.full(len(reference), 1 / max(len(reference), 1))
     return _Sides(
         how=how,
@@ -115,8 +118,8 @@ def _sides(about: About, found: Statistics, index: int) -> _Sides:
         reference=reference,
         seen=seen,
         weights=weights,
-        rows=testing.effective(seen, weights, repeated=repeated),
-        reference_rows=testing.effective(reference, even, repeated=repeated),
+        rows=testing.effective(checksums(seen, how.raw()), weights, repeated=repeated),
+        reference_rows=testing.effective(marks, even, repeated=repeated),
     )
 
 
@@ -129,7 +132,7 @@ def _tests(sides: _Sides) -> Iterator[tuple[int, float, float]]:
     even = np.full(len(sides.reference), 1 / len(sides.reference))
     for place, (name, _) in enumerate(sides.columns):
         first, second = sides.reference[:, place], sides.seen[:, place]
-        if name == "outside" or (first.min() == first.max() == second.min() == second.max()):
+        if name in _UNTESTED or (first.min() == first.max() == second.min() == second.max()):
             continue
         far = testing.distance(first, even, second, sides.weights)
         yield place, far, testing.p_value(far, sides.reference_rows, sides.rows)
@@ -138,7 +141,7 @@ def _tests(sides: _Sides) -> Iterator[tuple[int, float, float]]:
 def _judged(
     sides: _Sides, tests: Sequence[tuple[int, float, float]], all_tests: int, about: About
 ) -> DriftInput:
-    statistics = sorted((_statistic(sides, *each) for each in tests), key=_rank)
+    statistics = _ranked([_statistic(sides, *each) for each in tests])
     drifted = [each for each in statistics if each.drifted]
     detectable = looks = None
     if min(sides.rows, sides.reference_rows) > 0:
@@ -188,9 +191,12 @@ def _statistic(sides: _Sides, place: int, far: float, p: float) -> DriftStatisti
     )
 
 
-def _rank(one: DriftStatistic) -> tuple[bool, float, int]:
-    """What drifted comes first, then what is farthest; alike distances by what says most."""
-    return not one.drifted, -round(one.distance, 2), _ORDER.index(one.statistic)
+def _ranked(statistics: Sequence[DriftStatistic]) -> list[DriftStatistic]:
+    """The farthest first; what drifted and is half as far begins, where it says more."""
+    farthest = sorted(statistics, key=lambda one: (not one.drifted, -one.distance))
+    near = [one for one in farthest if one.drifted and one.distance >= farthest[0].distance / 2]
+    first = min(near, key=lambda one: _ORDER.index(one.statistic), default=None)
+    return farthest if first is None else [first, *(one for one in farthest if one is not first)]
 
 
 def _words(one: DriftStatistic, how: Tensor, role: str) -> str:
@@ -208,7 +214,7 @@ def _words(one: DriftStatistic, how: Tensor, role: str) -> str:
 
 def _too_few(sides: _Sides, tests: int) -> str:
     """Why nothing is said, and what would do."""
-    tests = tests or sum(name != "outside" for name, _ in sides.columns)
+    tests = tests or sum(name not in _UNTESTED for name, _ in sides.columns)
     both = math.log(testing.FACTOR * tests / ALPHA) / (2 * COARSEST**2)
     if sides.reference_rows <= max(both, FEWEST):
         return (

@@ -1,8 +1,8 @@
 """Statistics of single inputs: what a server keeps of what it sees, and the same of calibration data.
 
 An input here is one row of a tensor: an image, a text. Values have statistics for each channel, ids
-(tokens, categories) the share of each frequent id. Rows of one tensor are a matrix of statistics. A file
-holds that of the calibration data, the reference, and those of periods of traffic.
+(tokens, categories) the share of each frequent id. Rows of one tensor are a matrix of statistics. A
+file holds that of the calibration data, the reference, and those of periods of traffic.
 
 Needs NumPy alone: a bundle has a copy of this file.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,26 +86,30 @@ def names(how: Mapping[str, Any]) -> list[tuple[str, int | None]]:
 
     `mean`, `std`, `min`, `max`; `outside`: the share of values beyond the reference's smallest and
     largest; `contrast`: how far the channel's mean lies above that of all channels; `share` of an id
-    among a row's; `others`: that of all ids that are not frequent; `size`: how many values a row has.
+    among a row's; `others`: that of all ids that are not frequent; `size`: how many values a row has;
+    `checksum`: 24 bits, by which rows that come again are known.
     """
-    size: list[tuple[str, int | None]] = [("size", None)] if how["varies"] else []
+    last: list[tuple[str, int | None]] = [("size", None)] if how["varies"] else []
+    last.append(("checksum", None))
     if how["kind"] == "ids":
-        return [*(("share", int(each)) for each in how["ids"]), ("others", None), *size]
+        return [*(("share", int(each)) for each in how["ids"]), ("others", None), *last]
     channels = range(how["channels"])
     of_each = _OF_ONE if how["single"] else _OF_MANY
     columns: list[tuple[str, int | None]] = [(name, each) for name in of_each for each in channels]
     if not how["single"] and 2 <= len(channels) <= _FEW_CHANNELS:
         columns += [("contrast", each) for each in channels]
-    return [*columns, *size]
+    return [*columns, *last]
 
 
 def of_row(row: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
     """The statistics of one row of a tensor, without its batch: float32, as `names` lists them."""
-    size = [row.size] if how["varies"] else []
+    last = [row.size] if how["varies"] else []
+    # As many bits as float32 holds.
+    last.append(zlib.crc32(np.ascontiguousarray(row)) & 0xFFFFFF)
     if how["kind"] == "ids":
         ids = np.asarray(how["ids"], np.int64)
         shares = [np.count_nonzero(row == each) / row.size for each in ids]
-        return np.array([*shares, 1 - sum(shares), *size], np.float32)
+        return np.array([*shares, 1 - sum(shares), *last], np.float32)
     values = by_channel(row, how)
     means = values.mean(1, dtype=np.float64)
     low, high = (np.asarray(how[end], np.float64)[:, None] for end in ("low", "high"))
@@ -115,7 +120,7 @@ def of_row(row: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
     parts.append(outside)
     if not how["single"] and 2 <= len(values) <= _FEW_CHANNELS:
         parts.append(means - means.mean())
-    return np.concatenate([*parts, size]).astype(np.float32)
+    return np.concatenate([*parts, last]).astype(np.float32)
 
 
 def by_channel(row: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
@@ -134,3 +139,9 @@ def of_rows(feed: Mapping[str, np.ndarray], row: int, hows: Sequence[Mapping[str
 def columns_of(how: Mapping[str, Any], statistic: str) -> list[int]:
     """Where the columns of a statistic stand, in the order of the channels."""
     return [place for place, (name, _) in enumerate(names(how)) if name == statistic]
+
+
+def checksums(matrix: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
+    """What tells the rows of a matrix from each other."""
+    found: np.ndarray = matrix[:, columns_of(how, "checksum")[0]]
+    return found

@@ -1,4 +1,4 @@
-"""The reference of a bundle: statistics of its recipe's calibration data, as the model's inputs see them."""
+"""The reference of a bundle: statistics of its recipe's calibration data, after their preparation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optcli import data
 from optcli.data import DataSettings, Preparation
 from optcli.data.preset import resolved
 from optcli.data.samples import layout_of
-from optcli.errors import InputError, UsageError
+from optcli.errors import UsageError
 from optcli.model_files.built_variant import BuiltVariant
 from optcli.settings import TensorSpec
 from optcli.workers import Channel, run
@@ -59,9 +59,7 @@ def made(model: str, built: BuiltVariant, log: Path) -> tuple[bytes, str]:
         )
     with tempfile.TemporaryDirectory(prefix="optcli-reference-") as scratch:
         out = Path(scratch) / "reference.npz"
-        request = ReferenceRequest(
-            model, role, samples.roles[role], samples.folder, built.inputs, out
-        )
+        request = ReferenceRequest(model, role, samples.roles[role], samples.folder, built.inputs, out)
         count = run(
             "optcli.serving.drift.reference:summarise", request, int, log=log, timeout_s=_TIMEOUT_S
         )
@@ -71,17 +69,13 @@ def made(model: str, built: BuiltVariant, log: Path) -> tuple[bytes, str]:
 def summarise(request: ReferenceRequest, channel: Channel) -> int:
     """Write the statistics of up to `most` samples, drawn evenly at random; gives how many.
 
-    Raises `InputError` for empty data, and as samples do.
+    Raises as `data.open` and samples do.
     """
     import numpy as np
 
     from optcli.serving.drift import input_statistics
 
     dataset = data.open(request.data, request.folder, request.inputs)
-    if not len(dataset):
-        raise InputError(
-            "the data are empty", place=request.data.source, hint="check its `split` and `samples`"
-        )
     order = np.random.default_rng(0).permutation(len(dataset))[: request.most]
     steps = resolved(request.data.prepare or Preparation())
     image = request.data.input or request.inputs[0].name

@@ -30,7 +30,7 @@ def distance(
     ordered = values[order]
     # Between equal values there is no step: the functions differ after the last of them.
     last = np.append(ordered[1:] != ordered[:-1], True)
-    return float(np.abs(np.cumsum(steps)[last]).max())
+    return min(1.0, float(np.abs(np.cumsum(steps)[last]).max()))
 
 
 def p_value(found: float, first_rows: float, second_rows: float) -> float:
@@ -64,24 +64,24 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def effective(rows: np.ndarray, weights: np.ndarray, *, repeated: bool) -> float:
+def effective(marks: np.ndarray, weights: np.ndarray, *, repeated: bool) -> float:
     """How many equally weighted, different rows say as much: L. Kish, Survey Sampling (1965).
 
-    `rows` [rows, statistics], weights add up to 1. With `repeated`, equal rows count as one row that
-    has the weight of all of them.
+    `marks` [rows] are equal where rows are, weights add up to 1. With `repeated`, equal rows count as
+    one row that has the weight of all of them.
     """
     import numpy as np
 
-    if not len(rows):
+    if not len(marks):
         return 0.0
     if repeated:
-        _, places = np.unique(rows, axis=0, return_inverse=True)
+        _, places = np.unique(marks, return_inverse=True)
         weights = np.bincount(places.ravel(), weights)
     return float(1 / np.sum(weights**2))
 
 
-def are_distinct(rows: np.ndarray) -> bool:
+def are_distinct(marks: np.ndarray) -> bool:
     """Whether rows of such data are hardly ever equal, so that equal ones are the same input again."""
     import numpy as np
 
-    return len(np.unique(rows, axis=0)) >= _DISTINCT * len(rows)
+    return len(np.unique(marks)) >= _DISTINCT * len(marks)

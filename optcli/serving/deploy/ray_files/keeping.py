@@ -151,7 +151,7 @@ class Kept:
             self.write()
 
     def _continued(self) -> list[Period]:
-        """The periods of the file, so that a server that starts again goes on; none of another model."""
+        """The periods of the file: a server that starts again goes on. None of another model."""
         try:
             content = b"" if self._file is None else self._file.read_bytes()
             found = input_statistics.unpacked(content)
