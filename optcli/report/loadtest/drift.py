@@ -38,7 +38,7 @@ def about(drift: Drift) -> list[tuple[str, str]]:
 
 def channels(drift: Drift) -> list[tuple[str, ...]]:
     """A row for each channel; of an input with many, for those that drifted farthest."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for each in drift.inputs:
         for one in [one for one in each.channels if one.channel in _shown(each)]:
             usual, seen = one.reference_range, one.seen_range

@@ -14,6 +14,7 @@ _FACTOR = 4.0
 _PIXEL = 255.0
 # How far the channels must be from the reference's, in its standard deviations, all together.
 _FAR = 1.0
+_SMALLEST = 1e-9
 
 
 def looks_like(how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np.ndarray) -> str | None:
@@ -54,14 +55,15 @@ def _exchanged(how: Tensor, reference: np.ndarray, seen: np.ndarray, weights: np
     if how.channels != 3:
         return None
     places = columns_of(how.raw(), "mean")
-    # Before mean and std, which may themselves be other for each channel.
-    std, mean = np.array(how.prepared_std), np.array(how.prepared_mean)
-    before = [each[:, places].astype(np.float64) * std + mean for each in (reference, seen)]
-    usual, found = (each - each.mean(1, keepdims=True) for each in before)
-    unit = np.maximum(usual.std(0), 1e-9)
-    middle, now = usual.mean(0), weights @ found
-    as_it_is = float(np.abs((now - middle) / unit).sum())
-    reversed_ = float(np.abs((now[::-1] - middle) / unit).sum())
-    if as_it_is < _FAR or reversed_ > as_it_is / 2:
-        return None
-    return "as if channels 0 and 2 were exchanged, as RGB and BGR"
+    # Exchanged before mean and std, which may be other for each channel, or after them.
+    prepared = (np.array(how.prepared_std), np.array(how.prepared_mean))
+    for std, mean in (prepared, (1.0, 0.0)):
+        sides = [each[:, places].astype(np.float64) * std + mean for each in (reference, seen)]
+        usual, found = (each - each.mean(1, keepdims=True) for each in sides)
+        unit = np.maximum(usual.std(0), _SMALLEST)
+        middle, now = usual.mean(0), weights @ found
+        as_it_is = float(np.abs((now - middle) / unit).sum())
+        exchanged = float(np.abs((now[::-1] - middle) / unit).sum())
+        if as_it_is >= _FAR and exchanged <= as_it_is / 2:
+            return "as if channels 0 and 2 were exchanged, as RGB and BGR"
+    return None

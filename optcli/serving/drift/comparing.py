@@ -179,7 +179,7 @@ def _statistic(sides: _Sides, place: int, far: float, p: float) -> DriftStatisti
     seen = float(sides.weights @ sides.seen[:, place].astype(float))
     known: dict[str, Any] = {"id" if name == "share" else "channel": which}
     return DriftStatistic(
-        statistic=name,  # type: ignore[arg-type]
+        statistic=name,
         **known,
         reference=mean,
         reference_sd=sd,
