@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,11 +147,12 @@ class _Server:
             except queue.Empty:
                 line = None
             if line is None:
-                last = "\n".join(seen[-_LAST_LINES:])
+                why = _cause(seen) or "\n".join(seen[-_LAST_LINES:])
                 raise RunnerError(
-                    f"the server did not get ready{f': {last}' if last else ''}",
+                    f"the server did not get ready{f': {why}' if why else ''}",
                     place=str(folder),
-                    hint="the packages of its requirements.txt must be installed, with these versions",
+                    hint="the packages of its requirements.txt must be installed, with these versions;"
+                    f" `optcli serve {folder} --log FILE` keeps all that it says",
                 )
             if line.startswith(_READY):
                 return
@@ -175,6 +176,17 @@ class _Server:
                 if process.pid != self._process.pid and os.getsid(process.pid) == self._process.pid:
                     found.append(process)
         return found
+
+
+def _cause(lines: Sequence[str]) -> str | None:
+    """What the last traceback among some lines ends with; None where there is none."""
+    cause, inside = None, False
+    for line in lines:
+        if line.startswith("  File "):
+            inside = True
+        elif inside and line.strip() and not line[0].isspace():
+            cause, inside = line, False
+    return cause
 
 
 def _free_port(host: str, port: int | None) -> int:

@@ -32,7 +32,11 @@ def require_whole(folder: Path, made: Bundle) -> None:
     path = folder / CONFIG
     content = _content(path)
     deployed = _checked(content, path)
-    named = {each.name: each for each in deployed.applications[0].deployments}
+    first = deployed.applications[0]
+    module = first.import_path.partition(":")[0]
+    if not regular_files.is_file(folder / f"{module}.py"):
+        raise _wrong(f"import_path names the module {module!r}, which is not in the bundle", path)
+    named = {each.name: each for each in first.deployments}
     for name in ("Ingress", "Model"):
         if name not in named:
             raise _wrong(f"it has no deployment {name}", path)

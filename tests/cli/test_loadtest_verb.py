@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -213,3 +215,19 @@ def test_a_folder_without_images_and_a_plan_that_is_none(url, say, tmp_path):
     assert (code, "this is no plan" in err) == (2, True)
     code, _, err = say("loadtest", "http://127.0.0.1:1", *QUICK, "--rate", "5")
     assert (code, "nothing answers there" in err) == (2, True)
+
+
+def test_something_that_speaks_no_http_is_named(say):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        code, _, err = say("loadtest", f"http://127.0.0.1:{other.getsockname()[1]}", "--rate", "5")
+        thread.join()
+    assert (code, "speaks no HTTP, or breaks off: 'SSH-2.0-OpenSSH'" in err) == (2, True)

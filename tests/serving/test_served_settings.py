@@ -12,6 +12,7 @@ from small_variants import IMAGE, onnx_model, variant
 from optcli import cli
 from optcli.artifact import Format
 from optcli.errors import InputError
+from optcli.serving import running
 from optcli.serving.bundle import CONFIG
 from optcli.serving.loadtest import payloads
 
@@ -56,6 +57,7 @@ def user_config(content: dict) -> dict:
         (lambda all: user_config(all).pop("adaptive_wait"), "adaptive_wait: Field required"),
         (lambda all: all["applications"][0]["deployments"].pop(), "no deployment Model"),
         (lambda all: all["applications"][0].update(import_path="nonsense"), "import_path"),
+        (lambda all: all["applications"][0].update(import_path="nope:app"), "the module 'nope'"),
         (lambda all: all.pop("applications"), "no http_options or no applications"),
         (lambda all: all.update(http_options=8000), "no http_options or no applications"),
     ],
@@ -98,3 +100,17 @@ def test_what_reads_the_samples_names_a_damaged_file(folder):
         (folder / "samples.npz").write_bytes(content)
         with pytest.raises(InputError, match="the arrays cannot be read"):
             payloads._read(folder / "samples.npz")
+
+
+def test_of_what_a_server_says_the_end_of_the_last_traceback_is_told():
+    said = [
+        "Model: DeploymentStatus.UNHEALTHY: it failed 3 times. Error:",
+        '  File "app.py", line 3, in __init__',
+        "    model.Model()",
+        "    ^^^^^",
+        "ValueError: no model",
+        "",
+        "Failed to update the deployments ['Model'].",
+    ]
+    assert running._cause(said) == "ValueError: no model"
+    assert running._cause(["all is well"]) is None

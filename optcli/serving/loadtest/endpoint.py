@@ -177,7 +177,10 @@ def _get(base: str, path: str, data: bytes | None = None) -> tuple[int | None, s
 def fetched(
     base: str, path: str, data: bytes | None = None, *, most_bytes: int = _MOST_BYTES
 ) -> tuple[int | None, bytes]:
-    """The status and the first bytes of an answer; None and the reason where nothing answers."""
+    """The status and the first bytes of an answer; None and the reason where nothing answers.
+
+    Raises `InputError` for something that answers and speaks no HTTP.
+    """
     try:
         with urllib.request.urlopen(base + path, data=data, timeout=_TIMEOUT_S) as answer:  # noqa: S310
             return int(answer.status), answer.read(most_bytes)
@@ -185,5 +188,11 @@ def fetched(
         return error.code, b""
     except urllib.error.URLError as error:
         return None, str(error.reason).encode()
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except (OSError, ValueError) as error:
         return None, (str(error) or type(error).__name__).encode()
+    except http.client.HTTPException as error:
+        raise InputError(
+            f"what answers there speaks no HTTP, or breaks off: {excerpt(str(error).strip())!r}",
+            place=base,
+            hint="name the URL of a server that speaks the Open Inference Protocol v2",
+        ) from error
