@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import signal
@@ -195,11 +196,23 @@ def _free_port(host: str, port: int | None) -> int:
         with socket.create_server((host, port or 0)) as server:
             return int(server.getsockname()[1])
     except OSError as error:
+        hint = "name another --port, or a --host of this machine"
+        if error.errno == errno.EADDRINUSE and not _listens(host, port or 0):
+            # Connections of a server that was stopped; Ray cannot take the port before they are gone.
+            hint = "a server that stopped had this port: wait a minute, or name another --port"
         raise UsageError(
-            f"the server cannot listen there: {error.strerror or error}",
+            f"the server cannot listen there: {(error.strerror or str(error)).partition(' (')[0]}",
             place=_address(host, port or 0),
-            hint="name another --port, or a --host of this machine",
+            hint=hint,
         ) from error
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=2):
+            return True
+    except OSError:
+        return False
 
 
 def _address(host: str, port: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from small_variants import IMAGE, onnx_model, variant
 
 from optcli import cli
 from optcli.artifact import Format
-from optcli.errors import InputError
+from optcli.errors import InputError, UsageError
 from optcli.serving import running
 from optcli.serving.bundle import CONFIG
 from optcli.serving.loadtest import payloads
@@ -114,3 +115,19 @@ def test_of_what_a_server_says_the_end_of_the_last_traceback_is_told():
     ]
     assert running._cause(said) == "ValueError: no model"
     assert running._cause(["all is well"]) is None
+
+
+def test_a_port_that_a_stopped_server_had_is_told_from_one_that_is_taken(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UsageError, match="Address already in use") as caught:
+            running._free_port("127.0.0.1", port)
+        assert caught.value.hint == "name another --port, or a --host of this machine"
+        # Connections that are closing hold a port as a listener does, and nobody answers there.
+        monkeypatch.setattr(running, "_listens", lambda *_: False)
+        with pytest.raises(UsageError, match="Address already in use") as caught:
+            running._free_port("127.0.0.1", port)
+        assert "wait a minute" in caught.value.hint
+    with pytest.raises(UsageError, match="cannot listen there") as caught:
+        running._free_port("10.255.255.254", 8000)
+    assert "a --host of this machine" in caught.value.hint
