@@ -283,6 +283,7 @@ def _exit_codes() -> str:
 def _written() -> dict[str, tuple[str, str, type[BaseModel]]]:
     """Title, first line and model of each page; a definition is told on the first that has it."""
     from optcli.results import Report
+    from optcli.results.drift import Drift
     from optcli.results.gate import GateReport
     from optcli.results.loadtest import Canary, LoadTest
     from optcli.results.plan import Plan
@@ -308,6 +309,11 @@ def _written() -> dict[str, tuple[str, str, type[BaseModel]]]:
             "The JSON of a canary",
             "What `optcli loadtest FIRST SECOND --json` prints.",
             Canary,
+        ),
+        "drift-json.md": (
+            "The JSON of a drift",
+            "What `optcli loadtest TARGET --drift --json` prints.",
+            Drift,
         ),
     }
 

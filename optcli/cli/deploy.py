@@ -77,6 +77,12 @@ class _Engine(click.Choice[str]):
 )
 @click.option("--cache-ttl", metavar="TIME", help="How long an answer is kept.  [default: 1h]")
 @click.option(
+    "--sample-inputs",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    help="For ray: keep statistics of N inputs a day, drawn at random, for `optcli loadtest --drift`.",
+)
+@click.option(
     "--force",
     is_flag=True,
     help="Deploy although the plan's curve is from another build or from a busy machine or, for ray,"
@@ -99,6 +105,7 @@ def command(
     images: bool,
     cache: str | None,
     cache_ttl: str | None,
+    sample_inputs: int | None,
     force: bool,
     artifacts: Path | None,
     trust: bool,
@@ -140,6 +147,12 @@ def command(
         )
     if cache_ttl is not None and cache is None:
         raise UsageError("there is no cache", place="--cache-ttl", hint="add --cache memory")
+    if sample_inputs is not None and engine != "ray":
+        raise UsageError(
+            f"optcli writes nothing that keeps statistics for --target {engine}",
+            place="--sample-inputs",
+            hint="leave it out, or --target ray",
+        )
     place = reports.find(where, artifacts)
     with Progress() as progress:
         deployed = deploy(
@@ -156,6 +169,7 @@ def command(
             images=images,
             cache=cache,
             cache_ttl_s=quantities.seconds("1h" if cache_ttl is None else cache_ttl, "--cache-ttl"),
+            sample_inputs=sample_inputs or 0,
             force=force,
             trust=trust,
             store=place.opened(store),

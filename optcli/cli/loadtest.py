@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
+from click.core import ParameterSource
 
 from optcli.cli import options
 from optcli.cli.progress import Progress
@@ -14,6 +15,9 @@ from optcli.paths import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+# What goes with --drift, which sends nothing.
+_OF_DRIFT = ("target", "drift", "model", "out", "as_json", "verbose")
 
 
 @click.command(
@@ -34,6 +38,11 @@ if TYPE_CHECKING:
     "--agreement",
     metavar="SHARE",
     help="Share of the samples on which SECOND must give the same answer.  [default: 90%]",
+)
+@click.option(
+    "--drift",
+    is_flag=True,
+    help="Send nothing: compare the inputs that the server has seen with the calibration data.",
 )
 @click.option(
     "--rate",
@@ -139,6 +148,7 @@ def command(
     second: str | None,
     shadow: str | None,
     agreement: str | None,
+    drift: bool,
     rates: tuple[str, ...],
     slo: tuple[str, ...],
     error_budget: str | None,
@@ -174,9 +184,15 @@ def command(
     With a SECOND server, both get the same traffic, SECOND a share of it, and the answer is to promote,
     hold or reject it: by the agreement of its outputs, its errors and its latency.
 
-    The exit code is 0 where the promise is kept, 1 where it is broken or an answer is wrong, 5 where
-    the load cannot tell. Needs `pip install 'optcli[serve]'`.
+    With --drift no traffic is sent: the inputs that a server has seen are compared with the data that
+    its model was calibrated with. The bundle must have been deployed with --sample-inputs.
+
+    The exit code is 0 where the promise is kept, 1 where it is broken, an answer is wrong or an input
+    drifted, 5 where the load or the inputs cannot tell. Needs `pip install 'optcli[serve]'`.
     """
+    if drift:
+        _require_no_traffic()
+        return _drift(target, model, out, as_json)
     from optcli.serving import quantities as q
     from optcli.serving.loadtest import Options, Shadow, canary_test, load_test
 
@@ -184,8 +200,11 @@ def command(
         raise UsageError("a bundle has its own plan", place="--plan", hint="leave it out")
     asked = Options(
         rates_per_s=tuple(_positive(q.number(each, "--rate"), "--rate") for each in rates),
-        slo_ms={name.removesuffix("_ms"): ms for name, ms in q.promise(slo, "--slo").items()},
-        error_budget=None if error_budget is None else q.share(error_budget, "--error-budget"),
+        slo_ms={
+            name.removesuffix("_ms"): _positive(ms, "--slo")
+            for name, ms in q.promise(slo, "--slo").items()
+        },
+        error_budget=None if error_budget is None else _share(error_budget, "--error-budget"),
         arrivals=arrivals,
         seed=seed,
         seconds=None if seconds is None else _positive(q.seconds(seconds, "--seconds"), "--seconds"),
@@ -233,8 +252,8 @@ def command(
         if is_given:
             raise UsageError("it is for one server", place=option, hint="name one server alone")
     split = Shadow(
-        share=_positive(q.share(shadow or "10%", "--shadow"), "--shadow"),
-        agreement=q.share(agreement or "90%", "--agreement"),
+        share=_positive(_share(shadow or "10%", "--shadow"), "--shadow"),
+        agreement=_share(agreement or "90%", "--agreement"),
     )
     with Progress() as progress:
         found = canary_test(target, second, split, asked, progress)
@@ -245,6 +264,32 @@ def command(
         "junit.xml": canary_forms.junit(found),
     }
     _give(written, canary_forms.text(found), out, as_json)
+    return ExitCode.of(found.outcome)
+
+
+def _require_no_traffic() -> None:
+    """Raise `UsageError` for an option that says how to send traffic."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") == ParameterSource.COMMANDLINE
+        if given and option.name not in _OF_DRIFT:
+            place = option.opts[0] if option.opts[0].startswith("-") else option.make_metavar(context)
+            raise UsageError("--drift sends no traffic", place=place, hint="leave it out")
+
+
+def _drift(target: str, model: str | None, out: Path | None, as_json: bool) -> int:
+    from optcli.report.html.drift import drift_page
+    from optcli.report.loadtest import drift as forms
+    from optcli.serving.drift.comparing import drift_of
+
+    found = drift_of(target, model)
+    written = {
+        "report.json": found.to_json() + "\n",
+        "report.html": drift_page(found),
+        "report.md": forms.markdown(found),
+        "junit.xml": forms.junit(found),
+    }
+    _give(written, forms.text(found), out, as_json)
     return ExitCode.of(found.outcome)
 
 
@@ -269,6 +314,15 @@ def _model_processors(text: str | None, target: str) -> tuple[int, ...]:
             hint="leave at least one",
         )
     return chosen
+
+
+def _share(text: str, place: str) -> float:
+    from optcli.serving import quantities
+
+    value = quantities.share(text, place)
+    if value > 1:
+        raise UsageError(f"found {text!r}, wanted at most 100%", place=place, hint="such as 10% or 0.1")
+    return value
 
 
 def _usable() -> set[int]:

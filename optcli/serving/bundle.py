@@ -61,7 +61,8 @@ class Bundle(Result):
     is answered within `deadline_ms`, or refused. `threads` are those of one call, `cpus` those of all
     instances. `tolerance` is the largest difference from `expected.npz`, as a fraction of the largest
     magnitude in an output; `golden` says what the golden request holds. `images`: the server takes
-    images as well; `cache`: where answers are kept, None: nowhere.
+    images as well; `cache`: where answers are kept, None: nowhere. `sample_inputs`: of how many inputs
+    a day it keeps statistics, 0: of none.
     """
 
     schema_version: int = Field(BUNDLE_SCHEMA, alias="schema")
@@ -95,6 +96,7 @@ class Bundle(Result):
     golden: str | None
     images: bool = False
     cache: str | None = None
+    sample_inputs: int = 0
 
     def wait_ms_at(self, rate_per_s: float) -> float:
         """The wait for a batch at a rate: 0 where single rows load the replicas to less than a half."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import threading
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -185,6 +187,9 @@ def test_a_golden_request_is_sent_and_its_answer_held_against_the_response(url, 
         (["--model", "digits"], "there is no rate"),
         (["--model", "digits", "--rate", "fast"], "wanted a number"),
         (["--model", "digits", "--rate", "0"], "wanted more than 0"),
+        (["--model", "digits", "--rate", "1e999"], "too large"),
+        (["--model", "digits", "--rate", "5", "--slo", "p95=0ms"], "wanted more than 0"),
+        (["--model", "digits", "--rate", "5", "--error-budget", "150%"], "wanted at most 100%"),
         (["--model", "digits", "--rate", "5", "--slo", "p95:5"], "wanted p50, p95 or p99"),
         (["--model", "digits", "--find-limit"], "no promise whose limit"),
         (["--model", "digits", "--find-limit", "--slo", "p95=9ms"], "no prediction"),
@@ -221,3 +226,19 @@ def test_a_folder_without_images_and_a_plan_that_is_none(url, say, tmp_path):
     assert (code, "this is no plan" in err) == (2, True)
     code, _, err = say("loadtest", "http://127.0.0.1:1", *QUICK, "--rate", "5")
     assert (code, "nothing answers there" in err) == (2, True)
+
+
+def test_something_that_speaks_no_http_is_named(say):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        code, _, err = say("loadtest", f"http://127.0.0.1:{other.getsockname()[1]}", "--rate", "5")
+        thread.join()
+    assert (code, "speaks no HTTP, or breaks off: 'SSH-2.0-OpenSSH'" in err) == (2, True)

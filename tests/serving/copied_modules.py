@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from optcli import prediction
+from optcli.serving import drift
 
 RAY_FILES = Path(prediction.__file__).parents[1] / "serving" / "deploy" / "ray_files"
 
@@ -16,7 +17,7 @@ def load(name: str) -> ModuleType:
     """One of them. What it imports beside it is not found: those of the tests stand alone."""
     known = f"copied_{name}"
     if known not in sys.modules:
-        path = prediction.COPIED.get(name, RAY_FILES / f"{name}.py")
+        path = {**prediction.COPIED, **drift.COPIED}.get(name, RAY_FILES / f"{name}.py")
         spec = importlib.util.spec_from_file_location(known, path)
         assert spec is not None
         assert spec.loader is not None

@@ -95,6 +95,7 @@ def deploy(
     images: bool = False,
     cache: str | None = None,
     cache_ttl_s: float = caching.TTL_S,
+    sample_inputs: int = 0,
     force: bool = False,
     trust: bool = False,
     store: Store | None = None,
@@ -108,6 +109,7 @@ def deploy(
 
     `images`: the server of `ray` or `triton` also takes JPEG and PNG, and answers classes or boxes.
     `cache`: that of `ray` keeps answers for `cache_ttl_s` seconds, in `memory` or in a Redis (its URL).
+    `sample_inputs`: that of `ray` keeps statistics of so many inputs a day, for `loadtest --drift`.
 
     `out` is a folder that is empty or not there yet; it is written whole or not at all. `plan` is what
     `optcli plan --json` wrote; without it the plan is made of the recipe's `slo` and the measured
@@ -149,7 +151,14 @@ def deploy(
         if isinstance(runs_in, Runtime):
             assert waits is not None
             more = extras.extras_of(
-                built, interface, images=images, cache=cache, cache_ttl_s=cache_ttl_s
+                built,
+                interface,
+                name,
+                path.parent / "logs" / f"{built.name}.deploy.log",
+                images=images,
+                cache=cache,
+                cache_ttl_s=cache_ttl_s,
+                sample_inputs=sample_inputs,
             )
             written = _bundle(fresh, name, built, report, interface, runs_in, made, waits, more)
         else:

@@ -1,4 +1,4 @@
-"""What a bundle holds where it is asked for: the endpoint for images and the cache of answers."""
+"""What a bundle holds where it is asked for: images, the cache of answers, statistics of inputs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from optcli.prediction.of_recipe import ImageServing, image_serving
 from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import caching, golden_images
 from optcli.serving.deploy.interface import Interface
+from optcli.serving.drift import COPIED, reference
 
 _FILES = Path(__file__).parent / "ray_files"
 # A photograph of a telephone has 5 to 15 million bytes.
@@ -23,12 +24,15 @@ _BODY_BYTES = 32 * 1024 * 1024
 class Extras:
     """The modules to copy, the packages that they need, and what to know of them.
 
-    `cache` is what `bundle.json` says: where answers are kept, None: nowhere.
+    `cache` and `sample_inputs` are what `bundle.json` says: where answers are kept, None: nowhere, and
+    of how many inputs a day statistics are.
     """
 
     serving: ImageServing | None = None
     cache: str | None = None
     _cache_file: str = ""
+    sample_inputs: int = 0
+    _reference: bytes = b""
     modules: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
@@ -42,7 +46,7 @@ class Extras:
         """The bundle with what the server must know of this."""
         body = max(bundle.most_body_bytes, _BODY_BYTES) if self.images else bundle.most_body_bytes
         known = {"images": self.images, "cache": self.cache, "most_body_bytes": body}
-        return bundle.model_copy(update=known)
+        return bundle.model_copy(update={**known, "sample_inputs": self.sample_inputs})
 
     def write(self, folder: Path, built: BuiltVariant) -> str | None:
         """Write the modules and what they read into a bundle; gives the name of a golden image.
@@ -50,12 +54,17 @@ class Extras:
         Raises `InputError` where the modules prepare a sample otherwise than optcli does, and OSError.
         """
         for module in self.modules:
-            file = prediction.COPIED.get(module, _FILES / f"{module}.py")
+            copied = {**prediction.COPIED, **COPIED}
+            file = copied.get(module, _FILES / f"{module}.py")
             shutil.copyfile(file, folder / file.name)
         with (folder / "requirements.txt").open("a", encoding="utf-8") as requirements:
             requirements.writelines(f"{name}=={environment.version(name)}\n" for name in self.packages)
         if self.cache is not None:
             caching.write(folder, self._cache_file)
+        if self.sample_inputs:
+            from optcli.serving.drift.input_statistics import REFERENCE
+
+            (folder / REFERENCE).write_bytes(self._reference)
         if self.serving is None:
             return None
         self.serving.write(folder)
@@ -74,16 +83,20 @@ def images_of(built: BuiltVariant, interface: Interface) -> ImageServing:
 def extras_of(
     built: BuiltVariant,
     interface: Interface,
+    model: str,
+    log: Path,
     *,
     images: bool = False,
     cache: str | None = None,
     cache_ttl_s: float = caching.TTL_S,
+    sample_inputs: int = 0,
 ) -> Extras:
-    """What is asked for. Raises `UsageError` and `InputError` where it cannot be had."""
+    """What is asked for; `log` is a worker's. Raises `UsageError` and `InputError`."""
     serving = images_of(built, interface) if images else None
     modules: list[str] = []
     packages: list[str] = []
-    content = ""
+    notes = list(serving.notes) if serving is not None else []
+    content, compared_with = "", b""
     if serving is not None:
         modules += ["images", "postprocess", "image_endpoint"]
         packages.append("pillow")
@@ -92,11 +105,20 @@ def extras_of(
         modules.append("cache")
         # CACHE_URL may name a Redis when the server starts.
         packages.append("redis")
+    if sample_inputs:
+        compared_with, said = reference.made(model, built, log)
+        modules += ["keeping", *COPIED]
+        notes.append(
+            f"the server keeps statistics of {sample_inputs} inputs a day, drawn at random, and no"
+            f" input: `optcli loadtest FOLDER --drift` compares them with {said}"
+        )
     return Extras(
         serving=serving,
         cache=cache,
         _cache_file=content,
+        sample_inputs=sample_inputs,
+        _reference=compared_with,
         modules=tuple(modules),
         packages=tuple(packages),
-        notes=serving.notes if serving is not None else (),
+        notes=tuple(notes),
     )

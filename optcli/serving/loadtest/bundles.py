@@ -11,8 +11,8 @@ from pathlib import Path
 
 from optcli.observer import Observer
 from optcli.serving import bundle as bundles
-from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import plans
+from optcli.serving.drift import VARIABLE
 from optcli.serving.loadtest import endpoint, inputs
 from optcli.serving.loadtest.endpoint import Endpoint
 from optcli.serving.running import running
@@ -31,15 +31,18 @@ def started(
     log: Path,
     scratch: Path,
     observer: Observer,
-) -> Iterator[tuple[Endpoint, Bundle]]:
-    """Start the bundle's server, and stop all of it at the end; gives it and what the bundle says.
+) -> Iterator[Endpoint]:
+    """Start the bundle's server, and stop all of it at the end.
 
     The replicas of the model get `model_cpus` for themselves, and the rest of the server the others.
     Raises `UsageError` for a folder that is no bundle; raises as `running` does.
     """
     about = bundles.read(folder)
     plan = plans.read(folder / _PLAN) if (folder / _PLAN).is_file() else None
-    with running(folder, cpus=cpus, log=log, observer=observer) as server:
+    # What the test sends is no traffic that drifts.
+    variables = {VARIABLE: ""}
+    child = running(folder, cpus=cpus, log=log, variables=variables, observer=observer)
+    with child as server:
         found = endpoint.asked(server.url, about.model)
         if model_cpus:
             _pin(server.pids, model_cpus)
@@ -47,32 +50,29 @@ def started(
         if not samples.is_file() and inputs.has_golden(folder):
             golden = inputs.of_golden(folder, scratch)
             samples, expected = golden.samples, golden.expected or expected
-        yield (
-            replace(
-                found,
-                served=found.served.model_copy(
-                    update={
-                        "folder": str(folder),
-                        "batch": about.largest_batch if about.batched else 1,
-                        "wait_ms": about.wait_ms,
-                        "instances": about.instances,
-                        "semantics": "sealed",
-                        "own": True,
-                        "cpus": _processors(server.pids),
-                        "model_cpus": model_cpus,
-                        "processors": os.cpu_count() or 0,
-                    }
-                ),
-                samples=samples if samples.is_file() else None,
-                expected=expected if expected.is_file() else None,
-                tolerance=_TOLERANCE if about.tolerance is None else about.tolerance,
-                plan=plan,
-                concurrency=about.concurrency,
-                threads=about.threads,
-                pids=server.pids,
-                wait_ms_at=about.wait_ms_at if about.batched else None,
+        yield replace(
+            found,
+            served=found.served.model_copy(
+                update={
+                    "folder": str(folder),
+                    "batch": about.largest_batch if about.batched else 1,
+                    "wait_ms": about.wait_ms,
+                    "instances": about.instances,
+                    "semantics": "sealed",
+                    "own": True,
+                    "cpus": _processors(server.pids),
+                    "model_cpus": model_cpus,
+                    "processors": os.cpu_count() or 0,
+                }
             ),
-            about,
+            samples=samples if samples.is_file() else None,
+            expected=expected if expected.is_file() else None,
+            tolerance=_TOLERANCE if about.tolerance is None else about.tolerance,
+            plan=plan,
+            concurrency=about.concurrency,
+            threads=about.threads,
+            pids=server.pids,
+            wait_ms_at=about.wait_ms_at if about.batched else None,
         )
 
 

@@ -85,9 +85,8 @@ class Ingress:
         self._infer, self._protocol = model.infer, Protocol(BUNDLE)
         self._metrics = Metrics(BUNDLE["largest_batch"])
         self._admission = Admission(BUNDLE["most_in_flight"], BUNDLE["deadline_ms"] / 1000)
-        self._app_name = serve.get_replica_context().app_name
-        self._replicas, self._stopping = 0, False
-        self._cache, self._images = None, None
+        self._app_name, self._replicas, self._stopping = serve.get_replica_context().app_name, 0, False
+        self._cache, self._images, self._kept = None, None, None
         if BUNDLE["cache"]:
             import cache
 
@@ -98,6 +97,10 @@ class Ingress:
             self._images = ImageEndpoint(
                 HERE, self._computed, self._admission, self._metrics, self._cache
             )
+        if BUNDLE["sample_inputs"]:
+            import keeping
+
+            self._kept = keeping.Kept(HERE, BUNDLE["sample_inputs"])
 
     def __serve_build_asgi_app__(self) -> Starlette:
         pages = {
@@ -106,11 +109,10 @@ class Ingress:
             MODEL: self._protocol.metadata(),
         }
         routes = [Route(path, lambda _, page=page: JSONResponse(page)) for path, page in pages.items()]
-        for path in ("/v2/health/ready", f"{MODEL}/ready"):
-            routes.append(Route(path, self.ready))
+        routes += [Route(path, self.ready) for path in ("/v2/health/ready", f"{MODEL}/ready")]
         for way in ("infer", "images") if self._images else ("infer",):
             routes.append(Route(f"{MODEL}/{way}", self.infer, methods=["POST"]))
-        routes.append(Route("/metrics", self.metrics))
+        routes += [Route("/metrics", self.metrics), *(self._kept.routes(MODEL) if self._kept else ())]
         missing = Refused(404, f"there is no such page; the model is at {MODEL}/infer").response
         return Starlette(routes=routes, exception_handlers={404: lambda *_: missing()})
 
@@ -126,6 +128,8 @@ class Ingress:
         self._stopping = True
         while self._admission.inside:
             await asyncio.sleep(0.02)
+        if self._kept:
+            await asyncio.to_thread(self._kept.close)
 
     async def ready(self, request: Request) -> Response:
         """Whether a request would find a replica."""
@@ -170,6 +174,8 @@ class Ingress:
 
     async def _computed(self, asked: Asked, deadline: float) -> list[dict[str, np.ndarray]]:
         """What the replicas give for the request, in parts of the largest batch at most."""
+        if self._kept:
+            self._kept.offer(asked.feed)
         sent, parts = time.time(), asked.parts(BUNDLE["largest_batch"])
         responses = [self._infer.remote(feed, rows, deadline) for feed, rows in parts]
         try:
@@ -179,14 +185,12 @@ class Ingress:
             for response in responses:
                 response.cancel()
             if isinstance(error, RayTaskError):
-                sentence = "the model failed: " + str(error.cause).partition("\n")[0]
-                raise Refused(500, sentence) from error
+                raise Refused(500, f"the model failed: {error.cause}".partition("\n")[0]) from error
             if isinstance(error, TimeoutError):
                 raise Refused.late() from error
             if isinstance(error, asyncio.CancelledError):
                 raise
-            gone = "the replica that had the request is gone"
-            raise Refused(503, gone, cause="replica") from error
+            raise Refused(503, "the replica that had the request is gone", cause="replica") from error
         self._metrics.observe(results, sent)
         if any(result["outputs"] is None for result in results):
             raise Refused.late()

@@ -97,7 +97,10 @@ def serve_until(arguments: argparse.Namespace, scratch: str, signals: set[signal
             return 1
         say(f"{READY} {url}")
         while signal.sigwait(signals) == signal.SIGHUP:
-            client.deploy_apps(configuration(arguments))
+            try:
+                client.deploy_apps(configuration(arguments))
+            except Exception as error:
+                say(f"serve_config.yaml is not taken, and what runs goes on: {error}")
         try:
             ingress = serve.get_app_handle(configuration(arguments).applications[0].name)
             ingress.drain.remote().result(timeout_s=bundle["deadline_ms"] / 1000 + 5)
