@@ -38,7 +38,9 @@ _NOTE_EVERY_S = 5.0
 _LOCAL_READERS, _REMOTE_READERS = 4, 16
 _MOST_FAILURES = 5
 # From this share of computing on it is the model that limits.
-_COMPUTING = 0.8
+_COMPUTING = 0.9
+# Preparing is what is waited for where it takes the cores for so much of that time.
+_PREPARING = 0.5
 
 
 def infer(
@@ -106,10 +108,12 @@ def infer(
         kept,
         chosen,
         _REMOTE_READERS if "://" in source else _LOCAL_READERS,
+        threads,
+        _fills(built, address, count * threads, cores),
         versions_of((*package, "numpy", "pillow")),
         uuid.uuid4().hex,
     )
-    run_of = _Run(found, kept, set(finished), observer)
+    run_of = _Run(found, kept, set(finished), observer, threads)
     missing = [shard for shard in found.shards if shard.name not in finished]
     if missing:
         with ray_session.started(address, max(cores, count * threads)):
@@ -209,23 +213,31 @@ def _cost(per_hour: float | None, workers: int, images_per_s: float | None) -> f
     return 1000 * per_hour * workers / 3600 / images_per_s
 
 
-def _limit(waited: float | None, computed: float | None) -> Limit | None:
-    """What takes the workers' time."""
-    if waited is None or computed is None:
+def _fills(built: BuiltVariant, address: str, threads: int, cores: int) -> bool:
+    """Whether the models' threads take all cores: on a cluster, a worker has those of its model."""
+    return not built.runner.requires().gpu and (address != ray_session.LOCAL or threads >= cores)
+
+
+def _limit(waited: float | None, computed: float | None, prepared: float | None) -> Limit | None:
+    """What takes the workers' time; `prepared` is a share of their cores' time."""
+    if waited is None or computed is None or prepared is None:
         return None
     if computed >= _COMPUTING:
         return "model"
-    return "reading" if waited >= 1 - waited - computed else "answers"
+    if waited < 1 - waited - computed:
+        return "answers"
+    return "preparing" if prepared >= _PREPARING * waited else "reading"
 
 
 @dataclass
 class _Run:
-    """Follows the shards of one run: progress, manifest, figures."""
+    """Follows the shards of one run: progress, manifest, figures. A worker has `threads` cores."""
 
     listing: Listing
     output: Output
     finished: set[str]
     observer: Observer
+    threads: int
 
     def __post_init__(self) -> None:
         self.told: list[dict[str, Any]] = []
@@ -269,6 +281,8 @@ class _Run:
         busy = sum(told["ended"] - told["began"] for told in self.told)
         waited = sum(told["waited_s"] for told in self.told) / busy if busy else None
         computed = sum(told["computed_s"] for told in self.told) / busy if busy else None
+        prepared = sum(told["prepared_s"] for told in self.told)
+        share = prepared / busy / self.threads if busy else None
         reasons = [told["first_failure"] for told in self.told if told["first_failure"]]
         return {
             "answered": answered,
@@ -277,5 +291,6 @@ class _Run:
             "images_per_s": self.images_per_s,
             "waited_share": waited,
             "computed_share": computed,
-            "limit": _limit(waited, computed),
+            "prepared_share": share,
+            "limit": _limit(waited, computed, share),
         }

@@ -1,7 +1,13 @@
-"""Answers for the images of a shard: read and prepared by threads, computed in batches, in order."""
+"""Answers for the images of a shard: read and prepared by threads, computed in batches, in order.
+
+Images are read ahead while the model computes. Where its threads take all cores, images are prepared
+between its calls: a thread that prepares takes a core from one of the model's, and the others wait
+for that one at the end of each layer.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,8 +23,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 Read = Callable[[Stored], bytes]
-# Batches that are read ahead.
-_AHEAD = 3
+# Batches that are read ahead, and how many of them wait as bytes to be prepared: photographs may take
+# more room than the rows that become of them.
+_AHEAD, _BODIES = 3, 1
 
 
 class Model(Protocol):
@@ -56,13 +63,15 @@ class Follow(Protocol):
 class Answered:
     """The answers of a shard, in the order of its images, and reasons by id of those without one.
 
-    `waited_s` is how long the model waited for images, `computed_s` how long it computed.
+    `waited_s` is how long the model waited for images, `computed_s` how long it computed. `prepared_s`
+    is the processor time of preparing, of all threads together.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     waited_s: float = 0.0
     computed_s: float = 0.0
+    prepared_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,10 @@ class _Ready:
 
 
 class Answering:
-    """Answers shards with one model. `postprocess` None: the answers are the outputs themselves."""
+    """Answers shards with one model. `postprocess` None: the answers are the outputs themselves.
+
+    `readers` threads read ahead, `preparers` threads prepare. `in_turns`: not while the model computes.
+    """
 
     def __init__(
         self,
@@ -84,10 +96,14 @@ class Answering:
         *,
         batch_size: int,
         readers: int,
+        preparers: int = 1,
+        in_turns: bool = False,
     ) -> None:
         self._model, self._prepare, self._postprocess = model, prepare, postprocess
         self._batch_size, self._least = batch_size, batch_range(inputs).min
-        self._readers = readers
+        self._readers, self._preparers, self._in_turns = readers, preparers, in_turns
+        self._cores_are_free = threading.Event()
+        self._cores_are_free.set()
 
     def answer(self, images: Sequence[Stored], read: Read) -> Answered:
         """The answers of a shard. Raises OSError where storage fails, and what the model raises."""
@@ -111,39 +127,48 @@ class Answering:
 
     def _prepared(self, images: Sequence[Stored], read: Read, answered: Answered) -> Iterator[_Ready]:
         waiting = iter(images)
-        ahead: deque[tuple[Stored, Future[_Ready | str]]] = deque()
-        with ThreadPoolExecutor(self._readers) as pool:
+        ahead: deque[tuple[Stored, Future[tuple[_Ready | str, float]]]] = deque()
+        most, most_bodies = _AHEAD * self._batch_size, _BODIES * self._batch_size + self._readers
+        begun, ended = 0, deque[None]()
+        with ThreadPoolExecutor(self._readers) as readers, ThreadPoolExecutor(self._preparers) as pool:
             try:
-                for image in waiting:
-                    ahead.append((image, pool.submit(self._ready, image, read)))
-                    if len(ahead) >= _AHEAD * self._batch_size:
-                        break
-                while ahead:
+                while True:
+                    while len(ahead) < most and (not ahead or begun - len(ended) < most_bodies):
+                        image = next(waiting, None)
+                        if image is None:
+                            break
+                        future = pool.submit(self._ready, image, readers.submit(read, image))
+                        future.add_done_callback(lambda _: ended.append(None))
+                        ahead.append((image, future))
+                        begun += 1
+                    if not ahead:
+                        return
                     image, future = ahead.popleft()
                     began = time.perf_counter()
-                    result = future.result()
+                    result, seconds = future.result()
                     answered.waited_s += time.perf_counter() - began
-                    for more in waiting:
-                        ahead.append((more, pool.submit(self._ready, more, read)))
-                        break
+                    answered.prepared_s += seconds
                     if isinstance(result, str):
                         answered.failures[image.id] = result
                     else:
                         yield result
             finally:
+                readers.shutdown(wait=False, cancel_futures=True)
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _ready(self, image: Stored, read: Read) -> _Ready | str:
-        """The row of an image, or why there is none."""
+    def _ready(self, image: Stored, reading: Future[bytes]) -> tuple[_Ready | str, float]:
+        """The row of an image, or why there is none, and the processor time in seconds."""
         try:
-            body = read(image)
+            body = reading.result()
         except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-            return f"cannot be read: {error.strerror or type(error).__name__}"
+            return f"cannot be read: {error.strerror or type(error).__name__}", 0.0
+        self._cores_are_free.wait()
+        began = time.thread_time()
         try:
             row, placement = self._prepare.prepared(body)
         except ValueError as error:
-            return str(error)
-        return _Ready(image, row, placement)
+            return str(error), time.thread_time() - began
+        return _Ready(image, row, placement), time.thread_time() - began
 
     def _compute(self, batch: list[_Ready], answered: Answered) -> None:
         import numpy as np
@@ -151,8 +176,9 @@ class Answering:
         rows = [each.row for each in batch]
         # A model of a fixed batch size gets copies of the last row, whose answers are left out.
         rows += [rows[-1]] * (self._least - len(rows))
+        feed = {self._prepare.input: np.stack(rows)}
         began = time.perf_counter()
-        outputs = self._model.run({self._prepare.input: np.stack(rows)})
+        outputs = self._run(feed)
         answered.computed_s += time.perf_counter() - began
         for name, array in outputs.items():
             if array.shape[:1] != (len(rows),):
@@ -167,6 +193,15 @@ class Answering:
                 answered.rows.append({"id": ready.image.id, **self._told(one, ready)})
             except ValueError as error:
                 answered.failures[ready.image.id] = str(error)
+
+    def _run(self, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if not self._in_turns:
+            return self._model.run(feed)
+        self._cores_are_free.clear()
+        try:
+            return self._model.run(feed)
+        finally:
+            self._cores_are_free.set()
 
     def _told(self, outputs: Mapping[str, np.ndarray], ready: _Ready) -> dict[str, Any]:
         import numpy as np
