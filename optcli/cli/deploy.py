@@ -77,6 +77,11 @@ class _Engine(click.Choice[str]):
 )
 @click.option("--cache-ttl", metavar="TIME", help="How long an answer is kept.  [default: 1h]")
 @click.option(
+    "--known-answers",
+    metavar="URI",
+    help="What `optcli infer` wrote with this variant: hits of the cache from the start.",
+)
+@click.option(
     "--force",
     is_flag=True,
     help="Deploy a plan that rests on another curve, or on one of a busy machine; for ray, a wait that"
@@ -99,6 +104,7 @@ def command(
     images: bool,
     cache: str | None,
     cache_ttl: str | None,
+    known_answers: str | None,
     force: bool,
     artifacts: Path | None,
     trust: bool,
@@ -141,6 +147,12 @@ def command(
         )
     if cache_ttl is not None and cache is None:
         raise UsageError("there is no cache", place="--cache-ttl", hint="add --cache memory")
+    if known_answers is not None and engine != "ray":
+        raise UsageError(
+            f"optcli writes no cache for --target {engine}",
+            place="--known-answers",
+            hint="leave it out, or --target ray --images --cache memory",
+        )
     place = reports.find(where, artifacts)
     with Progress() as progress:
         deployed = deploy(
@@ -157,6 +169,7 @@ def command(
             images=images,
             cache=cache,
             cache_ttl_s=quantities.seconds("1h" if cache_ttl is None else cache_ttl, "--cache-ttl"),
+            known_answers=known_answers,
             force=force,
             trust=trust,
             store=Store(Store.default_root(place.own_store(store))),

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from optcli import environment, ray_session, runners
-from optcli.data.imagefolder import FORMATS
-from optcli.digest import of_value
 from optcli.errors import UsageError
-from optcli.inference import output, ray_data
+from optcli.inference import ray_data
 from optcli.inference.listing import Listing, listing
 from optcli.inference.output import Form, Output
 from optcli.inference.probe import Probed, ProbeRequest
@@ -21,7 +19,8 @@ from optcli.inference.shard_worker import Work, packed, versions_of
 from optcli.latency.feeds import choose_batch_sizes
 from optcli.model_files.built_variant import BuiltVariant, open_built
 from optcli.observer import Observer, Silent, left, rate
-from optcli.prediction import of_recipe
+from optcli.prediction import of_recipe, stored_answers
+from optcli.prediction.stored_answers import BOXES, CLASSES
 from optcli.results import Report
 from optcli.results.inference import Inference, Limit
 from optcli.store import Store
@@ -79,18 +78,17 @@ def infer(
     ray_session.require(address, "optcli infer", ray_data.PACKAGES)
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
     found = listing(source, per_shard)
-    recorded = {} if restart else output.recorded(target)
+    recorded = {} if restart else stored_answers.recorded(target)
     probed = _probed(built, path, batch_size or _recorded_size(recorded))
     chosen = batch_size or _recorded_size(recorded) or _fastest(probed.images_per_s)
-    told = of_recipe.image_serving(built, probed.outputs, raw=raw)
-    # A server takes what browsers send; stored images have the formats that data sets have.
-    told = replace(told, images={**told.images, "formats": list(FORMATS)})
+    told = stored_answers.taking_stored(of_recipe.image_serving(built, probed.outputs, raw=raw))
     columns = (told.postprocess["kind"],) if told.postprocess else ()
     kept = Output(
         target,
         form,
         _identity(built, found, chosen, form, told),
         tuple(each.name for each in probed.outputs) if raw else _columns(columns),
+        digests=not recorded or "digests" in recorded,
     )
     finished = kept.begin(found, restart=restart)
     threads = built.runner.thread_count()
@@ -194,9 +192,7 @@ def _identity(
     """What decides the answers, for the manifest."""
     return {
         "variant": built.name,
-        "artifact": built.artifact.digest,
-        "runner": of_value({"name": built.runner_name, **built.options}),
-        "preparation": of_value({"images": told.images, "postprocess": told.postprocess}),
+        **stored_answers.deciding(built, told),
         "input": found.digest,
         "batch_size": chosen,
         "format": form,
@@ -204,7 +200,7 @@ def _identity(
 
 
 def _columns(kinds: Sequence[str]) -> tuple[str, ...]:
-    return (output.CLASSES,) if kinds == ("classes",) else (output.BOXES,)
+    return (CLASSES,) if kinds == (CLASSES,) else (BOXES,)
 
 
 def _cost(per_hour: float | None, workers: int, images_per_s: float | None) -> float | None:

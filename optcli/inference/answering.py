@@ -7,6 +7,7 @@ for that one at the end of each layer.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from optcli.errors import InputError
 from optcli.inference.listing import Stored
+from optcli.prediction.stored_answers import DIGEST
 from optcli.settings import TensorSpec, batch_range
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ class Answered:
 @dataclass(frozen=True)
 class _Ready:
     image: Stored
+    digest: str
     row: np.ndarray
     placement: dict[str, Any]
 
@@ -168,7 +171,8 @@ class Answering:
             row, placement = self._prepare.prepared(body)
         except ValueError as error:
             return str(error), time.thread_time() - began
-        return _Ready(image, row, placement), time.thread_time() - began
+        ready = _Ready(image, hashlib.sha256(body).hexdigest(), row, placement)
+        return ready, time.thread_time() - began
 
     def _compute(self, batch: list[_Ready], answered: Answered) -> None:
         import numpy as np
@@ -190,7 +194,8 @@ class Answering:
         for index, ready in enumerate(batch):
             one = {name: array[index] for name, array in outputs.items()}
             try:
-                answered.rows.append({"id": ready.image.id, **self._told(one, ready)})
+                told = self._told(one, ready)
+                answered.rows.append({"id": ready.image.id, DIGEST: ready.digest, **told})
             except ValueError as error:
                 answered.failures[ready.image.id] = str(error)
 

@@ -16,7 +16,7 @@ import optcli
 from optcli import runners
 from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError
-from optcli.inference import storage
+from optcli.prediction import storage
 from optcli.inference.answering import Answering
 from optcli.inference.listing import Stored
 from optcli.inference.output import Output

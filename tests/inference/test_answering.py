@@ -1,5 +1,6 @@
 """Answers for the images of a shard, with a model that adds up pixels."""
 
+import hashlib
 import io
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,7 @@ def test_boxes_are_brought_back_where_the_size_of_the_input_varies() -> None:
 
 def test_raw_answers_are_the_outputs() -> None:
     found = answered({"a": png(5)}, Sums(), raw=True)
-    assert found.rows == [{"id": "a", "scores": {"shape": [2], "values": [-60.0, -940.0]}}]
+    assert found.rows == [{"id": "a", "sha256": hashlib.sha256(png(5)).hexdigest(), "scores": {"shape": [2], "values": [-60.0, -940.0]}}]
 
 
 @pytest.mark.parametrize("raw", [True, False])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from optcli.errors import InputError, MissingError, UsageError
-from optcli.inference import storage
+from optcli.prediction import storage
 from optcli.inference.listing import Listing, listing
 
 

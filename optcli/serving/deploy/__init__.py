@@ -95,6 +95,7 @@ def deploy(
     images: bool = False,
     cache: str | None = None,
     cache_ttl_s: float = caching.TTL_S,
+    known_answers: str | None = None,
     force: bool = False,
     trust: bool = False,
     store: Store | None = None,
@@ -108,6 +109,8 @@ def deploy(
 
     `images`: the server of `ray` or `triton` also takes JPEG and PNG, and answers classes or boxes.
     `cache`: that of `ray` keeps answers for `cache_ttl_s` seconds, in `memory` or in a Redis (its URL).
+    `known_answers`: the URI of answers that `optcli infer` wrote with this variant, which are hits of
+    the cache from the start.
 
     `out` is a folder that is empty or not there yet; it is written whole or not at all. `plan` is what
     `optcli plan --json` wrote; without it the plan is made of the recipe's `slo` and the measured
@@ -149,7 +152,12 @@ def deploy(
         if isinstance(runs_in, Runtime):
             assert waits is not None
             more = extras.extras_of(
-                built, interface, images=images, cache=cache, cache_ttl_s=cache_ttl_s
+                built,
+                interface,
+                images=images,
+                cache=cache,
+                cache_ttl_s=cache_ttl_s,
+                known=known_answers,
             )
             written = _bundle(fresh, name, built, report, interface, runs_in, made, waits, more)
         else:
