@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from optcli import runners, workers
 from optcli.accuracy.messages import EvaluationRequest, Progress
@@ -116,6 +116,21 @@ class Evaluation:
         return rows
 
 
+class Elsewhere(Protocol):
+    """Other machines that evaluate the parts of one set, so many at most at once."""
+
+    parts: int
+
+    def carry_out(self, request: EvaluationRequest) -> bool:
+        """Leave the files of the part `job` below `out`, as `evaluate_part` does; False: none can.
+
+        Raises as `evaluate`. Several threads call at once.
+        """
+
+    def stop(self) -> None:
+        """End what is being evaluated."""
+
+
 def evaluate(
     artifact: Artifact,
     runner: str,
@@ -136,6 +151,7 @@ def evaluate(
     interpreter: str | None = None,
     prepared: Path | None = None,
     keep: Path | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Evaluation:
     """Run an artifact in its runner over the evaluation set, in fresh processes; writes into `out`.
 
@@ -143,8 +159,10 @@ def evaluate(
     own inputs in the order of `inputs`, where names or element types differ. With `jobs` the set is
     split between as many processes, by whole batches, and comes out the same. `interpreter` is another
     Python to run the artifact in, with its own libraries. `prepared` is a folder with the samples as
-    they were prepared before; without it they may be left in `keep`, for others. Raises `InputError`
-    for data or labels that do not fit, `RunnerError` or `StepError` where the artifact fails.
+    they were prepared before; without it they may be left in `keep`, for others. With `elsewhere` the
+    set is split between other machines, `jobs` does not count; what none of them can do is done here, a
+    part after the other. Raises `InputError` for data or labels that do not fit, `RunnerError` or
+    `StepError` where the artifact fails.
     """
     request = EvaluationRequest(
         artifact=artifact,
@@ -157,34 +175,69 @@ def evaluate(
         settings=settings,
         postprocess=postprocess,
         out=out,
-        jobs=jobs,
+        jobs=jobs if elsewhere is None else elsewhere.parts,
         prepared=prepared,
         keep=keep,
     )
     out.mkdir(parents=True, exist_ok=True)
-    environment = runners.find(runner).model_validate(dict(options)).environment()
     news = _News(step, observer)
+    here = Lock()
 
     def run(function: str, job: int) -> None:
-        workers.run(
-            f"optcli.accuracy.process:{function}",
-            replace(request, job=job),
-            NoneType,
-            log=log,
-            environment=environment,
-            timeout_s=timeout_s,
-            listener=workers.Listener(Progress, partial(news.heard, job)),
-            interpreter=interpreter or sys.executable,
-            confined=(out,) if artifact.foreign else None,
-        )
+        listener = workers.Listener(Progress, partial(news.heard, job))
+        _run(function, replace(request, job=job), log, timeout_s, listener, interpreter)
 
-    if jobs == 1:
+    def part(job: int) -> None:
+        if elsewhere is None:
+            run("shard", job)
+        elif not elsewhere.carry_out(replace(request, job=job)):
+            with here:
+                run("shard", job)
+
+    if elsewhere is None and jobs == 1:
         run("evaluate", 0)
     else:
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(lambda job: run("shard", job), range(jobs)))
+        with ThreadPoolExecutor(request.jobs) as pool:
+            try:
+                list(pool.map(part, range(request.jobs)))
+            except KeyboardInterrupt:
+                if elsewhere is not None:
+                    elsewhere.stop()
+                raise
         run("finish", 0)
     return Evaluation.load(out)
+
+
+def evaluate_part(
+    request: EvaluationRequest, *, log: Path | None = None, timeout_s: float | None = None
+) -> None:
+    """Evaluate the part `job` of `jobs` of a set in a worker process of this machine.
+
+    Raises as `evaluate`.
+    """
+    _run("shard", request, log, timeout_s)
+
+
+def _run(
+    function: str,
+    request: EvaluationRequest,
+    log: Path | None,
+    timeout_s: float | None,
+    listener: workers.Listener[Progress] | None = None,
+    interpreter: str | None = None,
+) -> None:
+    runner = runners.find(request.runner).model_validate(request.options)
+    workers.run(
+        f"optcli.accuracy.process:{function}",
+        request,
+        NoneType,
+        log=log,
+        environment=runner.environment(),
+        timeout_s=timeout_s,
+        listener=listener,
+        interpreter=interpreter or sys.executable,
+        confined=(request.out,) if request.artifact.foreign else None,
+    )
 
 
 class _News:

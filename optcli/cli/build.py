@@ -30,11 +30,7 @@ from optcli.cli.progress import Progress
 @options.timeout("step")
 @click.option("--remeasure", is_flag=True, help="Measure latency and accuracy again.")
 @options.trust
-@click.option(
-    "--ray",
-    metavar="auto|HOST:PORT|local",
-    help="Run passes on a Ray cluster: the one here, that of an address, or one started for the build.",
-)
+@options.ray
 @click.option("--dry-run", is_flag=True, help="Show the steps and what is cached; do nothing.")
 @click.option("--explain", is_flag=True, help="As --dry-run, with the reason why a step must run.")
 @options.as_json

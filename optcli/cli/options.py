@@ -84,6 +84,12 @@ jobs = click.option(
     type=click.IntRange(1),
     help="Steps side by side.  [default: 2 where there are cores and memory for them, else 1]",
 )
+ray = click.option(
+    "--ray",
+    metavar="auto|HOST:PORT|local",
+    help="Run passes and evaluations on a Ray cluster: the one here, that of an address, or one started"
+    " for this.",
+)
 inputs = click.option(
     "--input",
     "inputs",
