@@ -113,7 +113,8 @@ class RayParts:
         part = replace(self._part(there), shipped=shipped)
         answer = self._answer(lambda _: part)
         if answer.log:
-            with self._sending, self.asked.log.open("a") as log:
+            self.asked.log.parent.mkdir(parents=True, exist_ok=True)
+            with self._sending, self.asked.log.open("a", encoding="utf-8") as log:
                 log.write(answer.log)
         out = self.asked.scratch / f"part-{request.job}"
         out.mkdir(exist_ok=True)
