@@ -1,16 +1,17 @@
 """`optcli infer` in steady state beside the artifact's own batched throughput on the same cores.
 
-    .venv/bin/python benchmarks/infer_throughput.py --shared FOLDER --work FOLDER [--cases NAMES]
+    .venv/bin/python benchmarks/infer_throughput.py --shared FOLDER --work FOLDER [--cases A,B]
 
-For each case: a build, stored images, then rounds of model alone, preparing alone and `optcli infer`, in
-turns. The model alone is a loop of the variant's own runner with its threads on batches of real images, in
-a process of its own. Preparing alone is decoding and preparing of the same files by as many threads,
-without a model. `infer` is the command as users call it; its rate is that from the end of the first shard
-to the end of the last one, so that no start is in it.
+For each case: a build, stored images, then rounds of the model alone, preparing alone and `optcli
+infer`, in turns. The model alone is a loop of the variant's own runner with its threads on batches of
+real images, in a process of its own. Preparing alone is decoding and preparing of the same files by as
+many threads, without a model. `infer` is the command as users call it; its rate is that from the end of
+the first shard to the end of the last one, so that no start is in it.
 
 The ratio is images/s of `infer` over those of the model alone, before and after it. Wanted is 0.9 where
-`infer` does not name decoding as the limit. Decoding takes time of the same cores: `at_most` is the ratio
-that is left if nothing but preparing and computing took any, 1 / (1 + model alone / preparing alone).
+`infer` does not name decoding as the limit. Decoding takes time of the same cores: `at_most` is the
+ratio that is left if nothing but preparing and computing took any,
+1 / (1 + model alone / preparing alone).
 
 The machine must be idle. Results are written after each case. Ends with 1 where an aim is missed.
 """
@@ -339,9 +340,10 @@ def _optcli(*arguments: str) -> str:
 
 
 def _output(command: Sequence[str], fine: tuple[int, ...] = (0,)) -> str:
+    paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
     )  # fmt: skip
     if done.returncode not in fine:
         sys.exit(f"{' '.join(command[1:4])} failed:\n{done.stderr}")

@@ -151,7 +151,9 @@ def _parquet(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, diges
     import pyarrow.parquet as parquet
 
     content = io.BytesIO()
-    table = pyarrow.Table.from_pylist([dict(row) for row in rows], _schema(pyarrow, columns, digests=digests))
+    table = pyarrow.Table.from_pylist(
+        [dict(row) for row in rows], _schema(pyarrow, columns, digests=digests)
+    )
     parquet.write_table(table, content)
     return content.getvalue()
 

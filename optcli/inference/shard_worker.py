@@ -16,10 +16,10 @@ import optcli
 from optcli import runners
 from optcli.artifact import Artifact
 from optcli.errors import MissingError, StepError
-from optcli.prediction import storage
 from optcli.inference.answering import Answering
 from optcli.inference.listing import Stored
 from optcli.inference.output import Output
+from optcli.prediction import storage
 from optcli.prediction.images import Images
 from optcli.prediction.postprocess import Postprocess
 from optcli.settings import TensorSpec

@@ -1,8 +1,8 @@
 """From an image to a model's input, and from its outputs to classes or boxes, as a recipe says.
 
 `images` and `postprocess` need no optcli: they are copied into deployments as they are, told by the two
-files that `of_recipe` makes. Batch inference uses the same modules; `stored_answers` reads what it wrote.
-`known_answers` is copied, too: a file of answers that a server need not compute.
+files that `of_recipe` makes. Batch inference uses the same modules; `stored_answers` reads what it
+wrote. `known_answers` is copied, too: a file of answers that a server need not compute.
 """
 
 from __future__ import annotations

@@ -70,7 +70,10 @@ def write(path: Path, model: str, settings: bytes, answers: Iterable[tuple[bytes
 
     Raises OSError where it cannot be written, and what `answers` raises.
     """
-    connection = sqlite3.connect(path)
+    try:
+        connection = sqlite3.connect(path)
+    except sqlite3.Error as error:
+        raise OSError(str(error)) from error
     try:
         # Whoever writes it writes it whole or throws it away.
         connection.execute("PRAGMA journal_mode = OFF")

@@ -25,7 +25,7 @@ _AGAIN = "name another --output, or add --restart: it removes the answers that a
 
 
 def taking_stored(serving: ImageServing) -> ImageServing:
-    """The same for stored images: they have the formats of data sets, a server takes what browsers send."""
+    """The same for stored images, in the formats of data sets: a server takes what browsers send."""
     return replace(serving, images={**serving.images, "formats": list(FORMATS)})
 
 

@@ -188,7 +188,13 @@ def test_boxes_are_brought_back_where_the_size_of_the_input_varies() -> None:
 
 def test_raw_answers_are_the_outputs() -> None:
     found = answered({"a": png(5)}, Sums(), raw=True)
-    assert found.rows == [{"id": "a", "sha256": hashlib.sha256(png(5)).hexdigest(), "scores": {"shape": [2], "values": [-60.0, -940.0]}}]
+    assert found.rows == [
+        {
+            "id": "a",
+            "sha256": hashlib.sha256(png(5)).hexdigest(),
+            "scores": {"shape": [2], "values": [-60.0, -940.0]},
+        }
+    ]
 
 
 @pytest.mark.parametrize("raw", [True, False])

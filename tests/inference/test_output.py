@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from optcli.errors import InputError, StoreError, UsageError
-from optcli.prediction import storage
 from optcli.inference.listing import Listing, Shard, Stored
 from optcli.inference.output import Output
+from optcli.prediction import storage
 from optcli.prediction.stored_answers import MANIFEST, recorded
 
 LISTING = Listing(

@@ -54,7 +54,7 @@ POSTPROCESS = {
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The modules of a bundle, which import each other, as a server has them."""
-    names = "oip admission images postprocess cache known_answers image_endpoint".split()
+    names = ["oip", "admission", "images", "postprocess", "cache", "known_answers", "image_endpoint"]
     for folder in FOLDERS:
         monkeypatch.syspath_prepend(str(folder))
     known = {name: sys.modules.pop(name, None) for name in names}

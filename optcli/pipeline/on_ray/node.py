@@ -1,5 +1,7 @@
-"""What a node does with an order, a pass or a part of a sample set: it checks that it fits, carries it
-out and sends the files."""
+"""What a node does with an order: it checks that it fits, carries it out and sends the files.
+
+An order is a pass, or a part of a sample set to be evaluated.
+"""
 
 from __future__ import annotations
 

@@ -134,9 +134,7 @@ class RayParts:
         files = {entry.path / name: about for name, about in entry.contents.items()}
         parcels.send(remote.connection, files | project.to_send())
         contents: Contents = dict(entry.contents)
-        return project, ShippedPart(
-            url=remote.place.url, artifact=contents, project=project.contents()
-        )
+        return project, ShippedPart(url=remote.place.url, artifact=contents, project=project.contents())
 
     def _part(self, request: EvaluationRequest) -> NodePart:
         asked = self.asked

@@ -81,7 +81,9 @@ class Extras:
         count = known_answers.write(path, caching.model_digest(built), settings, rows())
         if not count:
             raise UsageError(
-                f"{known.uri} holds no answer yet", place=_KNOWN, hint="wait for `optcli infer` to finish"
+                f"{known.uri} holds no answer yet",
+                place=_KNOWN,
+                hint="wait for `optcli infer` to finish",
             )
 
 
