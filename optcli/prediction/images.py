@@ -78,7 +78,7 @@ class Images:
         Raises `NoImageError` for bytes that are none, ValueError for one that the model cannot take.
         """
         pixels = _pixels(self._decoded(body), self._steps)
-        image = _transformed(pixels, self._steps, self._most_pixels)
+        image = _transformed(pixels, self._steps, self._most_pixels, self._dtype)
         channels = {"chw": -3, "hwc": -1}.get(self._layout[-3:])
         wanted = self._shape[channels] if channels and len(self._shape) == 3 else None
         found = image.pixels.shape[2]
@@ -162,8 +162,13 @@ def _pixels(image: Image.Image, steps: dict[str, Any]) -> np.ndarray:
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
-def _transformed(pixels: np.ndarray, steps: dict[str, Any], most_pixels: int) -> Placed:
-    """Resize, crop or letterbox, channel order, scale, mean and std; float64 where values change."""
+def _transformed(
+    pixels: np.ndarray, steps: dict[str, Any], most_pixels: int, dtype: np.dtype
+) -> Placed:
+    """Resize, crop or letterbox, channel order, scale, mean and std.
+
+    Where values change they are computed in float64; those of bytes come in `dtype` at once.
+    """
     image = Placed(pixels, (int(pixels.shape[0]), int(pixels.shape[1])))
     if steps["resize_in"] == "float32":
         image.pixels = pixels.astype(np.float32)
@@ -188,8 +193,27 @@ def _transformed(pixels: np.ndarray, steps: dict[str, Any], most_pixels: int) ->
         for name, values in (("mean", mean), ("std", std)):
             if len(values) not in (1, channels):
                 raise ValueError(f"{name} has {len(values)} values, the image {_named(channels)}")
-        image.pixels = (image.pixels.astype(np.float64) * scale - np.array(mean)) / np.array(std)
+        if image.pixels.dtype == np.uint8 and dtype.kind == "f":
+            table = _normalized(np.arange(256)[:, None], scale, mean, std).astype(dtype)
+            image.pixels = _looked_up(table, image.pixels)
+        else:
+            image.pixels = _normalized(image.pixels, scale, mean, std)
     return image
+
+
+def _normalized(values: np.ndarray, scale: float, mean: list[float], std: list[float]) -> np.ndarray:
+    normalized: np.ndarray = (values.astype(np.float64) * scale - np.array(mean)) / np.array(std)
+    return normalized
+
+
+def _looked_up(table: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+    """`table` [256, 1 or channels] at each pixel; in memory one channel lies behind the other."""
+    height, width, channels = pixels.shape
+    columns = np.broadcast_to(table, (256, channels)).T.copy()
+    planes = np.empty((channels, height, width), table.dtype)
+    for channel in range(channels):
+        np.take(columns[channel], pixels[:, :, channel], out=planes[channel], mode="clip")
+    return planes.transpose(1, 2, 0)
 
 
 def _target_size(size: tuple[int, int], wanted: int | list[int]) -> tuple[int, int]:

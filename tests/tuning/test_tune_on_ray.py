@@ -12,9 +12,13 @@ from tiny_project import DATA, HEAD, Heard, write_images, write_model
 import optcli
 from optcli.cli import run
 from optcli.errors import UsageError
-from optcli.results.tuning import Tuning
+from optcli.observer import Silent
+from optcli.pipeline.execute import Settings, evaluating_nodes
+from optcli.recipe import load
+from optcli.settings import LatencySettings
 from optcli.store import Store
 from optcli.tuning import repair
+from optcli.tuning.workshop import Workshop, artifact
 
 pytestmark = pytest.mark.slow
 
@@ -38,53 +42,70 @@ def project(folder: Path, rest: str = TUNE) -> Path:
     return path
 
 
-def keys_of(found: Tuning) -> dict[str, tuple[str | None, float | None]]:
-    """Key and value of each trial that was built and judged, by what was tried."""
-    return {
-        each.label: (each.key, each.value)
-        for each in found.trials
-        if each.key is not None and each.value is not None
-    }
+VARIANTS = "variants:\n  plain: []\n  int8: [quantize_onnxruntime]\n"
 
 
-def test_a_search_on_a_cluster_makes_the_same(tmp_path: Path, cluster: RayCluster) -> None:
-    alone = optcli.tune(
-        project(tmp_path / "alone"),
-        minutes=0.8,
-        store=tmp_path / "alone" / "store",
-        artifacts=tmp_path / "alone" / "artifacts",
-    )
-    path, heard = project(tmp_path / "far"), Heard()
-    store = Store.at(tmp_path / "far" / "store", f"file://{tmp_path}/remote")
+def remote_store(folder: Path) -> Store:
+    return Store.at(folder / "store", f"file://{folder}/remote")
+
+
+def made_on(cluster: RayCluster) -> int:
+    """How many results of passes the nodes have in their stores."""
+    return sum(len(Store(cluster.folder / name).keys("made")) for name in cluster.nodes)
+
+
+def test_a_trial_on_a_cluster_is_the_same_and_is_timed_here(
+    tmp_path: Path, cluster: RayCluster
+) -> None:
+    read = load(project(tmp_path, VARIANTS))
+    asked = LatencySettings.model_validate({"batch_sizes": (1,), "launches": 1, "max_seconds": 0.2})
+    heard, before = Heard(), made_on(cluster)
+    settings = Settings(jobs=4, ray=cluster.address)
+    far_store = remote_store(tmp_path / "far")
+    with (
+        far_store.connected(heard.warned),
+        evaluating_nodes(cluster.address, far_store, heard) as nodes,
+    ):
+        far = Workshop(far_store, tmp_path / "far", heard, settings, nodes)
+        made = far.make(read)
+        judged = far.judge(made, "int8")
+        measured = far.measure(made, ("plain", "int8"), asked, 0)
+    here = Workshop(Store(tmp_path / "here"), tmp_path, Silent(), Settings())
+    alone = here.make(read)
+    assert artifact(made, "int8").key == artifact(alone, "int8").key
+    assert artifact(made, "int8").digest == artifact(alone, "int8").digest
+    assert judged == here.judge(alone, "int8")
+    assert not [note for note in heard.notes if HERE in note], heard.notes
+    assert made_on(cluster) - before == 1, "the pass ran on a node"
+    assert not measured.failures
+
+
+def test_a_search_on_a_cluster(tmp_path: Path, cluster: RayCluster) -> None:
+    heard = Heard()
     found = optcli.tune(
-        path,
-        minutes=0.8,
-        store=store,
-        artifacts=tmp_path / "far" / "artifacts",
+        project(tmp_path),
+        minutes=0.4,
+        store=remote_store(tmp_path),
+        artifacts=tmp_path / "artifacts",
         jobs=4,
         ray=cluster.address,
         observer=heard,
     )
-    assert found.outcome in ("faster", "accurate")
-    both = keys_of(alone).keys() & keys_of(found).keys()
-    assert len(both) >= 2, "the reference and a trial with a pass at least"
-    for label in both:
-        assert keys_of(found)[label] == keys_of(alone)[label], label
+    first = found.trials[0]
+    assert (first.stage, first.value) == ("inside", 1.0), first.reason
+    assert first.p50_ms, "it was timed"
+    assert found.winner is not None
     assert not [note for note in heard.notes if HERE in note], heard.notes
-    made = [key for name in cluster.nodes for key in Store(cluster.folder / name).keys("made")]
-    assert made, "passes ran on nodes"
-    assert all(trial.p50_ms for trial in found.trials if trial.stage == "inside"), "timed here"
 
 
 def test_a_repair_on_a_cluster(tmp_path: Path, cluster: RayCluster) -> None:
-    variants = "variants:\n  plain: []\n  int8: [quantize_onnxruntime]\n"
-    path, heard = project(tmp_path, variants), Heard()
+    path, heard = project(tmp_path, VARIANTS), Heard()
     with pytest.raises(UsageError, match="is inside its accuracy bar already"):
         repair(
             path,
             "int8",
             trials=1,
-            store=Store.at(tmp_path / "store", f"file://{tmp_path}/remote"),
+            store=remote_store(tmp_path),
             artifacts=tmp_path / "artifacts",
             ray=cluster.address,
             observer=heard,
