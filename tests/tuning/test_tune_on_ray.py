@@ -11,10 +11,11 @@ from tiny_project import DATA, HEAD, Heard, write_images, write_model
 
 import optcli
 from optcli.cli import run
-from optcli.errors import UsageError
+from optcli.errors import StepError, UsageError
 from optcli.observer import Silent
 from optcli.pipeline.execute import Settings, evaluating_nodes
-from optcli.recipe import load
+from optcli.pipeline.making import Made
+from optcli.recipe import Recipe, load
 from optcli.settings import LatencySettings
 from optcli.store import Store
 from optcli.tuning import repair
@@ -80,11 +81,12 @@ def test_a_trial_on_a_cluster_is_the_same_and_is_timed_here(
     assert not measured.failures
 
 
+@pytest.mark.long
 def test_a_search_on_a_cluster(tmp_path: Path, cluster: RayCluster) -> None:
     heard = Heard()
     found = optcli.tune(
         project(tmp_path),
-        minutes=0.4,
+        minutes=3,
         store=remote_store(tmp_path),
         artifacts=tmp_path / "artifacts",
         jobs=4,
@@ -96,6 +98,24 @@ def test_a_search_on_a_cluster(tmp_path: Path, cluster: RayCluster) -> None:
     assert first.p50_ms, "it was timed"
     assert found.winner is not None
     assert not [note for note in heard.notes if HERE in note], heard.notes
+
+
+def test_a_search_has_its_trials_made_where_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Workshop] = []
+
+    def make(self: Workshop, recipe: Recipe) -> Made:
+        heard.append(self)
+        raise StepError("enough")
+
+    monkeypatch.setattr(Workshop, "make", make)
+    for address in (None, "local", "10.0.0.1:6379"):
+        store = remote_store(tmp_path)
+        with pytest.raises(StepError, match="enough"):
+            optcli.tune(project(tmp_path), store=store, artifacts=tmp_path / "out", ray=address)
+    assert [each.settings.ray for each in heard] == [None, "local", "10.0.0.1:6379"]
+    assert [each.nodes is not None for each in heard] == [False, False, True]
 
 
 def test_a_repair_on_a_cluster(tmp_path: Path, cluster: RayCluster) -> None:
