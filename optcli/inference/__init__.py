@@ -38,8 +38,6 @@ _LOCAL_READERS, _REMOTE_READERS = 4, 16
 _MOST_FAILURES = 5
 # From this share of computing on it is the model that limits.
 _COMPUTING = 0.9
-# Preparing is what is waited for where it takes the cores for so much of that time.
-_PREPARING = 0.5
 
 
 def infer(
@@ -214,15 +212,17 @@ def _fills(built: BuiltVariant, address: str, threads: int, cores: int) -> bool:
     return not built.runner.requires().gpu and (address != ray_session.LOCAL or threads >= cores)
 
 
-def _limit(waited: float | None, computed: float | None, prepared: float | None) -> Limit | None:
-    """What takes the workers' time; `prepared` is a share of their cores' time."""
-    if waited is None or computed is None or prepared is None:
+def _limit(
+    waited: float | None, computed: float | None, preparing_s: float, read_s: float
+) -> Limit | None:
+    """What takes the workers' time. The threads that prepare did so, or waited for bytes, so long."""
+    if waited is None or computed is None:
         return None
     if computed >= _COMPUTING:
         return "model"
     if waited < 1 - waited - computed:
         return "answers"
-    return "preparing" if prepared >= _PREPARING * waited else "reading"
+    return "preparing" if preparing_s >= read_s else "reading"
 
 
 @dataclass
@@ -277,7 +277,9 @@ class _Run:
         busy = sum(told["ended"] - told["began"] for told in self.told)
         waited = sum(told["waited_s"] for told in self.told) / busy if busy else None
         computed = sum(told["computed_s"] for told in self.told) / busy if busy else None
-        prepared = sum(told["prepared_s"] for told in self.told)
+        prepared, preparing, read = (
+            sum(told[f"{what}_s"] for told in self.told) for what in ("prepared", "preparing", "read")
+        )
         share = prepared / busy / self.threads if busy else None
         reasons = [told["first_failure"] for told in self.told if told["first_failure"]]
         return {
@@ -288,5 +290,5 @@ class _Run:
             "waited_share": waited,
             "computed_share": computed,
             "prepared_share": share,
-            "limit": _limit(waited, computed, share),
+            "limit": _limit(waited, computed, preparing, read),
         }

@@ -65,8 +65,9 @@ class Follow(Protocol):
 class Answered:
     """The answers of a shard, in the order of its images, and reasons by id of those without one.
 
-    `waited_s` is how long the model waited for images, `computed_s` how long it computed. `prepared_s`
-    is the processor time of preparing, of all threads together.
+    `waited_s` is how long the model waited for images, `computed_s` how long it computed. The threads
+    that prepare waited for bytes for `read_s` and prepared for `preparing_s`, of which `prepared_s` is
+    processor time, all of them together.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -74,6 +75,17 @@ class Answered:
     waited_s: float = 0.0
     computed_s: float = 0.0
     prepared_s: float = 0.0
+    preparing_s: float = 0.0
+    read_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Seconds that one image took: waiting for its bytes, preparing, and the processor time of that."""
+
+    read: float
+    preparing: float = 0.0
+    prepared: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -130,7 +142,7 @@ class Answering:
 
     def _prepared(self, images: Sequence[Stored], read: Read, answered: Answered) -> Iterator[_Ready]:
         waiting = iter(images)
-        ahead: deque[tuple[Stored, Future[tuple[_Ready | str, float]]]] = deque()
+        ahead: deque[tuple[Stored, Future[tuple[_Ready | str, _Times]]]] = deque()
         most, most_bodies = _AHEAD * self._batch_size, _BODIES * self._batch_size + self._readers
         begun, ended = 0, deque[None]()
         with ThreadPoolExecutor(self._readers) as readers, ThreadPoolExecutor(self._preparers) as pool:
@@ -148,9 +160,11 @@ class Answering:
                         return
                     image, future = ahead.popleft()
                     began = time.perf_counter()
-                    result, seconds = future.result()
+                    result, took = future.result()
                     answered.waited_s += time.perf_counter() - began
-                    answered.prepared_s += seconds
+                    answered.read_s += took.read
+                    answered.preparing_s += took.preparing
+                    answered.prepared_s += took.prepared
                     if isinstance(result, str):
                         answered.failures[image.id] = result
                     else:
@@ -159,20 +173,24 @@ class Answering:
                 readers.shutdown(wait=False, cancel_futures=True)
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _ready(self, image: Stored, reading: Future[bytes]) -> tuple[_Ready | str, float]:
-        """The row of an image, or why there is none, and the processor time in seconds."""
+    def _ready(self, image: Stored, reading: Future[bytes]) -> tuple[_Ready | str, _Times]:
+        """The row of an image, or why there is none, and what it took."""
+        began = time.perf_counter()
         try:
             body = reading.result()
         except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-            return f"cannot be read: {error.strerror or type(error).__name__}", 0.0
+            reason = f"cannot be read: {error.strerror or type(error).__name__}"
+            return reason, _Times(time.perf_counter() - began)
+        read = time.perf_counter() - began
         self._cores_are_free.wait()
-        began = time.thread_time()
+        began, own = time.perf_counter(), time.thread_time()
+        result: _Ready | str
         try:
             row, placement = self._prepare.prepared(body)
+            result = _Ready(image, hashlib.sha256(body).hexdigest(), row, placement)
         except ValueError as error:
-            return str(error), time.thread_time() - began
-        ready = _Ready(image, hashlib.sha256(body).hexdigest(), row, placement)
-        return ready, time.thread_time() - began
+            result = str(error)
+        return result, _Times(read, time.perf_counter() - began, time.thread_time() - own)
 
     def _compute(self, batch: list[_Ready], answered: Answered) -> None:
         import numpy as np

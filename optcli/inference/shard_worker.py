@@ -113,6 +113,8 @@ class ShardWorker:
             "waited_s": answered.waited_s,
             "computed_s": answered.computed_s,
             "prepared_s": answered.prepared_s,
+            "preparing_s": answered.preparing_s,
+            "read_s": answered.read_s,
             "began": began,
             "ended": time.time(),
             "worker": f"{os.uname().nodename}-{os.getpid()}-{threading.get_ident()}",

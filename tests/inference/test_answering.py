@@ -294,3 +294,14 @@ def test_after_a_model_that_fails_nobody_waits_for_its_turn() -> None:
         )
         with pytest.raises(RuntimeError, match="broken"):
             answering.answer([Stored(f"{n}", "") for n in range(100)], lambda _: png(5))
+
+
+def test_waiting_for_bytes_is_told_from_preparing() -> None:
+    def slow(image: Stored) -> bytes:
+        time.sleep(0.02)
+        return png(5)
+
+    answering = Answering(Sums(), (spec(),), images(), None, batch_size=4, readers=1, preparers=1)
+    found = answering.answer([Stored(f"{n}", "") for n in range(20)], slow)
+    assert found.read_s >= 20 * 0.02 * 0.5
+    assert 0 < found.prepared_s < found.read_s

@@ -10,19 +10,23 @@ from optcli.results.inference import Inference, Limit
 
 
 @pytest.mark.parametrize(
-    ("waited", "computed", "prepared", "limit"),
+    ("waited", "computed", "preparing_s", "read_s", "limit"),
     [
-        (0.05, 0.92, 0.05, "model"),
-        (0.20, 0.75, 0.19, "preparing"),
-        (0.20, 0.75, 0.02, "reading"),
-        (0.10, 0.60, 0.10, "answers"),
-        (None, None, None, None),
+        (0.05, 0.92, 2.0, 1.0, "model"),
+        (0.20, 0.75, 2.0, 1.0, "preparing"),
+        (0.20, 0.75, 1.0, 2.0, "reading"),
+        (0.10, 0.60, 2.0, 1.0, "answers"),
+        (None, None, 0.0, 0.0, None),
     ],
 )
 def test_the_limit_is_what_takes_the_time(
-    waited: float | None, computed: float | None, prepared: float | None, limit: Limit | None
+    waited: float | None,
+    computed: float | None,
+    preparing_s: float,
+    read_s: float,
+    limit: Limit | None,
 ) -> None:
-    assert inference._limit(waited, computed, prepared) == limit
+    assert inference._limit(waited, computed, preparing_s, read_s) == limit
 
 
 def result(**more: Any) -> Inference:
