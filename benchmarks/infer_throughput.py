@@ -267,8 +267,8 @@ def _alone(asked: Alone) -> dict[str, float]:
 def alone(asked: Alone) -> dict[str, float]:
     """Images/s of the model without preparing, then of preparing without the model."""
     from optcli import runners
+    from optcli.data.images import Images
     from optcli.model_files.built_variant import open_built
-    from optcli.prediction.images import Images
     from optcli.prediction.of_recipe import image_serving
     from optcli.results import Report
     from optcli.store import Store

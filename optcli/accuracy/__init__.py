@@ -7,6 +7,7 @@ the baseline sample by sample, `verdicts` judges it. Nothing heavy is imported h
 from __future__ import annotations
 
 from optcli.accuracy.evaluation import Elsewhere, Evaluation, evaluate, evaluate_part
+from optcli.accuracy.messages import EvaluationRequest
 from optcli.accuracy.metrics import metric_names, require_metric
 from optcli.accuracy.pairs import compare
 from optcli.accuracy.policies import too_few
@@ -15,6 +16,7 @@ from optcli.accuracy.verdicts import unjudged, verdicts
 __all__ = [
     "Elsewhere",
     "Evaluation",
+    "EvaluationRequest",
     "compare",
     "evaluate",
     "evaluate_part",

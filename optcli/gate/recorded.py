@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from optcli import environment, latency
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
+from optcli.gate.gating import Gating
 from optcli.gate.latency import STEP, candidate, service_level, threads_of
 from optcli.gate.side import Side
 from optcli.pipeline import measurement_lock
 from optcli.results import Flag, Latency, flags
 from optcli.results.gate import Comparison
 from optcli.settings import GateSettings, LatencySettings
-
-if TYPE_CHECKING:
-    from optcli.gate.variant import Gating
 
 # Of what an environment says of a machine; another kernel or library is the runtime's matter.
 _MACHINE = ("cpu", "cores", "gpu", "gpu_models")
