@@ -33,12 +33,7 @@ from optcli.cli.progress import Progress
 @options.timeout("step")
 @click.option("--remeasure", is_flag=True, help="Measure latency and accuracy again.")
 @options.trust
-@click.option(
-    "--ray",
-    metavar="auto|HOST:PORT|local",
-    help="Run passes on a Ray cluster: the one that runs here (auto), the one at an address, or one"
-    " that optcli starts for the build (local).",
-)
+@options.ray
 @click.option("--dry-run", is_flag=True, help="Show the steps and what is cached; do nothing.")
 @click.option("--explain", is_flag=True, help="Like --dry-run, and say why each step must run.")
 @options.as_json

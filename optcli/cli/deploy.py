@@ -83,6 +83,11 @@ class _Engine(click.Choice[str]):
     help="For ray: keep statistics of N inputs a day, drawn at random, for `optcli loadtest --drift`.",
 )
 @click.option(
+    "--known-answers",
+    metavar="URI",
+    help="What `optcli infer` wrote with this variant: hits of the cache from the start.",
+)
+@click.option(
     "--force",
     is_flag=True,
     help="Deploy although the plan's curve is from another build or from a busy machine or, for ray,"
@@ -106,6 +111,7 @@ def command(
     cache: str | None,
     cache_ttl: str | None,
     sample_inputs: int | None,
+    known_answers: str | None,
     force: bool,
     artifacts: Path | None,
     trust: bool,
@@ -153,6 +159,12 @@ def command(
             place="--sample-inputs",
             hint="leave it out, or --target ray",
         )
+    if known_answers is not None and engine != "ray":
+        raise UsageError(
+            f"optcli writes no cache for --target {engine}",
+            place="--known-answers",
+            hint="leave it out, or --target ray --images --cache memory",
+        )
     place = reports.find(where, artifacts)
     with Progress() as progress:
         deployed = deploy(
@@ -170,6 +182,7 @@ def command(
             cache=cache,
             cache_ttl_s=quantities.seconds("1h" if cache_ttl is None else cache_ttl, "--cache-ttl"),
             sample_inputs=sample_inputs or 0,
+            known_answers=known_answers,
             force=force,
             trust=trust,
             store=place.opened(store),

@@ -95,6 +95,12 @@ jobs = click.option(
     type=click.IntRange(1),
     help="How many steps run side by side.  [default: 2 where cores and memory allow, else 1]",
 )
+ray = click.option(
+    "--ray",
+    metavar="auto|HOST:PORT|local",
+    help="Run passes and evaluations on a Ray cluster: the one that runs here (auto), the one at an"
+    " address, or one that optcli starts for this (local).",
+)
 inputs = click.option(
     "--input",
     "inputs",

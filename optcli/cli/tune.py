@@ -62,6 +62,7 @@ from optcli.settings.tuning import Objective
 )
 @click.option("--write", is_flag=True, help="With --from, apply the patch to the recipe.")
 @click.option("--trust", is_flag=True, help="Build the recipe of a report from elsewhere.")
+@options.ray
 @options.jobs
 @options.timeout("step")
 @options.overrides
@@ -83,6 +84,7 @@ def command(
     trials: int | None,
     write: bool,
     trust: bool,
+    ray: str | None,
     jobs: int | None,
     timeout: float,
     overrides: tuple[str, ...],
@@ -127,9 +129,10 @@ def command(
         "store": options.opened(root),
         "artifacts": built.root if built else reports.root(artifacts),
         "overrides": overrides,
-        "jobs": jobs or usual_jobs(),
+        "jobs": jobs or usual_jobs(ray),
         "timeout_s": timeout,
         "trust": trust,
+        "ray": ray,
     }
     with Progress() as progress:
         common["observer"] = progress

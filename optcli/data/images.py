@@ -92,7 +92,7 @@ class Images:
         Raises `NoImageError` for bytes that are none, ValueError for one that the model cannot take.
         """
         pixels = pixels_of(self._decoded(body), self._steps["channel_order"])
-        image = transformed(pixels, self._steps, self._most_pixels)
+        image = transformed(pixels, self._steps, self._most_pixels, self._dtype)
         return self._fitted(laid_out(image.pixels, self._layout, self._shape)), image.placement()
 
     def size_of(self, row: np.ndarray) -> tuple[int, int]:
@@ -170,10 +170,16 @@ def pixels_of(image: Image.Image, channel_order: str | None) -> np.ndarray:
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
-def transformed(pixels: np.ndarray, steps: dict[str, Any], most_pixels: float = math.inf) -> Placed:
+def transformed(
+    pixels: np.ndarray,
+    steps: dict[str, Any],
+    most_pixels: float = math.inf,
+    dtype: np.dtype | None = None,
+) -> Placed:
     """Resize, crop or letterbox, channel order, scale, mean and std; float64 where values change.
 
-    Raises `StepError`.
+    With a floating `dtype` the values of bytes come in it at once, the same to the last bit. Raises
+    `StepError`.
     """
     image = Placed(pixels, (int(pixels.shape[0]), int(pixels.shape[1])))
     if steps["resize_in"] == "float32":
@@ -200,8 +206,27 @@ def transformed(pixels: np.ndarray, steps: dict[str, Any], most_pixels: float = 
         for name, values in (("mean", mean), ("std", std)):
             if len(values) not in (1, channels):
                 raise StepError(f"{name} has {len(values)} values, the image {_named(channels)}", name)
-        image.pixels = (image.pixels.astype(np.float64) * scale - np.array(mean)) / np.array(std)
+        if dtype is not None and dtype.kind == "f" and image.pixels.dtype == np.uint8:
+            table = _normalized(np.arange(256)[:, None], scale, mean, std).astype(dtype)
+            image.pixels = _looked_up(table, image.pixels)
+        else:
+            image.pixels = _normalized(image.pixels, scale, mean, std)
     return image
+
+
+def _normalized(values: np.ndarray, scale: float, mean: list[float], std: list[float]) -> np.ndarray:
+    normalized: np.ndarray = (values.astype(np.float64) * scale - np.array(mean)) / np.array(std)
+    return normalized
+
+
+def _looked_up(table: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+    """`table` [256, 1 or channels] at each pixel; in memory one channel lies behind the other."""
+    height, width, channels = pixels.shape
+    columns = np.broadcast_to(table, (256, channels)).T.copy()
+    planes = np.empty((channels, height, width), table.dtype)
+    for channel in range(channels):
+        np.take(columns[channel], pixels[:, :, channel], out=planes[channel], mode="clip")
+    return planes.transpose(1, 2, 0)
 
 
 def _target_size(size: tuple[int, int], wanted: int | Sequence[int]) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from optcli.pipeline import (
 )
 from optcli.pipeline.accuracy import EvaluationContext, judge
 from optcli.pipeline.ending import ending
-from optcli.pipeline.execute import Settings, StepResult
+from optcli.pipeline.execute import Settings, StepResult, evaluating_nodes, require_ray
 from optcli.pipeline.making import made_by, make, planned
 from optcli.pipeline.phases import Phases
 from optcli.pipeline.plan import Plan
@@ -55,7 +55,7 @@ def build(
     OPTCLI_REMOTE_STORE, else `artifacts/.store`. `artifacts` defaults to `artifacts` right here.
     `only` names variants (the baseline always takes part), `overrides` are `key=value` as with
     `--set`, `timeout_s` bounds each step. `trust` opens a model that a scan cannot prove harmless.
-    `ray` has the passes run on a Ray cluster: `auto`, the address of its head, or `local`.
+    `ray` has passes and evaluations run on a Ray cluster: `auto`, the address of its head, or `local`.
     Raises `RecipeError` and `InputError` for what is wrong with the recipe, the model or the data,
     `MissingError` where a required variant cannot be built here. A step that fails costs its variants:
     they are in the report, and in its `exit_code`.
@@ -64,10 +64,7 @@ def build(
     observer = observer or Silent()
     phases = Phases()
     kept = Store.of(store)
-    if ray is not None:
-        from optcli.pipeline.on_ray.maker import require
-
-        require(ray, kept)
+    require_ray(ray, kept)
     with kept.connected(observer.warned):
         to_do = planned(Path(recipe), kept, overrides, only)
         folder = (artifacts or Path("artifacts")).absolute() / to_do.recipe.name
@@ -84,7 +81,7 @@ def build(
             logs = folder / "logs"
             samples = folder / "samples.npz"
             # Before anything is measured: what is wrong with the data is found here.
-            with phases.take("accuracy"):
+            with phases.take("accuracy"), evaluating_nodes(ray, kept, observer) as nodes:
                 around = EvaluationContext(
                     to_do.recipe,
                     to_do.role_keys.get("evaluation", ""),
@@ -94,6 +91,7 @@ def build(
                     timeout_s,
                     jobs,
                     remeasure,
+                    nodes,
                 )
                 judged, failures = judge(to_do, built, around)
                 wrong_data = failures.get(to_do.baseline)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from optcli import accuracy, data, environment, user_code
 from optcli.accuracy import Evaluation, EvaluationRequest
@@ -59,8 +59,39 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What other machines must know of an evaluation to do parts of it with the same result.
+
+    `ingredients` are those of its key, `samples` is the key of the samples, `references` name the
+    user's code that judges. `scratch` is a folder for what is tried.
+    """
+
+    step: str
+    key: str
+    artifact: Artifact
+    runner: Runner
+    threads: int
+    ingredients: Mapping[str, Any]
+    samples: str
+    references: tuple[str, ...]
+    log: Path
+    scratch: Path
+    timeout_s: float
+
+
+class Nodes(Protocol):
+    """Machines that evaluate parts of sample sets."""
+
+    def evaluating(self, asked: Asked) -> accuracy.Elsewhere | None:
+        """Those that do; None where there are none."""
+
+
+@dataclass(frozen=True)
 class EvaluationContext:
-    """What all subjects of one evaluation share. `samples` is the key of the evaluation set."""
+    """What all subjects of one evaluation share. `samples` is the key of the evaluation set.
+
+    With `nodes` other machines evaluate parts of the set, else `jobs` processes of this one.
+    """
 
     recipe: Recipe
     samples: str
@@ -70,6 +101,7 @@ class EvaluationContext:
     timeout_s: float
     jobs: int = 1
     remeasure: bool = False
+    nodes: Nodes | None = None
 
 
 def judge(
@@ -207,6 +239,8 @@ class _Judging:
         with around.store.lock(_EVALUATION, key), around.store.work(_EVALUATION, key) as work:
             scratch = work / "evaluation"
             recipe = around.recipe
+            log = around.logs / f"{subject.name}.accuracy.log"
+            elsewhere = self._elsewhere(subject, ingredients, step, log, work.parent.parent)
             request = EvaluationRequest(
                 artifact=subject.artifact,
                 runner=subject.runner_name,
@@ -227,9 +261,10 @@ class _Judging:
                 request,
                 around.observer,
                 step=step,
-                log=around.logs / f"{subject.name}.accuracy.log",
+                log=log,
                 timeout_s=around.timeout_s,
                 interpreter=subject.interpreter,
+                elsewhere=elsewhere,
             )
             samples.take(scratch / "prepared")
             for path in scratch.iterdir():
@@ -239,6 +274,28 @@ class _Judging:
         self._fresh.add(key)
         around.observer.finished(step, time.monotonic() - began)
         return entry
+
+    def _elsewhere(
+        self, subject: Subject, ingredients: dict[str, Any], step: str, log: Path, bench: Path
+    ) -> accuracy.Elsewhere | None:
+        """Other machines, where one of the same processor would compute the same."""
+        around, runner = self._around, subject.runner
+        if around.nodes is None or subject.interpreter is not None or runner.requires().gpu:
+            return None
+        asked = Asked(
+            step=step,
+            key=key_of(ingredients),
+            artifact=subject.artifact,
+            runner=runner,
+            threads=int(subject.options.get("threads") or environment.usable_cores()),
+            ingredients=ingredients,
+            samples=around.samples,
+            references=tuple(judging_code(around.recipe).values()),
+            log=log,
+            scratch=bench,
+            timeout_s=around.timeout_s,
+        )
+        return around.nodes.evaluating(asked)
 
     def _of(self, subject: Subject) -> dict[str, Any]:
         """What decides the outputs and the metric of a subject."""

@@ -20,15 +20,22 @@ def evaluate(tmp_path, monkeypatch):
         class Channel:
             @staticmethod
             def send(message):
-                assert isinstance(message, listener.kind)
-                listener.hear(message)
+                if listener is not None:
+                    assert isinstance(message, listener.kind)
+                    listener.hear(message)
 
         getattr(process, name)(request, Channel)
 
     monkeypatch.setattr(workers, "run", run)
 
     def evaluated(
-        network=lambda x: {"y": x}, samples=None, settings=BAR, spec=SPEC, observer=None, **more
+        network=lambda x: {"y": x},
+        samples=None,
+        settings=BAR,
+        spec=SPEC,
+        observer=None,
+        elsewhere=None,
+        **more,
     ):
         Network.function = staticmethod(network)
         monkeypatch.setattr(data, "open", lambda *_: samples if samples is not None else Samples())
@@ -47,6 +54,6 @@ def evaluate(tmp_path, monkeypatch):
             feeds=(spec,),
             **more,
         )
-        return accuracy.evaluate(request, observer or Silent())
+        return accuracy.evaluate(request, observer or Silent(), elsewhere=elsewhere)
 
     return evaluated

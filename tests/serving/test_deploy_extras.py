@@ -165,12 +165,26 @@ def test_what_cannot_be_carried_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "hint"), [({"cache": "memory"}, "add --images"), ({"images": True}, "add --cache memory")]
+)
+def test_known_answers_want_images_and_a_cache(
+    tmp_path: Path, asked: dict[str, Any], hint: str
+) -> None:
+    with pytest.raises(UsageError, match="known answers are those to images") as caught:
+        deployed(tmp_path, "sealed", engine="ray", known_answers="answers", **asked)
+    assert caught.value.hint == hint
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--target", "kserve", "--images"], "have no Python for images"),
         (["--target", "triton", "--cache", "memory"], "writes no cache for --target triton"),
         (["--target", "ray", "--cache-ttl", "1h"], "there is no cache"),
+        (["--target", "triton", "--known-answers", "out"], "writes no cache for --target triton"),
     ],
 )
 def test_options_that_do_not_go_together(

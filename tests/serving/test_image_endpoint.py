@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib
 import io
 import json
@@ -56,7 +57,7 @@ POSTPROCESS = {
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """The modules of a bundle, which import each other, as a server has them."""
-    names = ("oip", "admission", "images", "postprocess", "cache", "image_endpoint")
+    names = ["oip", "admission", "images", "postprocess", "cache", "known_answers", "image_endpoint"]
     for file in prediction.COPIED.values():
         shutil.copy(file, tmp_path)
     for folder in (tmp_path, RAY_FILES):
@@ -202,5 +203,36 @@ def test_answers_are_kept_by_bytes_and_by_what_the_files_say(modules: Any, tmp_p
         named = Around(modules, tmp_path, cache=kept, names=["red", "green", "blue"])
         assert "name" in (await named.ask(picture(70)))["classes"][0]
         assert named.computed == 1
+
+    asyncio.run(body())
+
+
+def test_an_answer_that_is_known_ahead_is_a_hit_and_costs_no_call(modules: Any, tmp_path: Path) -> None:
+    counts: list[str] = []
+    kept = modules.cache.Cache(
+        "m",
+        modules.cache.Memory(ttl_s=60.0, most_bytes=10_000, most_entries=10),
+        hit=lambda: counts.append("hit"),
+        miss=lambda: counts.append("miss"),
+    )
+    Around(modules, tmp_path)  # writes the settings
+    settings = b"".join((tmp_path / name).read_bytes() for name in ("images.json", "postprocess.json"))
+    answer = {"classes": [{"label": 3, "score": 0.5}]}
+    modules.known_answers.write(
+        tmp_path / modules.known_answers.FILE,
+        "m",
+        settings,
+        [(hashlib.sha256(picture(70)).digest(), json.dumps(answer).encode())],
+    )
+
+    async def body() -> None:
+        one = Around(modules, tmp_path, cache=kept)
+        assert await one.ask(picture(70)) == answer
+        assert (one.computed, counts) == (0, ["hit"])
+        assert await one.ask(picture(80)) != answer
+        assert (one.computed, counts) == (1, ["hit", "miss"])
+        edited = Around(modules, tmp_path, cache=kept, names=["red", "green", "blue"])
+        assert (await edited.ask(picture(70)))["classes"][0]["label"] == 0
+        assert edited.computed == 1, "the settings are others than those of the known answers"
 
     asyncio.run(body())

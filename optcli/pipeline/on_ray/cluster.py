@@ -12,7 +12,7 @@ from typing import Any
 
 from optcli import environment, ray_session
 from optcli.errors import StepError, UsageError, first_line
-from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder
+from optcli.pipeline.on_ray.messages import NodeAnswer, NodeOrder, NodePart
 from optcli.workers import messages
 
 # How often a step goes to another node because the one before was lost.
@@ -50,7 +50,7 @@ class Cluster:
         self._stopped = False
 
     def call(
-        self, label: str, resources: Resources, order_of: Callable[[int], NodeOrder]
+        self, label: str, resources: Resources, order_of: Callable[[int], NodeOrder | NodePart]
     ) -> NodeAnswer:
         """The answer of a node that fits. `order_of` gives the order for each try, counted from 0.
 
@@ -63,10 +63,12 @@ class Cluster:
         unfit: list[str] = []
         lost = 0
         while True:
-            record = messages.to_record(order_of(lost))
+            order = order_of(lost)
+            what = "evaluate" if isinstance(order, NodePart) else "carry_out"
+            record = messages.to_record(order)
             asked = self._with_cores(resources, unfit)
             try:
-                answer = self._answer(record, asked, unfit)
+                answer = self._answer(what, record, asked, unfit)
             except exceptions.OutOfMemoryError as error:
                 raise StepError(
                     "Ray ended it: its node ran out of memory",
@@ -130,6 +132,12 @@ class Cluster:
                 hint="name a store that machines share: --remote-store s3://bucket/prefix",
             )
 
+    def room_for(self, cores: int) -> int:
+        """How many tasks of so many cores the nodes have room for; one where each has fewer."""
+        self.connect()
+        of_nodes = [int(node["Resources"].get("CPU", 0)) for node in _alive()]
+        return sum(each // cores for each in of_nodes) or min(1, max(of_nodes, default=0))
+
     def stop(self) -> None:
         """End what runs on nodes; nothing is begun any more."""
         self._stopped = True
@@ -159,7 +167,9 @@ class Cluster:
 
             self._function = ray.remote(max_retries=0)(_task())
 
-    def _answer(self, record: dict[str, Any], resources: Resources, unfit: list[str]) -> NodeAnswer:
+    def _answer(
+        self, what: str, record: dict[str, Any], resources: Resources, unfit: list[str]
+    ) -> NodeAnswer:
         """The answer to one try, on a node that is not known to be unfit. Raises Ray's errors."""
         import ray
 
@@ -169,7 +179,7 @@ class Cluster:
             num_gpus=resources.gpus,
             memory=resources.memory_bytes,
             **selector,
-        ).remote(record)
+        ).remote(what, record)
         self._running.add(ref)
         try:
             while not ray.wait([ref], timeout=_LOOK_S)[0]:
@@ -197,10 +207,10 @@ class Cluster:
         return asked
 
 
-def _task() -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _task() -> Callable[[str, dict[str, Any]], dict[str, Any]]:
     """What Ray calls on a node, sent by its content: the node need not have this optcli, or any."""
 
-    def on_node(record: dict[str, Any]) -> dict[str, Any]:
+    def on_node(what: str, record: dict[str, Any]) -> dict[str, Any]:
         import socket
 
         import ray
@@ -208,10 +218,12 @@ def _task() -> Callable[[dict[str, Any]], dict[str, Any]]:
         node_id = ray.get_runtime_context().get_node_id()
         try:
             from optcli.pipeline.on_ray import node
-        except ImportError as error:
+
+            function: Callable[..., dict[str, Any]] = getattr(node, what)
+        except (ImportError, AttributeError) as error:
             unfit = f"it has no optcli that could do this ({error})"
             return {"node": node_id, "host": socket.gethostname(), "unfit": [unfit]}
-        return node.carry_out(record, node_id)
+        return function(record, node_id)
 
     return on_node
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import optcli
-from optcli import data, environment, passes, user_code
+from optcli import data, environment, passes, runners, user_code
 from optcli.digest import FileDigests, of_value
 from optcli.errors import OptcliError, first_line
 from optcli.passes import Traits
 from optcli.pipeline.keys import PACKAGE
 from optcli.pipeline.messages import PassRequest
+from optcli.pipeline.on_ray.messages import NodePart
 
 _MOST_NAMED = 3
 # In the code of a step: a pass of the user's own, by the digest of its source.
@@ -64,6 +65,32 @@ def of_project(
     return tuple(found)
 
 
+def of_evaluation(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
+    """As `differences`, of an evaluation: its outputs are those of one kind of processor."""
+    runner = runners.find(part.request.runner).model_validate(part.request.options)
+    found = [each.what for each in environment.missing(runner.requires())]
+    found += _code(part.ingredients.get("code", {}), digests)
+    found += _versions(part.ingredients.get("versions", {}))
+    found += _cpu(part.ingredients.get("cpu", {}))
+    return tuple(dict.fromkeys(found))
+
+
+def of_judging(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
+    """As `of_project`, of an evaluation: the user's metric, what follows the model, and the samples."""
+    folder = part.request.folder
+    found = []
+    try:
+        users = [user_code.digest(each, folder, digests) for each in part.references]
+        if users != part.ingredients.get("users"):
+            found.append(f"{', '.join(part.references)}, or what it imports, is another one there")
+        of = data.ingredients(part.request.data, folder, digests)
+        if of_value({"step": "samples", **of}) != part.samples:
+            found.append("the samples of evaluation are other ones there")
+    except (OptcliError, OSError) as error:
+        found.append(f"the recipe's code or data cannot be read there: {first_line(error)}")
+    return tuple(found)
+
+
 def _code(code: Mapping[str, str], digests: FileDigests) -> Iterator[str]:
     other = []
     for file, digest in code.items():
@@ -90,8 +117,7 @@ def _versions(versions: Mapping[str, str | None]) -> Iterator[str]:
 def _device(device: Mapping[str, Any], traits: Traits) -> Iterator[str]:
     """A result that is bound to a device is made on one that is the same."""
     if "cpu" in device:
-        if device["cpu"] != environment.cpu():
-            yield f"its CPU is {environment.cpu()['model']}, wanted {device['cpu'].get('model')}"
+        yield from _cpu(device["cpu"])
         return
     if traits.reference is not None:  # only its own code could tell
         yield "what a pass of the user's own is bound to is known where it was planned alone"
@@ -100,3 +126,8 @@ def _device(device: Mapping[str, Any], traits: Traits) -> Iterator[str]:
     if of_value(bound_to) != of_value(dict(device)):
         other = sorted(name for name in device if bound_to.get(name) != device[name])
         yield f"it is another device: {', '.join(other[:_MOST_NAMED]) or 'nothing is known of it'}"
+
+
+def _cpu(cpu: Mapping[str, Any]) -> Iterator[str]:
+    if dict(cpu) != environment.cpu():
+        yield f"its CPU is {environment.cpu()['model']}, wanted {cpu.get('model')}"
