@@ -12,8 +12,16 @@ from optcli.data import DataSettings
 from optcli.digest import of_value
 from optcli.passes import Pass
 from optcli.runners import Runner
-from optcli.settings import GateSettings, LatencySettings, Settings, SloSettings, TensorSpec
+from optcli.settings import (
+    DeviceNames,
+    GateSettings,
+    LatencySettings,
+    Settings,
+    SloSettings,
+    TensorSpec,
+)
 from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.devices import DeviceSettings
 from optcli.settings.postprocess import PostprocessSettings
 from optcli.settings.references import (
     CodeReference,
@@ -76,6 +84,9 @@ class VariantSettings(Settings):
     )
     required: bool = Field(False, description="an error, not skipped, where something is missing")
     gate: bool = Field(False, description="marks the variant for the merge gate")
+    devices: DeviceNames | None = Field(
+        None, description="where its latency is measured; default: what `latency.devices` says"
+    )
 
 
 class Variant(VariantSettings):
@@ -141,6 +152,9 @@ class Recipe(Settings):
     )
     matrix: dict[str, MatrixEntry] = Field(
         default_factory=dict, description="variants by combinations of values"
+    )
+    devices: dict[str, DeviceSettings] = Field(
+        default_factory=dict, description="machines to measure latency on, by name"
     )
     latency: LatencySettings = LatencySettings()
     accuracy: AccuracySettings | None = None
