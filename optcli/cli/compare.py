@@ -137,10 +137,11 @@ def _one(report: Report, path: Path, form: str) -> str:
     if form == "json":
         return report.to_json() + "\n"
     if form == "html":
-        from optcli.latency.quantiles import quantiles_of
+        from optcli.pipeline.report_files import curves_of
         from optcli.report import html
 
-        return html.page(report, quantiles_of(path.with_name("samples.npz")))
+        curves = curves_of(path.parent, report)
+        return html.page(report, curves.first, curves.further)
     return {"markdown": markdown, "csv": csv_text, "terminal": text}[form](report)
 
 

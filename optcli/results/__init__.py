@@ -96,6 +96,7 @@ class Latency(Result):
     spread: float | None = None
     waited: float | None = None
     measured_at: str
+    device: str | None = None
     flags: tuple[Flag, ...] = ()
     # Older reports tell it by a flag alone.
     fit: bool = Field(
@@ -294,6 +295,35 @@ class Recommendation(Result):
     withheld: bool = False
 
 
+class DeviceVariant(Result):
+    """What is said of a variant on a further device, in place of what `VariantReport` says.
+
+    Verdicts on accuracy are those of the machine that ran optcli: it alone judges accuracy.
+    """
+
+    status: Status
+    reason: str | None = None
+    flags: tuple[Flag, ...] = ()
+    log: str | None = None
+    runner: dict[str, Any] | None = None
+    latency: tuple[Latency, ...] = ()
+    sweep: Sweep | None = None
+    verdicts: tuple[Verdict, ...] = ()
+
+
+class DeviceReport(Result):
+    """What was measured on a further device, with the fields of `Report`; `variants` are those there."""
+
+    environment: dict[str, Any]
+    recommended: str | None
+    recommendation: str
+    recommendations: dict[int, Recommendation] = Field(default_factory=dict)
+    exit_code: int
+    exit_reason: str = ""
+    protocol: dict[str, Any] = Field(default_factory=dict)
+    variants: dict[str, DeviceVariant]
+
+
 class Report(Result):
     """One build of one recipe. See `VariantReport` for the parts.
 
@@ -302,8 +332,10 @@ class Report(Result):
     to keep the service level at `slo.rate_per_s`; None where the recipe names no rate. `exit_reason` is
     why the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`,
     `sweep`, `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate
-    compares with; None in older reports. `tuning` is the search that chose the variants. Of schema 1,
-    where flags were sentences, it is read as the present one (`results.flag_texts`).
+    compares with; None in older reports. `tuning` is the search that chose the variants. `device` is the
+    recipe's name of the machine whose figures stand here, None where it asks for no device; `devices`
+    has those of the others by name, and `on` gives the report of one. `exit_code` is that of all. Of
+    schema 1, where flags were sentences, it is read as the present one (`results.flag_texts`).
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -322,7 +354,9 @@ class Report(Result):
     took_s: dict[str, float] = Field(default_factory=dict)
     judged_by: dict[str, Any] | None = None
     tuning: Tuning | None = None
+    device: str | None = None
     variants: dict[str, VariantReport]
+    devices: dict[str, DeviceReport] = Field(default_factory=dict)
 
     @field_validator("schema_version")
     @classmethod
@@ -332,6 +366,31 @@ class Report(Result):
     def to_json(self) -> str:
         """The public JSON form."""
         return self.model_dump_json(by_alias=True, indent=2)
+
+    @property
+    def by_device(self) -> tuple[Report, ...]:
+        """The report of each device alone, this one's first; just this one where it names no other."""
+        alone = self.model_copy(update={"devices": {}}) if self.devices else self
+        return (alone, *(self.on(name) for name in self.devices))
+
+    def on(self, device: str) -> Report:
+        """The report of one device alone. Raises KeyError for a device that it does not have."""
+        if device == self.device:
+            return self.by_device[0]
+        there = self.devices[device]
+        own = {name: getattr(there, name) for name in type(there).model_fields}
+        variants = {
+            name: self.variants[name].model_copy(
+                update={
+                    **{field: getattr(each, field) for field in type(each).model_fields},
+                    "operations": None,  # of the peaks of this machine
+                }
+            )
+            for name, each in there.variants.items()
+            if name in self.variants
+        }
+        gone: dict[str, Any] = {"devices": {}, "serving": None, "tuning": None}
+        return self.model_copy(update={**own, **gone, "device": device, "variants": variants})
 
     @staticmethod
     def load(path: Path) -> Report:

@@ -39,7 +39,7 @@ def compared(monkeypatch):
             return Comparison(self.ratios, self.steady, self.refused)
 
     found = Compared()
-    monkeypatch.setattr(shapes.workers, "run", found.run)
+    monkeypatch.setattr(places.workers, "run", found.run)
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import uuid
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ from optcli.errors import StepError, UsageError, from_record
 from optcli.observer import Observer
 from optcli.pipeline.local_maker import LocalMaker, begun_log
 from optcli.pipeline.messages import PassRequest, StepRequest
-from optcli.pipeline.on_ray import parcels
+from optcli.pipeline.on_ray import parcels, sharing
 from optcli.pipeline.on_ray.cluster import Cluster, NoNodeError, Resources
 from optcli.pipeline.on_ray.messages import Contents, NodeAnswer, NodeOrder, Shared, Shipped
 from optcli.pipeline.on_ray.parcels import UnreachableError
@@ -25,7 +24,6 @@ from optcli.pipeline.step_workers import StepWorkers
 from optcli.store import Store, disk
 from optcli.workers import messages
 
-_MARK = "seen-by-ray"
 _PLACE = "--ray"
 # Of one process alone, so that no other machine can read what is written there.
 _OF_ONE_PROCESS = ("memory",)
@@ -161,12 +159,8 @@ class RayMaker:
 
     def _shared(self, log: Path) -> Shared:
         """A file by which a node knows that it sees this very store."""
-        mark = self._store.root / _MARK
-        with disk.failures(self._store.root):
-            if not mark.exists():
-                self._store.root.mkdir(parents=True, exist_ok=True)
-                disk.write_whole(mark, uuid.uuid4().hex.encode())
-            return Shared(mark=mark, content=mark.read_text(), log=log)
+        mark, content = sharing.mark_of(self._store)
+        return Shared(mark=mark, content=content, log=log)
 
     # Through a remote store
 

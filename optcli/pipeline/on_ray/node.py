@@ -84,7 +84,7 @@ def carry_out(record: dict[str, Any], node: str) -> dict[str, Any]:
     except StoreError as error:
         answer = replace(answer, unreachable=f"the store of {answer.host}: {error.message}")
     except OptcliError as error:
-        log = "" if order.shipped is None else _log(log_of(node_store(), order.key))
+        log = "" if order.shipped is None else log_end(log_of(node_store(), order.key))
         answer = replace(answer, error=error.to_record(), log=log)
     return _record(replace(answer, news=tuple(_workers.news)))
 
@@ -109,7 +109,7 @@ def _answered(order: NodeOrder, answer: NodeAnswer) -> NodeAnswer:
     made = _made(order, order.shipped, store)
     connection = parcels.opened(order.shipped.url, store).connection
     parcels.send(connection, {made.path / name: about for name, about in made.contents.items()})
-    log = _log(log_of(store, order.key))
+    log = log_end(log_of(store, order.key))
     return replace(answer, result=made.record["answer"], contents=made.contents, log=log)
 
 
@@ -184,8 +184,8 @@ def _order(order: NodeOrder, entries: dict[str, Entry]) -> Order:
     )
 
 
-def _log(path: Path) -> str:
-    """The end of a log."""
+def log_end(path: Path) -> str:
+    """The end of a log; empty where it cannot be read."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
