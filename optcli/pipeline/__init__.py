@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from optcli import environment
 from optcli.errors import InputError
 from optcli.observer import Observer, Silent
-from optcli.pipeline import device_reports, on_devices, report_files, serving_choice, view
+from optcli.pipeline import (
+    device_reports,
+    devices,
+    on_devices,
+    report_files,
+    serving_choice,
+    view,
+)
 from optcli.pipeline.accuracy import EvaluationContext, judge
-from optcli.pipeline.devices import FOLDER
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import made_by, make, planned
 from optcli.pipeline.phases import Phases
@@ -35,6 +42,7 @@ def build(
     remeasure: bool = False,
     trust: bool = False,
     ray: str | None = None,
+    at_home: bool = False,
     observer: Observer | None = None,
 ) -> Report:
     """Build, measure and judge every variant of a recipe; gives the report that is also written.
@@ -43,7 +51,8 @@ def build(
     OPTCLI_REMOTE_STORE, else `artifacts/.store`. `artifacts` defaults to `artifacts` right here.
     `only` names variants (the baseline always takes part), `overrides` are `key=value` as with
     `--set`, `timeout_s` bounds each step. `trust` opens a model that a scan cannot prove harmless.
-    `ray` has the passes run on a Ray cluster: `auto`, the address of its head, or `local`.
+    `ray` has the passes run on a Ray cluster: `auto`, the address of its head, or `local`. `at_home`
+    measures on this machine alone, whatever devices the recipe names.
     Raises `RecipeError` and `InputError` for what is wrong with the recipe, the model or the data,
     `MissingError` where a required variant cannot be built here, or no node of the cluster is a device
     of the recipe. A step that fails costs its variants: they are in the report, and in its `exit_code`.
@@ -59,6 +68,8 @@ def build(
     with ExitStack() as stack:
         stack.enter_context(kept.connected(observer.warned))
         unsettled = planned(Path(recipe), kept, overrides, only)
+        if at_home:
+            unsettled = replace(unsettled, recipe=devices.at_home(unsettled.recipe))
         folder = (artifacts or Path("artifacts")).absolute() / unsettled.recipe.name
         around = stack.enter_context(on_devices.reached(ray, unsettled, kept, observer))
         how = Settings(jobs, keep_going, timeout_s, trust, ray)
@@ -70,7 +81,7 @@ def build(
                     view.place(folder / variant.name, built[variant.name], made_by(variant))
                 else:  # what an earlier build left there is not what the report speaks of
                     view.remove(folder / variant.name)
-            view.remove(folder / FOLDER)
+            view.remove(folder / devices.FOLDER)
             # Before anything is measured: what is wrong with the data is found here.
             with phases.take("accuracy"):
                 judging = EvaluationContext(

@@ -46,6 +46,19 @@ def devices_of(recipe: Recipe, names: Sequence[str], baseline: str) -> tuple[Dev
     return tuple(devices)
 
 
+def at_home(recipe: Recipe) -> Recipe:
+    """The recipe without devices to measure on: everything is measured on this machine."""
+    return recipe.model_copy(
+        update={
+            "latency": recipe.latency.model_copy(update={"devices": None}),
+            "variants": {
+                name: variant.model_copy(update={"devices": None})
+                for name, variant in recipe.variants.items()
+            },
+        }
+    )
+
+
 def place_of(recipe: Recipe, name: str) -> RayPlace | None:
     """Where a device is; None: it is this machine."""
     settings = recipe.devices.get(name)

@@ -73,6 +73,7 @@ def build(
         jobs=settings.jobs,
         timeout_s=settings.timeout_s,
         trust=settings.trust,
+        at_home=True,
         observer=observer,
     )
 
