@@ -55,7 +55,9 @@ class Script:
     def __init__(self):
         self.growth, self.seen, self.slo, self.feeds = [0.0], [], [], []
 
-    def __call__(self, before, now, inputs, feeds, settings, slo, variants, logs, seed, observer):
+    def __call__(
+        self, before, now, inputs, feeds, settings, slo, variants, logs, seed, observer, place=None
+    ):
         self.seen.append((before, now, settings, seed))
         self.slo.append(slo)
         self.feeds.append(feeds)

@@ -70,6 +70,11 @@ if TYPE_CHECKING:
     help="What a doubt counts as; default: exit code 5. `pass` is for noise only: what was not"
     " compared, or changed without --accept, stays 5.",
 )
+@click.option(
+    "--ray",
+    metavar="auto|HOST:PORT",
+    help="The Ray cluster of the devices that gate.devices names: the one here, or that of an address.",
+)
 @click.option("--confirm/--no-confirm", default=None, help="Repeat a failure independently.")
 @click.option(
     "--history", type=options.FILE, help="Append the figures to this file: see `optcli history`."
@@ -96,6 +101,7 @@ def command(
     against_recorded: bool,
     accept: tuple[str, ...],
     on_inconclusive: Literal["fail", "pass"] | None,
+    ray: str | None,
     confirm: bool | None,
     history: Path | None,
     markdown: Path | None,
@@ -128,6 +134,7 @@ def command(
                 against_recorded=against_recorded,
                 on_inconclusive=on_inconclusive,
                 confirm=confirm,
+                ray=ray,
                 history=history,
                 accept=accepted(accept),
             ),

@@ -53,8 +53,13 @@ def versions_in(interpreter: str, packages: Sequence[str]) -> dict[str, str | No
     return versions
 
 
-def cannot_run(side: Side, before: Baseline, now: dict[str, Any]) -> str | None:
-    """Why the baseline's artifact cannot be run here; None where it can."""
+def cannot_run(
+    side: Side, before: Baseline, now: dict[str, Any], *, there: bool = False
+) -> str | None:
+    """Why the baseline's artifact cannot be run here; None where it can.
+
+    `now` describes this machine, or another one (`there`), which says itself what it lacks.
+    """
     assert side.before is not None
     bound = any("device" in step for step in side.before.made_by)
     then, here = before.environment.get("cpu", {}), now["cpu"]
@@ -62,6 +67,8 @@ def cannot_run(side: Side, before: Baseline, now: dict[str, Any]) -> str | None:
         lacking = sorted(set(then.get("flags", ())) - set(here["flags"]))
         what = f"this CPU lacks {', '.join(lacking[:4])}" if lacking else "it was made for another CPU"
         return f"the baseline's artifact is bound to the CPU it was made on: {what}"
+    if there:
+        return None
     from optcli.runners import find
 
     missing = environment.missing(find(side.before.runner).needs)

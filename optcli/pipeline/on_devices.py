@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,13 +59,25 @@ def reached(ray: str | None, plan: Plan, store: Store, observer: Observer) -> It
     Raises `UsageError` where a device needs `--ray`, `MissingError` where no node is the device.
     """
     devices = devices_of(plan.recipe, [each.name for each in plan.variants], plan.baseline)
+    with joined(ray, plan, devices, store, observer) as far:
+        yield Reached(devices, far)
+
+
+@contextmanager
+def joined(
+    ray: str | None, plan: Plan, devices: Sequence[Device], store: Store, observer: Observer
+) -> Iterator[Mapping[str, RayDevice]]:
+    """Those of the devices that belong to a cluster, by name; Ray is not imported where there are none.
+
+    Raises as `reached` does.
+    """
     if all(device.ray is None for device in devices):
-        yield Reached(devices, {})
+        yield {}
         return
     from optcli.pipeline.on_ray.devices import opened
 
     with opened(ray, plan, devices, store, observer) as far:
-        yield Reached(devices, far)
+        yield far
 
 
 def measured(

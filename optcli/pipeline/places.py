@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,8 +24,18 @@ from optcli.settings import LatencySettings, SweepSettings, TensorSpec
 _COMPARING_TIMEOUT_S = 600.0
 
 
+class Pairs(Protocol):
+    """Launch pairs of two artifacts: `latency.LaunchPairs`, or the same on another machine."""
+
+    def measure(self, count: int) -> Measured:
+        """Measure the next `count` pairs; gives all pairs so far. Raises `OptcliError`."""
+        ...
+
+
 class Place(Protocol):
-    """A machine that measures, one thing at a time."""
+    """A machine that measures, one thing at a time. `is_here`: it is the one that runs optcli."""
+
+    is_here: bool
 
     @property
     def name(self) -> str | None:
@@ -76,9 +87,34 @@ class Place(Protocol):
         """What `latency.sweep` gives. Raises `OptcliError` where it could not be done."""
         ...
 
+    def lacking(self, variant: str) -> tuple[environment.Missing, ...]:
+        """What a variant of the plan needs to be run, beside what it needs on this machine."""
+        ...
+
+    def alone(self, step: str, observer: Observer) -> AbstractContextManager[None]:
+        """Measure alone there as long as the block runs: for `pairs`, which take no lock themselves."""
+        ...
+
+    def pairs(
+        self,
+        step: str,
+        baseline: Candidate,
+        candidate: Candidate,
+        inputs: Sequence[TensorSpec],
+        feeds: Path | None,
+        settings: LatencySettings,
+        logs: Path,
+        seed: int,
+        observer: Observer,
+    ) -> Pairs:
+        """Launch pairs of a baseline and a candidate, as `latency.LaunchPairs` takes them."""
+        ...
+
 
 class Here:
     """This machine."""
+
+    is_here = True
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name
@@ -146,6 +182,31 @@ class Here:
             return latency.sweep(
                 candidate, inputs, feeds, settings, log, seed, observer, p99_ms=p99_ms
             )
+
+    def lacking(self, variant: str) -> tuple[environment.Missing, ...]:
+        """As `Place` says."""
+        return ()
+
+    def alone(self, step: str, observer: Observer) -> AbstractContextManager[None]:
+        """As `Place` says."""
+        return measurement_lock.acquired(step, observer)
+
+    def pairs(
+        self,
+        step: str,
+        baseline: Candidate,
+        candidate: Candidate,
+        inputs: Sequence[TensorSpec],
+        feeds: Path | None,
+        settings: LatencySettings,
+        logs: Path,
+        seed: int,
+        observer: Observer,
+    ) -> Pairs:
+        """As `Place` says."""
+        return latency.LaunchPairs(
+            baseline, candidate, inputs, feeds, settings, logs, seed, observer
+        )
 
 
 HERE = Here()

@@ -72,11 +72,13 @@ class Comparison(Result):
     is for information; one that was not `compared` has no figures, and says why. One that is
     inconclusive and yet `seems_worse` (the rule found it slower, or its estimate lies beyond the limit)
     is no mere noise. `pairs` counts launch pairs, `pair_changes` is the growth in each of them as it
-    was measured: what the rule decided from.
+    was measured: what the rule decided from. `device` is that of the recipe on which it was found; None
+    where the gate names none, and for what does not depend on one.
     """
 
     metric: Metric
     name: str
+    device: str | None = None
     batch_size: int | None = None
     unit: Unit
     baseline: float | None = None
@@ -130,7 +132,8 @@ class GateReport(Result):
     """One run of the gate. `baseline` says where it came from, `sentence` is the answer in words.
 
     `changes` are those of what the candidate is judged by; `accepted` the kinds that were declared.
-    Raw samples lie beside it: each variant's `samples`.
+    Raw samples lie beside it: each variant's `samples`. `devices` describes the machines of
+    `gate.devices`, by name, as `environment` does this one.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -144,6 +147,7 @@ class GateReport(Result):
     variants: dict[str, GatedVariant]
     environment: dict[str, Any]
     baseline_environment: dict[str, Any]
+    devices: dict[str, dict[str, Any]] = Field(default_factory=dict)
     protocol: dict[str, Any] = Field(default_factory=dict)
     started: str
     finished: str

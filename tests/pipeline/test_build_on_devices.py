@@ -24,7 +24,7 @@ VARIANTS = '  plain: []\n  copied: ["./fakes.py:Copy"]\n'
 class Edge(Here):
     """Another machine, as far as anybody can tell."""
 
-    confinement = "not at all"
+    is_here, confinement = False, "not at all"
 
     def __init__(self):
         super().__init__("edge")
@@ -197,6 +197,12 @@ def test_a_verdict_on_any_device_decides_the_exit_code(project, edge):
     assert report.exit_reason.startswith("on edge: ")
     mine = {each.name: each.outcome for each in report.variants["copied"].verdicts}
     assert mine["slo p50_ms"] == "accept"
+
+
+def test_a_recipe_is_measured_at_home_where_nobody_can_reach_its_devices(project, edge):
+    project.recipe(VARIANTS, head=head())
+    report = project.build(at_home=True)
+    assert (report.device, report.devices, edge.measured) == (None, {}, [])
 
 
 def test_without_other_devices_no_cluster_is_asked(project, monkeypatch):

@@ -102,14 +102,29 @@ class SweepOrder:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairsOrder:
+    """What `latency.LaunchPairs` takes, and how many pairs of this `name` are wanted in all."""
+
+    name: str
+    baseline: Candidate
+    candidate: Candidate
+    inputs: tuple[TensorSpec, ...]
+    feeds: str | None
+    settings: LatencySettings
+    seed: int
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceOrder:
-    """One measurement, one of the three; `step` is what it is called."""
+    """One measurement, one of the four; `step` is what it is called."""
 
     step: str
     travelling: Travelling
     shapes: ShapesOrder | None = None
     latency: LatencyOrder | None = None
     sweep: SweepOrder | None = None
+    pairs: PairsOrder | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

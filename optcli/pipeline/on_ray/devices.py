@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from optcli.pipeline.on_ray.device_messages import (
     DeviceOrder,
     LatencyOrder,
     Look,
+    PairsOrder,
     Seen,
     ShapesOrder,
     SweepOrder,
@@ -34,6 +37,7 @@ from optcli.pipeline.on_ray.device_messages import (
     Wish,
 )
 from optcli.pipeline.on_ray.device_nodes import Held, LostError, Node
+from optcli.pipeline.on_ray.maker import require
 from optcli.pipeline.on_ray.messages import Contents
 from optcli.pipeline.on_ray.parcels import UnreachableError
 from optcli.pipeline.plan import Plan, PlannedVariant
@@ -65,14 +69,17 @@ def opened(
         yield {}
         return
     address = _required(address, next(iter(places)))
+    require(address, store)
     cluster = Cluster(address, observer.warned)
+    found = {name: RayDevice(name, ray, plan, store) for name, ray in places.items()}
     try:
         cluster.connect()
-        found = {name: RayDevice(name, ray, plan, store) for name, ray in places.items()}
         for each in found.values():
             each.choose(observer)
         yield found
     finally:
+        for each in found.values():
+            each.release()
         cluster.close()
 
 
@@ -94,6 +101,8 @@ def _required(address: str | None, device: str) -> str:
 
 class RayDevice:
     """A device of a cluster; a `Place`. The node is held from the first measurement to `release`."""
+
+    is_here = False
 
     def __init__(self, name: str, ray: RayPlace, plan: Plan, store: Store) -> None:
         self._name, self._ray, self._store = name, ray, store
@@ -151,9 +160,11 @@ class RayDevice:
         """As `Place` says."""
         order = ShapesOrder(request=request)
         answer, _ = self._asked(
-            step, observer, [request.artifact], request.feeds, lambda sent: DeviceOrder(
-                step=step, travelling=sent, shapes=order
-            )
+            step,
+            observer,
+            [request.artifact],
+            request.feeds,
+            lambda sent: DeviceOrder(step=step, travelling=sent, shapes=order),
         )
         if answer.comparison is None:
             raise _no_answer(self._name)
@@ -184,11 +195,16 @@ class RayDevice:
             wants_p99=wants_p99,
         )
         answer, samples = self._asked(
-            step, observer, [each.artifact for each in candidates], feeds, lambda sent: DeviceOrder(
-                step=step, travelling=sent, latency=order
-            )
+            step,
+            observer,
+            [each.artifact for each in candidates],
+            feeds,
+            lambda sent: DeviceOrder(step=step, travelling=sent, latency=order),
         )
         _keep(answer, logs, [each.name for each in candidates])
+        return self._loaded(samples)
+
+    def _loaded(self, samples: bytes) -> Measured:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "samples.npz")
             path.write_bytes(samples)
@@ -220,9 +236,11 @@ class RayDevice:
             p99_ms=p99_ms,
         )
         answer, _ = self._asked(
-            step, observer, [candidate.artifact], feeds, lambda sent: DeviceOrder(
-                step=step, travelling=sent, sweep=order
-            )
+            step,
+            observer,
+            [candidate.artifact],
+            feeds,
+            lambda sent: DeviceOrder(step=step, travelling=sent, sweep=order),
         )
         if candidate.name in answer.logs:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -230,6 +248,53 @@ class RayDevice:
         if answer.sweep is None:
             raise _no_answer(self._name)
         return answer.sweep
+
+    @contextmanager
+    def alone(self, step: str, observer: Observer) -> Iterator[None]:
+        """As `Place` says."""
+        try:
+            yield  # the first measurement takes the node
+        finally:
+            self.release()
+
+    def pairs(
+        self,
+        step: str,
+        baseline: Candidate,
+        candidate: Candidate,
+        inputs: Sequence[TensorSpec],
+        feeds: Path | None,
+        settings: LatencySettings,
+        logs: Path,
+        seed: int,
+        observer: Observer,
+    ) -> RayPairs:
+        """As `Place` says."""
+        order = PairsOrder(
+            name=uuid.uuid4().hex,
+            baseline=baseline,
+            candidate=candidate,
+            inputs=tuple(inputs),
+            feeds=None if feeds is None else str(feeds),
+            settings=settings,
+            seed=seed,
+            count=0,
+        )
+        return RayPairs(self, step, order, feeds, observer)
+
+    def paired(
+        self, step: str, order: PairsOrder, feeds: Path | None, observer: Observer
+    ) -> Measured:
+        """What an order of launch pairs gives. Raises `StepError`."""
+        artifacts = [order.baseline.artifact, order.candidate.artifact]
+        _, samples = self._asked(
+            step,
+            observer,
+            artifacts,
+            feeds,
+            lambda sent: DeviceOrder(step=step, travelling=sent, pairs=order),
+        )
+        return self._loaded(samples)
 
     def release(self) -> None:
         """Let others measure there."""
@@ -288,6 +353,8 @@ class RayDevice:
                 self._held = Held(
                     self._name, self._ray, self._node, lambda text: observer.warned(step, text)
                 )
+            if order.pairs is not None:  # whoever asks for pairs says how far they are
+                return self._held.carry_out(order)
             observer.started(step)
             began = time.monotonic()
             answered = self._held.carry_out(order)
@@ -315,6 +382,21 @@ class RayDevice:
             },
         )
         return Travelling(url=remote.place.url, files=files)
+
+
+class RayPairs:
+    """Launch pairs on a device."""
+
+    def __init__(
+        self, device: RayDevice, step: str, order: PairsOrder, feeds: Path | None, observer: Observer
+    ) -> None:
+        self._device, self._step, self._order = device, step, order
+        self._feeds, self._observer = feeds, observer
+
+    def measure(self, count: int) -> Measured:
+        """Measure the next `count` pairs; gives all pairs so far. Raises `StepError`."""
+        self._order = replace(self._order, count=self._order.count + count)
+        return self._device.paired(self._step, self._order, self._feeds, self._observer)
 
 
 def _contents(folder: Path, store: Store) -> Contents:

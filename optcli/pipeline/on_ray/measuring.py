@@ -14,13 +14,14 @@ from optcli.digest import FileDigests
 from optcli.errors import OptcliError, StepError, StoreError
 from optcli.latency import Candidate
 from optcli.observer import Observer
-from optcli.pipeline import places
+from optcli.pipeline import measurement_lock, places
 from optcli.pipeline.on_ray import fit, node, parcels
 from optcli.pipeline.on_ray.device_messages import (
     DeviceAnswer,
     DeviceOrder,
     LatencyOrder,
     Look,
+    PairsOrder,
     Seen,
     SweepOrder,
     Travelling,
@@ -138,6 +139,8 @@ def _measured(
         return replace(answer, comparison=places.HERE.compare(order.step, here, observer)), b""
     if order.sweep is not None:
         return replace(answer, sweep=_swept(order.step, order.sweep, arrived, work, observer)), b""
+    if order.pairs is not None:
+        return answer, _paired(order.step, order.pairs, arrived, work, observer)
     assert order.latency is not None
     return answer, _timed(order.step, order.latency, arrived, work, observer)
 
@@ -157,8 +160,43 @@ def _timed(
         observer,
         wants_p99=order.wants_p99,
     )
+    return _bytes_of(measured, work)
+
+
+def _bytes_of(measured: latency.Measured, work: Path) -> bytes:
     latency.save(measured, work / _SAMPLES)
     return (work / _SAMPLES).read_bytes()
+
+
+@dataclass
+class _Begun:
+    """The launch pairs that this process measures, until others are asked for."""
+
+    name: str = ""
+    pairs: latency.LaunchPairs | None = None
+
+
+_begun = _Begun()
+
+
+def _paired(
+    step: str, order: PairsOrder, arrived: _Arrived, work: Path, observer: Observer
+) -> bytes:
+    if _begun.pairs is None or _begun.name != order.name:
+        logs = Path(tempfile.mkdtemp(prefix="optcli-pairs-"))
+        _begun.name = order.name
+        _begun.pairs = latency.LaunchPairs(
+            arrived.candidate(order.baseline),
+            arrived.candidate(order.candidate),
+            order.inputs,
+            arrived.feeds(order.feeds),
+            order.settings,
+            logs,
+            order.seed,
+            observer,
+        )
+    with measurement_lock.acquired(step, observer):
+        return _bytes_of(_begun.pairs.measure(max(0, order.count - _begun.pairs.count)), work)
 
 
 def _swept(
