@@ -8,14 +8,13 @@ import pytest
 from gated_project import COPIED, git, judge, of
 from tiny_project import HEAD
 
-from optcli import environment
+from optcli import baselines, environment
 from optcli.environment import Missing
 from optcli.errors import ExitCode, StepError, UsageError
 from optcli.gate import history
 from optcli.gate import saving as builds
 from optcli.gate.origins import Options
 from optcli.gate.terms import changes
-from optcli.pipeline import build
 from optcli.pipeline.on_ray import devices as on_cluster
 from optcli.pipeline.places import Here
 from optcli.results.terms import Terms
@@ -126,11 +125,10 @@ def test_a_baseline_that_is_bound_to_another_cpu_is_not_compared_there(there, ed
 
 
 def saved(project, name):
-    report = build(project.folder / "recipe.yaml", store=project.store, artifacts=project.artifacts)
+    report = project.build()
     assert report.exit_code == ExitCode.DONE
-    return builds.save(
-        project.folder / "recipe.yaml", name, store=project.store, artifacts=project.artifacts
-    )
+    path = baselines.place_of(name, project.artifacts)
+    builds.save(path, report, project.artifacts / "tiny" / "report.json", Store(project.store))
 
 
 def test_a_baseline_without_figures_of_the_device_is_inconclusive(there, pairs):
