@@ -1,6 +1,6 @@
 """A measuring process that notes when it begins and ends, and a driver that has a device run it.
 
-    python noted_measuring.py ADDRESS MODEL_FOLDER SEED MAX_SECONDS
+python noted_measuring.py ADDRESS MODEL_FOLDER SEED MAX_SECONDS
 """
 
 from __future__ import annotations

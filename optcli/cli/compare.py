@@ -148,9 +148,7 @@ def _one(report: Report, path: Path, form: str) -> str:
 def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[Comparison]:
     from optcli.report import changes
 
-    comparisons = [
-        each for other in named[1:] for each in changes.compare_devices(named[0], other)
-    ]
+    comparisons = [each for other in named[1:] for each in changes.compare_devices(named[0], other)]
     apart = next((each for each in comparisons if not each.comparable), None)
     if apart is not None and not force:
         raise NotComparableError(

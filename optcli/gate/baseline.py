@@ -53,9 +53,7 @@ def versions_in(interpreter: str, packages: Sequence[str]) -> dict[str, str | No
     return versions
 
 
-def cannot_run(
-    side: Side, before: Baseline, now: dict[str, Any], *, there: bool = False
-) -> str | None:
+def cannot_run(side: Side, before: Baseline, now: dict[str, Any], *, there: bool = False) -> str | None:
     """Why the baseline's artifact cannot be run here; None where it can.
 
     `now` describes this machine, or another one (`there`), which says itself what it lacks.

@@ -62,7 +62,9 @@ def _identity(report: Report) -> object:
 def alone(gating: Gating, side: Side, place: Place) -> list[Latency]:
     """The candidate measured by itself, now. Raises `RunnerError` where it cannot be."""
     settings = LatencySettings(
-        mode="table", batch_sizes=gating.settings.batch_sizes, threads=threads_of(gating.settings, place)
+        mode="table",
+        batch_sizes=gating.settings.batch_sizes,
+        threads=threads_of(gating.settings, place),
     )
     recipe = gating.made.plan.recipe
     measured = place.measure(

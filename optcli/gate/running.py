@@ -70,9 +70,7 @@ def gate(
         names, missing = chosen(loaded, options.only, origin.terms, suggested, origin.suggested)
         demanded, slo = _demanded(loaded, origin, options)
         to_do = planned(recipe, kept, options.overrides, list(names))
-        places = stack.enter_context(
-            devices.reached(options.ray, demanded, to_do, kept, observer)
-        )
+        places = stack.enter_context(devices.reached(options.ray, demanded, to_do, kept, observer))
         made = make(to_do, kept, observer, settings, Phases())
         mine = candidates(made, list(names))
         packages = sorted({package for side in mine.values() for package in side.packages})

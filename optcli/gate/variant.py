@@ -227,9 +227,7 @@ def _same_calls(
     return calls[0] == calls[1]
 
 
-def _timed(
-    gating: Gating, side: Side, name: str, variants: int, seed: int, place: Place
-) -> Timed:
+def _timed(gating: Gating, side: Side, name: str, variants: int, seed: int, place: Place) -> Timed:
     assert side.before is not None
     before = candidate(name, side.before, gating.settings, place)
     return compare(

@@ -112,7 +112,7 @@ class Place(Protocol):
 
 
 class Here:
-    """This machine."""
+    """The machine that runs optcli."""
 
     is_here = True
 
@@ -179,9 +179,7 @@ class Here:
     ) -> Sweep:
         """As `Place` says."""
         with measurement_lock.acquired(step, observer):
-            return latency.sweep(
-                candidate, inputs, feeds, settings, log, seed, observer, p99_ms=p99_ms
-            )
+            return latency.sweep(candidate, inputs, feeds, settings, log, seed, observer, p99_ms=p99_ms)
 
     def lacking(self, variant: str) -> tuple[environment.Missing, ...]:
         """As `Place` says."""
@@ -204,9 +202,7 @@ class Here:
         observer: Observer,
     ) -> Pairs:
         """As `Place` says."""
-        return latency.LaunchPairs(
-            baseline, candidate, inputs, feeds, settings, logs, seed, observer
-        )
+        return latency.LaunchPairs(baseline, candidate, inputs, feeds, settings, logs, seed, observer)
 
 
 HERE = Here()

@@ -20,7 +20,7 @@ _SAMPLES = "samples.npz"
 
 @dataclass(frozen=True)
 class Curves:
-    """What charts are drawn from: `first` of the report's own device, `further` of the others by name."""
+    """What charts are drawn from: of the report's own device, and of the others by name."""
 
     first: html.Quantiles
     further: Mapping[str, html.Quantiles] = field(default_factory=dict)

@@ -30,9 +30,9 @@ def measure(
     remeasure: bool,
     place: Place = places.HERE,
 ) -> dict[str, Sweep]:
-    """The sweeps of all variants that were built and can run at a place; none where the recipe asks for none.
+    """The sweeps of all variants that were built and can run at a place.
 
-    One that fails has no points and says why. It is not kept, nor is one with a point that is not fit.
+    None where the recipe asks for none. One that fails has no points and says why. It is not kept, nor is one with a point that is not fit.
     """
     if plan.recipe.latency.sweeping is None:
         return {}

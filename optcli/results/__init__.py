@@ -312,7 +312,7 @@ class DeviceVariant(Result):
 
 
 class DeviceReport(Result):
-    """What was measured on a further device, with the fields of `Report`; `variants` are those there."""
+    """What a further device gave, with the fields of `Report`; `variants` are those measured there."""
 
     environment: dict[str, Any]
     recommended: str | None
@@ -332,10 +332,10 @@ class Report(Result):
     to keep the service level at `slo.rate_per_s`; None where the recipe names no rate. `exit_reason` is
     why the build ended with `exit_code`. `took_s` is seconds by phase: `data`, `steps`, `latency`,
     `sweep`, `accuracy`. `judged_by` is the record of a `results.terms.Terms`: what a later gate
-    compares with; None in older reports. `tuning` is the search that chose the variants. `device` is the
-    recipe's name of the machine whose figures stand here, None where it asks for no device; `devices`
-    has those of the others by name, and `on` gives the report of one. `exit_code` is that of all. Of
-    schema 1, where flags were sentences, it is read as the present one (`results.flag_texts`).
+    compares with; None in older reports. `tuning` is the search that chose the variants. `device` is
+    the recipe's name of the machine whose figures stand here, None where it asks for no device;
+    `devices` has those of the others by name, and `on` gives the report of one. `exit_code` is that of
+    all. Of schema 1, where flags were sentences, it is read as the present one (`results.flag_texts`).
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")

@@ -33,7 +33,11 @@ class Edge(Here):
 
     def environment(self, packages):
         found = environment.describe(packages)
-        return {**found, "cpu": {"model": "Edge CPU", "machine": "x86_64", "flags": ["avx2"]}, "cores": 1}
+        return {
+            **found,
+            "cpu": {"model": "Edge CPU", "machine": "x86_64", "flags": ["avx2"]},
+            "cores": 1,
+        }
 
     def machine(self):
         return {**environment.machine(), "identity": self.identity}
@@ -139,7 +143,9 @@ def test_the_first_device_stands_where_reports_have_always_had_it(project, edge)
 
 
 def test_a_variant_that_is_measured_elsewhere_alone_says_so(project, edge):
-    project.recipe('  plain: []\n  copied: {passes: ["./fakes.py:Copy"], devices: [edge]}\n', head("[here]"))
+    project.recipe(
+        '  plain: []\n  copied: {passes: ["./fakes.py:Copy"], devices: [edge]}\n', head("[here]")
+    )
     report = project.build()
     assert report.variants["copied"].latency == ()
     assert report.variants["copied"].reason == "not measured on here"
@@ -154,7 +160,9 @@ def test_what_does_not_run_on_a_device_is_named_and_costs_the_others_nothing(pro
     project.recipe(VARIANTS + '  third: ["./fakes.py:Convert"]\n', head=head())
     report = project.build()
     there = report.on("edge")
-    assert there.variants["copied"].reason == "not measured on edge: no NVIDIA GPU was found (bring one)"
+    assert (
+        there.variants["copied"].reason == "not measured on edge: no NVIDIA GPU was found (bring one)"
+    )
     assert there.variants["copied"].latency == ()
     assert there.variants["third"].latency
     assert report.variants["copied"].latency

@@ -10,7 +10,6 @@ from tiny_project import HEAD, Heard
 from optcli.errors import StepError
 from optcli.latency import shapes as comparing
 from optcli.latency.shapes import Comparison
-from optcli.pipeline import shapes
 from optcli.pipeline.execute import Settings
 from optcli.pipeline.making import make, planned
 from optcli.pipeline.phases import Phases

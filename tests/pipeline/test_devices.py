@@ -30,7 +30,9 @@ EDGE = RayPlace(resources={"edge": 1})
 
 def recipe(project, variants, measured_on=None):
     listed = f", devices: {measured_on}}}" if measured_on else "}"
-    return load(project.recipe(variants, head=HEAD.replace("threads: 1}", f"threads: 1{listed}") + DEVICES))
+    return load(
+        project.recipe(variants, head=HEAD.replace("threads: 1}", f"threads: 1{listed}") + DEVICES)
+    )
 
 
 def who(project, variants, measured_on=None):
@@ -101,7 +103,7 @@ def test_nodes_that_have_all_of_it_are_the_device():
 
 def test_where_no_node_is_the_device_it_is_named_with_what_there_is():
     with pytest.raises(MissingError, match="no node of the cluster has edge: 1") as caught:
-        device_nodes.fitting("edge", EDGE, [node("a", **{"GPU": 1.0, "dege": 3.0}), node("b")])
+        device_nodes.fitting("edge", EDGE, [node("a", GPU=1.0, dege=3.0), node("b")])
     assert caught.value.place == "devices.edge"
     assert "its 2 nodes have GPU: 1, dege: 3;" in caught.value.hint
     assert "node:" not in caught.value.hint

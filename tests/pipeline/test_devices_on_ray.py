@@ -132,7 +132,9 @@ def test_what_the_remote_store_loses_costs_its_device(
     project: Project, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices.parcels, "send", lambda *_: None)
-    project.recipe('  plain: []\n  copied: [{"./fakes.py:Copy": {note: lost}}]\n', head=head("[here, edge]"))
+    project.recipe(
+        '  plain: []\n  copied: [{"./fakes.py:Copy": {note: lost}}]\n', head=head("[here, edge]")
+    )
     report, _ = built(project, cluster.address)
     assert "files do not come" in (report.devices["edge"].variants["plain"].reason or "")
     assert report.variants["copied"].latency

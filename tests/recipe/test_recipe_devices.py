@@ -62,19 +62,25 @@ def test_this_machine_need_not_be_listed(loaded: Loaded) -> None:
     [
         ("{edge: {rays: {}}}", "unknown key 'rays' in devices.edge", "did you mean 'ray'?"),
         ("{edge: {ray: {}}}", "neither resources nor accelerator", "write it as wanted"),
-        ("{edge: {ray: {resource: {edge: 1}}}}", "unknown key 'resource' in devices.edge.ray", "resources"),
+        (
+            "{edge: {ray: {resource: {edge: 1}}}}",
+            "unknown key 'resource' in devices.edge.ray",
+            "resources",
+        ),
         ("{edge: {ray: {resources: {edge: 0}}}}", "found 0, wanted more than 0", "raise it"),
         ("{edge: {ray: {resources: {edge: many}}}}", "wanted a number", ""),
         ("{edge: {ray: {accelerator: ''}}}", "wanted some text", ""),
         ("{edge: fast}", "devices.edge: found 'fast', wanted a mapping", "KEY: VALUE"),
-        ("{here: {ray: {resources: {edge: 1}}}}", "here is the machine that runs optcli", "another name"),
+        (
+            "{here: {ray: {resources: {edge: 1}}}}",
+            "here is the machine that runs optcli",
+            "another name",
+        ),
         ("{a/b: {}}", "wanted a name that is valid for a folder", "a-b"),
         ("{edge: {}, Edge: {}}", "it differs from 'edge' in capitals only", "rename"),
     ],
 )
-def test_what_is_wrong_in_them_is_named(
-    devices: str, message: str, hint: str, loaded: Loaded
-) -> None:
+def test_what_is_wrong_in_them_is_named(devices: str, message: str, hint: str, loaded: Loaded) -> None:
     with pytest.raises(RecipeError) as caught:
         loaded(("baseline: eager", f"baseline: eager\ndevices: {devices}"))
     (problem,) = caught.value.problems
@@ -86,7 +92,11 @@ def test_what_is_wrong_in_them_is_named(
 @pytest.mark.parametrize(
     ("edits", "message", "hint"),
     [
-        ((measured_on("[egde]"),), "latency.devices: there is no device 'egde'", "did you mean 'edge'?"),
+        (
+            (measured_on("[egde]"),),
+            "latency.devices: there is no device 'egde'",
+            "did you mean 'edge'?",
+        ),
         ((measured_on("[tpu]"),), "latency.devices: there is no device 'tpu'", "devices: {tpu: {ray"),
         ((measured_on("[]"),), "latency.devices: found an empty list, wanted at least 1", ""),
         ((measured_on("[edge, edge]"),), "latency.devices: 'edge' is named twice", "once"),
@@ -128,9 +138,7 @@ def test_a_recipe_that_extends_another_removes_a_device_and_a_variant_hands_its_
         ("  onnx: [export_onnx]", "  onnx: {passes: [export_onnx], devices: [edge]}"),
     )
     child = folder / "child.yaml"
-    child.write_text(
-        "extends: recipe.yaml\ndevices: {a10: null}\nvariants: {more: {extends: onnx}}\n"
-    )
+    child.write_text("extends: recipe.yaml\ndevices: {a10: null}\nvariants: {more: {extends: onnx}}\n")
     recipe = load(child)
     assert list(recipe.devices) == ["here", "edge"]
     assert recipe.variants["more"].devices == ("edge",)

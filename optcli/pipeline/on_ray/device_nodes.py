@@ -1,8 +1,8 @@
 """The nodes of a cluster that are a device: which ones fit, and one of them held to measure on.
 
-Who measures on a node holds it through Ray: by an actor that is named after the node, and takes all of
-its cores and GPUs. So no task of Ray runs there meanwhile, and no other driver measures there. The actor
-ends with its driver, however that ends.
+Who measures on a node holds it through Ray: by an actor that is named after the node, and takes all
+of its cores and GPUs. So no task of Ray runs there meanwhile, and no other driver measures there. The
+actor ends with its driver, however that ends.
 """
 
 from __future__ import annotations

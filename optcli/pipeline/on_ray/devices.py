@@ -282,9 +282,7 @@ class RayDevice:
         )
         return RayPairs(self, step, order, feeds, observer)
 
-    def paired(
-        self, step: str, order: PairsOrder, feeds: Path | None, observer: Observer
-    ) -> Measured:
+    def paired(self, step: str, order: PairsOrder, feeds: Path | None, observer: Observer) -> Measured:
         """What an order of launch pairs gives. Raises `StepError`."""
         artifacts = [order.baseline.artifact, order.candidate.artifact]
         _, samples = self._asked(

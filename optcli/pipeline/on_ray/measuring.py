@@ -145,9 +145,7 @@ def _measured(
     return answer, _timed(order.step, order.latency, arrived, work, observer)
 
 
-def _timed(
-    step: str, order: LatencyOrder, arrived: _Arrived, work: Path, observer: Observer
-) -> bytes:
+def _timed(step: str, order: LatencyOrder, arrived: _Arrived, work: Path, observer: Observer) -> bytes:
     measured = places.HERE.measure(
         step,
         [arrived.candidate(each) for each in order.candidates],
@@ -179,9 +177,7 @@ class _Begun:
 _begun = _Begun()
 
 
-def _paired(
-    step: str, order: PairsOrder, arrived: _Arrived, work: Path, observer: Observer
-) -> bytes:
+def _paired(step: str, order: PairsOrder, arrived: _Arrived, work: Path, observer: Observer) -> bytes:
     if _begun.pairs is None or _begun.name != order.name:
         logs = Path(tempfile.mkdtemp(prefix="optcli-pairs-"))
         _begun.name = order.name
@@ -199,9 +195,7 @@ def _paired(
         return _bytes_of(_begun.pairs.measure(max(0, order.count - _begun.pairs.count)), work)
 
 
-def _swept(
-    step: str, order: SweepOrder, arrived: _Arrived, work: Path, observer: Observer
-) -> Sweep:
+def _swept(step: str, order: SweepOrder, arrived: _Arrived, work: Path, observer: Observer) -> Sweep:
     return places.HERE.sweep(
         step,
         arrived.candidate(order.candidate),

@@ -24,4 +24,3 @@ def compare_devices(before: tuple[str, Report], after: tuple[str, Report]) -> li
         compare((labelled(before[0], one), one), (labelled(after[0], other), other))
         for one, other in pairs
     ]
-
