@@ -32,7 +32,8 @@ def measure(
 ) -> dict[str, Sweep]:
     """The sweeps of all variants that were built and can run at a place.
 
-    None where the recipe asks for none. One that fails has no points and says why. It is not kept, nor is one with a point that is not fit.
+    There are none where the recipe asks for none. One that fails has no points and says why. It is not
+    kept, nor is one with a point that is not fit.
     """
     if plan.recipe.latency.sweeping is None:
         return {}
