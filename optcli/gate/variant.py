@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from optcli import environment, latency
+from optcli.artifact import NATIVE
 from optcli.baselines import Baseline
 from optcli.errors import StepError
 from optcli.gate import accuracy, comparisons, recorded
 from optcli.gate.accuracy import Incomparable
-from optcli.gate.baseline import cannot_run, other_versions
+from optcli.gate.baseline import cannot_run, of_another_cpu, other_versions
 from optcli.gate.explain import explain
 from optcli.gate.latency import STEP, Timed, candidate, compare, service_level
 from optcli.gate.origins import Options, Origin
@@ -198,8 +199,11 @@ def _apart_on(gating: Gating, side: Side, place: Place) -> Incomparable | None:
         return apart
     if gating.before.interpreter is not None:
         return Incomparable(f"the baseline's own interpreter is not on {place.name}")
-    cannot = cannot_run(side, gating.before, place.environment(side.packages), there=True)
-    return None if cannot is None else Incomparable(cannot)
+    assert side.before is not None
+    around = place.environment(side.packages)
+    if side.before.artifact.format in NATIVE and (why := of_another_cpu(side, gating.before, around)):
+        return Incomparable(why)
+    return None
 
 
 def _other_inputs(gating: Gating) -> Incomparable | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from optcli import environment, latency, runners, workers
+from optcli.environment import Missing
 from optcli.latency import Candidate, Measured
 from optcli.latency.messages import MeasureRequest
 from optcli.latency.shapes import Comparison
@@ -87,7 +88,7 @@ class Place(Protocol):
         """What `latency.sweep` gives. Raises `OptcliError` where it could not be done."""
         ...
 
-    def lacking(self, variant: str) -> tuple[environment.Missing, ...]:
+    def lacking(self, variant: str) -> tuple[Missing, ...]:
         """What a variant of the plan needs to be run, beside what it needs on this machine."""
         ...
 
@@ -181,7 +182,7 @@ class Here:
         with measurement_lock.acquired(step, observer):
             return latency.sweep(candidate, inputs, feeds, settings, log, seed, observer, p99_ms=p99_ms)
 
-    def lacking(self, variant: str) -> tuple[environment.Missing, ...]:
+    def lacking(self, variant: str) -> tuple[Missing, ...]:
         """As `Place` says."""
         return ()
 

@@ -9,10 +9,12 @@ from gated_project import COPIED, git, judge, of
 from tiny_project import HEAD
 
 from optcli import baselines, environment
+from optcli.artifact import Format
 from optcli.environment import Missing
 from optcli.errors import ExitCode, StepError, UsageError
 from optcli.gate import history
 from optcli.gate import saving as builds
+from optcli.gate import variant as gating_variant
 from optcli.gate.origins import Options
 from optcli.gate.terms import changes
 from optcli.pipeline.on_ray import devices as on_cluster
@@ -112,13 +114,15 @@ def test_a_device_that_is_lost_is_inconclusive(there, edge, pairs, monkeypatch):
     assert "was lost" in report.sentence
 
 
-def test_a_baseline_that_is_bound_to_another_cpu_is_not_compared_there(there, edge, pairs):
+def test_native_code_of_another_cpu_is_not_compared_there(there, edge, pairs, monkeypatch):
     there.recipe(
         '  plain: []\n  copied: {passes: ["./fakes.py:Tuned"], gate: true}\n',
         head=HEAD + DEVICES % "[edge]",
     )
     git(there.folder, "commit", "-qam", "bound")
     edge.flags = []
+    assert judge(there).outcome == "accept", "what was calibrated elsewhere runs there"
+    monkeypatch.setattr(gating_variant, "NATIVE", frozenset({Format.ONNX}))
     report = judge(there)
     assert report.outcome == "inconclusive"
     assert "bound to the CPU it was made on" in report.sentence

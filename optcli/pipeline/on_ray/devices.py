@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import environment, latency, ray_session
-from optcli.artifact import Artifact, Format
+from optcli.artifact import NATIVE, Artifact
 from optcli.digest import FileDigests
 from optcli.environment import Missing
 from optcli.errors import MissingError, StepError, UsageError, from_record
@@ -48,8 +48,6 @@ from optcli.store import Store, pausing
 
 # How often a measurement begins again because the node was lost.
 _TRIES = 3
-# Files in these formats are made for one CPU or GPU, and run on no other.
-_NATIVE = (Format.AOTI, Format.ORT, Format.TENSORRT, Format.TENSORRT_RTX)
 # What measures: its code must be the same on the device, or the figures are another optcli's.
 _MEASURES = ("latency/process.py", "latency/measure.py", "latency/sweep.py", "latency/shapes.py")
 
@@ -420,7 +418,7 @@ def _look(plan: Plan, digests: FileDigests) -> Look:
 
 def _wish(variant: PlannedVariant) -> Wish:
     needs, last = variant.runner.requires(), variant.last
-    if last.format in _NATIVE and last.traits is not None and "device" in last.ingredients:
+    if last.format in NATIVE and last.traits is not None and "device" in last.ingredients:
         return Wish(needs=needs, bound_to=last.ingredients["device"], traits=last.traits)
     return Wish(needs=needs)
 
