@@ -68,7 +68,7 @@ def cannot_run(side: Side, before: Baseline, now: dict[str, Any]) -> str | None:
 
 
 def of_another_cpu(side: Side, before: Baseline, around: dict[str, Any]) -> str | None:
-    """Why a baseline is bound to another CPU than that of the machine `around`; None where it is not."""
+    """Why a baseline does not run on the CPU of the machine `around`; None where it does."""
     assert side.before is not None
     bound = any("device" in step for step in side.before.made_by)
     then, there = before.environment.get("cpu", {}), around["cpu"]

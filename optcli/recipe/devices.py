@@ -34,8 +34,7 @@ def check_devices(
             problems.add(node.start, f"the device {found(name)}: {wrong[0]}", wrong[1])
         seen.setdefault(name.lower(), name)
     for section in ("latency", "gate"):
-        node = recipe.get(section)
-        _listed(node, f"{section}.devices", devices, problems)
+        _listed(recipe.get(section), f"{section}.devices", devices, problems)
     for name, node in variants.items():
         _listed(node, f"devices of {name}", devices, problems)
 

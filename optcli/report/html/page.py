@@ -110,10 +110,10 @@ def _answer(report: Report, further: Sequence[str]) -> Markup:
     below = [tag("p", text) for text in further if text]
     if report.recommended is None:
         text = advice(report) or "There is no recommendation."
-        answer = [tag("p", text), *_serving(report), *below]
-        return tag("section", *answer, class_="answer none", id="answer")
-    answer = [tag("p", advice(report)), *_serving(report), _figures(report), *below]
-    return tag("section", *answer, class_="answer", id="answer")
+        answer = tag("p", text)
+        return tag("section", answer, *_serving(report), *below, class_="answer none", id="answer")
+    answer, figures = tag("p", advice(report)), _figures(report)
+    return tag("section", answer, *_serving(report), figures, *below, class_="answer", id="answer")
 
 
 def _serving(report: Report) -> Iterator[Markup]:
