@@ -81,7 +81,7 @@ def build(
                     view.place(folder / variant.name, built[variant.name], made_by(variant))
                 else:  # what an earlier build left there is not what the report speaks of
                     view.remove(folder / variant.name)
-            view.remove(folder / devices.FOLDER)
+            on_devices.clear(folder)
             # Before anything is measured: what is wrong with the data is found here.
             with phases.take("accuracy"):
                 judging = EvaluationContext(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from optcli.store import Store
 
 if TYPE_CHECKING:
     from optcli.pipeline.on_ray.devices import RayDevice
+
+_SAMPLES, _LOGS = "samples.npz", "logs"
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,19 @@ def joined(
         yield far
 
 
+def clear(folder: Path) -> None:
+    """Remove what an earlier build left of its devices below the folder of its results, and no more."""
+    below = folder / FOLDER
+    for device in below.iterdir() if below.is_dir() and not below.is_symlink() else ():
+        if device.is_dir() and not device.is_symlink():
+            with suppress(OSError):  # what somebody else keeps there stays
+                (device / _SAMPLES).unlink(missing_ok=True)
+                shutil.rmtree(device / _LOGS, ignore_errors=True)
+                device.rmdir()
+    with suppress(OSError):
+        below.rmdir()
+
+
 def measured(
     around: Reached,
     unsettled: Plan,
@@ -118,7 +134,7 @@ def _measured(
     remeasure: bool,
 ) -> OnDevice:
     far = around.far_one(device)
-    samples, logs = folder / "samples.npz", folder / "logs"
+    samples, logs = folder / _SAMPLES, folder / _LOGS
     place: Place = far or Here(device.name)
     plan = _plan_on(device, far, unsettled if far else made.plan)
     try:
