@@ -21,6 +21,7 @@ from optcli import environment
 from optcli.errors import ExitCode, MissingError, UsageError
 from optcli.pipeline import build
 from optcli.pipeline.on_ray import devices, sharing
+from optcli.pipeline.on_ray.cluster import NODE_ID
 from optcli.results import Report
 from optcli.store import Store
 
@@ -46,9 +47,11 @@ def described_as(folder: Path, version: str) -> str:
 
     All nodes are this machine: without a difference one device would have what another one measured.
     """
-    about = folder / f"onnxruntime-{version}.dist-info"
+    # Its distribution may be called either way; optcli looks for this one first.
+    about = folder / f"onnxruntime_gpu-{version}.dist-info"
     about.mkdir(parents=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: onnxruntime\nVersion: {version}\n")
+    record = f"Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: {version}\n"
+    (about / "METADATA").write_text(record)
     paths = (str(folder), str(REPOSITORY), str(TESTS), os.environ.get("PYTHONPATH", ""))
     return os.pathsep.join(filter(None, paths))
 
@@ -181,8 +184,9 @@ def test_two_drivers_never_measure_on_one_device_at_once(
     said = [each.communicate(timeout=300)[0] for each in drivers]
     assert [each.returncode for each in drivers] == [0, 0], said
     whose = [seed for _, what, seed, _ in noted(notes) if what == "begin"]
-    assert sorted(whose) == [1, 1, 1, 2, 2, 2]
-    assert whose in ([1, 1, 1, 2, 2, 2], [2, 2, 2, 1, 1, 1]), "one after the other"
+    # On a busy machine each adds launches of its own.
+    assert min(whose.count(1), whose.count(2)) >= 3
+    assert whose in (sorted(whose), sorted(whose, reverse=True)), "one after the other"
     running = 0
     for _, what, _, _ in noted(notes):
         running += 1 if what == "begin" else -1
@@ -203,7 +207,7 @@ def test_a_driver_that_is_killed_lets_go_of_the_device(
     said, _ = second.communicate(timeout=300)
     assert second.returncode == 0, said
     assert not Path(f"/proc/{measuring}").exists() or "Z" in Path(f"/proc/{measuring}/stat").read_text()
-    assert [seed for _, what, seed, _ in noted(notes) if what == "end"] == [2, 2, 2]
+    assert {seed for _, what, seed, _ in noted(notes) if what == "end"} == {2}
 
 
 def test_passes_do_not_run_on_a_device_while_it_measures(
@@ -216,8 +220,14 @@ def test_passes_do_not_run_on_a_device_while_it_measures(
     measuring = driver(cluster, project, 1, 3.0)
     wait_for(lambda: noted(notes))
     with devices.ray_session.started(cluster.address, 1):
-        ref = ray.remote(num_cpus=1, resources={"edge": 0.001})(time.monotonic).remote()
-        began = ray.get(ref, timeout=300)
+
+        def clock() -> float:
+            import time
+
+            return time.monotonic()
+
+        ref = ray.remote(num_cpus=1, label_selector={NODE_ID: cluster.nodes["edge"].node_id})(clock)
+        began = ray.get(ref.remote(), timeout=300)
     assert measuring.wait(300) == 0
     assert began > max(at for at, what, _, _ in noted(notes) if what == "end")
 
@@ -228,7 +238,8 @@ def test_a_device_that_is_lost_is_replaced_by_one_that_is_the_same(
     with ray_cluster() as other:
         for name in ("one", "two"):
             other.add(name, 1, resources={"edge": 1})
-        project.recipe(VARIANTS, head=head("[edge]").replace("max_seconds: 0.05", "max_seconds: 6"))
+        longer = head("[edge]").replace("max_seconds: 0.05", "max_seconds: 6")
+        project.recipe("  plain: []\n", head=longer.replace("launches: 1", "launches: 4"))
         killed = []
 
         def kill() -> None:
