@@ -22,6 +22,7 @@ from optcli.errors import ExitCode, MissingError, UsageError
 from optcli.pipeline import build
 from optcli.pipeline.on_ray import devices, sharing
 from optcli.pipeline.on_ray.cluster import NODE_ID
+from optcli.pipeline.on_ray.parcels import UnreachableError
 from optcli.results import Report
 from optcli.store import Store
 
@@ -142,15 +143,19 @@ def test_a_node_that_does_not_see_the_store_costs_its_device(
     assert report.exit_code == ExitCode.FAILED
 
 
-def test_what_the_remote_store_loses_costs_its_device(
+def test_a_remote_store_that_is_gone_costs_the_devices_that_need_it(
     project: Project, cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices.parcels, "send", lambda *_: None)
+    def gone(*_: object) -> None:
+        raise UnreachableError("it does not answer")
+
+    monkeypatch.setattr(devices.parcels, "send", gone)
     project.recipe(
         '  plain: []\n  copied: [{"./fakes.py:Copy": {note: lost}}]\n', head=head("[here, edge]")
     )
     report, _ = built(project, cluster.address)
-    assert "files do not come" in (report.devices["edge"].variants["plain"].reason or "")
+    reason = report.devices["edge"].variants["plain"].reason or ""
+    assert "files do not come to the device edge: it does not answer" in reason
     assert report.variants["copied"].latency
 
 
