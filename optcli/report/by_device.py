@@ -7,11 +7,15 @@ from dataclasses import replace
 from optcli.report.notes import Notes, notes
 from optcli.results import Report
 
+# Sections that speak of one device's figures.
+_OF_ITS_OWN = ("Verdicts", "Doubts about the measurement")
+
 
 def views(report: Report) -> list[tuple[Report, Notes]]:
     """The report of each device alone with its notes; just the report where it names one machine.
 
-    A note that an earlier device has is left out. The last one has the ending.
+    What an earlier device says of the whole build is left out. Verdicts and doubts stay: each holds for
+    one device. The last one has the ending.
     """
     found: list[tuple[Report, Notes]] = []
     said: set[tuple[str, str]] = set()
@@ -29,7 +33,7 @@ def views(report: Report) -> list[tuple[Report, Notes]]:
 
 def _without(whole: Notes, said: set[tuple[str, str]]) -> Notes:
     def new(title: str, lines: list[str]) -> list[str]:
-        return [line for line in lines if (title, line) not in said]
+        return [line for line in lines if title in _OF_ITS_OWN or (title, line) not in said]
 
     kept = {title: new(title, lines) for title, lines in whole.sections}
     return whole.with_sections(kept, new("", whole.footer))

@@ -6,8 +6,8 @@ import csv
 import io
 import json
 
+from example import FLUCTUATING, latency, report, variant, verdict
 from example import both as rows_of
-from example import report, variant, verdict
 
 from optcli.report import changes, csv_text, html, markdown, text
 from optcli.results import DeviceReport, DeviceVariant, Report
@@ -105,6 +105,20 @@ def test_the_terminal_has_a_table_for_each_device_and_one_ending():
     assert order == sorted(order)
     assert said.count("exit 0:") == 1
     assert said.count("A call hands the inputs over") == 1, "what holds for all is said once"
+
+
+def test_a_doubt_is_told_of_each_device_that_it_holds_for():
+    doubted = [latency(2.0, 1, flags=(FLUCTUATING,))]
+    whole = two_devices()
+    here = whole.variants["eager"].model_copy(update={"latency": tuple(doubted)})
+    there = whole.devices["edge"].variants["eager"].model_copy(update={"latency": tuple(doubted)})
+    edge = whole.devices["edge"].model_copy(
+        update={"variants": {**whole.devices["edge"].variants, "eager": there}}
+    )
+    whole = whole.model_copy(
+        update={"variants": {**whole.variants, "eager": here}, "devices": {"edge": edge}}
+    )
+    assert text(whole).count("fluctuating") == 2
 
 
 def test_the_device_is_described():
