@@ -7,6 +7,7 @@ the baseline sample by sample, `verdicts` judges it. Nothing heavy is imported h
 from __future__ import annotations
 
 from optcli.accuracy.evaluation import Evaluation, evaluate
+from optcli.accuracy.messages import EvaluationRequest
 from optcli.accuracy.metrics import metric_names, require_metric
 from optcli.accuracy.pairs import compare
 from optcli.accuracy.policies import too_few
@@ -14,6 +15,7 @@ from optcli.accuracy.verdicts import unjudged, verdicts
 
 __all__ = [
     "Evaluation",
+    "EvaluationRequest",
     "compare",
     "evaluate",
     "metric_names",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,13 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from optcli import runners, workers
 from optcli.accuracy.messages import EvaluationRequest, Progress
-from optcli.artifact import Artifact
-from optcli.data import DataSettings
 from optcli.observer import Observer, left, rate
 from optcli.results.outcomes import Stability
-from optcli.settings import TensorSpec
-from optcli.settings.accuracy import AccuracySettings
-from optcli.settings.postprocess import PostprocessSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,52 +112,23 @@ class Evaluation:
 
 
 def evaluate(
-    artifact: Artifact,
-    runner: str,
-    options: Mapping[str, Any],
-    inputs: Sequence[TensorSpec],
-    data: DataSettings,
-    folder: Path,
-    settings: AccuracySettings | None,
-    out: Path,
+    request: EvaluationRequest,
     observer: Observer,
     *,
-    postprocess: PostprocessSettings | None = None,
-    feeds: Sequence[TensorSpec] | None = None,
     step: str = "accuracy",
     log: Path | None = None,
     timeout_s: float | None = None,
-    jobs: int = 1,
     interpreter: str | None = None,
-    prepared: Path | None = None,
-    keep: Path | None = None,
 ) -> Evaluation:
     """Run an artifact in its runner over the evaluation set, in fresh processes; writes into `out`.
 
-    Paths in `data` are relative to `folder`. `feeds` are the artifact's
-    own inputs in the order of `inputs`, where names or element types differ. With `jobs` the set is
-    split between as many processes, by whole batches, and comes out the same. `interpreter` is another
-    Python to run the artifact in, with its own libraries. `prepared` is a folder with the samples as
-    they were prepared before; without it they may be left in `keep`, for others. Raises `InputError`
+    With `jobs` the set is split between as many processes, by whole batches, and comes out the same.
+    `interpreter` is another Python to run the artifact in, with its own libraries. Raises `InputError`
     for data or labels that do not fit, `RunnerError` or `StepError` where the artifact fails.
     """
-    request = EvaluationRequest(
-        artifact=artifact,
-        runner=runner,
-        options=dict(options),
-        inputs=tuple(inputs),
-        feeds=tuple(feeds or inputs),
-        data=data,
-        folder=folder,
-        settings=settings,
-        postprocess=postprocess,
-        out=out,
-        jobs=jobs,
-        prepared=prepared,
-        keep=keep,
-    )
+    out = request.out
     out.mkdir(parents=True, exist_ok=True)
-    environment = runners.find(runner).model_validate(dict(options)).environment()
+    environment = runners.find(request.runner).model_validate(request.options).environment()
     news = _News(step, observer)
 
     def run(function: str, job: int) -> None:
@@ -175,14 +141,14 @@ def evaluate(
             timeout_s=timeout_s,
             listener=workers.Listener(Progress, partial(news.heard, job)),
             interpreter=interpreter or sys.executable,
-            confined=(out,) if artifact.foreign else None,
+            confined=(out,) if request.artifact.foreign else None,
         )
 
-    if jobs == 1:
+    if request.jobs == 1:
         run("evaluate", 0)
     else:
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(lambda job: run("shard", job), range(jobs)))
+        with ThreadPoolExecutor(request.jobs) as pool:
+            list(pool.map(lambda job: run("shard", job), range(request.jobs)))
         run("finish", 0)
     return Evaluation.load(out)
 

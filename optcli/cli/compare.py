@@ -17,6 +17,7 @@ from optcli.paths import shown
 if TYPE_CHECKING:
     from optcli.report.changes import Comparison
     from optcli.results import Report
+    from optcli.store import Store
 
 _FORMATS = ("terminal", "markdown", "json", "csv", "html")
 _SUFFIXES = {".md": "markdown", ".json": "json", ".csv": "csv", ".html": "html", ".htm": "html"}
@@ -54,9 +55,10 @@ def command(
 ) -> int:
     """Show the table of the last build, or what changed between several reports.
 
-    Without an argument the newest report here; with one that of a RECIPE, a recipe's name, a report
-    file or its folder; the exit code is then the build's. With several, each is compared with the
-    first: exit code 0, or 5 where machines differ and nothing can be said. Nothing is measured.
+    Without an argument it shows the newest report here. An argument is a RECIPE, a recipe's name, a
+    report file or its folder. The exit code for one report is that of its build. Several reports are
+    compared with the first one: the exit code is 0, or 5 where the machines differ and nothing can be
+    said. It measures nothing.
     """
     chosen_form = _form(form, output, as_json, markdown)
     try:
@@ -86,7 +88,7 @@ def _compare(
     if len(where) < 2:
         place = reports.find(where[0] if where else None, artifacts)
         report, path = place.report, place.path
-        report = _near_the_limit(report, path.parent, place.own_store(store)) if roofline else report
+        report = _near_the_limit(report, path.parent, place.opened(store)) if roofline else report
         if form == "terminal" and output is None:
             show(report, forms)
         else:
@@ -107,13 +109,11 @@ def _compare(
     return 0
 
 
-def _near_the_limit(report: Report, folder: Path, store: Path | None) -> Report:
+def _near_the_limit(report: Report, folder: Path, store: Store) -> Report:
     from optcli.roofline import share as roofline
-    from optcli.store import Store
 
-    kept = Store(Store.default_root(store))
-    counted = roofline.near(report, folder, kept)
-    kept.digests.save()
+    counted = roofline.near(report, folder, store)
+    store.digests.save()
     return counted
 
 

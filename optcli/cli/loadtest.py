@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 @click.option(
     "--agreement",
     metavar="SHARE",
-    help="Share of the samples on which SECOND must say the same.  [default: 90%]",
+    help="Share of the samples on which SECOND must give the same answer.  [default: 90%]",
 )
 @click.option(
     "--rate",
     "rates",
     multiple=True,
-    help="Requests a second; may be repeated; where --find-limit begins.  [default: the plan's]",
+    help="Requests a second; may be repeated. --find-limit begins there.  [default: the plan's]",
 )
 @click.option(
     "--slo",
     multiple=True,
     metavar="P=TIME",
-    help="The promise: p50, p95, p99, as p95=120ms.  [default: the plan's]",
+    help="The promise to test: p95=120ms, or one for p50 or p99.  [default: the plan's]",
 )
 @click.option("--error-budget", help="Share of the requests that may fail.  [default: 0.1%]")
 @click.option("--find-limit", is_flag=True, help="Raise the rate until the promise breaks.")
@@ -58,22 +58,30 @@ if TYPE_CHECKING:
     "--arrivals",
     default="poisson",
     show_default=True,
-    help="poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE.",
+    help="How requests come: poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE.",
 )
 @click.option(
-    "--seconds", help="Length of all windows of a load together.  [default: long enough to accept]"
+    "--seconds",
+    help="Length of each load: all its windows together.  [default: long enough to accept]",
 )
 @click.option(
-    "--windows", type=click.IntRange(1), default=3, show_default=True, help="Windows of a load."
+    "--windows",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How many windows each load has, each with percentiles of its own.",
 )
 @click.option(
-    "--settle", default="5s", show_default=True, help="Time of each load that does not count."
+    "--settle",
+    default="5s",
+    show_default=True,
+    help="How long each load runs before its windows begin.",
 )
 @click.option(
     "--timeout",
     default="10s",
     show_default=True,
-    help="A request without an answer by then has failed.",
+    help="A request that has no answer after this time has failed.",
 )
 @click.option(
     "--encoding",
@@ -89,7 +97,7 @@ if TYPE_CHECKING:
     "--golden",
     type=options.FOLDER,
     metavar="FOLDER",
-    help="Send the golden request that `optcli deploy` wrote there, and hold answers to its response.",
+    help="Send the golden request that `optcli deploy` wrote there; answers must match its response.",
 )
 @click.option(
     "--model", metavar="NAME", help="The model on the server, where the URL does not name it."
@@ -98,17 +106,26 @@ if TYPE_CHECKING:
     "--plan",
     type=options.FILE,
     metavar="FILE",
-    help="The plan that a server at a URL was deployed with: it predicts and promises.",
+    help="For a server at a URL: its plan, which has the promise, the rate and the prediction.",
 )
 @click.option(
     "--calibration",
     type=options.FILE,
     metavar="FILE",
-    help="Where the calibration lies.  [default: calibration.json in the bundle]",
+    help="The file of the calibration.  [default: calibration.json in the bundle]",
 )
-@click.option("--cpus", type=click.IntRange(1), help="Processors for the server of a FOLDER.")
-@click.option("--client-cpus", metavar="LIST", help="Processors for the client, as 1 or 2,3.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the arrivals.")
+@click.option(
+    "--cpus", type=click.IntRange(1), help="How many processors the replicas of a FOLDER may take."
+)
+@click.option(
+    "--model-cpus",
+    metavar="LIST",
+    help="Processors for the model's replicas of a FOLDER alone, by number: 0, or 0,1.",
+)
+@click.option("--client-cpus", metavar="LIST", help="Processors of the client by number: 1, or 2,3.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the arrivals."
+)
 @click.option(
     "--out",
     type=options.FOLDER,
@@ -141,6 +158,7 @@ def command(
     plan: Path | None,
     calibration: Path | None,
     cpus: int | None,
+    model_cpus: str | None,
     client_cpus: str | None,
     seed: int,
     out: Path | None,
@@ -185,7 +203,8 @@ def command(
         images=images,
         calibration=calibration,
         cpus=cpus,
-        client_cpus=_processors(client_cpus),
+        model_cpus=_model_processors(model_cpus, target),
+        client_cpus=_processors(client_cpus, "--client-cpus"),
     )
     from optcli.report import loadtest as forms
     from optcli.report.html.canary import canary_page
@@ -235,19 +254,40 @@ def _positive(value: float, place: str) -> float:
     return value
 
 
-def _processors(text: str | None) -> tuple[int, ...]:
-    """`1` or `2,3`: processors that this process may run on."""
+def _model_processors(text: str | None, target: str) -> tuple[int, ...]:
+    """Processors for the replicas of a server that the load test starts; one is left for the others."""
+    place = "--model-cpus"
+    chosen = _processors(text, place)
+    if chosen and "://" in target:
+        raise UsageError(
+            "a server at a URL is not started here", place=place, hint="name the bundle's folder"
+        )
+    if chosen and not _usable() - set(chosen):
+        raise UsageError(
+            f"found {text!r}, which leaves no processor for the ingress and the client",
+            place=place,
+            hint="leave at least one",
+        )
+    return chosen
+
+
+def _usable() -> set[int]:
     import os
 
+    return set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set()
+
+
+def _processors(text: str | None, place: str) -> tuple[int, ...]:
+    """`1` or `2,3`: processors that this process may run on."""
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    usable = sorted(_usable())
     chosen = tuple(int(part) for part in parts if part.isdecimal())
     if len(chosen) < len(parts) or not set(chosen) <= set(usable):
         raise UsageError(
             f"found {text!r}, wanted processors of this machine",
-            place="--client-cpus",
+            place=place,
             hint=f"there are {', '.join(map(str, usable)) or 'none that can be chosen'}",
         )
     return chosen

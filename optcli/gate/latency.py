@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from statistics import median
 
 from optcli import latency
 from optcli.baselines import Kept
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
+from optcli.gate.gating import Gating
 from optcli.gate.rule import Decision, Rule, planned
 from optcli.gate.sequence import Figure, until_decided
 from optcli.latency import Candidate, Measured
 from optcli.latency.feeds import choose_batch_sizes
-from optcli.observer import Observer
 from optcli.pipeline.places import HERE, Pairs, Place
 from optcli.results import Estimate, Flag, Latency
 from optcli.results.flags import FlagKind
 from optcli.results.gate import Comparison, Metric
 from optcli.results.outcomes import SERVICE_LEVELS
-from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings, TensorSpec
+from optcli.settings import GateBar, GateSettings, LatencySettings, SloSettings
 from optcli.statistics import log_ratios, needed
 
 # From so many calls on a round has a 95th percentile of its own; else a launch has one.
@@ -64,16 +63,11 @@ def bars(settings: GateSettings, batch_sizes: Sequence[int]) -> dict[Figure, Gat
 
 
 def compare(
+    gating: Gating,
     baseline: Candidate,
     candidate: Candidate,
-    inputs: Sequence[TensorSpec],
-    feeds: Path | None,
-    settings: GateSettings,
-    slo: SloSettings | None,
     variants: int,
-    logs: Path,
     seed: int,
-    observer: Observer,
     place: Place = HERE,
 ) -> Timed:
     """Measure a variant against its baseline at a place until it is decided.
@@ -81,6 +75,8 @@ def compare(
     `variants` is how many variants the gate judges: they share its error rate. Raises `RunnerError`
     where one of the two cannot be measured.
     """
+    settings, inputs = gating.settings, gating.made.plan.recipe.inputs
+    feeds, logs, observer = gating.made.feeds, gating.logs, gating.observer
     measuring = LatencySettings(
         mode="gate",
         batch_sizes=settings.batch_sizes,
@@ -111,7 +107,7 @@ def compare(
     judged = [
         *latencies(decisions, rules, judged_bars, mine, theirs),
         *_p99(mine, theirs),
-        *service_level(mine, slo),
+        *service_level(mine, gating.slo),
         *_memory(mine, theirs, settings),
     ]
     doubts = [flag for row in mine for flag in row.flags if flag.kind not in _NO_SPEEDUP]

@@ -64,7 +64,7 @@ class Options:
 class Origin(ABC):
     """A baseline before it is made: its terms are known, its artifacts may have to be built.
 
-    `terms` is None where nobody knows them; `recipe` is that of a commit, where it can be read.
+    `terms` is None where they are not known; `recipe` is the one of the commit, where it can be read.
     """
 
     terms: Terms | None = None
@@ -76,7 +76,7 @@ class Origin(ABC):
 
     @abstractmethod
     def made(self, names: Sequence[str], packages: Sequence[str]) -> Baseline:
-        """Its artifacts of these variants; `packages` are those that run the candidate's."""
+        """The baseline's artifacts of these variants; `packages` run the candidate's artifacts."""
 
     def changes(self, now: Recipe) -> list[Change]:
         """What keeps the two sides from being independent of each other, besides the terms."""

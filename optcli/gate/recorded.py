@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from optcli import environment, latency
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
+from optcli.gate.gating import Gating
 from optcli.gate.latency import STEP, candidate, service_level, threads_of
 from optcli.gate.side import Side
 from optcli.pipeline.places import Place
@@ -15,9 +16,6 @@ from optcli.results import Flag, Latency, Report, flags
 from optcli.results.gate import Comparison
 from optcli.settings import GateSettings, LatencySettings
 from optcli.settings.devices import HERE
-
-if TYPE_CHECKING:
-    from optcli.gate.variant import Gating
 
 # Of what an environment says of a machine; another kernel or library is the runtime's matter.
 _MACHINE = ("cpu", "cores", "gpu", "gpu_models")

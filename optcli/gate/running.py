@@ -12,10 +12,11 @@ from optcli.digest import FileDigests
 from optcli.gate import devices, elsewhere, history, terms
 from optcli.gate.answer import answer
 from optcli.gate.choosing import chosen
+from optcli.gate.gating import Gating
 from optcli.gate.latency import threads_of
 from optcli.gate.origins import Options, Origin, opened
 from optcli.gate.side import Side, candidates, runner_changes, sides
-from optcli.gate.variant import Gating, judge
+from optcli.gate.variant import judge
 from optcli.observer import Observer, Silent
 from optcli.paths import shown
 from optcli.pipeline import view

@@ -3,60 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
 from optcli import environment, latency
 from optcli.artifact import NATIVE
-from optcli.baselines import Baseline
 from optcli.errors import StepError
 from optcli.gate import accuracy, comparisons, recorded
 from optcli.gate.accuracy import Incomparable
 from optcli.gate.baseline import cannot_run, of_another_cpu, other_versions
 from optcli.gate.explain import explain
+from optcli.gate.gating import Gating
 from optcli.gate.latency import STEP, Timed, candidate, compare, service_level
-from optcli.gate.origins import Options, Origin
 from optcli.gate.side import Side
 from optcli.latency.feeds import choose_batch_sizes
-from optcli.observer import Observer
-from optcli.pipeline.making import Made
-from optcli.pipeline.places import HERE, Place
+from optcli.pipeline.places import Place
 from optcli.results import Flag, flags
-from optcli.results.gate import Change, ChangeKind, Choice, Comparison, GatedVariant
-from optcli.settings import GateSettings, SloSettings, TensorSpec
-from optcli.store import Store
-
-
-@dataclass
-class Gating:
-    """One run of the gate: both sides, what is demanded, and what was spent.
-
-    `settings` and `slo` are what both sides demand; `changes` how the terms of the two differ. `places`
-    are the devices whose latency decides.
-    """
-
-    made: Made
-    before: Baseline
-    origin: Origin
-    settings: GateSettings
-    slo: SloSettings | None
-    changes: Sequence[Change]
-    options: Options
-    store: Store
-    folder: Path
-    observer: Observer
-    places: tuple[Place, ...] = (HERE,)
-    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    @property
-    def declared(self) -> frozenset[ChangeKind]:
-        """The kinds of change that whoever runs the gate accepts."""
-        return self.options.accept
-
-    @property
-    def logs(self) -> Path:
-        """Where the measuring processes write."""
-        return self.folder / "logs"
+from optcli.results.gate import Choice, Comparison, GatedVariant
+from optcli.settings import TensorSpec
 
 
 def judge(gating: Gating, side: Side, variants: int, chosen: Sequence[Choice]) -> GatedVariant:
@@ -234,19 +197,9 @@ def _same_calls(
 def _timed(gating: Gating, side: Side, name: str, variants: int, seed: int, place: Place) -> Timed:
     assert side.before is not None
     before = candidate(name, side.before, gating.settings, place)
-    return compare(
-        replace(before, interpreter=gating.before.interpreter),
-        candidate(side.name, side.now, gating.settings, place),
-        gating.made.plan.recipe.inputs,
-        gating.made.feeds,
-        gating.settings,
-        gating.slo,
-        variants,
-        gating.logs,
-        seed,
-        gating.observer,
-        place,
-    )
+    before = replace(before, interpreter=gating.before.interpreter)
+    now = candidate(side.name, side.now, gating.settings, place)
+    return compare(gating, before, now, variants, seed, place)
 
 
 def _confirmed(first: Timed, again: Timed) -> tuple[Comparison, ...]:

@@ -29,7 +29,7 @@ class Model(Protocol):
 
 
 class Prepare(Protocol):
-    """From bytes to an input row: `prediction.images.Images`."""
+    """From bytes to an input row: `data.images.Images`."""
 
     input: str
 
@@ -41,7 +41,7 @@ class Prepare(Protocol):
 
 
 class Follow(Protocol):
-    """From the outputs of a row to its answer: `prediction.postprocess.Postprocess`."""
+    """From the outputs of a row to its answer: `accuracy.postprocess.Postprocess`."""
 
     def answer(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from optcli.errors import InputError, StoreError, UsageError, first_line
+from optcli.errors import InputError, StoreError, UsageError, first_line, raised_as
 from optcli.inference import storage
 from optcli.inference.listing import Listing
 from optcli.inference.storage import Place
@@ -57,14 +57,9 @@ class Output:
             )
         if known:
             self._require_same(known)
-        try:
+        hint = "name another --output"
+        with raised_as(StoreError, "the folder cannot be made", of=OSError, place=self.uri, hint=hint):
             place.fs.makedirs(place.path, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"the folder cannot be made: {first_line(error)}",
-                place=self.uri,
-                hint="name another --output",
-            ) from error
         shards = {shard.name for shard in listing.shards}
         finished = {name.removesuffix(f".{self.form}") for name in names} & shards
         self.note(listing, finished)
@@ -99,27 +94,18 @@ class Output:
         self._remove(place, [name for name in self._names(place) if name.startswith(".part-")])
 
     def _names(self, place: Place) -> list[str]:
-        try:
+        hint = "name another --output"
+        with raised_as(StoreError, "the folder cannot be read", of=OSError, place=self.uri, hint=hint):
             found = place.fs.ls(place.path, detail=False) if place.fs.exists(place.path) else []
-        except OSError as error:
-            raise StoreError(
-                f"the folder cannot be read: {first_line(error)}",
-                place=self.uri,
-                hint="name another --output",
-            ) from error
         return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
 
     def _remove(self, place: Place, names: Iterable[str]) -> None:
-        try:
+        message = "old answers cannot be removed"
+        hint = "name another --output"
+        with raised_as(StoreError, message, of=OSError, place=self.uri, hint=hint):
             for name in names:
                 if name == MANIFEST or name.lstrip(".").startswith("part-"):
                     place.fs.rm_file(posixpath.join(place.path, name))
-        except OSError as error:
-            raise StoreError(
-                f"old answers cannot be removed: {first_line(error)}",
-                place=self.uri,
-                hint="name another --output",
-            ) from error
 
     def _require_same(self, known: Mapping[str, Any]) -> None:
         expected = {"schema": SCHEMA, **self.identity}
@@ -163,7 +149,7 @@ def _parquet(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bytes
 
 
 def _schema(pyarrow: Any, columns: Sequence[str]) -> Any:
-    """The same for every shard, also for one without an answer."""
+    """The schema of the Parquet files: the same for every shard, also for one without an answer."""
     whole, real = pyarrow.int64(), pyarrow.float64()
     named = [("label", whole), ("name", pyarrow.string()), ("score", real)]
     fields: list[tuple[str, Any]] = [("id", pyarrow.string())]

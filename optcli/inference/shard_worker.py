@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import optcli
 from optcli import runners
+from optcli.accuracy.postprocess import Postprocess
 from optcli.artifact import Artifact
+from optcli.data.images import Images
 from optcli.errors import MissingError, StepError
 from optcli.inference import storage
 from optcli.inference.answering import Answering
 from optcli.inference.listing import Stored
 from optcli.inference.output import Output
-from optcli.prediction.images import Images
-from optcli.prediction.postprocess import Postprocess
 from optcli.settings import TensorSpec
 
 if TYPE_CHECKING:
@@ -167,7 +167,8 @@ def _require_versions(wanted: Mapping[str, str]) -> None:
     for name, version in wanted.items():
         if here.get(name) != version:
             raise MissingError(
-                f"{name} {version} asked for this, found {here.get(name, 'none')}",
+                f"found {name} {here.get(name, 'not installed')}, wanted {version} as on the machine"
+                " that began the run",
                 place=os.uname().nodename,
                 hint=f"pip install '{name}=={version}' on this node",
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from optcli import accuracy, data, environment, user_code
-from optcli.accuracy import Evaluation
+from optcli.accuracy import Evaluation, EvaluationRequest
 from optcli.artifact import Artifact
 from optcli.digest import of_value
 from optcli.errors import InputError, OptcliError
@@ -207,26 +207,29 @@ class _Judging:
         with around.store.lock(_EVALUATION, key), around.store.work(_EVALUATION, key) as work:
             scratch = work / "evaluation"
             recipe = around.recipe
-            accuracy.evaluate(
-                subject.artifact,
-                subject.runner_name,
-                subject.options,
-                recipe.inputs,
-                recipe.data["evaluation"],
-                recipe.folder,
-                recipe.accuracy,
-                scratch,
-                around.observer,
+            request = EvaluationRequest(
+                artifact=subject.artifact,
+                runner=subject.runner_name,
+                options=dict(subject.options),
+                inputs=recipe.inputs,
+                feeds=tuple(subject.feeds or recipe.inputs),
+                data=recipe.data["evaluation"],
+                folder=recipe.folder,
+                settings=recipe.accuracy,
                 postprocess=recipe.postprocess,
-                feeds=subject.feeds,
-                step=step,
-                log=around.logs / f"{subject.name}.accuracy.log",
-                timeout_s=around.timeout_s,
+                out=scratch,
                 jobs=_jobs(subject, around.jobs),
-                interpreter=subject.interpreter,
                 prepared=samples.find(),
                 # What a file from elsewhere could write to, nobody else reads.
                 keep=None if subject.artifact.foreign else scratch / "prepared",
+            )
+            accuracy.evaluate(
+                request,
+                around.observer,
+                step=step,
+                log=around.logs / f"{subject.name}.accuracy.log",
+                timeout_s=around.timeout_s,
+                interpreter=subject.interpreter,
             )
             samples.take(scratch / "prepared")
             for path in scratch.iterdir():
@@ -269,9 +272,10 @@ def _jobs(subject: Subject, jobs: int) -> int:
 
 
 def _evaluated_on(around: EvaluationContext) -> str:
-    """A digest of the samples and of what makes a figure of outputs: by what accuracies are comparable.
+    """A digest of the samples and of all that turns outputs into a figure.
 
-    Of content and settings alone: another version of optcli or of a library has the same one.
+    Two accuracies with the same digest are comparable. It holds content and settings alone: another
+    version of optcli or of a library gives the same digest.
     """
     recipe = around.recipe
     ingredients = data.ingredients(recipe.data["evaluation"], recipe.folder, around.store.digests)
@@ -280,7 +284,7 @@ def _evaluated_on(around: EvaluationContext) -> str:
 
 
 def _judged_by(around: EvaluationContext, but: Sequence[str]) -> tuple[Any, Any, list[str]]:
-    """Plain data of the metric's settings `but` some, those of what follows the model, users' code."""
+    """The metric's settings without those in `but`, those of `postprocess`, digests of users' code."""
     recipe = around.recipe
     metric = recipe.accuracy and recipe.accuracy.model_dump(mode="json", exclude=set(but))
     decoding = recipe.postprocess and recipe.postprocess.model_dump(mode="json")

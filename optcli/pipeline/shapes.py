@@ -109,11 +109,15 @@ def _ratios(
     try:
         comparison = place.compare(step, request, observer)
     except OptcliError as error:
-        observer.warned(step, f"not compared, so one form for all sizes: {error.message}")
+        observer.warned(
+            step, f"compiled once for all batch sizes: static shapes failed: {error.message}"
+        )
         return {}
     if not comparison.steady:
         observer.warned(
-            step, "the machine was not quiet: one form for all sizes, compared again next time"
+            step,
+            "compiled once for all batch sizes: the machine was not quiet enough to compare that with"
+            " static shapes; the next build compares again",
         )
         return {}
     with store.work(_KIND, key) as work:

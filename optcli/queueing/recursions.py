@@ -49,7 +49,7 @@ def oldest_age(
     count = times.size
     levels = draw.levels(count)
     if batch == 1 and (draw.is_fixed or len(ready_ms) == 1) and max(ready_ms) <= times[0]:
-        return _one_by_one(times, len(ready_ms), draw.table[0, levels])
+        return one_by_one(times, len(ready_ms), draw.table[0, levels])
     # Nobody arrives after the last: then no batch is full.
     arrivals = times.tolist() + [math.inf] * batch
     free = sorted(ready_ms)
@@ -118,7 +118,7 @@ def sealed(
     return Batches(np.arange(count), sizes, never, np.array(seals), np.array(starts), took)
 
 
-def _one_by_one(times: np.ndarray, workers: int, took: np.ndarray) -> Batches:
+def one_by_one(times: np.ndarray, workers: int, took: np.ndarray) -> Batches:
     """Batches of one, without a loop: one worker, or several and one time for all.
 
     Several workers then take turns, each with every c-th request. A worker's k-th request starts at

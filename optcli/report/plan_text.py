@@ -263,8 +263,8 @@ def parts(plan: Plan) -> Iterator[str]:
         yield ""
         yield "Priorities"
         yield from (
-            f"  {each.name} ({each.share:.0%}): p50 {each.p50_ms:.3g}, p95 {each.p95_ms:.3g}, p99"
-            f" {each.p99_ms:.3g} ms"
+            f"  {each.name} ({each.share:.0%}): p50 {_known(each.p50_ms)}, p95 {_known(each.p95_ms)},"
+            f" p99 {_known(each.p99_ms)} ms"
             for each in plan.priorities
         )
     if plan.batch_work is not None and plan.slo_ms:
@@ -276,6 +276,10 @@ def parts(plan: Plan) -> Iterator[str]:
             f" {wording.number(work.items)} items in {work.hours:.3g} h,"
             f" {work.machine_hours_per_day:.3g} machine-hours a day"
         )
+
+
+def _known(value: float | None) -> str:
+    return wording.NONE if value is None else f"{value:.3g}"
 
 
 def _every(stride: int) -> str:

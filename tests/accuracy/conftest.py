@@ -2,7 +2,7 @@ import pytest
 from plain_network import BAR, SPEC, Network, Samples
 
 from optcli import accuracy, data, runners, workers
-from optcli.accuracy import process
+from optcli.accuracy import EvaluationRequest, process
 from optcli.artifact import Artifact, Format
 from optcli.observer import Silent
 
@@ -35,17 +35,18 @@ def evaluate(tmp_path, monkeypatch):
         out = tmp_path / f"evaluation-{len(list(tmp_path.iterdir()))}"
         artifact = Artifact("k", Format.ONNX, tmp_path, "fp32", 1, "d")
         settings_of_data = data.DataSettings(source="npz:x.npz")
-        return accuracy.evaluate(
-            artifact,
-            "network",
-            {},
-            (spec,),
-            settings_of_data,
-            tmp_path,
-            settings,
-            out,
-            observer or Silent(),
+        request = EvaluationRequest(
+            artifact=artifact,
+            runner="network",
+            options={},
+            inputs=(spec,),
+            data=settings_of_data,
+            folder=tmp_path,
+            settings=settings,
+            out=out,
+            feeds=(spec,),
             **more,
         )
+        return accuracy.evaluate(request, observer or Silent())
 
     return evaluated

@@ -194,7 +194,7 @@ TABLE = [
     Broken("no images", no_images, ("recipe.yaml:8:25", "no images in images", ".png")),
     Broken("no folder", lambda p: shutil.rmtree(p.folder / "images"),
            ("recipe.yaml:8:25", "no such folder: images", "relative to the recipe")),
-    Broken("grey", images(grey), (".png: found an image of 1 channels (grey)", "channel_order: rgb")),
+    Broken("grey", images(grey), (".png: the image has 1 channel (grey)", "channel_order: rgb")),
     Broken("cut image", images(lambda path: path.write_bytes(path.read_bytes()[:40]), slice(3, 4)),
            (".png: not a readable image", "replace the file")),
     Broken("labels", more_classes, ("out of range: the model has 2 classes, 0 to 1",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +14,7 @@ from optcli import cli
 from optcli.results.loadtest import LOADTEST_SCHEMA, LoadTest
 from optcli.serving.loadtest import calibrating
 
+FIRST = str(min(os.sched_getaffinity(0)))
 QUICK = ("--model", "digits", "--seconds", "1.2", "--settle", "0s")
 
 
@@ -190,6 +192,8 @@ def test_a_golden_request_is_sent_and_its_answer_held_against_the_response(url, 
         (["--model", "digits", "--rate", "5", "--encoding", "image"], "no images to send"),
         (["--model", "digits", "--rate", "5", "--arrivals", "often"], "no kind of arrivals"),
         (["--model", "digits", "--rate", "5", "--client-cpus", "x"], "wanted processors"),
+        (["--model", "digits", "--rate", "5", "--model-cpus", "x"], "wanted processors"),
+        (["--model", "digits", "--rate", "5", "--model-cpus", FIRST], "is not started here"),
         (["--model", "digits", "--rte", "5"], "No such option"),
     ],
 )
@@ -199,6 +203,13 @@ def test_bad_input_is_named_before_anything_is_sent(url, say, arguments, said):
     assert out == ""
     assert said in err
     assert "hint:" in err
+
+
+def test_the_model_may_not_take_all_processors(say, tmp_path):
+    every = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    code, _, err = say("loadtest", str(tmp_path), "--model-cpus", every)
+    assert code == 2
+    assert "leaves no processor for the ingress" in err
 
 
 def test_a_folder_without_images_and_a_plan_that_is_none(url, say, tmp_path):

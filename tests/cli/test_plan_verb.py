@@ -68,6 +68,8 @@ def test_a_promise_that_nothing_keeps_is_code_1_and_says_what_would(capsys, tmp_
         (("--curve", "12ms", "--rate", "fast"), "--rate: found 'fast', wanted a number"),
         (("--curve", "12ms"), "--rate: the plan has no rate"),
         (("--preset", "rtb", "--curve", "12ms", "--rate", "9"), "there is no preset 'rtb'"),
+        (("--curve", "12ms", "--rate", "9", "--arrivals", "weekly"), "--arrivals: 'weekly' is no kind"),
+        (("--curve", "12ms", "--rate", "9", "--variant", "a"), "found curve beside variant"),
         (("--rate", "9"), "--curve: the plan has no curve, and there is no report of a build here"),
     ],
 )

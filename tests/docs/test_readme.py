@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import tomllib
 
 import pytest
 from commands import optcli_process
-from pages import REPOSITORY
+from pages import REPOSITORY, missing_lines
+
+from optcli.report import text
+from optcli.results import Report
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
@@ -51,3 +56,30 @@ def test_the_recipe_of_the_readme_builds(flowers):
     written = optcli_process(*shlex.split(commands[0])[1:], folder=flowers)
     assert written.code == 0, written.err
     assert optcli_process("build", "recipe.yaml", "--dry-run", folder=flowers).code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_make_demo_prints_the_table_of_the_readme(tmp_path):
+    (demo,) = re.findall(r"^demo:.*\n\t(.*)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    program, *arguments = demo.split()
+    assert program == "$(BIN)/optcli"
+    for part in ("recipes", "calibration_data"):
+        shutil.copytree(REPOSITORY / part, tmp_path / part)
+    short = ("--set", "latency.max_seconds=2")
+    built = optcli_process(*arguments, *short, folder=tmp_path, timeout=900, OPTCLI_STORE="")
+    assert built.code in (0, 5), built.err
+    (block,) = re.findall(
+        r"^    quickstart, batch size 1\n(?:(?:    .*)?\n)*?(?=\S)", README, re.MULTILINE
+    )
+    shown = [line[4:] for line in block.splitlines() if line.strip(" ─")]
+    assert len(shown) == 3 + 3 * 7 + 1
+    printed = text(Report.load(tmp_path / "artifacts" / "quickstart" / "report.json"), 81)
+    assert missing_lines(shown, printed) == []
+
+
+def test_extras_that_the_readme_installs_are_there():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.findall(r"pip install '\.\[(\w[\w-]*)\]'", README)
+    assert len(named) > 4
+    assert set(named) <= project["optional-dependencies"].keys()

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import io
 import json
+import shutil
 import sys
 import threading
 import time
@@ -16,8 +17,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from copied_modules import FOLDERS
+from copied_modules import RAY_FILES
 from PIL import Image
+
+from optcli import prediction
 
 IMAGES = {
     "schema": 1,
@@ -51,10 +54,12 @@ POSTPROCESS = {
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """The modules of a bundle, which import each other, as a server has them."""
     names = ("oip", "admission", "images", "postprocess", "cache", "image_endpoint")
-    for folder in FOLDERS:
+    for file in prediction.COPIED.values():
+        shutil.copy(file, tmp_path)
+    for folder in (tmp_path, RAY_FILES):
         monkeypatch.syspath_prepend(str(folder))
     known = {name: sys.modules.pop(name, None) for name in names}
     yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
@@ -121,8 +126,8 @@ def test_an_image_is_prepared_computed_and_answered(modules: Any, tmp_path: Path
 @pytest.mark.parametrize(
     ("body", "status", "sentence"),
     [
-        (b"", 415, "body is empty"),
-        (b"GIF89a", 415, "no JPEG or PNG"),
+        (b"", 415, "found no bytes"),
+        (b"GIF89a", 415, "not a JPEG or PNG"),
         (picture(1)[:-25], 422, "cut short"),
     ],
 )

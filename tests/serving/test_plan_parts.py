@@ -9,7 +9,7 @@ from optcli.errors import UsageError
 from optcli.latency.measured_curve import curve_of
 from optcli.queueing import Curve
 from optcli.results import Estimate, Report, Sweep, SweepPoint
-from optcli.serving.growth import scaled
+from optcli.serving.remedies import scaled
 
 GIVEN = {"curve": "2ms+1ms*b", "rate_per_s": 300, "slo": {"p95_ms": 100}}
 

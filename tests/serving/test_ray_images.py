@@ -146,8 +146,8 @@ def test_a_detector_finds_in_photographs_what_optcli_finds(shared: Path, tmp_pat
             assert server.count("model_cache_hits_total") == hits + 1
         computed = server.count('model_compute_seconds_count{batch="1"}')
         for wrong, code, sentence in (
-            (b"", 415, "its body is empty"),
-            (b"no image", 415, "no JPEG or PNG image"),
+            (b"", 415, "found no bytes"),
+            (b"no image", 415, "not a JPEG or PNG image"),
             (body[: len(body) // 2], 422, "damaged or cut short"),
         ):
             status, content = server.post("images", wrong)

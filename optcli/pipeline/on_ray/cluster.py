@@ -72,7 +72,7 @@ class Cluster:
             except exceptions.OutOfMemoryError as error:
                 raise StepError(
                     "Ray ended it: its node ran out of memory",
-                    hint="say what it takes by `needs` of the pass, or use smaller batches",
+                    hint="declare the memory of the pass in its `needs`, or use smaller batches",
                 ) from error
             except exceptions.RayTaskError as error:
                 raise StepError(

@@ -46,7 +46,7 @@ def of_project(
     made_of: Mapping[str, Mapping[str, Any]],
     digests: FileDigests,
 ) -> tuple[str, ...]:
-    """As `differences`, of what the recipe's folder holds: the user's pass and the samples."""
+    """What differs in the files of the recipe's folder: the user's pass and the samples."""
     found = []
     try:
         traits = request.traits

@@ -36,7 +36,7 @@ class _UnfitError(Exception):
 
 @dataclass
 class _Workers:
-    """Those of this process, which carries out one order at a time; Ray uses it for several."""
+    """The worker processes of this node's process, which Ray uses for one order after the other."""
 
     made_for: tuple[Any, ...] = ()
     workers: StepWorkers | None = None
@@ -119,7 +119,7 @@ def _require_fit(differences: tuple[str, ...]) -> None:
 
 
 def _in_shared_store(order: NodeOrder, shared: Shared) -> Any:
-    """The driver has prepared all folders, and looks at what comes out itself."""
+    """Run the pass in the store that driver and node share; the driver checks the result itself."""
     if not sees(shared.mark, shared.content):
         raise _UnfitError((f"it does not see the store {shared.mark.parent}",))
     _require_fit(fit.of_project(order.request, order.ingredients, order.made_of, _digests))

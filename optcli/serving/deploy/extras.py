@@ -50,8 +50,8 @@ class Extras:
         Raises `InputError` where the modules prepare a sample otherwise than optcli does, and OSError.
         """
         for module in self.modules:
-            place = prediction.FOLDER if module in prediction.COPIED else _FILES
-            shutil.copyfile(place / f"{module}.py", folder / f"{module}.py")
+            file = prediction.COPIED.get(module, _FILES / f"{module}.py")
+            shutil.copyfile(file, folder / file.name)
         with (folder / "requirements.txt").open("a", encoding="utf-8") as requirements:
             requirements.writelines(f"{name}=={environment.version(name)}\n" for name in self.packages)
         if self.cache is not None:

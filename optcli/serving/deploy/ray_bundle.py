@@ -393,7 +393,9 @@ def _require_readable(folder: Path, prepared: Prepared, plan: Plan) -> None:
     ]
     if bundle.read(folder) != prepared.bundle or not _holds(kept, wanted):
         raise InputError(
-            "the bundle reads back as another one", place=str(path), hint="report this with the plan"
+            "the bundle says something else when it is read back",
+            place=str(path),
+            hint="this is a bug: report it with the plan",
         )
 
 

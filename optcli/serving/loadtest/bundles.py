@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,20 +19,30 @@ from optcli.serving.running import running
 
 _PLAN = "plan.json"
 _TOLERANCE = 1e-3
+# What Ray calls the processes that hold a replica, and what the app calls its deployment of the model.
+_REPLICA, _MODEL = "ServeReplica", ":Model"
 
 
 @contextmanager
 def started(
-    folder: Path, cpus: int | None, log: Path, scratch: Path, observer: Observer
+    folder: Path,
+    cpus: int | None,
+    model_cpus: tuple[int, ...],
+    log: Path,
+    scratch: Path,
+    observer: Observer,
 ) -> Iterator[tuple[Endpoint, Bundle]]:
     """Start the bundle's server, and stop all of it at the end; gives it and what the bundle says.
 
+    The replicas of the model get `model_cpus` for themselves, and the rest of the server the others.
     Raises `UsageError` for a folder that is no bundle; raises as `running` does.
     """
     about = bundles.read(folder)
     plan = plans.read(folder / _PLAN) if (folder / _PLAN).is_file() else None
     with running(folder, cpus=cpus, log=log, observer=observer) as server:
         found = endpoint.asked(server.url, about.model)
+        if model_cpus:
+            _pin(server.pids, model_cpus)
         samples, expected = folder / bundles.SAMPLES, folder / bundles.EXPECTED
         if not samples.is_file() and inputs.has_golden(folder):
             golden = inputs.of_golden(folder, scratch)
@@ -48,6 +59,7 @@ def started(
                         "semantics": "sealed",
                         "own": True,
                         "cpus": _processors(server.pids),
+                        "model_cpus": model_cpus,
                         "processors": os.cpu_count() or 0,
                     }
                 ),
@@ -56,11 +68,33 @@ def started(
                 tolerance=_TOLERANCE if about.tolerance is None else about.tolerance,
                 plan=plan,
                 concurrency=about.concurrency,
+                threads=about.threads,
                 pids=server.pids,
                 wait_ms_at=about.wait_ms_at if about.batched else None,
             ),
             about,
         )
+
+
+def _pin(pids: tuple[int, ...], model_cpus: tuple[int, ...]) -> None:
+    """Run the replicas of the model on their processors, and all else on the others."""
+    import psutil
+
+    others = _others(model_cpus)
+    for pid in pids:
+        with contextlib.suppress(OSError, psutil.Error):
+            title = " ".join(psutil.Process(pid).cmdline())
+            _pin_threads(pid, model_cpus if _REPLICA in title and _MODEL in title else others)
+
+
+def _others(model_cpus: tuple[int, ...]) -> set[int]:
+    return os.sched_getaffinity(0) - set(model_cpus)
+
+
+def _pin_threads(pid: int, cpus: Collection[int]) -> None:
+    """Each thread has processors of its own; those that start later have their starter's."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cpus)
 
 
 def _processors(pids: tuple[int, ...]) -> tuple[int, ...]:

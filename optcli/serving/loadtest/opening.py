@@ -24,7 +24,10 @@ def opened(
         yield (with_plan(found, options.plan) if options.plan else found), options
         return
     folder, log = Path(target), scratch / "server.log"
-    with bundles.started(folder, options.cpus, log, scratch, observer) as (found, about):
+    with bundles.started(folder, options.cpus, options.model_cpus, log, scratch, observer) as (
+        found,
+        about,
+    ):
         if options.encoding == "image" and not about.images:
             raise UsageError(
                 "the bundle takes no images", place="--encoding image", hint="deploy it with --images"

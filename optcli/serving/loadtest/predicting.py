@@ -47,12 +47,19 @@ def of_plan(plan: Plan) -> Model:
 def of_calibration(calibration: Calibration) -> Model:
     """What was found through the running server.
 
-    Means of few calls scatter: where a larger batch seems to take less, both are taken as alike.
+    Means of few calls scatter: where a larger batch seems to take less, both are taken as alike. What a
+    replica does beside the model delays the model where both have the same processors; else it goes on
+    meanwhile, and requests queue for it or for the ingress, whichever takes longer.
     """
+    ingress_ms, replica_ms = calibration.ingress_ms, calibration.replica_ms
     sizes = sorted(calibration.points_ms)
     times = monotone([calibration.points_ms[size] for size in sizes])
-    kept = dict(zip(sizes, times, strict=True))
-    return Model("calibration", Curve.from_points(kept), Overhead(after_ms=calibration.overhead_ms))
+    beside_ms = replica_ms if calibration.own_processors else 0.0
+    kept = {size: ms + size * beside_ms for size, ms in zip(sizes, times, strict=True)}
+    in_turn_ms = ingress_ms if calibration.own_processors else max(ingress_ms, replica_ms)
+    outside_ms = max(0.0, calibration.overhead_ms - in_turn_ms - beside_ms)
+    overhead = Overhead(after_ms=outside_ms, ingress_ms=in_turn_ms, ingress_cv2=calibration.ingress_cv2)
+    return Model("calibration", Curve.from_points(kept), overhead)
 
 
 def batching_of(served: Served, concurrency: int = 1, wait_ms: float | None = None) -> Batching | None:
@@ -76,6 +83,7 @@ def predicted(model: Model, batching: Batching, process: Process, seed: int) -> 
     rho = load(
         process.rate_per_s, model.curve, batching.batch, batching.workers, model.overhead.occupied_ms
     )
+    rho = max(rho, process.rate_per_s * model.overhead.ingress_ms / 1000)
     runs = replicate(
         process, model.curve, batching, model.overhead, runs=_RUNS, requests=_REQUESTS, seed=seed
     )
