@@ -55,7 +55,7 @@ class Script:
     def __init__(self):
         self.growth, self.seen, self.slo, self.feeds = [0.0], [], [], []
 
-    def __call__(self, gating, before, now, variants, seed):
+    def __call__(self, gating, before, now, variants, seed, place=None):
         self.seen.append((before, now, gating.settings, seed))
         self.slo.append(gating.slo)
         self.feeds.append(gating.made.feeds)

@@ -137,17 +137,18 @@ def _one(report: Report, path: Path, form: str) -> str:
     if form == "json":
         return report.to_json() + "\n"
     if form == "html":
-        from optcli.latency.quantiles import quantiles_of
+        from optcli.pipeline.report_files import curves_of
         from optcli.report import html
 
-        return html.page(report, quantiles_of(path.with_name("samples.npz")))
+        curves = curves_of(path.parent, report)
+        return html.page(report, curves.first, curves.further)
     return {"markdown": markdown, "csv": csv_text, "terminal": text}[form](report)
 
 
 def _compared(named: Sequence[tuple[str, Report]], force: bool) -> list[Comparison]:
     from optcli.report import changes
 
-    comparisons = [changes.compare(named[0], other) for other in named[1:]]
+    comparisons = [each for other in named[1:] for each in changes.compare_devices(named[0], other)]
     apart = next((each for each in comparisons if not each.comparable), None)
     if apart is not None and not force:
         raise NotComparableError(

@@ -75,6 +75,11 @@ if TYPE_CHECKING:
     " what was not compared, or changed without --accept, still gives 5.",
 )
 @click.option(
+    "--ray",
+    metavar="auto|HOST:PORT",
+    help="The Ray cluster of the devices that gate.devices names: the one here, or that of an address.",
+)
+@click.option(
     "--confirm/--no-confirm",
     default=None,
     help="Measure a failing variant once more; it fails only if both runs fail.",
@@ -104,6 +109,7 @@ def command(
     against_recorded: bool,
     accept: tuple[str, ...],
     on_inconclusive: Literal["fail", "pass"] | None,
+    ray: str | None,
     confirm: bool | None,
     history: Path | None,
     markdown: Path | None,
@@ -136,6 +142,7 @@ def command(
                 against_recorded=against_recorded,
                 on_inconclusive=on_inconclusive,
                 confirm=confirm,
+                ray=ray,
                 history=history,
                 accept=accepted(accept),
             ),

@@ -10,6 +10,7 @@ from optcli.baselines import Baseline
 from optcli.gate.origins import Options, Origin
 from optcli.observer import Observer
 from optcli.pipeline.making import Made
+from optcli.pipeline.places import HERE, Place
 from optcli.results.gate import Change, ChangeKind
 from optcli.settings import GateSettings, SloSettings
 from optcli.store import Store
@@ -19,7 +20,8 @@ from optcli.store import Store
 class Gating:
     """One run of the gate: both sides, what is demanded, and what was spent.
 
-    `settings` and `slo` are what both sides demand; `changes` how the terms of the two differ.
+    `settings` and `slo` are what both sides demand; `changes` how the terms of the two differ. `places`
+    are the devices whose latency decides.
     """
 
     made: Made
@@ -32,6 +34,7 @@ class Gating:
     store: Store
     folder: Path
     observer: Observer
+    places: tuple[Place, ...] = (HERE,)
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import median
 
-from optcli import environment, latency
+from optcli import latency
 from optcli.baselines import Kept
 from optcli.errors import RunnerError
 from optcli.gate import comparisons
@@ -16,6 +16,7 @@ from optcli.gate.rule import Decision, Rule, planned
 from optcli.gate.sequence import Figure, until_decided
 from optcli.latency import Candidate, Measured
 from optcli.latency.feeds import choose_batch_sizes
+from optcli.pipeline.places import HERE, Pairs, Place
 from optcli.results import Estimate, Flag, Latency
 from optcli.results.flags import FlagKind
 from optcli.results.gate import Comparison, Metric
@@ -42,14 +43,14 @@ class Timed:
     flags: tuple[Flag, ...]
 
 
-def threads_of(settings: GateSettings) -> int:
+def threads_of(settings: GateSettings, place: Place = HERE) -> int:
     """Threads of each artifact: one core is left to what else runs on a shared machine."""
-    return settings.threads or max(1, environment.usable_cores() - 1)
+    return settings.threads or max(1, int(place.environment(())["cores"]) - 1)
 
 
-def candidate(name: str, kept: Kept, settings: GateSettings) -> Candidate:
+def candidate(name: str, kept: Kept, settings: GateSettings, place: Place = HERE) -> Candidate:
     """An artifact as the gate runs it."""
-    options = {**kept.options, "threads": threads_of(settings)}
+    options = {**kept.options, "threads": threads_of(settings, place)}
     return Candidate(name, kept.artifact, kept.runner, options)
 
 
@@ -62,9 +63,14 @@ def bars(settings: GateSettings, batch_sizes: Sequence[int]) -> dict[Figure, Gat
 
 
 def compare(
-    gating: Gating, baseline: Candidate, candidate: Candidate, variants: int, seed: int
+    gating: Gating,
+    baseline: Candidate,
+    candidate: Candidate,
+    variants: int,
+    seed: int,
+    place: Place = HERE,
 ) -> Timed:
-    """Measure a variant against its baseline until it is decided.
+    """Measure a variant against its baseline at a place until it is decided.
 
     `variants` is how many variants the gate judges: they share its error rate. Raises `RunnerError`
     where one of the two cannot be measured.
@@ -74,12 +80,12 @@ def compare(
     measuring = LatencySettings(
         mode="gate",
         batch_sizes=settings.batch_sizes,
-        threads=threads_of(settings),
+        threads=threads_of(settings, place),
         launches=settings.looks[-1],
         max_seconds=settings.max_seconds,
     )
     pairs = _Launched(
-        latency.LaunchPairs(baseline, candidate, inputs, feeds, measuring, logs, seed, observer),
+        place.pairs(STEP, baseline, candidate, inputs, feeds, measuring, logs, seed, observer),
         candidate.name,
     )
     sizes, _ = choose_batch_sizes(inputs, settings.batch_sizes)
@@ -111,7 +117,7 @@ def compare(
 class _Launched:
     """`Pairs` of real processes."""
 
-    def __init__(self, pairs: latency.LaunchPairs, name: str) -> None:
+    def __init__(self, pairs: Pairs, name: str) -> None:
         self._pairs, self._name = pairs, name
         self.measured: Measured | None = None
 

@@ -44,6 +44,7 @@ class Options:
     `only` names variants to judge instead of those marked `gate: true`. `baseline_python` is the
     interpreter (or its virtual environment) for the baseline. `history` is a file to append to.
     `accept` are the changes of what the candidate is judged by that whoever runs the gate declares.
+    `ray` is the cluster of the devices that `gate.devices` names: `auto` or an address.
     """
 
     only: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class Options:
     confirm: bool | None = None
     history: Path | None = None
     accept: frozenset[ChangeKind] = frozenset()
+    ray: str | None = None
 
 
 class Origin(ABC):

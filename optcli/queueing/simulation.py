@@ -70,6 +70,7 @@ def simulate(
         )
     at_ingress_ms = _at_ingress(overhead, arrivals.times_ms.size, seed)
     times = recursions.one_by_one(arrivals.times_ms, 1, at_ingress_ms).started_ms + at_ingress_ms
+    times = np.maximum.accumulate(times)  # rounding may let them fall by a hair
     draw = Durations.of(curve, batching.batch, overhead.occupied_ms, seed)
     passed = replace(arrivals, times_ms=times)
     batches, dropped = _sent(passed, curve, batching, overhead, draw)

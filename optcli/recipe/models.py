@@ -12,8 +12,16 @@ from optcli.data import DataSettings
 from optcli.digest import of_value
 from optcli.passes import Pass
 from optcli.runners import Runner
-from optcli.settings import GateSettings, LatencySettings, Settings, SloSettings, TensorSpec
+from optcli.settings import (
+    DeviceNames,
+    GateSettings,
+    LatencySettings,
+    Settings,
+    SloSettings,
+    TensorSpec,
+)
 from optcli.settings.accuracy import AccuracySettings
+from optcli.settings.devices import DeviceSettings
 from optcli.settings.postprocess import PostprocessSettings
 from optcli.settings.references import (
     CodeReference,
@@ -78,6 +86,9 @@ class VariantSettings(Settings):
         False, description="true: where a library or GPU is missing, the build fails; false: it skips"
     )
     gate: bool = Field(False, description="true: `optcli gate` judges this variant")
+    devices: DeviceNames | None = Field(
+        None, description="where its latency is measured; default: what `latency.devices` says"
+    )
 
 
 class Variant(VariantSettings):
@@ -143,6 +154,9 @@ class Recipe(Settings):
     )
     matrix: dict[str, MatrixEntry] = Field(
         default_factory=dict, description="variants by combinations of values"
+    )
+    devices: dict[str, DeviceSettings] = Field(
+        default_factory=dict, description="machines to measure latency on, by name"
     )
     latency: LatencySettings = LatencySettings()
     accuracy: AccuracySettings | None = None

@@ -96,6 +96,7 @@ class Latency(Result):
     spread: float | None = None
     waited: float | None = None
     measured_at: str
+    device: str | None = None
     flags: tuple[Flag, ...] = ()
     # Older reports tell it by a flag alone.
     fit: bool = Field(
@@ -294,6 +295,35 @@ class Recommendation(Result):
     withheld: bool = False
 
 
+class DeviceVariant(Result):
+    """What is said of a variant on a further device, in place of what `VariantReport` says.
+
+    Verdicts on accuracy are those of the machine that ran optcli: it alone judges accuracy.
+    """
+
+    status: Status
+    reason: str | None = None
+    flags: tuple[Flag, ...] = ()
+    log: str | None = None
+    runner: dict[str, Any] | None = None
+    latency: tuple[Latency, ...] = ()
+    sweep: Sweep | None = None
+    verdicts: tuple[Verdict, ...] = ()
+
+
+class DeviceReport(Result):
+    """What a further device gave, with the fields of `Report`; `variants` are those measured there."""
+
+    environment: dict[str, Any]
+    recommended: str | None
+    recommendation: str
+    recommendations: dict[int, Recommendation] = Field(default_factory=dict)
+    exit_code: int
+    exit_reason: str = ""
+    protocol: dict[str, Any] = Field(default_factory=dict)
+    variants: dict[str, DeviceVariant]
+
+
 class Report(Result):
     """One build of one recipe; `variants` has its parts.
 
@@ -303,7 +333,9 @@ class Report(Result):
     recipe names no rate. `exit_reason` says why the build ended with `exit_code`. `took_s` is seconds
     by phase: `data`, `steps`, `latency`, `sweep`, `accuracy`. `judged_by` records by what the variants
     were judged, for a later gate (`results.terms.Terms`); None in older reports. `tuning` is the search
-    that chose the variants.
+    that chose the variants. `device` is the recipe's name of the machine whose figures stand here, None
+    where it asks for no device. `devices` has those of the others by name, and `on` gives the report of
+    one. `exit_code` is that of all.
 
     optcli also reads reports of schema 1, in which flags were sentences.
     """
@@ -324,7 +356,9 @@ class Report(Result):
     took_s: dict[str, float] = Field(default_factory=dict)
     judged_by: dict[str, Any] | None = None
     tuning: Tuning | None = None
+    device: str | None = None
     variants: dict[str, VariantReport]
+    devices: dict[str, DeviceReport] = Field(default_factory=dict)
 
     @field_validator("schema_version")
     @classmethod
@@ -334,6 +368,31 @@ class Report(Result):
     def to_json(self) -> str:
         """The public JSON form."""
         return self.model_dump_json(by_alias=True, indent=2)
+
+    @property
+    def by_device(self) -> tuple[Report, ...]:
+        """The report of each device alone, this one's first; just this one where it names no other."""
+        alone = self.model_copy(update={"devices": {}}) if self.devices else self
+        return (alone, *(self.on(name) for name in self.devices))
+
+    def on(self, device: str) -> Report:
+        """The report of one device alone. Raises KeyError for a device that it does not have."""
+        if device == self.device:
+            return self.by_device[0]
+        there = self.devices[device]
+        own = {name: getattr(there, name) for name in type(there).model_fields}
+        variants = {
+            name: self.variants[name].model_copy(
+                update={
+                    **{field: getattr(each, field) for field in type(each).model_fields},
+                    "operations": None,  # of the peaks of this machine
+                }
+            )
+            for name, each in there.variants.items()
+            if name in self.variants
+        }
+        gone: dict[str, Any] = {"devices": {}, "serving": None, "tuning": None}
+        return self.model_copy(update={**own, **gone, "device": device, "variants": variants})
 
     @staticmethod
     def load(path: Path) -> Report:

@@ -72,10 +72,13 @@ class Comparison(Result):
     comparison that was not `compared` has no figures, and says why. An inconclusive one that
     `seems_worse` is more than noise: the rule found it slower, or its estimate lies beyond the limit.
     `pairs` counts launch pairs; `pair_changes` is the growth in each pair, from which the rule decided.
+    `device` is that of the recipe on which it was found; None where the gate names none, and for what
+    does not depend on one.
     """
 
     metric: Metric
     name: str
+    device: str | None = None
     batch_size: int | None = None
     unit: Unit
     baseline: float | None = None
@@ -131,6 +134,7 @@ class GateReport(Result):
     `baseline` says where the baseline came from. `sentence` is the answer in words. `changes` lists
     changes of what the candidate is judged by. `accepted` are the kinds of change that `--accept`
     allows. Raw samples lie beside the report, in the files that each variant's `samples` name.
+    `devices` describes the machines of `gate.devices`, by name, as `environment` does this one.
     """
 
     schema_version: int = Field(SCHEMA, alias="schema")
@@ -144,6 +148,7 @@ class GateReport(Result):
     variants: dict[str, GatedVariant]
     environment: dict[str, Any]
     baseline_environment: dict[str, Any]
+    devices: dict[str, dict[str, Any]] = Field(default_factory=dict)
     protocol: dict[str, Any] = Field(default_factory=dict)
     started: str
     finished: str

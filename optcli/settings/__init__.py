@@ -12,6 +12,7 @@ DType = Literal["float32", "float16", "float64", "int8", "uint8", "int16", "int3
 Dimension = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+DeviceNames = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class Settings(BaseModel):
@@ -215,6 +216,9 @@ class LatencySettings(Settings):
     sweep: bool | SweepSettings = Field(
         False, description="measure every artifact over batch sizes as well; true, or its settings"
     )
+    devices: DeviceNames | None = Field(
+        None, description="where to measure, by names of `devices`; default: where optcli runs"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -307,6 +311,9 @@ class GateSettings(Settings):
     )
     confirm: bool = Field(
         False, description="measure a failing variant once more; it fails only if both runs fail"
+    )
+    devices: DeviceNames | None = Field(
+        None, description="whose latency decides, by names of `devices`; default: where optcli runs"
     )
 
     @model_validator(mode="after")

@@ -74,6 +74,7 @@ def build(
         timeout_s=settings.timeout_s,
         trust=settings.trust,
         ray=settings.ray,
+        at_home=True,
         observer=observer,
     )
 

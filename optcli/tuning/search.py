@@ -18,7 +18,6 @@ from optcli.accuracy import require_metric
 from optcli.artifact import Format
 from optcli.digest import of_value
 from optcli.errors import RecipeError, UsageError, did_you_mean
-from optcli.latency.quantiles import quantiles_of
 from optcli.observer import Observer, Silent
 from optcli.paths import shown
 from optcli.pipeline import report_files
@@ -188,7 +187,7 @@ def _tuned(
     tuning = tuning.model_copy(update={"answer": tuning_words.answer(tuning)})
     if choices:
         report = report.model_copy(update={"tuning": tuning})
-        report_files.write(folder, report, quantiles_of(folder / "samples.npz"))
+        report_files.write(folder, report, report_files.curves_of(folder, report))
     return tuning
 
 

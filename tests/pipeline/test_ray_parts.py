@@ -296,7 +296,7 @@ def nodes(*resources: dict[str, float]) -> list[dict[str, object]]:
 
 def test_cores_are_those_that_the_largest_node_has(monkeypatch):
     there = nodes({"CPU": 2, "memory": 8e9}, {"CPU": 4, "memory": 1e9})
-    monkeypatch.setattr(cluster, "_alive", lambda: there)
+    monkeypatch.setattr(cluster, "alive", lambda: there)
     asked = Cluster("auto", lambda *_: None)
     assert asked._with_cores(Resources(1, 10**9, 0), []).cores == 1
     assert asked._with_cores(Resources(16, 10**9, 0), []).cores == 4

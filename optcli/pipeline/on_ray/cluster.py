@@ -17,9 +17,11 @@ from optcli.workers import messages
 
 # How often a step goes to another node because the one before was lost.
 _TRIES = 4
-_LOOK_S = 2.0
+# How often a driver looks whether a node is still there.
+LOOK_S = 2.0
 _PROBE_S = 120.0
-_NODE_ID = "ray.io/node-id"
+# The label by which Ray finds a node.
+NODE_ID = "ray.io/node-id"
 _SOURCES = Path(__file__).parents[3]
 
 
@@ -112,9 +114,9 @@ class Cluster:
                 return False
 
         probe = ray.remote(num_cpus=0, max_retries=0)(sees)
-        nodes = {node["NodeID"]: node["NodeName"] for node in _alive()}
+        nodes = {node["NodeID"]: node["NodeName"] for node in alive()}
         asked = {
-            name: probe.options(label_selector={_NODE_ID: key}).remote(str(mark), content)
+            name: probe.options(label_selector={NODE_ID: key}).remote(str(mark), content)
             for key, name in nodes.items()
         }
         blind = []
@@ -135,7 +137,7 @@ class Cluster:
     def room_for(self, cores: int) -> int:
         """How many tasks of so many cores the nodes have room for; one where each has fewer."""
         self.connect()
-        of_nodes = [int(node["Resources"].get("CPU", 0)) for node in _alive()]
+        of_nodes = [int(node["Resources"].get("CPU", 0)) for node in alive()]
         return sum(each // cores for each in of_nodes) or min(1, max(of_nodes, default=0))
 
     def stop(self) -> None:
@@ -173,7 +175,7 @@ class Cluster:
         """The answer to one try, on a node that is not known to be unfit. Raises Ray's errors."""
         import ray
 
-        selector = {"label_selector": {_NODE_ID: f"!in({','.join(unfit)})"}} if unfit else {}
+        selector = {"label_selector": {NODE_ID: f"!in({','.join(unfit)})"}} if unfit else {}
         ref = self._function.options(
             num_cpus=resources.cores,
             num_gpus=resources.gpus,
@@ -182,7 +184,7 @@ class Cluster:
         ).remote(what, record)
         self._running.add(ref)
         try:
-            while not ray.wait([ref], timeout=_LOOK_S)[0]:
+            while not ray.wait([ref], timeout=LOOK_S)[0]:
                 if not _could_run(resources, unfit):
                     ray.cancel(ref, force=True)
                     raise NoNodeError(_nobody(resources, unfit))
@@ -199,7 +201,7 @@ class Cluster:
         """
         if self._stopped:
             raise StepError("it was interrupted")
-        cores = [node["Resources"].get("CPU", 0) for node in _alive() if node["NodeID"] not in unfit]
+        cores = [node["Resources"].get("CPU", 0) for node in alive() if node["NodeID"] not in unfit]
         most = int(max(cores, default=0))
         asked = Resources(min(resources.cores, most), resources.memory_bytes, resources.gpus)
         if most < 1 or not _could_run(asked, unfit):
@@ -228,7 +230,8 @@ def _task() -> Callable[[str, dict[str, Any]], dict[str, Any]]:
     return on_node
 
 
-def _alive() -> list[dict[str, Any]]:
+def alive() -> list[dict[str, Any]]:
+    """The nodes that are alive, as Ray describes them."""
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]
@@ -239,13 +242,13 @@ def _could_run(resources: Resources, unfit: list[str]) -> bool:
     wanted = {"CPU": resources.cores, "memory": resources.memory_bytes, "GPU": resources.gpus}
     return any(
         all(node["Resources"].get(name, 0) >= amount for name, amount in wanted.items())
-        for node in _alive()
+        for node in alive()
         if node["NodeID"] not in unfit
     )
 
 
 def _nobody(resources: Resources, unfit: list[str]) -> str:
-    able = [node for node in _alive() if node["Resources"].get("CPU", 0) >= 1]
+    able = [node for node in alive() if node["Resources"].get("CPU", 0) >= 1]
     if all(node["NodeID"] in unfit for node in able):
         return "no node of the cluster would make the same" if able else "no node of it has a core"
     parts = [f"{resources.cores} cores", f"{resources.memory_bytes / 1e9:.1f} GB"]

@@ -78,7 +78,7 @@ def carry_out(record: dict[str, Any], node: str) -> dict[str, Any]:
     """What becomes of the order in a record, on the node of this id; a `NodeAnswer` as a record."""
 
     def log(order: NodeOrder) -> str:
-        return "" if order.shipped is None else _log(log_of(node_store(), order.key))
+        return "" if order.shipped is None else log_end(log_of(node_store(), order.key))
 
     return _answered_or_why(NodeOrder, record, node, _answered, log)
 
@@ -87,7 +87,7 @@ def evaluate(record: dict[str, Any], node: str) -> dict[str, Any]:
     """The same for a part of a sample set, a `NodePart` as a record."""
 
     def log(part: NodePart) -> str:
-        return "" if part.shipped is None else _log(_log_of(part))
+        return "" if part.shipped is None else log_end(_log_of(part))
 
     return _answered_or_why(NodePart, record, node, _evaluated, log)
 
@@ -139,7 +139,7 @@ def _answered(order: NodeOrder, answer: NodeAnswer) -> NodeAnswer:
     made = _made(order, order.shipped, store)
     connection = parcels.opened(order.shipped.url, store).connection
     parcels.send(connection, {made.path / name: about for name, about in made.contents.items()})
-    log = _log(log_of(store, order.key))
+    log = log_end(log_of(store, order.key))
     return replace(answer, result=made.record["answer"], contents=made.contents, log=log)
 
 
@@ -219,7 +219,7 @@ def _evaluated(part: NodePart, answer: NodeAnswer) -> NodeAnswer:
         files = {path: (path.stat().st_size, of_file(path)) for path in made}
         parcels.send(remote.connection, files)
         contents = {path.relative_to(out).as_posix(): about for path, about in files.items()}
-    return replace(answer, result={}, contents=contents, log=_log(log))
+    return replace(answer, result={}, contents=contents, log=log_end(log))
 
 
 def _log_of(part: NodePart) -> Path:
@@ -246,8 +246,8 @@ def _order(order: NodeOrder, entries: dict[str, Entry]) -> Order:
     )
 
 
-def _log(path: Path) -> str:
-    """The end of a log."""
+def log_end(path: Path) -> str:
+    """The end of a log; empty where it cannot be read."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))

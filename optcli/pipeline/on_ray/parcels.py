@@ -7,7 +7,6 @@ it. So nothing that others wrote there takes part in a build.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,14 +17,14 @@ from optcli.data import DataSettings
 from optcli.digest import FileDigests
 from optcli.errors import OptcliError, first_line
 from optcli.pipeline.keys import PACKAGE
+from optcli.pipeline.on_ray import sharing
 from optcli.pipeline.on_ray.messages import Contents, Shared
-from optcli.store import Entry, Store, disk, key_of
+from optcli.store import Entry, Store, key_of
 from optcli.store.remote import Limits, RefusedError, Remote, RemotePlace
 from optcli.store.remote.connection import Connection, DeniedError, GoneError
 from optcli.store.remote.manifest import object_of
 
 _KIND = "input"
-_MARK = "seen-by-ray"
 _FILES = ("coco", "imagefolder", "npz")
 
 
@@ -176,12 +175,8 @@ def fetched(store: Store, remote: Remote, contents: Contents, folder: str = "") 
 
 def shared_with(store: Store, log: Path) -> Shared:
     """A file by which a node knows that it sees this very store. Raises `StoreError`."""
-    mark = store.root / _MARK
-    with disk.failures(store.root):
-        if not mark.exists():
-            store.root.mkdir(parents=True, exist_ok=True)
-            disk.write_whole(mark, uuid.uuid4().hex.encode())
-        return Shared(mark=mark, content=mark.read_text(), log=log)
+    mark, content = sharing.mark_of(store)
+    return Shared(mark=mark, content=content, log=log)
 
 
 def opened(url: str, store: Store) -> Remote:
