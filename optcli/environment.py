@@ -239,7 +239,7 @@ _SENSORS = ("cpu", "pkg", "core", "soc", "k10temp", "zenpower")
 
 def temperature_c(sensors: Path = Path("/sys/class")) -> float | None:
     """The hottest sensor of the processor, in degrees Celsius; None where the system tells none."""
-    found = [
+    readings = [
         value
         for folder, name, values in (
             *((each, "type", "temp") for each in sensors.glob("thermal/thermal_zone*")),
@@ -248,7 +248,7 @@ def temperature_c(sensors: Path = Path("/sys/class")) -> float | None:
         if any(word in (_text(str(folder / name)) or "").lower() for word in _SENSORS)
         for value in (_text(str(path)) for path in folder.glob(values))
     ]
-    degrees = [int(text) / 1000 for text in found if text and text.lstrip("-").isdecimal()]
+    degrees = [int(text) / 1000 for text in readings if text and text.lstrip("-").isdecimal()]
     return max(degrees, default=None)
 
 

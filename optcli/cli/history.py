@@ -59,10 +59,10 @@ def command(
 
 def _record(trend: Trend) -> dict[str, Any]:
     series = ("recipe", "variant", "metric", "batch_size", "unit", "machine")
-    found = ("enough", "change", "latest", "earliest")
+    figures = ("enough", "change", "latest", "earliest")
     return {
         **{name: getattr(trend, name) for name in series},
         "entries": [entry.model_dump(mode="json") for entry in trend.entries],
         "steps": [{"index": step, "growth": trend.growth(step)} for step in trend.steps],
-        **{name: getattr(trend, name) for name in found},
+        **{name: getattr(trend, name) for name in figures},
     }

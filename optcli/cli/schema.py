@@ -26,5 +26,5 @@ def command(what: str) -> None:
         return
     from optcli import serving
 
-    found = serving.file_schema() if what == "plan-file" else serving.schema()
-    click.echo(json.dumps(found, indent=2))
+    written = serving.file_schema() if what == "plan-file" else serving.schema()
+    click.echo(json.dumps(written, indent=2))

@@ -137,7 +137,7 @@ def command(
     with Progress() as progress:
         common["observer"] = progress
         if start is None:
-            found = tuning.tune(
+            search = tuning.tune(
                 recipe,
                 minutes=minutes,
                 objective=objective,
@@ -160,9 +160,9 @@ def command(
     if start is None:
         from optcli.report.tuning_words import tuning_text
 
-        click.echo(found.model_dump_json(indent=2) if as_json else tuning_text(found), nl=as_json)
+        click.echo(search.model_dump_json(indent=2) if as_json else tuning_text(search), nl=as_json)
         return {"faster": ExitCode.DONE, "accurate": ExitCode.INCONCLUSIVE}.get(
-            found.outcome, ExitCode.REJECTED
+            search.outcome, ExitCode.REJECTED
         )
     from optcli.report.repair_text import repair_text
 

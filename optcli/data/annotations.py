@@ -125,8 +125,8 @@ class _Checked:
     def _whole(self, place: str, item: dict[str, Any], key: str) -> None:
         value = item.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**63:
-            found = _shown(value) if key in item else "nothing"
-            raise self._wrong(f"{place}.{key}", f"found {found}, wanted a whole number", _HINT)
+            given = _shown(value) if key in item else "nothing"
+            raise self._wrong(f"{place}.{key}", f"found {given}, wanted a whole number", _HINT)
 
     def _box(
         self, place: str, box: dict[str, Any], images: dict[int, Any], categories: set[int]

@@ -55,8 +55,8 @@ def _fraction(value: Any) -> Any:
         if _FRACTION.fullmatch(text) and float(text.partition("/")[2]):
             over, _, under = text.partition("/")
             return float(Fraction(over) / Fraction(under))
-        found = excerpt(value)
-        raise ValueError(f"wanted a number or a fraction such as 1/255, found {found!r}")
+        value_given = excerpt(value)
+        raise ValueError(f"wanted a number or a fraction such as 1/255, found {value_given!r}")
     return value
 
 

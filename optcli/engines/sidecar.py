@@ -115,8 +115,8 @@ def check_plan(folder: Path) -> Sidecar:
     size = path.stat().st_size
     if size != about.plan_bytes:
         what = "truncated" if size < about.plan_bytes else "another file"
-        found = f"the engine is {what}: {size} bytes, and {FILE} says {about.plan_bytes}"
-        raise _refused(found, path)
+        mismatch = f"the engine is {what}: {size} bytes, and {FILE} says {about.plan_bytes}"
+        raise _refused(mismatch, path)
     if sha256_of(path) != about.plan_sha256:
         what = f"the engine is not the one that {FILE} describes: its content was changed"
         raise _refused(what, path)

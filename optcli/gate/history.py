@@ -114,13 +114,13 @@ def trends(entries: Iterable[Entry]) -> list[Trend]:
     for each in entries:
         key = (each.recipe, each.variant, each.metric, each.batch_size, each.unit, each.machine)
         groups[key].append(each)
-    found = []
+    trends = []
     for key, group in groups.items():
         values = [each.value for each in group]
         steps = change_points(values)
         latest, earliest = leaving(values, steps), None if steps else leaving(values[::-1], [])
-        found.append(Trend(*key, tuple(group), tuple(steps), 2 * _SHORTEST, latest, earliest))
-    return found
+        trends.append(Trend(*key, tuple(group), tuple(steps), 2 * _SHORTEST, latest, earliest))
+    return trends
 
 
 def leaving(values: Sequence[float], steps: Sequence[int]) -> float | None:

@@ -75,7 +75,7 @@ def infer(
     observer = observer or Silent()
     ray_session.require(address, "optcli infer", ray_data.PACKAGES)
     built = open_built(variant, report, path, recipe=recipe, trust=trust, store=store)
-    found = listing(source, per_shard)
+    listed = listing(source, per_shard)
     recorded = {} if restart else stored_answers.recorded(target)
     probed = _probed(built, path, batch_size or _recorded_size(recorded))
     chosen = batch_size or _recorded_size(recorded) or _fastest(probed.images_per_s)
@@ -84,11 +84,11 @@ def infer(
     kept = Output(
         target,
         form,
-        _identity(built, found, chosen, form, told),
+        _identity(built, listed, chosen, form, told),
         tuple(each.name for each in probed.outputs) if raw else _columns(columns),
         digests=not recorded or "digests" in recorded,
     )
-    finished = kept.begin(found, restart=restart)
+    finished = kept.begin(listed, restart=restart)
     threads = built.runner.thread_count()
     cores = environment.usable_cores()
     count = workers or max(1, cores // threads)
@@ -109,8 +109,8 @@ def infer(
         versions_of((*package, "numpy", "pillow")),
         uuid.uuid4().hex,
     )
-    run_of = _Run(found, kept, set(finished), observer, threads)
-    missing = [shard for shard in found.shards if shard.name not in finished]
+    run_of = _Run(listed, kept, set(finished), observer, threads)
+    missing = [shard for shard in listed.shards if shard.name not in finished]
     if missing:
         with ray_session.started(address, max(cores, count * threads)):
             run_of.carry_out(
@@ -124,14 +124,14 @@ def infer(
                 )
             )
     kept.tidy()
-    before = sum(len(shard.images) for shard in found.shards if shard.name in finished)
+    before = sum(len(shard.images) for shard in listed.shards if shard.name in finished)
     return Inference(
         variant=variant,
         input=source,
         output=target,
         form=form,
-        images=found.images,
-        shards=len(found.shards),
+        images=listed.images,
+        shards=len(listed.shards),
         shards_before=len(finished),
         answered_before=before,
         batch_size=chosen,

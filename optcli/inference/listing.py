@@ -124,10 +124,10 @@ def _groups(place: Place, uri: str) -> Iterator[Iterator[Stored]]:
                 "this is a file", place=uri, hint="name a folder, a .tar file or a Parquet list"
             )
         return
-    found = _files(place, uri)
-    images = [each for each in found if each[0].lower().endswith(SUFFIXES)]
+    files = _files(place, uri)
+    images = [each for each in files if each[0].lower().endswith(SUFFIXES)]
     yield (Stored(id, path, size=size) for id, path, size in images)
-    for id, path, _ in found:
+    for id, path, _ in files:
         if id.lower().endswith(TAR):
             yield _of_tar(place.fs, path, id, uri)
 

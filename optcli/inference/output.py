@@ -106,8 +106,8 @@ class Output:
     def _names(self, place: Place) -> list[str]:
         hint = "name another --output"
         with raised_as(StoreError, "the folder cannot be read", of=OSError, place=self.uri, hint=hint):
-            found = place.fs.ls(place.path, detail=False) if place.fs.exists(place.path) else []
-        return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
+            names = place.fs.ls(place.path, detail=False) if place.fs.exists(place.path) else []
+        return sorted(posixpath.basename(str(path).rstrip("/")) for path in names)
 
     def _remove(self, place: Place, names: Iterable[str]) -> None:
         message = "old answers cannot be removed"

@@ -165,8 +165,8 @@ def versions_of(packages: tuple[str, ...]) -> dict[str, str]:
     """Versions of optcli and of packages here; those that are not installed are left out."""
     from optcli import environment
 
-    found = {name: environment.version(name) for name in packages}
-    return {"optcli": optcli.__version__, **{k: v for k, v in found.items() if v is not None}}
+    versions = {name: environment.version(name) for name in packages}
+    return {"optcli": optcli.__version__, **{k: v for k, v in versions.items() if v is not None}}
 
 
 def _require_versions(wanted: Mapping[str, str]) -> None:

@@ -136,7 +136,7 @@ class Prune(Pass):
         facts: dict[str, Any] = {"blocks_removed": named}
         if not self._choose_blocks:
             return named, facts
-        found = [
+        candidates = [
             block
             for name, block in removable(model, job.inputs).items()
             if not any(within(name, [module]) or within(module, [name]) for module in kept)
@@ -145,7 +145,7 @@ class Prune(Pass):
         share = self.block_ratio
         removals = remove_weakest(
             model,
-            found,
+            candidates,
             self.blocks or (lambda count: max(1, round(count * (share or 0)))),
             change,
             lambda fraction, text: job.progress(0.5 * fraction, text),
@@ -153,7 +153,7 @@ class Prune(Pass):
         chosen = [removal.block.name for removal in removals]
         return named + chosen, {
             "blocks_removed": named + chosen,
-            "blocks_found": len(found),
+            "blocks_found": len(candidates),
             "block_samples": change.samples,
             "block_choices": [
                 {

@@ -96,17 +96,17 @@ def build(
                 wrong_data = failures.get(to_do.baseline)
                 if isinstance(wrong_data, InputError):  # they can judge no variant
                     raise wrong_data
-            found = on_devices.measured(
+            per_device = on_devices.measured(
                 around, unsettled, made, folder, kept, observer, phases, remeasure=remeasure
             )
             reports = [
                 device_reports.report_on(each, to_do, made.done, judged, failures, kept, began)
-                for each in found
+                for each in per_device
             ]
             report = device_reports.together(reports, [each.variants for each in around.devices])
             serving = serving_choice.chosen(to_do.recipe, report, folder)
             report = report.model_copy(update={"took_s": phases.took_s, "serving": serving})
-            first, *others = [each.measured.quantiles for each in found]
+            first, *others = [each.measured.quantiles for each in per_device]
             further = dict(zip(report.devices, others, strict=True))
             report_files.write(folder, report, report_files.Curves(first, further))
         kept.digests.save()

@@ -106,12 +106,12 @@ class ProbeAdmission(RecordAdmission):
                 raise _wrong(entry, f"{_PROBE} is compressed")
             with np.load(entry.path / _PROBE, allow_pickle=False) as arrays:
                 wanted = {spec.name: (spec.dtype, len(spec.shape)) for spec in self.inputs}
-                found = {name: (str(arrays[name].dtype), arrays[name].ndim) for name in arrays.files}
+                stored = {name: (str(arrays[name].dtype), arrays[name].ndim) for name in arrays.files}
                 counts = {len(arrays[name]) for name in arrays.files}
         except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise _wrong(entry, f"{_PROBE} cannot be read ({str(error)[:120]})") from error
-        if found != wanted or len(counts) != 1 or 0 in counts:
-            raise _wrong(entry, f"{_PROBE} has {found}, wanted {wanted}")
+        if stored != wanted or len(counts) != 1 or 0 in counts:
+            raise _wrong(entry, f"{_PROBE} has {stored}, wanted {wanted}")
 
 
 class EvaluationAdmission:

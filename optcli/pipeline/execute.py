@@ -245,8 +245,8 @@ class Execution:
         samples: dict[str, str] = {}
         if step.parent is not None and step.traits is not None:
             named = {"parent": step.parent.key, "origin": step.lineage()[0].key}
-            found = {name: self._done[key].entry for name, key in named.items()}
-            entries = {name: entry for name, entry in found.items() if entry is not None}
+            made = {name: self._done[key].entry for name, key in named.items()}
+            entries = {name: entry for name, entry in made.items() if entry is not None}
             # A user's own pass or a confined one leaves no samples to others.
             if step.traits.reference is None and not confined:
                 samples = {role: plan.role_keys[role] for role in step.traits.uses}

@@ -112,14 +112,14 @@ def measured(
     `unsettled` is the plan before the shapes of runners were chosen: each device has its own. Samples
     and logs of the first device lie in `folder`, those of the others below it.
     """
-    found = []
+    measured_on = []
     for number, device in enumerate(around.devices):
         below = folder if number == 0 else folder / FOLDER / str(device.name)
         below.mkdir(parents=True, exist_ok=True)
-        found.append(
+        measured_on.append(
             _measured(around, device, unsettled, made, below, store, observer, phases, remeasure)
         )
-    return found
+    return measured_on
 
 
 def _measured(

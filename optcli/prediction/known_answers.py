@@ -34,17 +34,17 @@ class KnownAnswers:
         self._path = path
         self._connection: sqlite3.Connection | None = None
         try:
-            found = sqlite3.connect(
+            connection = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
             )
-            about = found.execute("SELECT schema, model, settings FROM about").fetchone()
+            about = connection.execute("SELECT schema, model, settings FROM about").fetchone()
         except sqlite3.Error as error:
             self._left_out(error)
             return
         if about == (1, model, hashlib.sha256(settings).hexdigest()):
-            self._connection = found
+            self._connection = connection
         else:
-            found.close()
+            connection.close()
             self._left_out("they are of another model, or of other settings")
 
     def answer(self, digest: bytes) -> bytes | None:
@@ -52,14 +52,14 @@ class KnownAnswers:
         if self._connection is None:
             return None
         try:
-            found = self._connection.execute(
+            row = self._connection.execute(
                 "SELECT answer FROM answers WHERE sha256 = ?", (digest,)
             ).fetchone()
         except sqlite3.Error as error:
             self._connection = None
             self._left_out(error)
             return None
-        return None if found is None else bytes(found[0])
+        return None if row is None else bytes(row[0])
 
     def _left_out(self, reason: object) -> None:
         _log.warning("the answers in %s are left out: %s", self._path, reason)

@@ -73,10 +73,10 @@ def image_serving(built: BuiltVariant, outputs: Sequence[Tensor], *, raw: bool =
     """
     samples = built.samples
     if samples.data is None:
-        found = samples.notes[0] if samples.notes else "the recipe names no data"
-        found = found.removeprefix("inputs are random: ")
+        reason = samples.notes[0] if samples.notes else "the recipe names no data"
+        reason = reason.removeprefix("inputs are random: ")
         raise _refused(
-            f"how an image becomes an input is not known: {found}",
+            f"how an image becomes an input is not known: {reason}",
             "declare `prepare` under data: {evaluation: ...} and build again",
         )
     spec = _image_input(samples.data, built.inputs)
@@ -200,9 +200,9 @@ def _follows(samples: Samples, outputs: Sequence[Tensor]) -> dict[str, Any]:
     scores = _tensor(outputs, samples.output)
     shape = scores.shape if scores is not None else None
     if scores is None or shape is None or len(shape) < 2 or any(size != 1 for size in shape[2:]):
-        found = f"{scores.name} of shape {list(shape)}" if scores is not None and shape else "none such"
+        given = f"{scores.name} of shape {list(shape)}" if scores is not None and shape else "none such"
         raise _refused(
-            f"the model's output is no scores [batch, classes]: found {found}",
+            f"the model's output is no scores [batch, classes]: found {given}",
             "declare `postprocess` for a detector, or name the scores with `accuracy: {output: ...}`",
         )
     how = {"output": scores.name, "activation": "auto", "top": TOP}
@@ -259,16 +259,16 @@ def _names(samples: Samples, count: int | None) -> tuple[tuple[str, ...] | None,
         return names, ()
     assert samples.data is not None
     try:
-        found = data.class_names(samples.data, samples.folder)
+        class_names = data.class_names(samples.data, samples.folder)
     except OptcliError as error:
         return None, (f"answers have no class names: the data cannot be read ({error.message})",)
     mend = "add `class_names` to the recipe"
-    if found is None:
+    if class_names is None:
         return None, (f"answers have class numbers and no names: {mend}",)
-    if count is not None and len(found) != count:
-        why = f"the data have {len(found)} classes, the model {count}"
+    if count is not None and len(class_names) != count:
+        why = f"the data have {len(class_names)} classes, the model {count}"
         return None, (f"answers have class numbers and no names: {why}; {mend}",)
-    return found, ()
+    return class_names, ()
 
 
 def _names_in(folder: Path, file: str) -> tuple[str, ...]:

@@ -17,14 +17,14 @@ def views(report: Report) -> list[tuple[Report, Notes]]:
     What an earlier device says of the whole build is left out. Verdicts and doubts stay: each holds for
     one device. The last one has the ending.
     """
-    found: list[tuple[Report, Notes]] = []
+    by_device: list[tuple[Report, Notes]] = []
     said: set[tuple[str, str]] = set()
     for alone in report.by_device:
         whole = notes(alone)
-        found.append((alone, _without(whole, said) if found else whole))
+        by_device.append((alone, _without(whole, said) if by_device else whole))
         said |= {(title, line) for title, lines in whole.sections for line in lines}
         said |= {("", line) for line in whole.footer}
-    *before, (last, of_last) = found
+    *before, (last, of_last) = by_device
     ending = notes(report).ending
     return [(each, replace(its, ending="")) for each, its in before] + [
         (last, replace(of_last, ending=ending))

@@ -149,8 +149,8 @@ class Space:
         return parameters
 
     def _quantizers(self, runtime: str) -> tuple[str, ...]:
-        found = tuple(n for n in _QUANTIZERS[runtime] if not environment.missing(passes.find(n).needs))
-        return found or _QUANTIZERS[runtime]
+        known = _QUANTIZERS[runtime]
+        return tuple(n for n in known if not environment.missing(passes.find(n).needs)) or known
 
     def names(self, parameters: Mapping[str, Any]) -> Parameters:
         """The parameters by the names that Optuna knows them by."""

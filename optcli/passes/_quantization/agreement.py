@@ -27,9 +27,9 @@ def require_agreement(format: Format, folder: Path, feed: Arrays, wanted: Arrays
     """
     import numpy as np
 
-    found = _outputs(format, folder, feed)
+    outputs = _outputs(format, folder, feed)
     worst = 0.0
-    for (name, right), values in zip(wanted.items(), found, strict=True):
+    for (name, right), values in zip(wanted.items(), outputs, strict=True):
         if right.shape != values.shape:
             raise StepError(
                 f"the output {name!r} has the shape {list(values.shape)}, the trained network's has "

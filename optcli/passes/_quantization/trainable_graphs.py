@@ -116,8 +116,9 @@ def _learned(observer: Any) -> torch.nn.Module:
 def _fix(observer: Any, learned: Any) -> None:
     """Have an observer say what was learned."""
     assert is_fake_quantizer(learned)
-    found = learned.scale.detach(), learned.zero_point.to(dtype=observer.calculate_qparams()[1].dtype)
-    observer.calculate_qparams = lambda: found
+    dtype = observer.calculate_qparams()[1].dtype
+    parameters = learned.scale.detach(), learned.zero_point.to(dtype=dtype)
+    observer.calculate_qparams = lambda: parameters
 
 
 @cache

@@ -85,9 +85,9 @@ def matched(
             with _outputs_of(model, names, outputs):
                 call(batch)
     last = {id(value): name for name, value in mine.items()}
-    found = [name for name, value in mine.items() if last[id(value)] == name and name in theirs]
-    same = [name for name in found if mine[name].shape == theirs[name].shape]
-    return Features(tuple(same), tuple(name for name in found if name not in same), weight)
+    common = [name for name, value in mine.items() if last[id(value)] == name and name in theirs]
+    same = [name for name in common if mine[name].shape == theirs[name].shape]
+    return Features(tuple(same), tuple(name for name in common if name not in same), weight)
 
 
 def _blocks(model: torch.nn.Module) -> list[str]:

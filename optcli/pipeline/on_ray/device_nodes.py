@@ -40,11 +40,11 @@ class Node:
 
 def nodes() -> list[Node]:
     """The nodes that are alive, in an order that does not change from one build to the next."""
-    found = [
+    living = [
         Node(each["NodeID"], each.get("NodeManagerHostname", ""), dict(each["Resources"]))
         for each in alive()
     ]
-    return sorted(found, key=lambda node: (node.host, node.id))
+    return sorted(living, key=lambda node: (node.host, node.id))
 
 
 def fitting(device: str, place: RayPlace, present: Iterable[Node]) -> list[Node]:

@@ -69,14 +69,14 @@ def opened(
     address = _required(address, next(iter(places)))
     require(address, store)
     cluster = Cluster(address, observer.warned)
-    found = {name: RayDevice(name, ray, plan, store) for name, ray in places.items()}
+    reached = {name: RayDevice(name, ray, plan, store) for name, ray in places.items()}
     try:
         cluster.connect()
-        for each in found.values():
+        for each in reached.values():
             each.choose(observer)
-        yield found
+        yield reached
     finally:
-        for each in found.values():
+        for each in reached.values():
             each.release()
         cluster.close()
 

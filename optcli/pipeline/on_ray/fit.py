@@ -29,16 +29,16 @@ def differences(
 
     `made_of` are the ingredients of the samples that the step reads, by role.
     """
-    found = [each.what for each in environment.missing(traits.needs)]
-    found += of_code(ingredients.get("code", {}), digests)
-    found += _versions(ingredients.get("versions", {}))
+    differing = [each.what for each in environment.missing(traits.needs)]
+    differing += of_code(ingredients.get("code", {}), digests)
+    differing += _versions(ingredients.get("versions", {}))
     for role in made_of.values():
-        found += _versions(role.get("versions", {}))
+        differing += _versions(role.get("versions", {}))
         if "code" in role and role["code"] != digests.of_folder(PACKAGE / "data"):
-            found.append("its optcli reads data in another way")
+            differing.append("its optcli reads data in another way")
     if "device" in ingredients:
-        found += of_device(ingredients["device"], traits)
-    return tuple(dict.fromkeys(found))
+        differing += of_device(ingredients["device"], traits)
+    return tuple(dict.fromkeys(differing))
 
 
 def of_project(
@@ -48,47 +48,47 @@ def of_project(
     digests: FileDigests,
 ) -> tuple[str, ...]:
     """What differs in the files of the recipe's folder: the user's pass and the samples."""
-    found = []
+    differing = []
     try:
         traits = request.traits
         code = ingredients.get("code", {}).get(_USERS)
         if traits.reference is not None and code is not None:
             here = user_code.digest(traits.reference, request.folder, digests)
             if here != code:
-                found.append(f"{traits.reference}, or what it imports, is another one there")
+                differing.append(f"{traits.reference}, or what it imports, is another one there")
         for role, wanted in made_of.items():
             here_too = data.ingredients(request.data[role], request.folder, digests)
             if of_value({"step": "samples", **here_too}) != of_value(wanted):
-                found.append(f"the samples of {role} are other ones there")
+                differing.append(f"the samples of {role} are other ones there")
     except (OptcliError, OSError) as error:
-        found.append(f"the recipe's code or data cannot be read there: {first_line(error)}")
-    return tuple(found)
+        differing.append(f"the recipe's code or data cannot be read there: {first_line(error)}")
+    return tuple(differing)
 
 
 def of_evaluation(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
     """As `differences`, of an evaluation: its outputs are those of one kind of processor."""
     runner = runners.find(part.request.runner).model_validate(part.request.options)
-    found = [each.what for each in environment.missing(runner.requires())]
-    found += of_code(part.ingredients.get("code", {}), digests)
-    found += _versions(part.ingredients.get("versions", {}))
-    found += _cpu(part.ingredients.get("cpu", {}))
-    return tuple(dict.fromkeys(found))
+    differing = [each.what for each in environment.missing(runner.requires())]
+    differing += of_code(part.ingredients.get("code", {}), digests)
+    differing += _versions(part.ingredients.get("versions", {}))
+    differing += _cpu(part.ingredients.get("cpu", {}))
+    return tuple(dict.fromkeys(differing))
 
 
 def of_judging(part: NodePart, digests: FileDigests) -> tuple[str, ...]:
     """As `of_project`, of an evaluation: the user's metric, what follows the model, and the samples."""
     folder = part.request.folder
-    found = []
+    differing = []
     try:
         users = [user_code.digest(each, folder, digests) for each in part.references]
         if users != part.ingredients.get("users"):
-            found.append(f"{', '.join(part.references)}, or what it imports, is another one there")
+            differing.append(f"{', '.join(part.references)}, or what it imports, is another one there")
         of = data.ingredients(part.request.data, folder, digests)
         if of_value({"step": "samples", **of}) != part.samples:
-            found.append("the samples of evaluation are other ones there")
+            differing.append("the samples of evaluation are other ones there")
     except (OptcliError, OSError) as error:
-        found.append(f"the recipe's code or data cannot be read there: {first_line(error)}")
-    return tuple(found)
+        differing.append(f"the recipe's code or data cannot be read there: {first_line(error)}")
+    return tuple(differing)
 
 
 def of_code(code: Mapping[str, str], digests: FileDigests) -> tuple[str, ...]:

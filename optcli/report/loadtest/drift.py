@@ -38,11 +38,11 @@ def about(drift: Drift) -> list[tuple[str, str]]:
 
 def channels(drift: Drift) -> list[tuple[str, ...]]:
     """A row for each channel; of an input with many, for those that drifted farthest."""
-    found: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for each in drift.inputs:
         for one in [one for one in each.channels if one.channel in _shown(each)]:
             usual, seen = one.reference_range, one.seen_range
-            found.append(
+            rows.append(
                 (
                     each.name,
                     str(one.channel),
@@ -53,7 +53,7 @@ def channels(drift: Drift) -> list[tuple[str, ...]]:
                     wording.percent(one.outside),
                 )
             )
-    return found
+    return rows
 
 
 def statistics(drift: Drift) -> list[tuple[str, ...]]:

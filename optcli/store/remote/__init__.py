@@ -153,12 +153,12 @@ class Remote:
 
     def described_all(self, kinds: Iterable[str]) -> Iterator[Entry]:
         """What the newest manifests of some kinds say; damaged ones are left out."""
-        found: list[Entry] = []
+        entries: list[Entry] = []
 
         def read(identity: tuple[str, str]) -> None:
             entry = self.look(*identity)
             if entry is not None:
-                found.append(entry)
+                entries.append(entry)
 
         with suppress(GoneError):
             for kind in kinds:
@@ -166,4 +166,4 @@ class Remote:
                 newest = sorted(files, key=lambda each: each.written)[-MOST_COMPARED:]
                 wanted = [each for file in newest if (each := manifest.identity_of(file.path))]
                 self.connection.each(read, wanted)
-        yield from sorted(found, key=lambda each: (each.kind, each.key))
+        yield from sorted(entries, key=lambda each: (each.kind, each.key))
