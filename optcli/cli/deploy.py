@@ -66,6 +66,12 @@ class _Engine(click.Choice[str]):
 )
 @click.option("--wait", help="For ray: the longest wait for a batch, as 10ms.  [default: the plan's]")
 @click.option(
+    "--priority",
+    multiple=True,
+    metavar="NAME=SHARE",
+    help="Share of the traffic by priority, the most urgent first.  [default: the plan's]",
+)
+@click.option(
     "--images",
     is_flag=True,
     help="For ray and triton: take JPEG and PNG as well, and answer classes or boxes.",
@@ -96,6 +102,7 @@ def command(
     name: str | None,
     storage_uri: str | None,
     wait: str | None,
+    priority: tuple[str, ...],
     images: bool,
     cache: str | None,
     cache_ttl: str | None,
@@ -154,6 +161,7 @@ def command(
             name=name,
             storage_uri=storage_uri,
             wait_ms=None if wait is None else quantities.milliseconds(wait, "--wait"),
+            priorities=quantities.priorities(priority, "--priority"),
             images=images,
             cache=cache,
             cache_ttl_s=quantities.seconds("1h" if cache_ttl is None else cache_ttl, "--cache-ttl"),

@@ -61,6 +61,12 @@ if TYPE_CHECKING:
     help="poisson, constant, gamma:CV2, bursts:BURST_PER_S,BASE,BURST, trace:FILE.",
 )
 @click.option(
+    "--priority",
+    multiple=True,
+    metavar="NAME=SHARE",
+    help="Share of the requests by priority, the most urgent first.  [default: the bundle's]",
+)
+@click.option(
     "--seconds", help="Length of all windows of a load together.  [default: long enough to accept]"
 )
 @click.option(
@@ -128,6 +134,7 @@ def command(
     find_limit: bool,
     calibrate: bool,
     arrivals: str,
+    priority: tuple[str, ...],
     seconds: str | None,
     windows: int,
     settle: str,
@@ -169,6 +176,7 @@ def command(
         slo_ms={name.removesuffix("_ms"): ms for name, ms in q.promise(slo, "--slo").items()},
         error_budget=None if error_budget is None else q.share(error_budget, "--error-budget"),
         arrivals=arrivals,
+        priorities=q.priorities(priority, "--priority"),
         seed=seed,
         seconds=None if seconds is None else _positive(q.seconds(seconds, "--seconds"), "--seconds"),
         windows=windows,
@@ -210,6 +218,7 @@ def command(
         ("--find-limit", find_limit),
         ("--calibrate", calibrate),
         ("--compare-encodings", compare_encodings),
+        ("--priority", bool(priority)),
     ):
         if is_given:
             raise UsageError("it is for one server", place=option, hint="name one server alone")

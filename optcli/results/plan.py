@@ -199,13 +199,19 @@ class VideoPlan(Result):
 
 
 class PriorityLatency(Result):
-    """Percentiles of the requests of one priority."""
+    """Percentiles of the requests of one priority; None where no configuration keeps its promise.
+
+    Where batches are sealed there is no queue in which the urgent could go first: each priority then
+    has instances of its own, by `configuration` and `autoscaling`. Else they share those of the plan.
+    """
 
     name: str
     share: float
-    p50_ms: float
-    p95_ms: float
-    p99_ms: float
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    configuration: Configuration | None = None
+    autoscaling: Autoscaling | None = None
 
 
 class LevelNeed(Result):
@@ -294,7 +300,8 @@ class Plan(Result):
 
     `outcome` is `kept` where the recommended configuration keeps the promise with its intervals, and
     `not-kept` where none does; `would` then says what would. It is `inconclusive` where the curve was
-    measured on a busy machine. `rate_per_s` is what was asked,
+    measured on a busy machine. With priorities and sealed batches `recommended` is what one queue
+    for all would take, and `priorities` what is served. `rate_per_s` is what was asked,
     `planned_rate_per_s` the rate at the model that the figures are for: with the peak factor, without
     what a cache answers. `drawn` is the percentile of `by_batch` and `by_rate`. `asked` is
     the whole plan file, with presets and options.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optcli.errors import UsageError
-from optcli.queueing import Arrivals, Cameras, Poisson, Process, Trace
+from optcli.queueing import Arrivals, Bursts, Cameras, Levels, Poisson, Process, Trace
 from optcli.queueing.arrivals import kept_at_random, parse
 from optcli.serving.settings import PlanSettings
 
@@ -15,7 +15,7 @@ _TRACE = "trace:"
 
 @dataclass(frozen=True)
 class Misses:
-    """What is left of a process when a cache answers a share of its requests."""
+    """What is left of a process when a share of its requests goes elsewhere, as to a cache."""
 
     process: Process
     hit_share: float
@@ -25,7 +25,7 @@ class Misses:
         return self.process.rate_per_s * (1 - self.hit_share)
 
     def draw(self, count: int, seed: int) -> Arrivals:
-        """About `count` requests that miss the cache."""
+        """About `count` requests that are left."""
         every = self.process.draw(round(count / (1 - self.hit_share)), seed)
         return every.only(kept_at_random(every.count, 1 - self.hit_share, seed + 1))
 
@@ -61,6 +61,13 @@ def traffic_of(settings: PlanSettings, rate_per_s: float | None = None) -> Traff
     if settings.cache_hit_rate:
         planned = Misses(planned, settings.cache_hit_rate)
     return Traffic(mean, lowest, planned)
+
+
+def part_of(process: Process, share: float) -> Process:
+    """The requests of a process that a share of them is, drawn at random."""
+    if share == 1 or isinstance(process, Poisson | Bursts | Levels):
+        return process.scaled(share)  # a random part of these is one of them
+    return Misses(process, 1 - share)
 
 
 def _process(settings: PlanSettings, rate_per_s: float | None) -> Process:

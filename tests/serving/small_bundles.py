@@ -10,7 +10,7 @@ from optcli.model_files.built_variant import BuiltVariant
 from optcli.results import RecipeSummary
 from optcli.results.plan import Plan
 from optcli.serving.bundle import FILE, Bundle, read
-from optcli.serving.deploy import ray_bundle, ray_runtimes
+from optcli.serving.deploy import ray_bundle, ray_lanes, ray_runtimes
 from optcli.serving.deploy.interface import Interface, LookRequest, look
 
 # The model computes while the file `open` lies beside it, and waits for it otherwise.
@@ -57,9 +57,8 @@ def bundled(
     interface = looked_at(built, out)
     recipe = RecipeSummary(name="small", path="small.yaml", digest="digest")
     runtime = ray_runtimes.runtime_of(built)
-    assert plan.recommended is not None
-    wait = plan.recommended.wait_ms if wait_ms is None else wait_ms
-    prepared = ray_bundle.prepared("small", built, recipe, interface, runtime, plan, wait)
+    lanes = ray_lanes.lanes_of(plan, wait_ms, force=True)
+    prepared = ray_bundle.prepared("small", built, recipe, interface, runtime, plan, lanes)
     ray_bundle.write(out, built, prepared, plan)
     return prepared
 

@@ -17,7 +17,7 @@ from optcli.artifact import Format
 from optcli.errors import InputError, UsageError
 from optcli.results.plan import Autoscaling
 from optcli.serving import bundle
-from optcli.serving.deploy import plans, ray_bundle, ray_runtimes
+from optcli.serving.deploy import plans, ray_bundle, ray_lanes, ray_runtimes
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_a_fixed_batch_is_computed_alone(tmp_path, plan):
     assert prepared.bundle.inputs[0].shape == (1, 3, 4, 4)
     assert prepared.bundle.outputs[0].shape == (1, 1)
     interface = looked_at(built, tmp_path / "again")
-    assert "does not batch this model" in " ".join(ray_bundle.notes_of(prepared, single, interface))
+    assert "does not batch this model" in " ".join(ray_bundle.notes_of(prepared, interface))
     with pytest.raises(UsageError, match="Ray Serve cannot batch this model"):
         bundled(built, plan, tmp_path / "other")
 
@@ -220,18 +220,18 @@ def test_a_variant_of_a_gpu_is_refused(tmp_path):
 
 def test_a_wait_below_the_least_of_sealed_batches_is_refused_unless_forced(plan):
     one = plan.recommended.model_copy(update={"least_wait_ms": 30.0, "wait_ms": 40.0, "batch": 16})
-    assert ray_bundle.wait_of(one, None, force=False) == (40.0, "")
-    assert ray_bundle.wait_of(one, 30.0, force=False) == (30.0, "")
+    assert ray_lanes.wait_of(one, None, force=False) == (40.0, "")
+    assert ray_lanes.wait_of(one, 30.0, force=False) == (30.0, "")
     with pytest.raises(UsageError, match=r"a wait of 20 ms is too short.*below 30 ms") as caught:
-        ray_bundle.wait_of(one, 20.0, force=False)
+        ray_lanes.wait_of(one, 20.0, force=False)
     assert caught.value.place == "--wait"
-    wait, note = ray_bundle.wait_of(one, 20.0, force=True)
+    wait, note = ray_lanes.wait_of(one, 20.0, force=True)
     assert wait == 20.0
     assert "the queue grows without bound" in note
     below = one.model_copy(update={"wait_ms": 10.0})
     with pytest.raises(UsageError, match="a wait of 10 ms is too short"):
-        ray_bundle.wait_of(below, None, force=False)
-    assert ray_bundle.wait_of(below.model_copy(update={"batch": 1}), None, force=False) == (10.0, "")
+        ray_lanes.wait_of(below, None, force=False)
+    assert ray_lanes.wait_of(below.model_copy(update={"batch": 1}), None, force=False) == (10.0, "")
 
 
 def test_each_server_wants_a_plan_of_its_own_semantics(plan):
@@ -249,7 +249,7 @@ def test_one_batch_gathers_while_another_computes(tmp_path, model, plan):
     for cap, most in ((4, 8), (0, 8), (40, 40)):
         narrow = planned(plan, reject_newest_cap=cap, instances=1)
         prepared = bundled(model, narrow, tmp_path / f"out{cap}")
-        assert prepared.max_ongoing == most
+        assert prepared.lanes[0].max_ongoing == most
         assert prepared.bundle.most_in_flight == cap + 4
 
 

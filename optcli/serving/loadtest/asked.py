@@ -25,6 +25,7 @@ _TIMEOUT_S = 10.0
 class Options:
     """What was asked for. `slo_ms` is milliseconds by percentile; empty: that of the bundle's plan.
 
+    `priorities` are shares of the requests by priority; empty: those of a bundle, else none.
     `seconds` is how long all windows of a load last together; None: as long as it takes to accept.
     `cpus` are the processors of a server that the load test starts, `client_cpus` those of the client.
     """
@@ -40,6 +41,7 @@ class Options:
     timeout_s: float = _TIMEOUT_S
     find_limit: bool = False
     calibrate: bool = False
+    priorities: Mapping[str, float] = field(default_factory=dict)
     encoding: Encoding = "binary"
     compare_encodings: bool = False
     model: str | None = None

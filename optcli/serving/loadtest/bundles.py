@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from optcli.observer import Observer
+from optcli.results.loadtest import ServedPriority
 from optcli.serving import bundle as bundles
 from optcli.serving.bundle import Bundle
 from optcli.serving.deploy import plans
@@ -30,6 +31,7 @@ def started(
     """
     about = bundles.read(folder)
     plan = plans.read(folder / _PLAN) if (folder / _PLAN).is_file() else None
+    priorities = tuple(_priorities(about))
     with running(folder, cpus=cpus, log=log, observer=observer) as server:
         found = endpoint.asked(server.url, about.model)
         samples, expected = folder / bundles.SAMPLES, folder / bundles.EXPECTED
@@ -44,7 +46,8 @@ def started(
                         "folder": str(folder),
                         "batch": about.largest_batch if about.batched else 1,
                         "wait_ms": about.wait_ms,
-                        "instances": about.instances,
+                        "instances": priorities[-1].instances if priorities else about.instances,
+                        "priorities": priorities,
                         "semantics": "sealed",
                         "own": True,
                         "cpus": _processors(server.pids),
@@ -57,10 +60,33 @@ def started(
                 plan=plan,
                 concurrency=about.concurrency,
                 pids=server.pids,
-                wait_ms_at=about.wait_ms_at if about.batched else None,
+                wait_ms_at=_waits_of(about) if about.batched else None,
             ),
             about,
         )
+
+
+def _priorities(about: Bundle) -> Iterator[ServedPriority]:
+    """The priorities of a bundle, each with its own replicas."""
+    for number, each in enumerate(about.priorities, start=1):
+        yield ServedPriority(
+            name=each.name,
+            number=number,
+            share=each.share,
+            batch=each.largest_batch if about.batched else 1,
+            wait_ms=each.wait_ms,
+            instances=each.instances,
+        )
+
+
+def _waits_of(about: Bundle) -> Callable[[float, str | None], float]:
+    """The wait for a batch at a rate of all requests, or of those of a priority."""
+    by_name = {each.name: each for each in about.priorities}
+
+    def wait_ms_at(rate_per_s: float, priority: str | None) -> float:
+        return about.wait_ms_at(rate_per_s, None if priority is None else by_name[priority])
+
+    return wait_ms_at
 
 
 def _processors(pids: tuple[int, ...]) -> tuple[int, ...]:

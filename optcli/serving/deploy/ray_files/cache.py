@@ -70,6 +70,10 @@ class Cache:
         self._model, self._store, self._hit, self._miss = model.encode(), store, hit, miss
         self._flights: dict[str, asyncio.Task[Arrays]] = {}
 
+    def beside(self) -> Cache:
+        """A cache of the same values that waits for no request of this one: those of one priority."""
+        return Cache(self._model.decode(), self._store, hit=self._hit, miss=self._miss)
+
     def key(self, parts: Iterable[bytes | str | memoryview | np.ndarray]) -> str:
         """The key of a request: a digest over the model and every part with its length, in order.
 
