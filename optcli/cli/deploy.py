@@ -148,6 +148,7 @@ def command(
         )
     if cache_ttl is not None and cache is None:
         raise UsageError("there is no cache", place="--cache-ttl", hint="add --cache memory")
+    priorities = quantities.priorities(priority, "--priority")
     place = reports.find(where, artifacts)
     with Progress() as progress:
         deployed = deploy(
@@ -161,7 +162,7 @@ def command(
             name=name,
             storage_uri=storage_uri,
             wait_ms=None if wait is None else quantities.milliseconds(wait, "--wait"),
-            priorities=quantities.priorities(priority, "--priority"),
+            priorities=priorities,
             images=images,
             cache=cache,
             cache_ttl_s=quantities.seconds("1h" if cache_ttl is None else cache_ttl, "--cache-ttl"),
